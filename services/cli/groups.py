@@ -1,6 +1,6 @@
 """Groups of commands that are imported when they are called, and a command whose options are shown in groups.
 
-`livescale --help` so imports nothing but click.
+`livescale --help` imports nothing but click.
 """
 
 import difflib

@@ -50,6 +50,27 @@ def weigh(observed: Observed, spec: ModelSpec) -> Need | Unknown:
     return _clamp(_combine(needs), spec)
 
 
+def inputs_of(observed: Observed, need: Need | Unknown) -> dict[str, float | None]:
+    """The numbers that a decision is made from, as they are published with it; None is unknown."""
+    return {
+        "instances": observed.instances,
+        "loading": observed.loading,
+        "coming": observed.coming,
+        "leaving": observed.leaving,
+        "spare_workers": observed.spare,
+        "waiting_tokens": observed.waiting_tokens if observed.stale is None else None,
+        "waiting_requests": observed.waiting_requests if observed.stale is None else None,
+        "running_requests": observed.running_requests if observed.stale is None else None,
+        "kv_blocks_used": observed.kv_blocks_used if observed.stale is None else None,
+        "arriving_tokens_per_second": observed.arriving_rate if observed.stale is None else None,
+        "prefill_tokens_per_second": observed.prefill_rate,
+        "max_requests": observed.max_requests,
+        "kv_blocks_total": observed.kv_blocks,
+        "needed_low": need.low if isinstance(need, Need) else None,
+        "needed_high": need.high if isinstance(need, Need) else None,
+    }
+
+
 def need_for_prefill(observed: Observed, bounds: ScalingBounds) -> Need | Unknown:
     """The need for prefill: prompt tokens that wait, divided by the measured rate of an instance."""
     waiting, rate = observed.waiting_tokens, observed.prefill_rate

@@ -1,16 +1,16 @@
 """When to scale, and to how many instances (BlitzScale 5.3). Pure; `now` is seconds of one monotonic clock.
 
-The need is a range: with fewer than `low` instances some bound is exceeded, with more than `high` capacity lies
-idle. Below the range go to its midpoint at once; above it give back one instance a round, once fewer would have
-been enough for the model's downscale delay (a longer one for the last instance) - or at once, where another model
-needs an instance and no worker is spare.
+The need is a range: with fewer than `low` instances some bound is exceeded, with more than `high` capacity lies idle.
+Below the range the model goes to its midpoint at once. Above it the model gives back one instance a round, once fewer
+would have been enough for its downscale delay; the last instance has a longer delay. An instance is given back at once
+where another model needs one and no worker is spare.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from livescale.services.monitor.needs import Donor, Lack, Need, Unknown, choose_donors, weigh
+from livescale.services.monitor.needs import Donor, Lack, Need, Unknown, choose_donors, inputs_of, weigh
 from livescale.services.monitor.signals import Observed, Signals
 from livescale.shared.backoff import Backoff
 from livescale.shared.invariants import check
@@ -120,7 +120,7 @@ class ScalingPolicy:
         need = weigh(observed, entry.spec)
         act = self._clear if entry.state == "removing" else self._act
         action, target, rule, reason = act(entry.spec, observed, need, now)
-        inputs = _inputs(observed, need)
+        inputs = inputs_of(observed, need)
         verdict = ScalingVerdict(entry.spec.name, action, observed.current, target, rule, reason, inputs)
         return _JudgedModel(entry, observed, need, verdict)
 
@@ -253,26 +253,6 @@ def _lasting(since: dict[str, float], model: str, holds: bool, now: float) -> fl
         since.pop(model, None)
         return None
     return now - since.setdefault(model, now)
-
-
-def _inputs(observed: Observed, need: Need | Unknown) -> dict[str, float | None]:
-    return {
-        "instances": observed.instances,
-        "loading": observed.loading,
-        "coming": observed.coming,
-        "leaving": observed.leaving,
-        "spare_workers": observed.spare,
-        "waiting_tokens": observed.waiting_tokens if observed.stale is None else None,
-        "waiting_requests": observed.waiting_requests if observed.stale is None else None,
-        "running_requests": observed.running_requests if observed.stale is None else None,
-        "kv_blocks_used": observed.kv_blocks_used if observed.stale is None else None,
-        "arriving_tokens_per_second": observed.arriving_rate if observed.stale is None else None,
-        "prefill_tokens_per_second": observed.prefill_rate,
-        "max_requests": observed.max_requests,
-        "kv_blocks_total": observed.kv_blocks,
-        "needed_low": need.low if isinstance(need, Need) else None,
-        "needed_high": need.high if isinstance(need, Need) else None,
-    }
 
 
 class Journal:

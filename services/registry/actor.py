@@ -1,4 +1,4 @@
-"""The registry: it knows which processes live, which models there are, and who holds their parameters."""
+"""The registry: it knows which processes are alive, which models there are, and which processes hold them."""
 
 import asyncio
 
@@ -22,10 +22,10 @@ log = structlog.get_logger()
 
 
 class Registry:
-    """The only judge of who is alive, and the only keeper of the list of models.
+    """The only judge of which processes are alive, and the only keeper of the list of models.
 
-    `Members` answers for processes, `Models` for models, and `Copies` has hosts hold what the pool orders. All of it
-    is taken over from the key-value store when the registry starts again.
+    `Members` answers for processes, `Models` for models, and `CopyReconciler` makes hosts hold what the pool orders.
+    After a restart the registry takes over what an earlier one had saved in the key-value store.
     """
 
     def __init__(self, world: World, settings: RegistrySettings, topology: Topology | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Who may join: one member a place of the topology, and workers whose kernels compute the same bits. Pure."""
+"""Which processes may join: one for each place, and workers whose kernels compute the same bits. Pure."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,7 @@
-"""Who is there: processes join, are heard, fall silent and leave; what befell them is told to whoever asks later."""
+"""The members of the system: processes join, are heard, fall silent and leave.
+
+Deaths, restarts and stalls are remembered, and told when the registry is asked for incidents.
+"""
 
 import asyncio
 from collections import Counter
@@ -85,7 +88,7 @@ class Members:
         self.endpoints = [Endpoint(JOIN, self._join), Endpoint(INCIDENTS, self._last_incidents)]
 
     def restore(self, members: Iterable[Member]) -> None:
-        """Take over whom an earlier registry knew."""
+        """Take over the members that an earlier registry knew."""
         known = list(members)
         # Its own lease died with the registry before this one.
         self._before = {one.id: one for one in known if one.service == "registry"}
@@ -192,7 +195,7 @@ class Members:
 
 
 class MemberMetrics:
-    """Who is there, for Prometheus. Zeros are shown too, as they are what an operator wants to be woken for."""
+    """Counts members for Prometheus. Zeros are shown too, as an operator wants to be woken for them."""
 
     def __init__(self, telemetry: Telemetry, leases: Leases, pool: Pool) -> None:
         self._leases = leases

@@ -74,7 +74,7 @@ class Content:
 
     @property
     def version(self) -> str:
-        """Empty where nobody has read it yet."""
+        """The version of this content, empty until a host has read it."""
         return "" if self.checked.manifest is None else self.checked.manifest.version
 
     def is_from(self, spec: ModelSpec) -> bool:
@@ -116,7 +116,7 @@ class RegisteredModel:
 
     @property
     def version(self) -> str:
-        """Empty where nobody has read it yet."""
+        """The version that the name stands for, empty until a host has read it."""
         return self.current.version if self.manifest is None else self.manifest.version
 
     @property
@@ -183,7 +183,7 @@ class RegisteredModel:
             self._replace_by(content, manifest)
 
     def _replace_by(self, content: Content, manifest: Manifest) -> None:
-        """From here on this is what the name stands for."""
+        """Let the name stand for this content from here on."""
         self.current, self.manifest, self.was_whole = content, manifest, True
         self.next = self.error = self.in_the_way = None
         content.reader = None

@@ -174,10 +174,7 @@ class Pool:
             )
 
     def remove(self, name: str, now: float) -> ModelEntry:
-        """Take no requests from now on. The instances drain, and then the model is forgotten.
-
-        Idempotent. Raises Refusal 404.
-        """
+        """Take no requests from now on; the model is forgotten once its instances have drained. Raises Refusal 404."""
         model = self._model(name)
         model.next = None
         model.removed_at = now if model.removed_at is None else model.removed_at
@@ -236,10 +233,7 @@ class Pool:
             self._models[order.model].forget_reader(order.host)
 
     def sources(self, order: MakeCopy) -> list[str]:
-        """The ids of all holders that may send it.
-
-        The list is empty where the host has some of it already, as it goes on by itself.
-        """
+        """The ids of all holders that may send it; none where the host has some of it and goes on by itself."""
         has_begun = self.holds.has_begun(order.host, order.model, order.version)
         return [] if has_begun else self.holders(order.version)
 
@@ -259,8 +253,7 @@ class Pool:
             self.holds.hold(event.host, event.model, event.manifest)
 
     def doubt_readers(self) -> None:
-        """Ask all hosts again, as their words may have been lost. A host that is asked again goes on, and tells again
-        what it has."""
+        """Ask all hosts again, as their words may have been lost; a host goes on, and tells again what it has."""
         for model in self._models.values():
             model.forget_readers()
 
@@ -285,7 +278,10 @@ class Pool:
         return [name for name, model in there if model.state == "failed" or not self.holds.holders(model.version)]
 
     def check_invariants(self, alive: Collection[str]) -> None:
-        """Only who is alive holds or reads anything, and no more than there is. Raises InvariantBroken."""
+        """Check that only members that are alive hold or read anything, and only blocks that exist.
+
+        Raises InvariantBroken.
+        """
         check(self._broken(alive))
 
     def _broken(self, alive: Collection[str]) -> Iterator[str]:
