@@ -9,13 +9,13 @@ from livescale.shared.messages.membership import Stale
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.transfers import Abort, Send
 from livescale.shared.subjects import ABORT, SEND, STALE
-from tests.host.site import HOST, SlowDisk, in_virtual_time, site
+from tests.host.local import HOST, SlowDisk, in_virtual_time, local_host
 from tests.made import tiny
 
 
 def test_it_joins_with_its_address_and_reports_an_empty_cache() -> None:
     async def main() -> None:
-        async with site(cache_bytes=12_345) as here:
+        async with local_host(cache_bytes=12_345) as here:
             assert (here.joins[0].service, here.joins[0].id, here.joins[0].address) == ("host", HOST, b"nowhere")
             report = here.reports[0]
             assert (report.holdings, report.cache_bytes, report.cache_limit_bytes) == ([], 0, 12_345)
@@ -25,7 +25,7 @@ def test_it_joins_with_its_address_and_reports_an_empty_cache() -> None:
 
 def test_reports_show_how_far_reading_is() -> None:
     async def main() -> None:
-        async with site(SlowDisk()) as here:
+        async with local_host(SlowDisk()) as here:
             checked = await here.read(tiny("llama"))
             manifest = (await here.whole()).manifest
             await asyncio.sleep(1)
@@ -44,7 +44,7 @@ def test_reports_show_how_far_reading_is() -> None:
 
 def test_what_it_holds_is_announced_when_the_bus_is_back() -> None:
     async def main() -> None:
-        async with site() as here:
+        async with local_host() as here:
             await here.read(tiny("llama"))
             await here.whole()
             here.broker.down()
@@ -60,7 +60,7 @@ def send(version: str, epoch: int) -> Send:
 
 def test_only_a_whole_model_is_sent_and_only_in_the_present_epoch() -> None:
     async def main() -> None:
-        async with site() as here:
+        async with local_host() as here:
             with pytest.raises(Refusal, match="neither holds nor reads"):
                 await here.bus.call(SEND, send("unknown", 1), timeout=1, id=HOST)
             await here.read(tiny("llama"))
@@ -75,7 +75,7 @@ def test_only_a_whole_model_is_sent_and_only_in_the_present_epoch() -> None:
 
 def test_a_host_that_was_declared_dead_keeps_its_cache_and_joins_again() -> None:
     async def main() -> None:
-        async with site() as here:
+        async with local_host() as here:
             await here.read(tiny("llama"))
             await here.whole()
             here.bus.publish(STALE, Stale(id=HOST, epoch=1), id=HOST)
@@ -89,7 +89,7 @@ def test_a_host_that_was_declared_dead_keeps_its_cache_and_joins_again() -> None
 
 def test_the_end_of_an_unknown_plan_is_no_error() -> None:
     async def main() -> None:
-        async with site() as here:
+        async with local_host() as here:
             assert await here.bus.call(ABORT, Abort(plan_id="plan-9", reason="test"), timeout=1, id=HOST) == Ack()
 
     in_virtual_time(main())
@@ -97,7 +97,7 @@ def test_the_end_of_an_unknown_plan_is_no_error() -> None:
 
 def test_it_ends_at_once_even_while_it_reads() -> None:
     async def main() -> None:
-        async with site(SlowDisk()) as here:
+        async with local_host(SlowDisk()) as here:
             await here.read(tiny("llama"))
             await asyncio.sleep(1.5)
 

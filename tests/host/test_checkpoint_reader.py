@@ -17,13 +17,13 @@ from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest, ModelSpec
 from livescale.shared.messages.transfers import FromDisk, Send
 from livescale.shared.subjects import CHECK_MODEL, SEND
+from tests.host.local import HOST, LocalHost, SlowDisk, in_virtual_time, local_host
 from tests.host.receiver import Receiver
-from tests.host.site import HOST, Site, SlowDisk, in_virtual_time, site
 from tests.host.test_known import SOCKET, GatedDisk
 from tests.made import copy, tiny
 
 
-async def refused(here: Site, path: Path, **spec: Any) -> Refusal:
+async def refused(here: LocalHost, path: Path, **spec: Any) -> Refusal:
     with pytest.raises(Refusal) as caught:
         await here.read(path, **spec)
     return caught.value
@@ -32,7 +32,7 @@ async def refused(here: Site, path: Path, **spec: Any) -> Refusal:
 def test_a_checkpoint_is_checked_at_once_and_then_read() -> None:
     async def main() -> None:
         disk = SlowDisk()
-        async with site(disk) as here:
+        async with local_host(disk) as here:
             checked = await here.read(tiny("llama"))
             assert disk.blocks_read == 0
             assert (checked.blocks, checked.max_model_len) == (5, 4_096)
@@ -52,7 +52,7 @@ def test_a_bad_checkpoint_is_refused_at_once_with_its_file(tmp_path: Path) -> No
     async def main() -> None:
         directory = copy("qwen2", tmp_path)
         (directory / "model.safetensors").unlink()
-        async with site() as here:
+        async with local_host() as here:
             error = await refused(here, directory)
             assert error.code == 422
             assert str(directory) in error.message
@@ -66,7 +66,7 @@ def test_a_bad_checkpoint_is_refused_at_once_with_its_file(tmp_path: Path) -> No
 
 def test_a_request_length_beyond_the_checkpoint_is_refused() -> None:
     async def main() -> None:
-        async with site() as here:
+        async with local_host() as here:
             assert "max_model_len 5000" in (await refused(here, tiny("llama"), max_model_len=5_000)).message
             assert (await here.read(tiny("llama"), max_model_len=500)).max_model_len == 500
 
@@ -76,7 +76,7 @@ def test_a_request_length_beyond_the_checkpoint_is_refused() -> None:
 def test_a_model_that_is_there_is_announced_again_without_reading(tmp_path: Path) -> None:
     async def main() -> None:
         disk, directory = SlowDisk(), copy("qwen2", tmp_path)
-        async with site(disk) as here:
+        async with local_host(disk) as here:
             first = await here.read(directory)
             manifest = (await here.whole()).manifest
             assert await here.read(directory) == replace(first, manifest=manifest)
@@ -91,7 +91,7 @@ def test_a_model_that_is_there_is_announced_again_without_reading(tmp_path: Path
 def test_a_model_that_is_asked_for_twice_is_read_once() -> None:
     async def main() -> None:
         disk = SlowDisk()
-        async with site(disk) as here:
+        async with local_host(disk) as here:
             both = await asyncio.gather(here.read(tiny("llama")), here.read(tiny("llama")))
             assert both[0] == both[1] == await here.read(tiny("llama"))
             await here.whole()
@@ -104,7 +104,7 @@ def test_a_model_that_is_asked_for_twice_is_read_once() -> None:
 
 def test_a_checkpoint_is_checked_without_being_read() -> None:
     async def main() -> None:
-        async with site() as here:
+        async with local_host() as here:
             spec = ModelSpec(name="m", path=str(tiny("llama")))
             checked = await here.bus.call(CHECK_MODEL, CheckModel(spec=spec), timeout=10, id=HOST)
             assert (checked.blocks, checked.manifest) == (5, None)
@@ -131,7 +131,7 @@ def wanted(directory: Path, manifest: Manifest, name: str = "m") -> FromDisk:
     return FromDisk(spec=ModelSpec(name=name, path=str(directory)), manifest=manifest)
 
 
-async def send(here: Site, from_disk: FromDisk, plan: str = "plan-1") -> Ack:
+async def send(here: LocalHost, from_disk: FromDisk, plan: str = "plan-1") -> Ack:
     version = from_disk.manifest.version
     command = Send(plan_id=plan, version=version, outflows=[], chunk_bytes=1 << 20, epoch=1, from_disk=from_disk)
     return await here.bus.call(SEND, command, timeout=5, id=HOST)
@@ -147,7 +147,7 @@ async def link() -> AsyncIterator[Link]:
 async def test_it_is_sent_while_it_is_read_for_the_first_time(tmp_path: Path, link: Link) -> None:
     directory, disk = copy("llama", tmp_path), GatedDisk()
     manifest = described(directory)
-    async with site(disk, open_link=lambda: open_link(SOCKET)) as here:
+    async with local_host(disk, open_link=lambda: open_link(SOCKET)) as here:
         async with Receiver(link, here, manifest, wanted(directory, manifest)) as receiver:
             for count in range(1, len(manifest.blocks) + 1):
                 assert here.reads == []
@@ -166,7 +166,7 @@ async def test_files_that_turn_out_to_hold_something_else_end_the_flow(tmp_path:
     last = replace(manifest.blocks[-1], checksum=1)
     checkpoint = open_checkpoint(directory, "bfloat16")
     other = checkpoint.manifest([block.checksum for block in [*manifest.blocks[:-1], last]])
-    async with site(disk, open_link=lambda: open_link(SOCKET)) as here:
+    async with local_host(disk, open_link=lambda: open_link(SOCKET)) as here:
         async with Receiver(link, here, other, wanted(directory, other)) as receiver:
             for count in range(1, len(manifest.blocks)):
                 disk.gate.release()
@@ -180,7 +180,7 @@ async def test_files_that_turn_out_to_hold_something_else_end_the_flow(tmp_path:
 
 def test_a_version_that_cannot_be_there_is_refused() -> None:
     async def main() -> None:
-        async with site() as here:
+        async with local_host() as here:
             manifest = described(tiny("llama"))
             with pytest.raises(Refusal, match=f"does not hold version {manifest.version}"):
                 await send(here, wanted(tiny("qwen2"), manifest))
@@ -198,7 +198,7 @@ def test_a_version_that_cannot_be_there_is_refused() -> None:
 def test_of_several_sends_at_once_the_first_has_it_read() -> None:
     async def main() -> None:
         disk = SlowDisk()
-        async with site(disk) as here:
+        async with local_host(disk) as here:
             from_disk = wanted(tiny("llama"), described(tiny("llama")))
             assert await asyncio.gather(*(send(here, from_disk, plan) for plan in ("a", "b", "c"))) == [Ack()] * 3
             await here.whole()
@@ -209,7 +209,7 @@ def test_of_several_sends_at_once_the_first_has_it_read() -> None:
 
 def test_who_has_to_wait_for_its_turn_is_refused_in_time() -> None:
     async def main() -> None:
-        async with site(SlowDisk()) as here:
+        async with local_host(SlowDisk()) as here:
             await here.read(tiny("qwen2"), "first")
             from_disk = wanted(tiny("llama"), described(tiny("llama")))
             with pytest.raises(Refusal, match="waits until others are read"):

@@ -17,7 +17,7 @@ from livescale.shared.messages.copies import FetchModel, ReleaseModel
 from livescale.shared.messages.parameters import Manifest, ModelSpec
 from livescale.shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
 from livescale.shared.subjects import ABORT, FETCH_MODEL, RELEASE_MODEL, SEND
-from tests.host.site import HOST, Site, site
+from tests.host.local import HOST, LocalHost, local_host
 from tests.host.test_sending import CHUNK_BYTES, held, socket_link
 from tests.made import tiny
 
@@ -64,12 +64,12 @@ class CountingLink:
         return CountingPeer(await self._link.connect(address, **how), self.sizes)
 
 
-def node(here: Site) -> Node:
+def node(here: LocalHost) -> Node:
     return Node(id=HOST, place="host", address=here.joins[0].address or b"")
 
 
 def order(
-    manifest: Manifest, *sources: Site, epoch: int = 1, ticket: int = 7, plan: str = "copy-1", path: str = ""
+    manifest: Manifest, *sources: LocalHost, epoch: int = 1, ticket: int = 7, plan: str = "copy-1", path: str = ""
 ) -> FetchModel:
     return FetchModel(
         plan_id=plan,
@@ -81,18 +81,18 @@ def order(
     )
 
 
-async def fetch(target: Site, command: FetchModel) -> None:
+async def fetch(target: LocalHost, command: FetchModel) -> None:
     await target.bus.call(FETCH_MODEL, command, timeout=5, id=HOST)
 
 
-async def begin(manifest: Manifest, source: Site, target: Site, ticket: int = 7, path: str = "") -> None:
+async def begin(manifest: Manifest, source: LocalHost, target: LocalHost, ticket: int = 7, path: str = "") -> None:
     await fetch(target, order(manifest, source, ticket=ticket, path=path))
     flow = Outflow(ticket=ticket, downstream=node(target))
     send = Send(plan_id="copy-1", version=manifest.version, outflows=[flow], chunk_bytes=CHUNK_BYTES, epoch=1)
     await source.bus.call(SEND, send, timeout=5, id=HOST)
 
 
-async def stop(source: Site, target: Site) -> list[int]:
+async def stop(source: LocalHost, target: LocalHost) -> list[int]:
     """The source stops once the first blocks are there; those that are."""
     await target.until(lambda: bool(target.reports[-1].holdings) and bool(target.reports[-1].holdings[0].ready))
     await source.bus.call(ABORT, Abort(plan_id="copy-1", reason="test"), timeout=5, id=HOST)
@@ -104,9 +104,9 @@ async def stop(source: Site, target: Site) -> list[int]:
 
 async def test_a_fetched_copy_is_whole_announced_again_when_asked_for_and_sent_on() -> None:
     async with (
-        site(open_link=lambda: open_link(socket_link())) as source,
-        site(open_link=lambda: open_link(socket_link())) as target,
-        site(open_link=lambda: open_link(socket_link())) as third,
+        local_host(open_link=lambda: open_link(socket_link())) as source,
+        local_host(open_link=lambda: open_link(socket_link())) as target,
+        local_host(open_link=lambda: open_link(socket_link())) as third,
     ):
         manifest = await held(source)
         with capture_logs() as lines:
@@ -128,9 +128,9 @@ async def test_a_copy_whose_sender_stops_goes_on_from_another_and_nothing_comes_
         return link
 
     async with (
-        site(open_link=lambda: open_link(socket_link(SLOW))) as source,
-        site(open_link=counting) as other,
-        site(RecordingDisk(), open_link=lambda: open_link(socket_link())) as target,
+        local_host(open_link=lambda: open_link(socket_link(SLOW))) as source,
+        local_host(open_link=counting) as other,
+        local_host(RecordingDisk(), open_link=lambda: open_link(socket_link())) as target,
     ):
         manifest = await held(source)
         await held(other)
@@ -146,8 +146,8 @@ async def test_a_copy_whose_sender_stops_goes_on_from_another_and_nothing_comes_
 
 async def test_what_nobody_gives_any_more_is_read_from_disk_and_no_more_than_that() -> None:
     async with (
-        site(open_link=lambda: open_link(socket_link(SLOW))) as source,
-        site(RecordingDisk(), open_link=lambda: open_link(socket_link())) as target,
+        local_host(open_link=lambda: open_link(socket_link(SLOW))) as source,
+        local_host(RecordingDisk(), open_link=lambda: open_link(socket_link())) as target,
     ):
         manifest = await held(source)
         await begin(manifest, source, target)
@@ -161,8 +161,8 @@ async def test_what_nobody_gives_any_more_is_read_from_disk_and_no_more_than_tha
 async def test_a_host_that_is_told_nothing_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("livescale.services.host.fetch.PATIENCE_SECONDS", 0.2)
     async with (
-        site(open_link=lambda: open_link(socket_link(SLOW))) as source,
-        site(open_link=lambda: open_link(socket_link())) as target,
+        local_host(open_link=lambda: open_link(socket_link(SLOW))) as source,
+        local_host(open_link=lambda: open_link(socket_link())) as target,
     ):
         manifest = await held(source)
         await begin(manifest, source, target)
@@ -172,8 +172,8 @@ async def test_a_host_that_is_told_nothing_goes_on_by_itself(monkeypatch: pytest
 
 async def test_a_copy_that_cannot_go_on_anywhere_is_given_up_and_its_memory_given_back() -> None:
     async with (
-        site(open_link=lambda: open_link(socket_link(SLOW))) as source,
-        site(open_link=lambda: open_link(socket_link())) as target,
+        local_host(open_link=lambda: open_link(socket_link(SLOW))) as source,
+        local_host(open_link=lambda: open_link(socket_link())) as target,
     ):
         manifest = await held(source)
         await begin(manifest, source, target, path="/nowhere")
@@ -193,7 +193,7 @@ async def test_a_copy_that_cannot_go_on_anywhere_is_given_up_and_its_memory_give
 
 
 async def test_a_copy_that_is_released_before_it_has_begun_leaves_nothing() -> None:
-    async with site() as source, site() as target:
+    async with local_host() as source, local_host() as target:
         manifest = await held(source)
         command = order(manifest, source)
         release = ReleaseModel(model="m", version=manifest.version)
@@ -206,8 +206,8 @@ async def test_a_copy_that_is_released_before_it_has_begun_leaves_nothing() -> N
 
 async def test_a_copy_on_its_way_can_be_released() -> None:
     async with (
-        site(open_link=lambda: open_link(socket_link(SLOW))) as source,
-        site(open_link=lambda: open_link(socket_link())) as target,
+        local_host(open_link=lambda: open_link(socket_link(SLOW))) as source,
+        local_host(open_link=lambda: open_link(socket_link())) as target,
     ):
         manifest = await held(source)
         await begin(manifest, source, target)
@@ -219,7 +219,7 @@ async def test_a_copy_on_its_way_can_be_released() -> None:
 
 
 async def test_what_it_has_no_room_for_or_was_ordered_of_it_before_is_refused() -> None:
-    async with site() as source, site(cache_bytes=1 << 20) as target:
+    async with local_host() as source, local_host(cache_bytes=1 << 20) as target:
         manifest = await held(source)
         with pytest.raises(Refusal, match="--cache-bytes"):
             await fetch(target, order(manifest, source))

@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from livescale.services.host.disk import ThreadDisk
 from livescale.services.host.stored import Stored
 from livescale.shared.bus.contract import Refusal
-from tests.host.site import Site, SlowDisk, in_virtual_time, site
+from tests.host.local import LocalHost, SlowDisk, in_virtual_time, local_host
 from tests.made import copy, tiny
 
 
-async def refused(here: Site, path: Path, **spec: Any) -> Refusal:
+async def refused(here: LocalHost, path: Path, **spec: Any) -> Refusal:
     with pytest.raises(Refusal) as caught:
         await here.read(path, **spec)
     return caught.value
@@ -33,7 +33,7 @@ def spoil(directory: Path) -> None:
 
 def test_a_model_that_does_not_fit_is_refused_with_the_setting_to_change() -> None:
     async def main() -> None:
-        async with site(cache_bytes=3 << 20) as here:
+        async with local_host(cache_bytes=3 << 20) as here:
             await here.read(tiny("llama"))
             error = await refused(here, tiny("qwen2"), model="second")
             assert error.code == 409
@@ -47,7 +47,7 @@ def test_a_model_that_turns_out_bad_is_told_and_its_memory_given_back(tmp_path: 
     async def main() -> None:
         directory = copy("qwen2", tmp_path)
         spoil(directory)
-        async with site() as here:
+        async with local_host() as here:
             await here.read(directory)
             read = await here.whole()
             assert read.manifest is None
@@ -63,7 +63,7 @@ def test_a_model_that_turns_out_bad_is_told_and_its_memory_given_back(tmp_path: 
 
 def test_models_are_read_one_after_the_other() -> None:
     async def main() -> None:
-        async with site(SlowDisk()) as here:
+        async with local_host(SlowDisk()) as here:
             await here.read(tiny("llama"), model="a")
             await here.read(tiny("qwen2"), model="b")
             await here.whole(2)
@@ -76,7 +76,7 @@ def test_models_are_read_one_after_the_other() -> None:
 
 def test_another_version_is_read_once_the_first_is_whole_and_both_are_there_until_one_is_released() -> None:
     async def main() -> None:
-        async with site(SlowDisk()) as here:
+        async with local_host(SlowDisk()) as here:
             await here.read(tiny("llama"))
             assert "still being read" in (await refused(here, tiny("qwen2"))).message
             first = (await here.whole()).manifest
@@ -99,7 +99,7 @@ def test_another_version_is_read_once_the_first_is_whole_and_both_are_there_unti
 def test_files_that_have_changed_are_read_anew_and_the_same_content_takes_no_more_memory(tmp_path: Path) -> None:
     async def main() -> None:
         disk, directory = SlowDisk(), copy("qwen2", tmp_path)
-        async with site(disk) as here:
+        async with local_host(disk) as here:
             await here.read(directory)
             first = await here.whole()
             os.utime(directory / "model.safetensors", ns=(1, 1))
@@ -122,7 +122,7 @@ def test_files_that_have_changed_are_read_anew_and_the_same_content_takes_no_mor
 def test_what_is_being_read_or_waits_for_its_turn_can_be_released() -> None:
     async def main() -> None:
         disk = SlowDisk()
-        async with site(disk) as here:
+        async with local_host(disk) as here:
             await here.read(tiny("llama"), model="m")
             await here.read(tiny("llama"), model="waiting")
             await here.read(tiny("qwen2"), model="last")
@@ -177,7 +177,7 @@ def test_a_failed_read_is_told_its_memory_given_back_and_the_model_can_be_read_a
     failure: BaseException, words: str
 ) -> None:
     async def main() -> None:
-        async with site(FailingDisk(failure)) as here:
+        async with local_host(FailingDisk(failure)) as here:
             await here.read(tiny("llama"))
             failed = await here.whole()
             assert failed.manifest is None
@@ -193,7 +193,7 @@ def test_a_failed_read_is_told_its_memory_given_back_and_the_model_can_be_read_a
 def test_a_file_that_is_cut_short_while_it_is_read_is_named(tmp_path: Path) -> None:
     async def main() -> None:
         directory = copy("qwen2", tmp_path)
-        async with site(TruncatingDisk(directory / "model.safetensors")) as here:
+        async with local_host(TruncatingDisk(directory / "model.safetensors")) as here:
             await here.read(directory)
             failed = await here.whole()
             assert failed.manifest is None

@@ -8,7 +8,7 @@ from livescale.services.monitor.policy import RetryTimes, ScalingPolicy
 from livescale.services.monitor.signals import Signals
 from livescale.shared.messages.membership import EngineLoad, ModelEntry, QueueLoad, RouterReport, WorkerReport
 from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
-from tests.monitor.made import COMMON, SIZE, decision, load, observed, record, serving, spare, spec
+from tests.monitor.reports import COMMON, SIZE, decision, load, observed, record, serving, spare, spec
 
 DONOR = Donor("idle", idle_seconds=9.0, workers=1, arena_bytes=SIZE)
 LACK = Lack("waits", workers=1, rank_bytes=SIZE)

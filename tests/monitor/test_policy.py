@@ -2,7 +2,7 @@ import pytest
 
 from livescale.services.monitor.policy import Journal, ScalingVerdict
 from livescale.shared.messages.scaling import Action, Decision
-from tests.monitor.made import Watched, dead, decision, load, queues, record, serving, spare, spec
+from tests.monitor.reports import Watched, dead, decision, load, queues, record, serving, spare, spec
 
 SPARES = [spare(f"w-{index}") for index in range(3, 9)]
 

@@ -12,8 +12,8 @@ from livescale.services.worker.zigzag.rehearsal import rehearse
 from livescale.services.worker.zigzag.rules import OFF
 from livescale.services.worker.zigzag.tasks import Task
 from livescale.shared.messages.scaling import Decision
-from tests.monitor.made import Watched, load, queues, serving
-from tests.monitor.made import spare as spare_worker
+from tests.monitor.reports import Watched, load, queues, serving
+from tests.monitor.reports import spare as spare_worker
 from tests.planner.made import decision
 
 INPUTS = {

@@ -10,7 +10,7 @@ from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
 from livescale.shared.messages.transfers import Node, Outflow, Send
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.outgoing import Outgoing
-from tests.host.site import NoLink
+from tests.host.local import NoLink
 from tests.transfer.virtual_link import NO_LINK
 
 

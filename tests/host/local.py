@@ -54,7 +54,7 @@ class NoLink:
 
 
 @dataclass
-class Site:
+class LocalHost:
     """What tests see and do."""
 
     broker: LocalBroker
@@ -90,14 +90,14 @@ async def _none() -> Link:
 
 
 @asynccontextmanager
-async def site(
+async def local_host(
     disk: Disk | None = None,
     cache_bytes: int = 1 << 26,
     open_link: Callable[[], Awaitable[Link]] = _none,
-) -> AsyncIterator[Site]:
+) -> AsyncIterator[LocalHost]:
     """A host that has joined; on leaving it has ended."""
     broker = LocalBroker(CLOCK)
-    here = Site(broker, broker.connect(), disk or ThreadDisk())
+    here = LocalHost(broker, broker.connect(), disk or ThreadDisk())
     await _answer_joins(here)
     ears = [
         asyncio.create_task(_hear(here, HEARTBEAT, here.reports)),
@@ -124,7 +124,7 @@ def in_virtual_time(main: Coroutine[Any, Any, None]) -> None:
     virtual_time.run(main, limit_seconds=1_000)
 
 
-async def _answer_joins(here: Site) -> None:
+async def _answer_joins(here: LocalHost) -> None:
     async def join(message: Join, context: Context) -> Joined:
         here.joins.append(message)
         return Joined(epoch=len(here.joins))
@@ -132,7 +132,7 @@ async def _answer_joins(here: Site) -> None:
     await here.bus.serve(ServiceInfo("registry", "registry-0", "registry"), [Endpoint(JOIN, join)])
 
 
-async def _hear(here: Site, topic: Topic[Any], heard: list[Any]) -> None:
+async def _hear(here: LocalHost, topic: Topic[Any], heard: list[Any]) -> None:
     async for received in await here.bus.subscribe(topic):
         heard.append(received.message)
         here.news.set()
