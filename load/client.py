@@ -8,7 +8,7 @@ import msgspec
 
 from livescale.load.records import Ask, RequestRecord
 from livescale.load.tally import Tally
-from livescale.shared.world import Clock
+from livescale.shared.runtime.clock import Clock
 
 
 class Choice(msgspec.Struct):

@@ -22,7 +22,7 @@ from livescale.load.target import TargetError, learn_target, make_asks
 from livescale.load.trace import Trace, Window, parse_window, replay
 from livescale.load.traces import TraceError, read_trace
 from livescale.services.cli.options import settings_options
-from livescale.shared.world import SystemClock
+from livescale.shared.runtime.clock import SystemClock
 
 PROGRESS_SECONDS = 2.0
 

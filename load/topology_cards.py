@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from livescale.services.cli.topology import HostKind, Kinds, both_ways, name_all, uplink
-from livescale.shared.topology import Host, Leaf, Topology
+from livescale.shared.topology.topology import Leaf, Topology, TopologyHost
 from livescale.shared.units import format_rate
 
 FEW_HOSTS = 8
@@ -58,7 +58,7 @@ class Cards(msgspec.Struct, frozen=True):
 
 def arrange(topology: Topology) -> Cards:
     """Cards in the order of leaves; what is too much to look at is counted instead."""
-    below: dict[str, list[Host]] = {leaf.id: [] for leaf in topology.leaves}
+    below: dict[str, list[TopologyHost]] = {leaf.id: [] for leaf in topology.leaves}
     for host in topology.hosts:
         below[host.leaf].append(host)
     kinds = Kinds(topology)
@@ -71,12 +71,12 @@ def arrange(topology: Topology) -> Cards:
     return trim([grouped_leaves(leaves, below, kinds) for leaves in groups.values()])
 
 
-def single_leaf(leaf: Leaf, hosts: Sequence[Host], kinds: Kinds) -> LeafCard:
+def single_leaf(leaf: Leaf, hosts: Sequence[TopologyHost], kinds: Kinds) -> LeafCard:
     cards = tuple(HostCard(host.id, kinds.of(host)) for host in hosts)
     return LeafCard(leaf.id, uplink(leaf.uplink_in, leaf.uplink_out), cards)
 
 
-def grouped_leaves(leaves: Sequence[Leaf], below: Mapping[str, Sequence[Host]], kinds: Kinds) -> LeafCard:
+def grouped_leaves(leaves: Sequence[Leaf], below: Mapping[str, Sequence[TopologyHost]], kinds: Kinds) -> LeafCard:
     """A card for leaves whose hosts are of the same kinds, as many of each."""
     names: dict[HostKind, list[str]] = {}
     for leaf in leaves:

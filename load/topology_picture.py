@@ -11,7 +11,7 @@ from livescale.load.pictures import BLUE, GREEN, INK, ORANGE, STYLE, VIOLET
 from livescale.load.svg_file import render_svg
 from livescale.load.topology_cards import HostCard, LeafCard, arrange
 from livescale.services.cli.topology import GpuKind, HostKind, group_gpus, summary
-from livescale.shared.topology import Topology
+from livescale.shared.topology.topology import Topology
 from livescale.shared.units import format_rate, format_size
 
 # All lengths are inches. From the top: title, spine, leaves, cards.

@@ -11,8 +11,8 @@ from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.scaling import AskScales, Decision
 from livescale.shared.messages.transfers import InstanceServing, Transfer
+from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import BLOCK, DECISION, HEARTBEAT, INSTANCE, LEASE, MOVED, PLAN, SCALES, TRANSFER
-from livescale.shared.world import Clock
 
 TOPICS: tuple[Topic[Any], ...] = (HEARTBEAT, DECISION, PLAN, BLOCK, TRANSFER, INSTANCE, MOVED, LEASE)
 CALL_SECONDS = 5.0

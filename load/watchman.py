@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from livescale.load.incidents import TICK_SECONDS, Incident, Life, Lives, Ticks, Times
 from livescale.services.supervisor.processes import Child
-from livescale.shared.world import Clock
+from livescale.shared.runtime.clock import Clock
 
 
 @asynccontextmanager

@@ -1,0 +1,1 @@
+"""What services have in common. Nothing here imports a service."""

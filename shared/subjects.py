@@ -1,26 +1,20 @@
 """Every subject of the system, tied to its message types. The bus adds the prefix `livescale.<namespace>.`."""
 
+from livescale.shared.bus.contract import EVENTS as EVENTS
 from livescale.shared.bus.contract import Call, Topic
 from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
 from livescale.shared.messages.live import Help, Pull, Pulled, RequestsMoved, Took, Withdraw
 from livescale.shared.messages.membership import (
     AskIncidents,
     AskMetrics,
-    AskModels,
-    AskSnapshot,
     IncidentList,
     Join,
     Joined,
     LeaseChanged,
     Leave,
     MetricsText,
-    ModelEntry,
-    ModelList,
-    Named,
     ProcessEnded,
-    Register,
     Report,
-    Snapshot,
     Stale,
     WasAway,
 )
@@ -28,6 +22,7 @@ from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
 from livescale.shared.messages.ranks import AskMeeting, Meeting, RankTake, Told
+from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Named, Register, Snapshot
 from livescale.shared.messages.requests import (
     Admit,
     AskRunning,
@@ -138,7 +133,6 @@ AWAY: Topic[WasAway] = Topic("away.{service}.{id}", WasAway)
 STALE: Topic[Stale] = Topic("proc.{id}.stale", Stale)
 
 # Events, for people, for JetStream, and for whoever follows a scale.
-EVENTS = "evt.>"
 LEASE: Topic[LeaseChanged] = Topic("evt.lease.{id}", LeaseChanged, json=True)
 PROCESS: Topic[ProcessEnded] = Topic("evt.process.{id}", ProcessEnded, json=True)
 DECISION: Topic[Decision] = Topic("evt.decision.{model}", Decision, json=True)

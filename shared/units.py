@@ -16,21 +16,21 @@ QUANTITY = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(.*?)\s*
 
 
 class Size(int):
-    """Bytes, in a file with their unit."""
+    """A number of bytes, which files give with its unit."""
 
 
-class Rate(float):
-    """Bytes a second, in a file with their unit."""
+class ByteRate(float):
+    """A number of bytes a second, which files give with its unit."""
 
 
 def parse_size(value: object) -> Size:
-    """`64 GiB`, `80 GB`. Raises ValueError with the remedy."""
+    """Read a size: `64 GiB`, `80 GB`. Raises ValueError, which says how to write it."""
     return Size(parse_quantity(value, SIZES, "64 GiB"))
 
 
-def parse_rate(value: object) -> Rate:
-    """`100 Gbps`, `12.5 GB/s`. Raises ValueError with the remedy."""
-    return Rate(parse_quantity(value, RATES, "100 Gbps or 12.5 GB/s"))
+def parse_rate(value: object) -> ByteRate:
+    """Read a rate: `100 Gbps`, `12.5 GB/s`. Raises ValueError, which says how to write it."""
+    return ByteRate(parse_quantity(value, RATES, "100 Gbps or 12.5 GB/s"))
 
 
 def parse_quantity(value: object, units: Mapping[str, float], example: str) -> float:
@@ -49,29 +49,29 @@ def parse_quantity(value: object, units: Mapping[str, float], example: str) -> f
 
 
 def suggest(unit: str, units: Iterable[str]) -> str:
-    """Of units that differ by case, all: `gb/s` may be bits or bytes."""
+    """The units that a wrong one may mean; all that differ from it by case, as `gb/s` may be bits or bytes."""
     near = [each for each in units if each.casefold() == unit.casefold()]
     near = near or difflib.get_close_matches(unit, units, n=1, cutoff=0.4)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def format_size(size_bytes: int) -> str:
-    """`64 GiB` where that says it exactly and decimal units do not, else `80 GB`."""
+    """A size for people: `64 GiB` where binary units alone say it exactly, else `80 GB`."""
     is_binary = size_bytes % 2**20 == 0 and size_bytes % 10**6 != 0
     return shorten(size_bytes, BINARY if is_binary else DECIMAL, "B")
 
 
 def format_rate(rate: float) -> str:
-    """As memory and disks are described: `12.5 GB/s`."""
+    """A rate in bytes a second as memory and disks are described: `12.5 GB/s`."""
     return shorten(rate, DECIMAL, "B/s")
 
 
 def format_bit_rate(rate: float) -> str:
-    """As networks are described: `100 Gbps`."""
+    """A rate in bytes a second as networks are described: `100 Gbps`."""
     return shorten(rate * 8, DECIMAL, "bps")
 
 
 def shorten(amount: float, prefixes: Mapping[str, float], unit: str) -> str:
-    """Four digits with the largest prefix that leaves at least one before the point."""
+    """An amount in four digits, with the largest prefix that leaves at least one digit before the point."""
     prefix = max((each for each in prefixes if prefixes[each] <= amount), key=prefixes.__getitem__, default="")
     return f"{amount / prefixes.get(prefix, 1):.4g} {prefix}{unit}"

@@ -27,10 +27,10 @@ from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.bus.contract import Bus
-from livescale.shared.messages.membership import AskModels, Register
+from livescale.shared.messages.registry import AskModels, Register
 from livescale.shared.messages.requests import Submit
+from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.subjects import MODELS, REGISTER
-from livescale.shared.world import SystemClock
 
 MODEL = "bench"
 PROMPT_TOKENS = 64

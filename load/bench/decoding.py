@@ -20,13 +20,13 @@ import uvloop
 from livescale.load.bench.engine_alone import EngineAlone, engine_over
 from livescale.load.bench.nodes import Done, Failed, Hello, Mover, Share, end_with_parent, tell
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.shared.arena import Arena, placed_bytes
 from livescale.shared.links.contract import LinkError
 from livescale.shared.links.open import open_link
+from livescale.shared.memory.arena import Arena, placed_bytes
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import DType, Manifest
 from livescale.shared.messages.requests import Submit
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 
 DTYPE: DType = "float32"
 REQUESTS = 4  # at a time

@@ -16,7 +16,7 @@ from livescale.load.kept import KEPT
 from livescale.services.host.disk import READS, allocate
 from livescale.services.host.packed_file import CHUNK_BYTES
 from livescale.services.host.stored import open_stored
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from livescale.shared.block_layout import block_shapes
-from livescale.shared.model_config import load_model_config
+from livescale.shared.model.block_layout import block_shapes
+from livescale.shared.model.checkpoint import load_model_config
 
 HIDDEN, INTERMEDIATE, VOCABULARY, HEADS = 1_024, 4_096, 4_096, 8
 LAYER_BYTES = 2 * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * INTERMEDIATE)

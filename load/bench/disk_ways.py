@@ -16,18 +16,18 @@ from livescale.load.bench.fleet import BenchFailed
 from livescale.services.host.disk import ThreadDisk
 from livescale.services.host.packed_file import CHUNK_BYTES
 from livescale.services.host.stored import open_stored
-from livescale.shared.block_layout import ITEM_BYTES, block_layouts
 from livescale.shared.links.contract import Link
 from livescale.shared.links.open import open_link
 from livescale.shared.messages.parameters import DType, ModelSpec
 from livescale.shared.messages.transfers import Inflow, Node, Outflow, Send
-from livescale.shared.model_config import load_model_config
-from livescale.shared.settings import LinkSettings
+from livescale.shared.model.block_layout import ITEM_BYTES, block_layouts
+from livescale.shared.model.checkpoint import load_model_config
+from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES
-from livescale.shared.transfer.incoming import Events, Incoming
-from livescale.shared.transfer.outgoing import Outgoing
-from livescale.shared.transfer.part import Part
-from livescale.shared.transfer.ready import ReadyBlocks
+from livescale.shared.transfer.flow_end import ModelCopy
+from livescale.shared.transfer.receiver import BlockReceiver, Events
+from livescale.shared.transfer.sender import BlockSender
+from livescale.shared.transfer.waiting import ReadyBlocks
 
 DTYPE: DType = "bfloat16"
 SECONDS = 60.0
@@ -116,12 +116,12 @@ async def _overlap(directory: Path, memory: Sequence[memoryview], sender: Link, 
     assert manifest is not None
     with ThreadPoolExecutor(1) as executor:
         async with asyncio.TaskGroup() as tasks:
-            outgoing = Outgoing("host", sender, tasks, lambda: None)
+            outgoing = BlockSender("host", sender, tasks, lambda: None)
             outgoing.start(_order(receiver.address), list(memory), lambda chunk: ready.wait_ready(chunk.block))
             events = Events(lambda: None, lambda block: arrived.append(now()), lambda ticket, failure: None)
             copy = [memoryview(bytearray(block.size_bytes)) for block in manifest.blocks]
-            part = Part("worker", MAX_CHUNK_BYTES, copy)
-            incoming = Incoming(receiver, part, manifest.blocks, executor, events, tasks)
+            part = ModelCopy("worker", MAX_CHUNK_BYTES, copy)
+            incoming = BlockReceiver(receiver, part, manifest.blocks, executor, events, tasks)
             upstream = Node(id="host", place="host", address=sender.address)
             incoming.follow([Inflow(ticket=0, upstream=upstream)], secret=b"")
             receiving = tasks.create_task(incoming.run())

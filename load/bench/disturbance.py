@@ -15,7 +15,7 @@ from livescale.load.bench.record import Printer, Record, measured
 from livescale.load.kept import kept_model
 from livescale.load.sizes import Size
 from livescale.shared.messages.transfers import Flow
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import chunk_bytes_for
 
 BENCH = "transfer"

@@ -27,10 +27,10 @@ from livescale.services.worker.engine.sizes import block_bytes
 from livescale.services.worker.main import runner_maker
 from livescale.services.worker.scheduler import Scheduler
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.arena import Arena, placed_bytes
-from livescale.shared.devices import CPU
+from livescale.shared.memory.arena import Arena, placed_bytes
+from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.requests import Submit
-from livescale.shared.world import SystemClock
+from livescale.shared.runtime.clock import SystemClock
 
 T = TypeVar("T")
 

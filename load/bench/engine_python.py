@@ -17,9 +17,9 @@ from livescale.services.worker.engine.kernels.contract import Chosen, Kernels, K
 from livescale.services.worker.engine.runner import EngineRunner
 from livescale.services.worker.scheduler import Scheduler
 from livescale.services.worker.settings import MIB, WorkerSettings
-from livescale.shared.block_layout import block_layouts
 from livescale.shared.messages.parameters import Manifest, ModelConfig
 from livescale.shared.messages.requests import Submit
+from livescale.shared.model.block_layout import block_layouts
 
 FEW, MANY = 4, 28  # layers: what a step costs besides them is the same for both
 PROMPT, CONTEXT = 64, 1_024

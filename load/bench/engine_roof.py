@@ -15,7 +15,7 @@ from livescale.load.peers.questions import Answer, Failed, Multiply, Question, R
 from livescale.load.peers.stopwatch import Stopwatch
 from livescale.services.worker.engine.compiled_linear import CompiledLinear
 from livescale.services.worker.engine.kernels.contract import Kernels, KernelsName, choose_kernels
-from livescale.shared.model_config import load_model_config
+from livescale.shared.model.checkpoint import load_model_config
 
 READ_BYTES = 512 << 20  # many times what caches hold
 PASSES = 3

@@ -8,9 +8,9 @@ from livescale.load.bench.engine_members import MemberFailed
 from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Stack
-from livescale.shared.messages.membership import AskSnapshot
+from livescale.shared.messages.registry import AskSnapshot
+from livescale.shared.runtime.clock import Clock, SystemClock
 from livescale.shared.subjects import SNAPSHOT
-from livescale.shared.world import Clock, SystemClock
 
 WORKER = "worker-0"
 POLL_SECONDS = 0.01

@@ -17,7 +17,7 @@ from livescale.load.bench.nodes import Answer, Done, Failed, Hello, Outfit, tell
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Node
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from livescale.load.bench.multicast import ROUNDS, Show, middle, repeat
 from livescale.load.bench.nodes import Outfit
 from livescale.load.bench.record import Printer, Record, measured
 from livescale.load.machines import CARD, Network, network
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 
 BENCH = "transfer"
 BARS = {3: 1.8, 7: 3.0}  # by the number of receivers

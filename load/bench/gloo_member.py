@@ -13,7 +13,7 @@ import torch.distributed as dist
 import xxhash
 
 from livescale.load.bench.nodes import Done, Failed, Hello, end_with_parent, fill, tell
-from livescale.shared.arena import Arena, placed_bytes
+from livescale.shared.memory.arena import Arena, placed_bytes
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Block
 

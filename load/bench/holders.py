@@ -20,8 +20,8 @@ from livescale.shared.links.contract import Link, LinkError
 from livescale.shared.links.open import open_link
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import DType, ModelSpec
-from livescale.shared.settings import LinkSettings
-from livescale.shared.transfer.ready import ReadyBlocks
+from livescale.shared.runtime.settings import LinkSettings
+from livescale.shared.transfer.waiting import ReadyBlocks
 
 DTYPE: DType = "bfloat16"
 

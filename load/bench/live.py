@@ -26,9 +26,9 @@ from livescale.load.records import Ask
 from livescale.load.report import check_report_path
 from livescale.load.sizes import Size
 from livescale.services.supervisor.processes import Echo
-from livescale.shared.block_layout import block_layouts
 from livescale.shared.messages.transfers import LiveMode
-from livescale.shared.model_config import load_model_config
+from livescale.shared.model.block_layout import block_layouts
+from livescale.shared.model.checkpoint import load_model_config
 
 T = TypeVar("T")
 

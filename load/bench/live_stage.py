@@ -22,9 +22,9 @@ from livescale.shared.bus.contract import Bus
 from livescale.shared.messages.membership import RouterReport, WorkerReport
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import LiveMode
+from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.subjects import HEARTBEAT
-from livescale.shared.transfer.changes import Changes
-from livescale.shared.world import SystemClock
+from livescale.shared.transfer.waiting import Changes
 
 MODEL = "bench"
 DTYPE: Literal["bfloat16"] = "bfloat16"

@@ -17,9 +17,9 @@ from livescale.services.planner.plans.choose import make_plan
 from livescale.services.planner.plans.network import Multicast, multicast_over
 from livescale.services.planner.plans.plan import Policy, TransferPlan
 from livescale.services.planner.plans.predict import predict
-from livescale.shared.settings import LinkSettings
-from livescale.shared.topology import Domain, Gpu, Host, Leaf, Topology
-from livescale.shared.topology_file import find_topology
+from livescale.shared.runtime.settings import LinkSettings
+from livescale.shared.topology.file import find_topology
+from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost
 from livescale.shared.transfer.chunks import MIB, chunk_bytes_for
 
 BENCH = "transfer"
@@ -134,7 +134,7 @@ def flat(count: int, sources: int, rate: float, sizes: Sequence[int], targets: i
     """Hosts with a GPU and a network card each: their GPUs' names, and a multicast from the first to the next ones."""
     size = sum(sizes)
     hosts = [
-        Host(
+        TopologyHost(
             id=str(number),
             leaf="leaf",
             gpus=[Gpu(id=f"{number}/0", domain=str(number), memory_bytes=size, host_link=rate)],

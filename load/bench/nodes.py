@@ -20,20 +20,19 @@ import numpy as np
 import uvloop
 import xxhash
 
-from livescale.shared.arena import Arena, placed_bytes
 from livescale.shared.links.contract import Buffer, Link, LinkError
 from livescale.shared.links.open import open_link
+from livescale.shared.memory.arena import Arena, placed_bytes
+from livescale.shared.memory.segment import SharedBlocks
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Inflow, Node, Outflow, Send
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.door import Door, offer_of, open_door, shares_memory
-from livescale.shared.transfer.incoming import RECEIVES, Events, Incoming
-from livescale.shared.transfer.outgoing import Outgoing
-from livescale.shared.transfer.part import Part, TransferFailed, together
-from livescale.shared.transfer.segment import SharedBlocks
-from livescale.shared.transfer.send import SENDS
+from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed, together
+from livescale.shared.transfer.memory_export import MemoryExport, offer_of, open_memory_export, shares_memory
+from livescale.shared.transfer.receiver import RECEIVES, BlockReceiver, Events
+from livescale.shared.transfer.sender import SENDS, BlockSender
 
 PR_SET_PDEATHSIG = 1
 HOP_SECONDS = 30.0
@@ -153,7 +152,7 @@ async def _serve(pipe: Connection, outfit: Outfit) -> None:
     spare = arena.place(outfit.sizes) if outfit.has_spare else []
     blocks = [fill(index, view) for index, view in enumerate(memory)] if outfit.is_source else []
     link = await open_link(outfit.settings)
-    door = open_door(outfit.settings, link.address)
+    door = open_memory_export(outfit.settings, link.address)
     with ThreadPoolExecutor(1) as executor:
         mover = Mover(link, door, memory, spare, executor)
         tell(pipe, Hello(link.address, tuple(blocks)))
@@ -180,7 +179,7 @@ class Mover:
     """Does the jobs. `here`: when a source has a chunk."""
 
     link: Link
-    door: Door | None
+    door: MemoryExport | None
     memory: list[memoryview]
     spare: Sequence[memoryview]
     executor: Executor
@@ -264,12 +263,12 @@ class Mover:
 
         send = Send(plan_id="bench", version="bench", outflows=job.outflows, chunk_bytes=job.chunk_bytes, epoch=0)
         memory = self.memory[: len(job.blocks)]
-        part = Part("node", job.chunk_bytes, memory)  # what is mapped is let go with the job
+        part = ModelCopy("node", job.chunk_bytes, memory)  # what is mapped is let go with the job
         events = Events(first_byte=lambda: None, block=verify, broken=broken)
         async with asyncio.TaskGroup() as tasks:
-            outgoing = Outgoing("node", self.link, tasks, lambda: None, self.door)
+            outgoing = BlockSender("node", self.link, tasks, lambda: None, self.door)
             if job.inflows:
-                incoming = Incoming(self.link, part, job.blocks, self.executor, events, tasks, self.door)
+                incoming = BlockReceiver(self.link, part, job.blocks, self.executor, events, tasks, self.door)
                 receiving = tasks.create_task(incoming.run())
                 incoming.follow(job.inflows, secret=b"")
                 outgoing.start(send, part.memory, incoming.arrivals.here, incoming.mapped.offer)

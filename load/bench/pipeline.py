@@ -24,9 +24,9 @@ from livescale.load.bench.record import Printer
 from livescale.load.bench.system import Renewable, logged, renewable
 from livescale.load.report import check_report_path
 from livescale.services.supervisor.processes import Echo
-from livescale.shared.latency_file import find_latency
 from livescale.shared.messages.transfers import LiveMode
-from livescale.shared.settings import SwitchKv
+from livescale.shared.model.latency import find_latency
+from livescale.shared.runtime.settings import SwitchKv
 
 # By what workers are told to do with KV: from how many sources, and how.
 CASES: dict[SwitchKv, tuple[tuple[int, LiveMode], ...]] = {

@@ -10,10 +10,10 @@ from livescale.load.bench.record import Record, measured
 from livescale.load.records import RequestRecord
 from livescale.services.planner.plans.pipelines import pipeline_ready
 from livescale.services.planner.times import known
-from livescale.shared.latency import Latency, Work
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import LiveMode, Plan
-from livescale.shared.settings import SwitchKv
+from livescale.shared.model.latency import Latency, Work
+from livescale.shared.runtime.settings import SwitchKv
 
 BENCH = "pipeline"
 FIRST_TOKEN = 1.1  # times the prediction, at most

@@ -22,11 +22,11 @@ from livescale.services.planner.plans.traffic import BUSY_SHARE
 from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Stack
-from livescale.shared.messages.membership import AskSnapshot, Snapshot
+from livescale.shared.messages.registry import AskSnapshot, Snapshot
 from livescale.shared.messages.transfers import LiveMode
-from livescale.shared.settings import SwitchKv
+from livescale.shared.runtime.clock import SystemClock
+from livescale.shared.runtime.settings import SwitchKv
 from livescale.shared.subjects import SNAPSHOT
-from livescale.shared.world import SystemClock
 
 MODEL, HOST = "bench", "host-0"
 NEW = 4  # instances: sub-groups are of equal size with one source and with two

@@ -11,7 +11,7 @@ from livescale.services.planner.plans.choose import make_plan
 from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
 from livescale.services.planner.plans.plan import Policy
 from livescale.services.planner.plans.predict import predict
-from livescale.shared.topology import Domain, Gpu, Host, Leaf, Topology
+from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost
 from livescale.shared.transfer.chunks import MIB
 
 BENCH = "transfer"
@@ -99,7 +99,7 @@ def cluster(targets: int, *, in_domains: bool) -> Topology:
     )
 
 
-def host(index: int, in_domains: bool) -> Host:
+def host(index: int, in_domains: bool) -> TopologyHost:
     id = f"h{index}"
     gpus = [
         Gpu(
@@ -113,4 +113,4 @@ def host(index: int, in_domains: bool) -> Host:
         for gpu in range(GPUS)
     ]
     leaf = f"leaf{index // HOSTS_A_LEAF}"
-    return Host(id=id, leaf=leaf, gpus=gpus, memory_bytes=MEMORY, nic_in=NIC, nic_out=NIC, disk=DISK)
+    return TopologyHost(id=id, leaf=leaf, gpus=gpus, memory_bytes=MEMORY, nic_in=NIC, nic_out=NIC, disk=DISK)

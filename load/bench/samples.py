@@ -11,7 +11,7 @@ from livescale.load.incidents import TICK_SECONDS, Incident, Ticks, Times
 from livescale.services.supervisor.processes import ChildFailed
 from livescale.services.supervisor.stack import StackFailed
 from livescale.shared.bus.contract import BusError
-from livescale.shared.world import SystemClock
+from livescale.shared.runtime.clock import SystemClock
 
 T = TypeVar("T")
 

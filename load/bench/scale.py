@@ -18,10 +18,10 @@ from livescale.services.cli.scale import ask_scale
 from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Stack
-from livescale.shared.arena import ALIGNMENT
-from livescale.shared.messages.membership import AskModels
+from livescale.shared.memory.arena import ALIGNMENT
+from livescale.shared.messages.registry import AskModels
 from livescale.shared.messages.scaling import ScaleRecord
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.subjects import MODELS
 from livescale.shared.transfer.chunks import MIB, chunk_bytes_for
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from livescale.load.bench.fleet import Fleet, started
 from livescale.load.bench.nodes import Stream, Streams
 from livescale.load.bench.record import Printer, Record, measured
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES, chunk_bytes_for
 
 BENCH = "transfer"

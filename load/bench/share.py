@@ -10,7 +10,7 @@ from livescale.load.bench.fleet import Fleet, started
 from livescale.load.bench.jobs import chain_jobs, seconds
 from livescale.load.bench.nodes import Done, Share
 from livescale.load.bench.record import Printer, Record, measured
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES
 
 BENCH = "transfer"

@@ -25,9 +25,9 @@ from livescale.services.planner.plans.pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import TransferPlan
 from livescale.services.planner.plans.predict import predict
 from livescale.shared.messages.message import Message
-from livescale.shared.settings import LinkSettings
-from livescale.shared.topology import Topology
-from livescale.shared.topology_file import find_topology
+from livescale.shared.runtime.settings import LinkSettings
+from livescale.shared.topology.file import find_topology
+from livescale.shared.topology.topology import Topology
 from livescale.shared.transfer.chunks import chunk_bytes_for
 
 BENCH = "transfer"

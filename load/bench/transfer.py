@@ -27,7 +27,7 @@ from livescale.load.bench.share import share
 from livescale.load.bench.starts import starts
 from livescale.load.kept import logs_to
 from livescale.load.machines import CannotEmulate, check_can_emulate
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES
 
 BENCH = "transfer"

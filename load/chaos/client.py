@@ -12,7 +12,7 @@ import msgspec
 from livescale.load.client import Client
 from livescale.load.records import Ask, RequestRecord
 from livescale.load.tally import Tally
-from livescale.shared.world import Clock
+from livescale.shared.runtime.clock import Clock
 
 # Nobody gives up sooner on a machine that is slow to start processes again.
 PATIENCE_SECONDS = 120.0

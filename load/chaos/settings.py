@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from livescale.shared.settings import LiveEveryHop, LiveName, LiveWhen, Settings, TtftSlo
+from livescale.shared.runtime.settings import LiveEveryHop, LiveName, LiveWhen, Settings, TtftSlo
 
 
 class ChaosSettings(Settings, frozen=True, kw_only=True):

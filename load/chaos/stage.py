@@ -33,9 +33,9 @@ from livescale.services.supervisor.commands import NATS
 from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.bus.contract import BusError
-from livescale.shared.messages.membership import AskSnapshot
+from livescale.shared.messages.registry import AskSnapshot
+from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.subjects import SNAPSHOT
-from livescale.shared.world import SystemClock
 
 T = TypeVar("T")
 

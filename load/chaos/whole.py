@@ -7,7 +7,8 @@ from pathlib import Path
 
 from livescale.load.story import QueuePoint
 from livescale.services.supervisor.policy import missing_instances, missing_members
-from livescale.shared.messages.membership import Snapshot, WorkerReport
+from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.registry import Snapshot
 
 SHARED_MEMORY = Path("/dev/shm")
 

@@ -29,7 +29,7 @@ from livescale.services.supervisor.checks import BadSettings
 from livescale.services.supervisor.processes import ChildFailed
 from livescale.services.supervisor.stack import StackFailed
 from livescale.shared.bus.contract import BusError
-from livescale.shared.world import SystemClock
+from livescale.shared.runtime.clock import SystemClock
 
 LOG = KEPT / "demo.log"
 

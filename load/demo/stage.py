@@ -26,7 +26,7 @@ from livescale.load.watchman import watching_lives
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.bus.contract import BusError
-from livescale.shared.world import Clock
+from livescale.shared.runtime.clock import Clock
 
 MODEL = "demo"
 MIB = 1024 * 1024

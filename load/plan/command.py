@@ -13,7 +13,7 @@ from livescale.load.plan.view import chain_lines, format_seconds, headline, repo
 from livescale.services.cli.groups import load_module
 from livescale.services.cli.tables import open_console, print_rows
 from livescale.services.planner.plans.plan import CannotPlan, Policy
-from livescale.shared.topology_file import find_topology
+from livescale.shared.topology.file import find_topology
 
 MOST_ROWS = 40
 MOST_LINES = 12

@@ -9,7 +9,7 @@ from livescale.services.planner.plans.network import Multicast, ServingFlow, mul
 from livescale.services.planner.plans.pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import Direction, LinkKind, Policy, TransferPlan
 from livescale.services.planner.plans.predict import Prediction, predict
-from livescale.shared.topology import Topology
+from livescale.shared.topology.topology import Topology
 from livescale.shared.transfer.chunks import chunk_bytes_for
 from livescale.shared.units import parse_rate
 

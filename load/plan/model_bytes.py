@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from livescale.shared.block_layout import block_layouts
-from livescale.shared.model_config import load_model_config
+from livescale.shared.model.block_layout import block_layouts
+from livescale.shared.model.checkpoint import load_model_config
 from livescale.shared.units import parse_size
 
 # Billions of parameters: layers, of models that are known by their size.

@@ -32,7 +32,7 @@ def profile(directory: Path, output: Path, dtype: DType, threads: int) -> None:
     # Torch and scipy take seconds to import, and --help needs neither.
     from livescale.load.profile.fit import fit, worst_error
     from livescale.load.profile.measure import measure
-    from livescale.shared.model_config import CheckpointError
+    from livescale.shared.model.checkpoint import CheckpointError
 
     try:
         steps = asyncio.run(measure(directory, dtype, threads))

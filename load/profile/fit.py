@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from livescale.shared.latency import Latency, Work
+from livescale.shared.model.latency import Latency, Work
 
 DIGITS = 4
 

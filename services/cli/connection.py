@@ -11,9 +11,8 @@ import structlog
 
 from livescale.services.supervisor.run_files import find_running, pointer_path
 from livescale.shared.bus.contract import Bus, BusError, CallTimeout, Refusal, ServiceAbsent
-from livescale.shared.bus.identity import NatsFiles
-from livescale.shared.bus.urls import hide_password
-from livescale.shared.settings import ProcessSettings
+from livescale.shared.bus.identity import NatsFiles, hide_password
+from livescale.shared.runtime.settings import ProcessSettings
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ import yaml
 from msgspec import inspect
 from msgspec.structs import FieldInfo
 
-from livescale.shared.bus.urls import hide_password
-from livescale.shared.settings import Settings
-from livescale.shared.yaml_file import convert, kebab, read_yaml, rename_keys
+from livescale.shared.bus.identity import hide_password
+from livescale.shared.runtime.settings import Settings
+from livescale.shared.runtime.yaml_file import convert, kebab, read_yaml, rename_keys
 
 S = TypeVar("S", bound=Settings)
 

@@ -7,7 +7,7 @@ import click
 
 from livescale.services.cli.groups import LazyCommand, LazyGroup
 from livescale.services.cli.options import settings_options
-from livescale.shared.settings import Settings
+from livescale.shared.runtime.settings import Settings
 
 SUMMARIES: Mapping[str, str] = {
     "gateway": "The REST door: OpenAI API, tokenization, streams.",

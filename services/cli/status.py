@@ -12,7 +12,8 @@ from livescale.services.cli.incidents_view import IncidentRow, ask_incidents, cl
 from livescale.services.cli.status_view import Status, make_status
 from livescale.services.cli.tables import open_console, print_rows
 from livescale.shared.bus.contract import Bus, BusError
-from livescale.shared.messages.membership import AskMetrics, AskSnapshot, Member, QueueLoad, RouterReport
+from livescale.shared.messages.membership import AskMetrics, Member, QueueLoad, RouterReport
+from livescale.shared.messages.registry import AskSnapshot
 from livescale.shared.messages.scaling import AskDecisions, Decision
 from livescale.shared.subjects import DECISIONS, HEARTBEAT, METRICS, SNAPSHOT
 

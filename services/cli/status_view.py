@@ -6,9 +6,10 @@ from types import MappingProxyType
 import msgspec
 
 from livescale.services.cli.incidents_view import IncidentRow, incident_rows
-from livescale.shared.latency import MADE_UP
-from livescale.shared.messages.membership import Incident, Member, QueueLoad, Snapshot, WorkerReport
+from livescale.shared.messages.membership import Incident, Member, QueueLoad, WorkerReport
+from livescale.shared.messages.registry import Snapshot
 from livescale.shared.messages.scaling import Decision
+from livescale.shared.model.latency import MADE_UP
 
 # An instance of several workers is as far as its slowest rank.
 PROGRESS = ("spare", "loading", "live", "draining", "serving")

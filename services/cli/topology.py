@@ -14,9 +14,9 @@ import msgspec
 
 from livescale.services.cli.groups import load_module
 from livescale.services.cli.tables import open_console, print_rows
-from livescale.shared.topology import Gpu, Host, Leaf, Topology
-from livescale.shared.topology_detect import detect
-from livescale.shared.topology_file import find_topology, shipped_topologies
+from livescale.shared.topology.detect import detect
+from livescale.shared.topology.file import find_topology, shipped_topologies
+from livescale.shared.topology.topology import Gpu, Leaf, Topology, TopologyHost
 from livescale.shared.units import format_bit_rate, format_rate, format_size
 
 EPILOG = f"""
@@ -107,11 +107,11 @@ class Kinds:
         self._bandwidths = {domain.id: domain.bandwidth for domain in topology.domains}
         self._joined = Counter(gpu.domain for gpu in topology.gpus)
 
-    def of(self, host: Host) -> HostKind:
+    def of(self, host: TopologyHost) -> HostKind:
         gpus = tuple(self._gpu_kind(host, gpu) for gpu in host.gpus)
         return HostKind(host.memory_bytes, host.nic_in, host.nic_out, host.disk, gpus)
 
-    def _gpu_kind(self, host: Host, gpu: Gpu) -> GpuKind:
+    def _gpu_kind(self, host: TopologyHost, gpu: Gpu) -> GpuKind:
         here = sum(other.domain == gpu.domain for other in host.gpus)
         joined = self._joined[gpu.domain]
         name = gpu.domain.removeprefix(host.id) if here == joined else None
@@ -119,10 +119,10 @@ class Kinds:
         return GpuKind(gpu.memory_bytes, gpu.nic_in, gpu.nic_out, gpu.host_link, name, bandwidth, joined)
 
 
-def group_hosts(topology: Topology) -> list[tuple[HostKind, list[Host]]]:
+def group_hosts(topology: Topology) -> list[tuple[HostKind, list[TopologyHost]]]:
     """Hosts by kind, kinds in the order of their first host."""
     kinds = Kinds(topology)
-    groups: dict[HostKind, list[Host]] = {}
+    groups: dict[HostKind, list[TopologyHost]] = {}
     for host in topology.hosts:
         groups.setdefault(kinds.of(host), []).append(host)
     return list(groups.items())

@@ -23,10 +23,10 @@ from livescale.services.supervisor.resources import find_files
 from livescale.services.supervisor.run_files import NotOurs, announce, make_place, pointer_path
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Stack, StackFailed
-from livescale.shared.block_layout import block_shapes
-from livescale.shared.latency import MADE_UP
-from livescale.shared.model_config import load_model_config
-from livescale.shared.telemetry import configure_logging
+from livescale.shared.model.block_layout import block_shapes
+from livescale.shared.model.checkpoint import load_model_config
+from livescale.shared.model.latency import MADE_UP
+from livescale.shared.process.telemetry import configure_logging
 
 EPILOG = """
 \b

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from livescale.services.gateway.errors import ApiError, rate_limited
 from livescale.services.gateway.keys import ApiKey, Client, Keyring
 from livescale.services.gateway.rate_limits import OverLimit
-from livescale.shared.world import Clock
+from livescale.shared.runtime.clock import Clock
 
 ADMIN = "/admin/"
 GUARDED = ("/v1/", ADMIN, "/tokenize", "/detokenize")

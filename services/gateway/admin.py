@@ -13,7 +13,7 @@ from livescale.services.gateway.parse import parse_body
 from livescale.services.gateway.pool_view import instances
 from livescale.services.gateway.reading import json_answer, read_body
 from livescale.shared.bus.contract import A, Bus, BusError, Call, Q
-from livescale.shared.messages.membership import AskSnapshot, Named
+from livescale.shared.messages.registry import AskSnapshot, Named
 from livescale.shared.messages.scaling import AskDecisions, Scale
 from livescale.shared.subjects import DECISIONS, REGISTER, REMOVE, SCALE, SNAPSHOT
 

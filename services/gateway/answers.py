@@ -5,7 +5,8 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from livescale.shared.messages.membership import ModelEntry, Role, WorkerState
+from livescale.shared.messages.membership import Role, WorkerState
+from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import Decision
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.openapi import Document, describe
 from livescale.services.gateway.operations import Operation
 from livescale.services.gateway.reading import json_answer
-from livescale.shared.world import Ids
+from livescale.shared.runtime.clock import Ids
 
 
 def make_app(operations: list[Operation], guard: Guard, ids: Ids, metrics: GatewayMetrics) -> ASGIApp:

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from livescale.shared.messages.membership import Register
 from livescale.shared.messages.message import Amount, Count, Positive
 from livescale.shared.messages.parameters import DType, Layout, ModelSpec, Path, Share, TensorParallelSize
+from livescale.shared.messages.registry import Register
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]

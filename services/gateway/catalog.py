@@ -16,7 +16,7 @@ from livescale.services.gateway.reading import json_answer, read_body
 from livescale.services.gateway.submission import check_token_ids
 from livescale.services.gateway.templates import Templates
 from livescale.shared.bus.contract import Bus, BusError
-from livescale.shared.messages.membership import AskSnapshot, ModelEntry, Snapshot
+from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Snapshot
 from livescale.shared.subjects import SNAPSHOT
 
 ASK_TIMEOUT_SECONDS = 2.0

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal, Wall
 from livescale.shared.messages.message import Positive, TokenId
-from livescale.shared.model_config import CONFIG_LIMIT_BYTES, CheckpointError, read_file
+from livescale.shared.model.checkpoint import CONFIG_LIMIT_BYTES, CheckpointError, read_file
 
 TOKENIZER_LIMIT_BYTES = 128 << 20
 MOST_ENDS = 1024

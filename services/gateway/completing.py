@@ -24,10 +24,10 @@ from livescale.services.gateway.submission import Origin, check_options, make_su
 from livescale.services.gateway.templates import Templates
 from livescale.services.gateway.tracing import start_span
 from livescale.shared.bus.contract import Context
-from livescale.shared.messages.membership import ModelEntry
+from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import Submit
-from livescale.shared.telemetry import traceparent
-from livescale.shared.world import Ids
+from livescale.shared.process.telemetry import traceparent
+from livescale.shared.runtime.clock import Ids
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from livescale.services.gateway.access import ADMIN, Guard
 from livescale.services.gateway.errors import ApiError, internal
 from livescale.services.gateway.metrics import CLIENT_CLOSED_REQUEST, GatewayMetrics
 from livescale.services.gateway.reading import error_answer
-from livescale.shared.world import Ids
+from livescale.shared.runtime.clock import Ids
 
 LONGEST_ID = 128
 

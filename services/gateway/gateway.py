@@ -26,8 +26,8 @@ from livescale.services.gateway.server import Server, is_loopback, listen, url_o
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.streams import Streams
 from livescale.services.gateway.templates import Templates
-from livescale.shared.membership import Membership
-from livescale.shared.process import World
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World
 
 log = structlog.get_logger()
 

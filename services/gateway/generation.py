@@ -17,11 +17,10 @@ from livescale.services.gateway.output import Output, Piece
 from livescale.services.gateway.sequence import Fresh
 from livescale.services.gateway.streams import Lost, Silent, Stream, Streams, TooSlow, Unplaced
 from livescale.shared.bus.contract import Bus, BusError, Context, Refusal, TooLarge
-from livescale.shared.deadlines import leaving
-from livescale.shared.invariants import check
-from livescale.shared.messages.requests import FinishReason, Submit
+from livescale.shared.messages.requests import FinishReason, Submit, leaving
+from livescale.shared.policy.invariants import check
+from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import SUBMIT
-from livescale.shared.world import Clock
 
 SUBMIT_TIMEOUT_SECONDS = 1.0
 RETRY_SECONDS = 0.1  # doubles with every refusal

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from livescale.shared.moves import Moves
+from livescale.shared.policy.state_machine import StateMachine
 
 
 class RequestState(StrEnum):
@@ -15,7 +15,7 @@ class RequestState(StrEnum):
     ENDED = "ended"
 
 
-MOVES = Moves(
+MOVES = StateMachine(
     "a request",
     {
         RequestState.NEW: frozenset({RequestState.ACCEPTED, RequestState.ENDED}),

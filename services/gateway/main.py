@@ -6,7 +6,7 @@ from livescale.services.gateway.gateway import Gateway
 from livescale.services.gateway.keys import BadKeys, read_keys
 from livescale.services.gateway.server import allow_connections
 from livescale.services.gateway.settings import GatewaySettings
-from livescale.shared.process import run_process
+from livescale.shared.process.run import run_process
 
 
 def main(settings: GatewaySettings) -> None:

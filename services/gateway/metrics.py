@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from prometheus_client import Gauge, Histogram
 
-from livescale.shared.telemetry import Telemetry
+from livescale.shared.process.telemetry import Telemetry
 
 TBT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
 REJECTION_CODES = ("rate_limit_exceeded", "queue_full", "overloaded", "model_loading", "model_failed", "timeout")

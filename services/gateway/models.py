@@ -10,11 +10,10 @@ from livescale.services.gateway.checkpoint_text import BadCheckpoint, Checkpoint
 from livescale.services.gateway.errors import bad_checkpoint, from_bus, internal, model_not_found, overloaded, timed_out
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.shared.bus.contract import Bus, BusError
-from livescale.shared.hub import resolve_model_path
-from livescale.shared.messages.membership import AskModels, ModelEntry
-from livescale.shared.model_config import CheckpointError
+from livescale.shared.messages.registry import AskModels, ModelEntry
+from livescale.shared.model.checkpoint import CheckpointError, resolve_model_path
+from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import MODELS
-from livescale.shared.world import Clock
 
 REFRESH_SECONDS = 1.0
 REFRESH_TIMEOUT_SECONDS = 2.0

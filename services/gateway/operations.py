@@ -12,7 +12,7 @@ from livescale.services.gateway.admin import Admin
 from livescale.services.gateway.catalog import Catalog
 from livescale.services.gateway.completing import Completing
 from livescale.services.gateway.probes import Probes
-from livescale.shared.messages.membership import ModelEntry
+from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import ScaleAccepted
 
 Serve = Callable[[Request], Awaitable[Response]]

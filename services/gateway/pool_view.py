@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from msgspec import UNSET, UnsetType
 
 from livescale.services.gateway.answers import Instance, ModelStatus
-from livescale.shared.latency import MADE_UP
-from livescale.shared.messages.membership import ModelEntry, Snapshot, WorkerReport, WorkerState
+from livescale.shared.messages.membership import WorkerReport, WorkerState
+from livescale.shared.messages.registry import ModelEntry, Snapshot
+from livescale.shared.model.latency import MADE_UP
 
 # From the least to the most advanced: an instance is as far as its slowest rank, but for one that is live: then only
 # the rank that leads says so.

@@ -19,8 +19,8 @@ from livescale.services.gateway.pool_view import router_is_there, warning, why_u
 from livescale.services.gateway.reading import json_answer
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.membership import AskMetrics
+from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.subjects import METRICS
-from livescale.shared.telemetry import Telemetry
 
 METRICS_TIMEOUT_SECONDS = 1.0
 

@@ -11,7 +11,7 @@ import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from livescale.services.gateway.errors import ApiError
-from livescale.shared.bus.seldom import SeldomLog
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 
 HEAD_SECONDS = 20.0  # for the head of a request to come whole; also for the first one, so that nobody is only connected
 HEAD_BYTES = 64 * 1024
@@ -20,7 +20,7 @@ LINGER_SECONDS = 1.0
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
 
 log = structlog.get_logger()
-seldom = SeldomLog(time.monotonic)
+seldom = RateLimitedLog(time.monotonic)
 
 
 class LimitedHttp(HttpToolsProtocol):

@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from livescale.services.gateway.protocol import LimitedHttp
-from livescale.shared.process import Ends
+from livescale.shared.process.run import Ends
 
 CLEANUP_SECONDS = 1.0
 BACKLOG = 2048

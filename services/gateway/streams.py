@@ -11,9 +11,9 @@ from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.sequence import Fresh, Gap, TokenSequence
 from livescale.services.gateway.silence import Silence
 from livescale.shared.bus.contract import Bus, BusError, Refusal, ServiceAbsent, Subscription
-from livescale.shared.bus.seldom import SeldomLog
-from livescale.shared.invariants import check
 from livescale.shared.messages.requests import Cancel, Replay, RequestLost, TokenFrame, Tokens
+from livescale.shared.policy.invariants import check
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.subjects import CANCEL, CANCEL_WORK, REPLAY, TOKENS
 
 # A worker that is silent for so long may have sent a frame that was lost.
@@ -120,7 +120,7 @@ class Streams:
         self._bus = bus
         self._gateway = gateway
         # Of a worker that hangs each of its streams asks again.
-        self._seldom = SeldomLog(lambda: asyncio.get_running_loop().time())
+        self._seldom = RateLimitedLog(lambda: asyncio.get_running_loop().time())
         self._metrics = metrics
         self._max_requests = max_requests
         self._stream_queue = stream_queue

@@ -4,7 +4,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from livescale.services.gateway.bodies import ChatRequest, GenerationOptions
-from livescale.shared import telemetry
+from livescale.shared.process import telemetry
 
 
 def start_span(tracer: trace.Tracer, body: GenerationOptions, answer_id: str, traceparent: str | None) -> Span:

@@ -14,12 +14,12 @@ from livescale.services.host.memory import Memory, MemoryCallbacks
 from livescale.services.host.settings import HostSettings
 from livescale.shared.bus.contract import Context, Endpoint, Refusal
 from livescale.shared.links.contract import Link
-from livescale.shared.membership import Membership
 from livescale.shared.messages.copies import FetchModel, ModelRead, ReleaseModel
 from livescale.shared.messages.membership import HostReport
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.transfers import Abort, Send, Transfer
-from livescale.shared.process import World
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World
 from livescale.shared.subjects import (
     ABORT,
     CHECK_MODEL,
@@ -30,9 +30,9 @@ from livescale.shared.subjects import (
     SEND,
     TRANSFER,
 )
-from livescale.shared.transfer.door import OpenDoor, offer_of
-from livescale.shared.transfer.outgoing import Outgoing
-from livescale.shared.transfer.part import TransferFailed
+from livescale.shared.transfer.flow_end import TransferFailed
+from livescale.shared.transfer.memory_export import OpenMemoryExport, offer_of
+from livescale.shared.transfer.sender import BlockSender
 
 log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ class HostService:
         settings: HostSettings,
         disk: Disk,
         open_link: Callable[[], Awaitable[Link]],
-        open_door: OpenDoor = lambda address: None,
+        open_door: OpenMemoryExport = lambda address: None,
     ) -> None:
         self._world = world
         self._bus = world.bus
@@ -72,7 +72,7 @@ class HostService:
                 self._membership = self._member(link)
                 self._memory = Memory(self._cache, self._disk, self._world, told, tasks)
                 self._checkpoints = CheckpointReader(self._disk, self._memory, self._announce)
-                self._outgoing = Outgoing(self._id, link, tasks, self._membership.changed, door)
+                self._outgoing = BlockSender(self._id, link, tasks, self._membership.changed, door)
                 self._bus.watch_connection(self._connection_changed)
                 await self._bus.serve(self._world.info, self._endpoints())
                 tasks.create_task(self._membership.run(), name="membership")

@@ -13,11 +13,11 @@ import torch
 import xxhash
 
 from livescale.services.host.safetensors_files import AGAIN, HEAD, StoredDType, StoredTensor, find_tensors
-from livescale.shared.block_layout import EMBEDDING, ITEM_BYTES, BlockLayout, block_layouts, block_shapes
 from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig
-from livescale.shared.model_config import CheckpointError, load_model_config, open_regular
-from livescale.shared.panels import lay_in_panels
-from livescale.shared.sharding import Cut, check_shards, find_cut
+from livescale.shared.model.block_layout import EMBEDDING, ITEM_BYTES, BlockLayout, block_layouts, block_shapes
+from livescale.shared.model.checkpoint import CheckpointError, load_model_config, open_regular
+from livescale.shared.model.panels import lay_in_panels
+from livescale.shared.model.sharding import ShardSlice, check_shards, find_shard_slice
 
 SCRATCH_BYTES = 8 << 20  # converting in pieces keeps them in the processor's cache
 STORED_TORCH: dict[StoredDType, torch.dtype] = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -50,7 +50,7 @@ class Checkpoint:
             raise ValueError(f"block {index} has {layout.size_bytes} bytes, not {into.nbytes}")
         end = 0
         for tensor in layout.tensors:
-            stored, cut = self.stored[tensor.name], find_cut(tensor.name, self.config, shard, self.shards)
+            stored, cut = self.stored[tensor.name], find_shard_slice(tensor.name, self.config, shard, self.shards)
             into[end : tensor.offset] = bytes(tensor.offset - end)
             end = tensor.offset + prod(tensor.shape) * ITEM_BYTES[self.dtype]
             with _open(stored.file) as stream:
@@ -115,7 +115,9 @@ def _open(file: Path) -> BinaryIO:
         raise CheckpointError(f"{file}: cannot be read ({error.strerror}); {AGAIN}") from None
 
 
-def _read_tensor(stored: StoredTensor, cut: Cut | None, stream: BinaryIO, into: memoryview, dtype: DType) -> None:
+def _read_tensor(
+    stored: StoredTensor, cut: ShardSlice | None, stream: BinaryIO, into: memoryview, dtype: DType
+) -> None:
     served = SERVED_TORCH[dtype]
     target = torch.frombuffer(into, dtype=served)
     if cut is not None and cut.dimension == 0:

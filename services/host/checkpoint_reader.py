@@ -11,7 +11,7 @@ from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.messages.copies import CheckModel, ModelChecked, ReadModel
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.transfers import FromDisk
-from livescale.shared.model_config import CheckpointError
+from livescale.shared.model.checkpoint import CheckpointError
 
 TURN_SECONDS = 4.0  # less than the planner waits for the answer to a send
 

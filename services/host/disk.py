@@ -12,11 +12,10 @@ from typing import Protocol
 import torch
 
 from livescale.services.host.stored import Stored, open_stored
-from livescale.shared.arena import Arena, placed_bytes
-from livescale.shared.hub import resolve_model_path
+from livescale.shared.memory.arena import Arena, CudaRuntime, placed_bytes
+from livescale.shared.memory.segment import SharedBlocks
 from livescale.shared.messages.parameters import Manifest, ModelSpec
-from livescale.shared.pinned import CudaRuntime
-from livescale.shared.transfer.segment import SharedBlocks
+from livescale.shared.model.checkpoint import resolve_model_path
 
 READS = 4  # threads: some wait for the disk while others check what came
 AHEAD = 6  # blocks under way, so that no thread waits for one that takes longer

@@ -7,11 +7,11 @@ from concurrent.futures import Executor
 import structlog
 
 from livescale.shared.links.contract import Link
+from livescale.shared.links.meter import Paths
 from livescale.shared.messages.copies import FetchModel
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.transfer.incoming import Events, Incoming
-from livescale.shared.transfer.part import Part, TransferFailed
-from livescale.shared.transfer.paths import Paths
+from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
+from livescale.shared.transfer.receiver import BlockReceiver, Events
 
 PATIENCE_SECONDS = 10.0  # without a flow, for the registry to name somebody else
 
@@ -42,7 +42,7 @@ class ModelFetch:
         self._hashing = hashing
         self._lost = lost
         self._read = read
-        self._incoming: Incoming | None = None
+        self._incoming: BlockReceiver | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._giving_up: asyncio.TimerHandle | None = None
 
@@ -75,11 +75,11 @@ class ModelFetch:
     async def _receive(self, blocks: list[memoryview], on_block: OnBlock) -> Collection[int]:
         """Receive until all blocks are here or no sender is left. Returns the indexes of those that came."""
         command = self._command
-        part = Part(self._node, command.chunk_bytes, blocks)
+        part = ModelCopy(self._node, command.chunk_bytes, blocks)
         events = Events(lambda: None, on_block, self._broken, Paths().note)
         try:
             async with asyncio.TaskGroup() as tasks:
-                incoming = Incoming(self._link, part, command.manifest.blocks, self._hashing, events, tasks)
+                incoming = BlockReceiver(self._link, part, command.manifest.blocks, self._hashing, events, tasks)
                 self._receiving = tasks.create_task(incoming.run())
                 incoming.follow(command.inflows, command.secret)
                 self._incoming = incoming

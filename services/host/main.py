@@ -6,10 +6,10 @@ from msgspec.structs import replace
 from livescale.services.host.actor import HostService
 from livescale.services.host.disk import ThreadDisk, available_bytes
 from livescale.services.host.settings import HostSettings
-from livescale.shared.devices import count_gpus
 from livescale.shared.links.open import open_link
-from livescale.shared.process import World, run_process
-from livescale.shared.transfer.door import open_door, shares_memory
+from livescale.shared.memory.devices import count_gpus
+from livescale.shared.process.run import World, run_process
+from livescale.shared.transfer.memory_export import open_memory_export, shares_memory
 
 log = structlog.get_logger()
 
@@ -25,7 +25,11 @@ def main(settings: HostSettings) -> None:
         disk = ThreadDisk(keep=settings.pack, packed_dir=settings.packed_dir, shared=shared, pinned=pinned)
         memory = "pinned" if pinned else "host"
         return HostService(
-            world, limited, disk, lambda: open_link(settings, memory), lambda address: open_door(settings, address)
+            world,
+            limited,
+            disk,
+            lambda: open_link(settings, memory),
+            lambda address: open_memory_export(settings, address),
         )
 
     run_process(settings, "host", build)

@@ -13,10 +13,10 @@ from livescale.services.host.fetch import ModelFetch, OnBlock
 from livescale.services.host.stored import Stored
 from livescale.shared.messages.copies import FetchModel
 from livescale.shared.messages.parameters import Manifest, ModelSpec
-from livescale.shared.model_config import CheckpointError
-from livescale.shared.process import World
-from livescale.shared.transfer.part import TransferFailed
-from livescale.shared.transfer.ready import ReadyBlocks
+from livescale.shared.model.checkpoint import CheckpointError
+from livescale.shared.process.run import World
+from livescale.shared.transfer.flow_end import TransferFailed
+from livescale.shared.transfer.waiting import ReadyBlocks
 
 log = structlog.get_logger()
 

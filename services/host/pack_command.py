@@ -7,7 +7,7 @@ from typing import get_args
 import click
 
 from livescale.shared.messages.parameters import DType, Layout
-from livescale.shared.sharding import MOST_SHARDS
+from livescale.shared.model.sharding import MOST_SHARDS
 
 option = partial(click.option, show_default=True, show_envvar=True)
 
@@ -43,8 +43,7 @@ def pack(checkpoint: str, dtype: DType, packed_dir: str, layout: Layout, tensor_
     """
     # Torch takes seconds to import, and --help does not need it.
     from livescale.services.host.stored import open_stored
-    from livescale.shared.hub import resolve_model_path
-    from livescale.shared.model_config import CheckpointError
+    from livescale.shared.model.checkpoint import CheckpointError, resolve_model_path
 
     try:
         path = resolve_model_path(checkpoint)

@@ -22,7 +22,7 @@ from typing import Self
 import numpy as np
 
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.model_config import open_regular
+from livescale.shared.model.checkpoint import open_regular
 
 PAGE = mmap.PAGESIZE
 CHUNK_BYTES = 32 << 20

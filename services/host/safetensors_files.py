@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from livescale.shared.block_layout import Shapes
-from livescale.shared.model_config import CheckpointError, open_regular, read_file
+from livescale.shared.model.block_layout import Shapes
+from livescale.shared.model.checkpoint import CheckpointError, open_regular, read_file
 
 StoredDType = Literal["F32", "BF16", "F16"]
 STORED_BYTES: dict[StoredDType, int] = {"F32": 4, "BF16": 2, "F16": 2}

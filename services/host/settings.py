@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 
 GIB = 1024**3
 

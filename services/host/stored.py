@@ -22,7 +22,7 @@ from livescale.services.host.checkpoint import Checkpoint, open_checkpoint
 from livescale.services.host.packed_file import NotPacked, PackedFile, PackStopped, PackWriter, place_blocks
 from livescale.services.host.safetensors_files import INDEX
 from livescale.shared.messages.parameters import DType, Layout, Manifest
-from livescale.shared.model_config import CheckpointError, read_file
+from livescale.shared.model.checkpoint import CheckpointError, read_file
 
 MANIFEST_LIMIT_BYTES = 1 << 20
 Checksum = Annotated[int, Meta(ge=0)]

@@ -8,19 +8,11 @@ from livescale.services.monitor.policy import Journal, RetryTimes, ScalingPolicy
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.monitor.signals import Signals
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
-from livescale.shared.membership import Membership
-from livescale.shared.messages.membership import (
-    AskModels,
-    AskSnapshot,
-    Beat,
-    HostReport,
-    LeaseChanged,
-    Report,
-    RouterReport,
-    WorkerReport,
-)
+from livescale.shared.messages.membership import Beat, HostReport, LeaseChanged, Report, RouterReport, WorkerReport
+from livescale.shared.messages.registry import AskModels, AskSnapshot
 from livescale.shared.messages.scaling import AskDecisions, AskScales, Decision, Decisions, Scale, ScaleRecord
-from livescale.shared.process import World
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World
 from livescale.shared.subjects import DECISION, DECISIONS, HEARTBEAT, LEASE, MODELS, PLAN, SCALE, SCALES, SNAPSHOT
 
 EVALUATE_SECONDS = 0.05

@@ -2,7 +2,7 @@
 
 from livescale.services.monitor.actor import Monitor
 from livescale.services.monitor.settings import MonitorSettings
-from livescale.shared.process import run_process
+from livescale.shared.process.run import run_process
 
 
 def main(settings: MonitorSettings) -> None:

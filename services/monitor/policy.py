@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from livescale.services.monitor.needs import Donor, Lack, Need, Unknown, choose_donors, inputs_of, weigh
 from livescale.services.monitor.signals import Observed, Signals
-from livescale.shared.backoff import Backoff
-from livescale.shared.invariants import check
-from livescale.shared.messages.membership import ModelEntry
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import Action, Decision
+from livescale.shared.policy.backoff import Backoff
+from livescale.shared.policy.invariants import check
 
 KEPT = 1_000
 

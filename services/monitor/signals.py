@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from livescale.shared.messages.membership import LeaseChanged, ModelEntry, QueueLoad, RouterReport, WorkerReport
+from livescale.shared.messages.membership import LeaseChanged, QueueLoad, RouterReport, WorkerReport
+from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import Decision, ScaleRecord
 
 LOADED = ("loading", "live", "serving")

@@ -17,13 +17,13 @@ from livescale.services.planner.scales import Scale as RunningScale
 from livescale.services.planner.sending import send
 from livescale.services.planner.settings import PlannerSettings
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceAbsent, Subscription, TooLarge
-from livescale.shared.membership import Membership
 from livescale.shared.messages.membership import LeaseChanged, Report, WorkerReport
 from livescale.shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord, ScaleRecords
 from livescale.shared.messages.transfers import Abort, BlockReady, InstanceServing, Transfer
-from livescale.shared.process import World
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World
 from livescale.shared.subjects import BLOCK, HEARTBEAT, INSTANCE, LEASE, PLAN, SCALE, SCALES, TRANSFER
-from livescale.shared.topology import Topology
+from livescale.shared.topology.topology import Topology
 
 TICK_SECONDS = 0.5
 TAKE_OVER_SECONDS = 1.0

@@ -6,8 +6,8 @@ from itertools import count
 
 from livescale.services.planner.scale_out import ScaleOut
 from livescale.services.planner.scales import Scale
-from livescale.shared.invariants import check
 from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.policy.invariants import check
 
 KEPT = 500
 TICKETS = 1 << 24

@@ -26,13 +26,13 @@ from livescale.services.planner.supply import Supply
 from livescale.services.planner.times import BlockTimes, are_told, told
 from livescale.services.planner.view import View
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.membership import Snapshot
+from livescale.shared.messages.registry import Snapshot
 from livescale.shared.messages.scaling import Decision, Scale, ScaleRecord
 from livescale.shared.messages.transfers import Flow, LiveMode, Plan, PlannedInstance
-from livescale.shared.settings import check_plan_policy
-from livescale.shared.topology import Topology
+from livescale.shared.runtime.clock import Ids
+from livescale.shared.runtime.settings import check_plan_policy
+from livescale.shared.topology.topology import Topology
 from livescale.shared.transfer.chunks import chunk_bytes_for
-from livescale.shared.world import Ids
 
 
 class ShardPlan(NamedTuple):

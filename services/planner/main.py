@@ -4,8 +4,8 @@ from msgspec.structs import replace
 
 from livescale.services.planner.actor import Planner
 from livescale.services.planner.settings import PlannerSettings
-from livescale.shared.process import run_process
-from livescale.shared.topology_file import find_topology
+from livescale.shared.process.run import run_process
+from livescale.shared.topology.file import find_topology
 
 
 def main(settings: PlannerSettings) -> None:

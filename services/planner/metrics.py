@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.scaling import ScaleRecord
-from livescale.shared.telemetry import Telemetry
+from livescale.shared.process.telemetry import Telemetry
 
 PHASES = ("planned", "commanded", "first_byte", "live", "first_layer", "whole", "serving", "spare")
 THERE = ("loading", "live", "serving")

@@ -6,10 +6,11 @@ from msgspec.structs import replace
 
 from livescale.services.planner.view import View
 from livescale.shared.bus.contract import Bus, BusError, Refusal
-from livescale.shared.messages.membership import AskSnapshot, LeaseChanged, Named, Snapshot, WorkerReport
+from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import AskSnapshot, Named, Snapshot
+from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import KEEP, MANIFEST, SNAPSHOT
-from livescale.shared.world import Clock
 
 CALL_SECONDS = 4.0  # longer than a lease: who is stopped for less than that answers yet
 FRESH_SECONDS = 1.5  # a report says what serving moves for so long: three heartbeats

@@ -24,7 +24,7 @@ from livescale.services.planner.targets import UNDER_WAY, TargetState
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.pipelines import PipelineOver
 from livescale.shared.messages.scaling import PipelineRecord
-from livescale.shared.moves import Moves
+from livescale.shared.policy.state_machine import StateMachine
 
 PATIENCE_SECONDS = 2.0
 PATIENCE_SHARE = 0.5
@@ -41,7 +41,7 @@ class State(StrEnum):
     OVER = "over"
 
 
-MOVES = Moves(
+MOVES = StateMachine(
     "an execution pipeline",
     {
         State.WAITING: frozenset({State.FORMING, State.OVER}),

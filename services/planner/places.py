@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 
 from livescale.shared.messages.membership import Member
-from livescale.shared.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASSUMED_NIC, Topology
-from livescale.shared.topology_paths import Place
+from livescale.shared.topology.paths import TopologyPlace
+from livescale.shared.topology.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASSUMED_NIC, Topology
 
 
-def find_places(members: Iterable[Member], topology: Topology | None, link_rate: float = 0.0) -> dict[str, Place]:
+def find_places(
+    members: Iterable[Member], topology: Topology | None, link_rate: float = 0.0
+) -> dict[str, TopologyPlace]:
     """By the member's id; who is nowhere in the topology is left out.
 
     Without a topology each machine is a host, its workers are one domain, and rates are assumed. With a `link_rate`
@@ -23,8 +25,8 @@ def find_places(members: Iterable[Member], topology: Topology | None, link_rate:
     return {member.id: assumed_place(member, member.host, ASSUMED_NIC) for member in placed}
 
 
-def assumed_place(member: Member, host: str, nic: float) -> Place:
-    return Place(
+def assumed_place(member: Member, host: str, nic: float) -> TopologyPlace:
+    return TopologyPlace(
         id=member.id,
         host=host,
         leaf="leaf0",

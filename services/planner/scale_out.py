@@ -12,12 +12,12 @@ from livescale.services.planner.orders import Orders
 from livescale.services.planner.pipelines import ExecutionPipelines
 from livescale.services.planner.scales import Command, Scale
 from livescale.services.planner.targets import UNDER_WAY, TargetState
-from livescale.shared.invariants import check
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged, Member, WorkerReport
 from livescale.shared.messages.pipelines import Pipeline
 from livescale.shared.messages.scaling import Decision, ScaleRecord
 from livescale.shared.messages.transfers import BlockReady, Flow, InstanceServing, Load, Plan, Send, Serve, Transfer
+from livescale.shared.policy.invariants import check
 
 FIRST_LAYER = (0, 1)  # with the embedding before it
 

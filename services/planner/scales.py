@@ -13,9 +13,9 @@ from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver
 from livescale.shared.messages.scaling import Decision, Phase, ScaleRecord, ScaleState
 from livescale.shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
-from livescale.shared.moves import Moves
+from livescale.shared.policy.state_machine import StateMachine
 
-MOVES: Moves[ScaleState] = Moves(
+MOVES: StateMachine[ScaleState] = StateMachine(
     "a scale",
     {
         "planned": frozenset({"loading", "draining", "failed"}),

@@ -5,8 +5,9 @@ from typing import cast
 
 from livescale.services.planner.plans.network import ServingFlow
 from livescale.services.planner.plans.plan import Direction, LinkKind
-from livescale.shared.messages.membership import Role, Snapshot, WorkerReport
-from livescale.shared.topology_paths import Place, Resource, path_between
+from livescale.shared.messages.membership import Role, WorkerReport
+from livescale.shared.messages.registry import Snapshot
+from livescale.shared.topology.paths import Resource, TopologyPlace, path_between
 
 # A prefill instance sends the KV that it makes to a decode instance (BlitzScale 5.1).
 DIRECTIONS: Mapping[Role | None, Direction] = {"prefill": "out", "decode": "in"}
@@ -14,7 +15,7 @@ DIRECTIONS: Mapping[Role | None, Direction] = {"prefill": "out", "decode": "in"}
 Ends = tuple[str, str]  # who sends, who receives
 
 
-def find_traffic(snapshot: Snapshot, places: Mapping[str, Place], silent: Collection[str]) -> list[ServingFlow]:
+def find_traffic(snapshot: Snapshot, places: Mapping[str, TopologyPlace], silent: Collection[str]) -> list[ServingFlow]:
     """Over every link of the way. Of who is `silent` nothing is known but the role, nor of who does not measure."""
     reports = [report for report in snapshot.workers if report.id in places]
     known = [report for report in reports if is_known(report, silent)]
@@ -50,7 +51,7 @@ def as_flow(link: Resource, rate: float) -> ServingFlow:
     return ServingFlow(link.owner, cast("Direction", direction), rate, cast("LinkKind", over))
 
 
-def assume(reports: Iterable[WorkerReport], places: Mapping[str, Place]) -> Iterator[ServingFlow]:
+def assume(reports: Iterable[WorkerReport], places: Mapping[str, TopologyPlace]) -> Iterator[ServingFlow]:
     """By the role: all of the NIC in the direction in which it moves KV."""
     for report in reports:
         if report.role in DIRECTIONS:

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from livescale.services.planner.plans.plan import Policy
-from livescale.shared.settings import (
+from livescale.shared.runtime.settings import (
     LiveEveryHop,
     LiveName,
     LiveWhen,

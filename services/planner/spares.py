@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from livescale.services.planner.plans.plan import CannotPlan
-from livescale.shared.messages.membership import Member, ModelEntry, Snapshot
+from livescale.shared.messages.membership import Member
+from livescale.shared.messages.registry import ModelEntry, Snapshot
 
 
 def find_alive(snapshot: Snapshot) -> dict[str, Member]:

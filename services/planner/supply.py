@@ -9,10 +9,11 @@ from livescale.services.planner.plans.network import Multicast, Node, ServingFlo
 from livescale.services.planner.plans.plan import CannotPlan, Flow, TransferPlan
 from livescale.services.planner.serving_traffic import find_traffic
 from livescale.services.planner.spares import find_alive
-from livescale.shared.messages.membership import Holding, Snapshot, WorkerReport
+from livescale.shared.messages.membership import Holding, WorkerReport
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import Snapshot
 from livescale.shared.messages.transfers import Flow as PlanFlow
-from livescale.shared.topology_paths import Place
+from livescale.shared.topology.paths import TopologyPlace
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Supply:
 
     snapshot: Snapshot
     manifest: Manifest
-    places: Mapping[str, Place]
+    places: Mapping[str, TopologyPlace]
     sending: Mapping[str, int] = field(default_factory=dict)
     receiving: Iterable[str] = ()
     silent: AbstractSet[str] = frozenset()

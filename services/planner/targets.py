@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from livescale.shared.messages.transfers import PlannedInstance
-from livescale.shared.moves import Moves
+from livescale.shared.policy.state_machine import StateMachine
 
 
 class TargetState(StrEnum):
@@ -17,7 +17,7 @@ class TargetState(StrEnum):
     FAILED = "failed"
 
 
-MOVES = Moves(
+MOVES = StateMachine(
     "a target",
     {
         TargetState.STRANDED: frozenset({TargetState.COMMANDED, TargetState.WHOLE, TargetState.FAILED}),

@@ -3,8 +3,8 @@
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from livescale.shared.messages.membership import ModelEntry, Snapshot
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import ModelEntry, Snapshot
 
 
 class View(NamedTuple):

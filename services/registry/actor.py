@@ -12,11 +12,11 @@ from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
 from livescale.services.registry.settings import RegistrySettings
 from livescale.shared.bus.contract import BusError, Context, Endpoint
-from livescale.shared.membership import Membership
-from livescale.shared.messages.membership import AskSnapshot, Snapshot
-from livescale.shared.process import World
+from livescale.shared.messages.registry import AskSnapshot, Snapshot
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World
 from livescale.shared.subjects import HEARTBEAT, LEAVE, SNAPSHOT
-from livescale.shared.topology import Topology
+from livescale.shared.topology.topology import Topology
 
 log = structlog.get_logger()
 

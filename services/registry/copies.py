@@ -12,13 +12,13 @@ from livescale.services.registry.fetches import CopyFetch
 from livescale.services.registry.placement import FreeCopy, MakeCopy
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
-from livescale.shared.backoff import Backoff
 from livescale.shared.bus.contract import BusError, Context, Received, Subscription
 from livescale.shared.messages.copies import ModelRead, ReadModel, ReleaseModel
 from livescale.shared.messages.membership import Member
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.transfers import Transfer
-from livescale.shared.process import World
+from livescale.shared.policy.backoff import Backoff
+from livescale.shared.process.run import World
 from livescale.shared.subjects import FETCH_MODEL, MODEL_READ, READ_MODEL, RELEASE_MODEL, SEND, TRANSFER
 from livescale.shared.transfer.chunks import TICKET_BITS
 

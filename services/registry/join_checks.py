@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Join, Member
-from livescale.shared.topology import Topology
+from livescale.shared.topology.topology import Topology
 
 COMPILED = ("amx", "avx512_bf16", "portable")
 

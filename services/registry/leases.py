@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.invariants import check
 from livescale.shared.messages.membership import Join, LeaseState, Member, ServiceName
-from livescale.shared.moves import Moves
+from livescale.shared.policy.invariants import check
+from livescale.shared.policy.state_machine import StateMachine
 
-MOVES: Moves[LeaseState] = Moves(
+MOVES: StateMachine[LeaseState] = StateMachine(
     "a lease",
     {
         "alive": frozenset({"suspect", "dead"}),

@@ -2,8 +2,8 @@
 
 from livescale.services.registry.actor import Registry
 from livescale.services.registry.settings import RegistrySettings
-from livescale.shared.process import run_process
-from livescale.shared.topology_file import find_topology
+from livescale.shared.process.run import run_process
+from livescale.shared.topology.file import find_topology
 
 
 def main(settings: RegistrySettings) -> None:

@@ -16,7 +16,6 @@ from livescale.services.registry.leases import LEFT, LeaseMoved, Leases, SpokeFa
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
 from livescale.shared.bus.contract import Context, Endpoint, Subscription
-from livescale.shared.bus.seldom import SeldomLog
 from livescale.shared.messages.membership import (
     AskIncidents,
     Beat,
@@ -37,10 +36,11 @@ from livescale.shared.messages.membership import (
     WorkerReport,
     WorkerState,
 )
-from livescale.shared.process import World
+from livescale.shared.process.run import World
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.subjects import AWAY, INCIDENTS, JOIN, LEASE, PROCESS, STALE
-from livescale.shared.telemetry import Telemetry
-from livescale.shared.topology import Topology
+from livescale.shared.topology.topology import Topology
 
 TICK_SECONDS = 0.1
 EPOCHS_RESERVED, EPOCHS_LEFT = 1000, 500
@@ -82,7 +82,7 @@ class Members:
         self._topology = topology
         self._lost_copies = lost_copies
         self._incidents = Incidents()
-        self._seldom = SeldomLog(world.clock.now)
+        self._seldom = RateLimitedLog(world.clock.now)
         self._before: dict[str, Member] = {}
         self._metrics = MemberMetrics(world.telemetry, leases, pool)
         self.endpoints = [Endpoint(JOIN, self._join), Endpoint(INCIDENTS, self._last_incidents)]

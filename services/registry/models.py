@@ -7,10 +7,10 @@ from livescale.services.registry.model import check_spec, complete_spec
 from livescale.services.registry.pool import Pool
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal
 from livescale.shared.messages.copies import CheckModel, ModelChecked
-from livescale.shared.messages.membership import AskModels, ModelEntry, ModelList, Named, Register
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest, ModelSpec
-from livescale.shared.process import World
+from livescale.shared.messages.registry import AskModels, ModelEntry, ModelList, Named, Register
+from livescale.shared.process.run import World
 from livescale.shared.subjects import CHECK_MODEL, KEEP, MANIFEST, MODELS, REGISTER, REMOVE
 
 log = structlog.get_logger()

@@ -10,10 +10,11 @@ from livescale.services.registry.holdings import Holdings, is_whole
 from livescale.services.registry.model import Content, RegisteredModel, content_of
 from livescale.services.registry.placement import CopyDemand, FreeCopy, MakeCopy, NoRoom, plan_copies, why_no_room
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.invariants import check
 from livescale.shared.messages.copies import ModelChecked, ModelRead
-from livescale.shared.messages.membership import HostReport, ModelEntry, WorkerReport
+from livescale.shared.messages.membership import HostReport, WorkerReport
 from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.registry import ModelEntry
+from livescale.shared.policy.invariants import check
 
 KEPT_SECONDS = 10.0
 # A plan that was made before may still have workers load.

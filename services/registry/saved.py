@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from livescale.shared.bus.contract import KeyValue
 from livescale.shared.bus.write_behind import WriteBehind
-from livescale.shared.messages.membership import Joined, Member, ModelEntry
+from livescale.shared.messages.membership import Joined, Member
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import ModelEntry
 
 MODELS, NEXT, MANIFESTS, MEMBERS, EPOCHS = "models", "next", "manifests", "members", "epochs"
 RESERVED = f"{EPOCHS}.reserved"

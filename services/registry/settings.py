@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from livescale.shared.messages.parameters import ModelSpec
-from livescale.shared.settings import ProcessSettings, TopologyName
+from livescale.shared.runtime.settings import ProcessSettings, TopologyName
 
 UNSAID = "the default of models that are registered without it"
 

@@ -7,9 +7,9 @@ from livescale.services.router.office import Office
 from livescale.services.router.settings import RouterSettings
 from livescale.services.router.standby import Standby
 from livescale.shared.bus.contract import Subscription
-from livescale.shared.membership import Membership
 from livescale.shared.messages.membership import Beat, LeaseChanged, Report, RouterReport
-from livescale.shared.process import World
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World
 from livescale.shared.subjects import LEASE
 
 

@@ -6,7 +6,7 @@ from livescale.services.router.capacity import Capacity
 from livescale.services.router.queue import Queue
 from livescale.services.router.sizes import fitted, most_tokens, never_fits
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.membership import ModelEntry
+from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import Submit
 
 

@@ -5,7 +5,8 @@ Pure; `now` is seconds since the epoch. What has not been heard is unknown, and 
 
 from statistics import fmean
 
-from livescale.shared.messages.membership import ModelEntry, WorkerReport
+from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.registry import ModelEntry
 
 # Before a new router has heard everyone, it cannot say that somebody is missing.
 SETTLE_SECONDS = 3.0

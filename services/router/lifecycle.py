@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from livescale.shared.moves import Moves
+from livescale.shared.policy.state_machine import StateMachine
 
 
 class RequestState(StrEnum):
@@ -17,7 +17,7 @@ class RequestState(StrEnum):
     ENDED = "ended"
 
 
-MOVES = Moves(
+MOVES = StateMachine(
     "a request",
     {
         RequestState.WAITING: frozenset({RequestState.ASKED, RequestState.ENDED}),

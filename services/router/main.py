@@ -2,7 +2,7 @@
 
 from livescale.services.router.actor import Router
 from livescale.services.router.settings import RouterSettings
-from livescale.shared.process import run_process
+from livescale.shared.process.run import run_process
 
 
 def main(settings: RouterSettings) -> None:

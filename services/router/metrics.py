@@ -1,6 +1,6 @@
 """What the router shows to Prometheus."""
 
-from livescale.shared.telemetry import Telemetry
+from livescale.shared.process.telemetry import Telemetry
 
 DECISION_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1)
 

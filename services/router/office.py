@@ -18,10 +18,9 @@ from livescale.services.router.policy import RouterPolicy
 from livescale.services.router.settings import RouterSettings
 from livescale.services.router.standby import Standby, first_in_line
 from livescale.shared.bus.contract import BusError, Context, Endpoint, M, Refusal, Subscription, TooLarge
-from livescale.shared.deadlines import arrived, leaving
-from livescale.shared.membership import Membership
 from livescale.shared.messages.live import RequestsMoved
-from livescale.shared.messages.membership import AskModels, LeaseChanged, QueueLoad, Report, Snapshot, WorkerReport
+from livescale.shared.messages.membership import LeaseChanged, QueueLoad, Report, WorkerReport
+from livescale.shared.messages.registry import AskModels, Snapshot
 from livescale.shared.messages.requests import (
     Admit,
     AskRunning,
@@ -32,8 +31,11 @@ from livescale.shared.messages.requests import (
     Submitted,
     TokenFrame,
     Tokens,
+    arrived,
+    leaving,
 )
-from livescale.shared.process import World
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World
 from livescale.shared.subjects import (
     ADMIT,
     CANCEL,

@@ -20,10 +20,11 @@ from livescale.services.router.instances import Instance
 from livescale.services.router.queue import Queue, Waiting
 from livescale.services.router.sizes import fitted, never_fits
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.invariants import check as check_state
 from livescale.shared.messages.live import RequestsMoved
-from livescale.shared.messages.membership import LeaseChanged, Member, ModelEntry, QueueLoad, WorkerReport
+from livescale.shared.messages.membership import LeaseChanged, Member, QueueLoad, WorkerReport
+from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import FinishReason, RequestsEnded, Running, Submit
+from livescale.shared.policy.invariants import check as check_state
 
 FINAL = (400, 413, 422)  # codes that say the request itself is wrong: no other worker would take it either
 

@@ -4,8 +4,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from livescale.shared.line import PRIORITY_ARRIVALS, place
 from livescale.shared.messages.requests import Submit
+from livescale.shared.policy.priority_queue import PRIORITY_ARRIVALS, queue_position
 
 # A resumed request has been served before, so its client goes first: but not before those of a lower priority.
 RESUMED_ARRIVALS = PRIORITY_ARRIVALS // 2
@@ -24,7 +24,7 @@ class Waiting:
     def order(self) -> tuple[int, int]:
         """Its place in the line; of equal ones the earlier goes first."""
         earlier = RESUMED_ARRIVALS if self.request.generated else 0
-        return place(self.arrival, self.request.priority) - earlier, self.arrival
+        return queue_position(self.arrival, self.request.priority) - earlier, self.arrival
 
     @property
     def tokens(self) -> int:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from livescale.shared.settings import ProcessSettings
+from livescale.shared.runtime.settings import ProcessSettings
 
 
 class RouterSettings(ProcessSettings, frozen=True, kw_only=True):

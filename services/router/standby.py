@@ -7,8 +7,9 @@ from contextlib import suppress
 import structlog
 
 from livescale.shared.bus.contract import Bus, BusError
-from livescale.shared.membership import Membership
-from livescale.shared.messages.membership import AskSnapshot, Member, Snapshot
+from livescale.shared.messages.membership import Member
+from livescale.shared.messages.registry import AskSnapshot, Snapshot
+from livescale.shared.process.membership import Membership
 from livescale.shared.subjects import SNAPSHOT
 
 CALL_SECONDS = 2.0

@@ -9,10 +9,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
-from livescale.shared.devices import CPU, count_gpus
-from livescale.shared.latency_file import find_latency
+from livescale.shared.memory.devices import CPU, count_gpus
 from livescale.shared.messages.parameters import DType, Layout, ModelSpec, ScalingBounds
-from livescale.shared.settings import check_plan_policy
+from livescale.shared.model.latency import find_latency
+from livescale.shared.runtime.settings import check_plan_policy
 
 LAST_PORT = 65535
 

@@ -12,7 +12,7 @@ from typing import Any
 from livescale.shared import subjects
 from livescale.shared.bus.addressing import fill_wildcards
 from livescale.shared.bus.contract import Call, Topic
-from livescale.shared.bus.urls import INBOX
+from livescale.shared.bus.identity import INBOX
 
 OPERATOR = "operator"
 # Registering a model takes as long as fetching it.

@@ -8,13 +8,12 @@ from msgspec.structs import replace
 
 from livescale.services.supervisor.checks import BadSettings, count_workers, ranks_of
 from livescale.services.supervisor.settings import MIB, ModelSettings, StackSettings
-from livescale.shared.arena import placed_bytes
-from livescale.shared.block_layout import ITEM_BYTES, block_layouts
-from livescale.shared.hub import resolve_model_path
+from livescale.shared.memory.arena import placed_bytes
 from livescale.shared.messages.parameters import ModelConfig
-from livescale.shared.model_config import CheckpointError, load_model_config
-from livescale.shared.sharding import check_shards, shard_config
-from livescale.shared.topology_file import find_topology
+from livescale.shared.model.block_layout import ITEM_BYTES, block_layouts
+from livescale.shared.model.checkpoint import CheckpointError, load_model_config, resolve_model_path
+from livescale.shared.model.sharding import check_shards, shard_config
+from livescale.shared.topology.file import find_topology
 
 ROOM = 64 * MIB  # for models that come later and are a little larger than those that are named
 SLOTS = 16  # requests at once, where nothing is said of it: the default of `livescale run worker`

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from livescale.shared.settings import (
+from livescale.shared.runtime.settings import (
     BusSettings,
     EngineName,
     EngineProfile,

@@ -12,8 +12,8 @@ from pathlib import Path
 from livescale.services.supervisor.policy import Hung, Kill
 from livescale.services.supervisor.processes import Supervisor
 from livescale.shared.bus.contract import Bus, BusError, CallTimeout, Disconnected, ServiceAbsent
-from livescale.shared.messages.membership import AskSnapshot
 from livescale.shared.messages.message import Ack
+from livescale.shared.messages.registry import AskSnapshot
 from livescale.shared.subjects import SNAPSHOT
 
 LOOK_SECONDS = 0.5

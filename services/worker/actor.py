@@ -12,17 +12,16 @@ from livescale.services.worker.metrics import WorkerMetrics
 from livescale.services.worker.resources import AnyArena, Resources
 from livescale.services.worker.serving import Serving
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.arena import Arena
 from livescale.shared.bus.contract import Context, Endpoint, Refusal
-from livescale.shared.deadlines import arrived
-from livescale.shared.devices import CPU
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import Meter
-from livescale.shared.membership import Membership
+from livescale.shared.memory.arena import Arena
+from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.membership import Holding, PeerTraffic, WorkerReport
 from livescale.shared.messages.message import Ack
-from livescale.shared.messages.requests import Admit, AskRunning, Replay, RunningRequests
-from livescale.shared.process import World
+from livescale.shared.messages.requests import Admit, AskRunning, Replay, RunningRequests, arrived
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World
 from livescale.shared.subjects import (
     ABORT,
     ADMIT,
@@ -48,8 +47,8 @@ from livescale.shared.subjects import (
     TOOK,
     WITHDRAW,
 )
-from livescale.shared.transfer.door import OpenDoor
-from livescale.shared.transfer.part import together
+from livescale.shared.transfer.flow_end import together
+from livescale.shared.transfer.memory_export import OpenMemoryExport
 
 LOAD_REPORT_SECONDS = 0.1  # how often a changed load is worth a heartbeat of its own
 
@@ -63,7 +62,7 @@ class Worker:
         settings: WorkerSettings,
         make_runner: Callable[[], Runner],
         open_link: Callable[[], Awaitable[Link]],
-        open_door: OpenDoor = lambda address: None,
+        open_door: OpenMemoryExport = lambda address: None,
         device: str = CPU,
     ) -> None:
         self._world = world
@@ -96,7 +95,9 @@ class Worker:
         size_bytes = self._settings.arena_bytes
         if self._device == CPU:
             return Arena(size_bytes)
-        from livescale.shared.device_arena import DeviceArena  # of torch, which whoever computes on no GPU may not need
+        from livescale.shared.memory.device_arena import (
+            DeviceArena,  # of torch, which whoever computes on no GPU may not need
+        )
 
         return DeviceArena(size_bytes, self._device)
 

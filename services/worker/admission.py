@@ -9,7 +9,7 @@ from livescale.services.worker.limits import Limits
 from livescale.services.worker.prefix.cache import PrefixCache
 from livescale.services.worker.prefix.contexts import Contexts
 from livescale.services.worker.sequence import Filled, Sequence
-from livescale.shared.invariants import check
+from livescale.shared.policy.invariants import check
 
 
 class Admission:

@@ -18,17 +18,16 @@ from livescale.services.worker.ranks.side import RanksTold, TensorParallel
 from livescale.services.worker.resources import Resources
 from livescale.services.worker.serving import Serving
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.arena import ArenaFull
 from livescale.shared.bus.contract import Context, Refusal
-from livescale.shared.links.meter import MeteredLink
-from livescale.shared.membership import Membership
+from livescale.shared.links.meter import MeteredLink, Paths
+from livescale.shared.memory.arena import ArenaFull
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.pipelines import Pipeline
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
-from livescale.shared.process import World
-from livescale.shared.transfer.outgoing import Outgoing
-from livescale.shared.transfer.paths import Paths
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World
+from livescale.shared.transfer.sender import BlockSender
 
 log = structlog.get_logger()
 
@@ -54,7 +53,7 @@ class Deployment:
         self._serving = serving
         self._tasks = tasks
         self._on_change = membership.changed
-        self._outgoing = Outgoing(self._id, resources.link, tasks, membership.changed, resources.door)
+        self._outgoing = BlockSender(self._id, resources.link, tasks, membership.changed, resources.door)
         self._counts = LoadCounts(world.telemetry)
         self.paths = Paths()
         self._instance = Instance(world, settings, serving, membership.changed)

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 
 from livescale.services.worker.batch import PREFILL_CHUNK, Piece
 from livescale.services.worker.sequence import Sequence
-from livescale.shared.line import place
+from livescale.shared.policy.priority_queue import queue_position
 
 
 def order(sequence: Sequence) -> tuple[int, int]:
     """Its place in the line; of equal ones the earlier goes first."""
-    return place(sequence.arrival, sequence.request.priority), sequence.arrival
+    return queue_position(sequence.arrival, sequence.request.priority), sequence.arrival
 
 
 def share_rows(prefilling: Iterable[Sequence], rows: int, cut: int = PREFILL_CHUNK) -> Iterator[tuple[Sequence, Piece]]:

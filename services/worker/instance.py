@@ -11,7 +11,7 @@ from livescale.services.worker.scheduler import Scheduler
 from livescale.services.worker.serving import Serving
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.messages.transfers import InstanceServing
-from livescale.shared.process import World
+from livescale.shared.process.run import World
 from livescale.shared.subjects import INSTANCE
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.invariants import check
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Drain, Load, Serve
-from livescale.shared.moves import Moves
+from livescale.shared.policy.invariants import check
+from livescale.shared.policy.state_machine import StateMachine
 
 
 class State(StrEnum):
@@ -27,7 +27,7 @@ class State(StrEnum):
     DRAINING = "draining"
 
 
-MOVES = Moves(
+MOVES = StateMachine(
     "a worker",
     {
         State.SPARE: frozenset({State.LOADING}),

@@ -9,19 +9,19 @@ import numpy as np
 import structlog
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.shared.device_bytes import DeviceBytes
 from livescale.shared.links.contract import Link
+from livescale.shared.links.meter import Paths
+from livescale.shared.memory.devices import DeviceBytes
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import BlockReady, Load, Transfer, TransferState
-from livescale.shared.process import World
+from livescale.shared.process.run import World
+from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.subjects import BLOCK, TRANSFER
-from livescale.shared.telemetry import Telemetry
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.door import Door
-from livescale.shared.transfer.incoming import Events, Incoming
-from livescale.shared.transfer.part import Part, TransferFailed, together
-from livescale.shared.transfer.paths import Paths
-from livescale.shared.transfer.ready import ReadyBlocks
+from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed, together
+from livescale.shared.transfer.memory_export import MemoryExport
+from livescale.shared.transfer.receiver import BlockReceiver, Events
+from livescale.shared.transfer.waiting import ReadyBlocks
 
 log = structlog.get_logger()
 
@@ -35,7 +35,7 @@ class Transport:
     link: Link
     hashing: Executor
     tasks: asyncio.TaskGroup
-    door: Door | None = None
+    door: MemoryExport | None = None
 
 
 class LoadCounts:
@@ -92,10 +92,10 @@ class Loading:
         self._verified = asyncio.PriorityQueue[int]()  # and not laid out: those first that run first
         self._first_byte_at: float | None = None
         self._laid_out = 0
-        part = Part(worker, command.chunk_bytes, memory)
+        part = ModelCopy(worker, command.chunk_bytes, memory)
         events = Events(self._first_byte, self._block_verified, self._broken, paths.note)
         blocks = command.manifest.blocks
-        self._incoming = Incoming(
+        self._incoming = BlockReceiver(
             transport.link, part, blocks, transport.hashing, events, transport.tasks, transport.door
         )
         self.offer = self._incoming.mapped.offer

@@ -11,12 +11,12 @@ from livescale.services.worker.engine.heap import keep_freed_memory
 from livescale.services.worker.engine.kernels.contract import Chosen, choose_kernels
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.devices import CPU, NoDevice, choose_device, count_gpus
-from livescale.shared.latency_file import find_latency
 from livescale.shared.links.open import open_link
-from livescale.shared.process import World, run_process
-from livescale.shared.transfer.door import open_door
-from livescale.shared.world import Clock
+from livescale.shared.memory.devices import CPU, NoDevice, choose_device, count_gpus
+from livescale.shared.model.latency import find_latency
+from livescale.shared.process.run import World, run_process
+from livescale.shared.runtime.clock import Clock
+from livescale.shared.transfer.memory_export import open_memory_export
 
 log = structlog.get_logger()
 
@@ -42,7 +42,7 @@ def main(settings: WorkerSettings) -> None:
             lambda: make_runner(world.clock),
             lambda: open_link(settings, memory),
             # What others have in the host's memory is of no use on a GPU before it is copied there.
-            lambda address: None if on_gpu else open_door(settings, address),
+            lambda address: None if on_gpu else open_memory_export(settings, address),
             device,
         )
 

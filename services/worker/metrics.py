@@ -8,7 +8,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from livescale.services.worker.batch import Batch
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Submit, Tokens
-from livescale.shared.telemetry import Telemetry
+from livescale.shared.process.telemetry import Telemetry
 
 LABELS = ("model_name", "engine")
 FINISH_REASONS = ("stop", "length", "cancelled", "deadline", "error")

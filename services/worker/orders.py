@@ -1,9 +1,9 @@
 """What a LOAD may ask for at all, whatever state the worker is in. Pure."""
 
-from livescale.shared.block_layout import shard_layouts
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.transfers import Load
-from livescale.shared.sharding import check_shards
+from livescale.shared.model.block_layout import shard_layouts
+from livescale.shared.model.sharding import check_shards
 
 
 def check_load(command: Load) -> None:

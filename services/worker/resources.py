@@ -9,7 +9,7 @@ from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.loading import Memory
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import Meter
-from livescale.shared.transfer.door import Door
+from livescale.shared.transfer.memory_export import MemoryExport
 
 
 class AnyArena(Protocol):
@@ -30,4 +30,4 @@ class Resources:
     meter: Meter
     runner: Runner
     hashing: Executor
-    door: Door | None = None
+    door: MemoryExport | None = None

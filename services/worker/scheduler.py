@@ -13,9 +13,9 @@ from livescale.services.worker.outputs import Output, gained
 from livescale.services.worker.prefix.cost import fetch_pays
 from livescale.services.worker.sequence import Filled, LateKv, Sequence
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.invariants import check
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import FinishReason, Running, Submit
+from livescale.shared.policy.invariants import check
 
 RETRY_AFTER_MS = 100  # some engine steps
 

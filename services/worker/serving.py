@@ -17,9 +17,9 @@ from livescale.services.worker.sequence import Filled, LateKv
 from livescale.shared.bus.contract import Bus, Refusal
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
+from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import ENDED, TOKENS
-from livescale.shared.transfer.changes import Changes
-from livescale.shared.world import Clock
+from livescale.shared.transfer.waiting import Changes
 
 log = structlog.get_logger()
 

@@ -7,13 +7,7 @@ from msgspec import Meta
 from livescale.services.worker.batch import PREFILL_CHUNK
 from livescale.services.worker.engine.kernels.contract import KernelsName
 from livescale.services.worker.limits import Limits
-from livescale.shared.settings import (
-    EngineName,
-    EngineProfile,
-    EngineSpeed,
-    LinkSettings,
-    SwitchKv,
-)
+from livescale.shared.runtime.settings import EngineName, EngineProfile, EngineSpeed, LinkSettings, SwitchKv
 
 MIB = 1024 * 1024
 

@@ -1,8 +1,12 @@
-"""nats-py's client, but for how messages come in and go out: straight, where it has a task and a queue for each.
+"""nats-py's client, with a shorter way for messages in and out.
 
-A token takes this way on every step of every worker: each task more is a turn of the event loop more.
+nats-py has a task and a queue for each subscription; here the read loop hands messages on itself. Every token that a
+worker makes takes this way, and each further task would cost a turn of the event loop. What the socket does not take
+at once waits in a bounded queue, so that publishing never waits.
 """
 
+import asyncio
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,15 +16,17 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 
-from livescale.shared.bus.headers import Headers, unpack
+from livescale.shared.bus.codec import Headers, unpack
 
 # As much as may wait in front of the socket; then nats-py's own queue, which waits for it, has its turn.
 ROOM_BYTES = 64 << 10
 
+LIMIT_BYTES = 16 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message as it came. Its headers are taken apart by whoever needs them."""
+    """A message as it came. Its headers are parsed only by those that need them."""
 
     subject: str
     reply: str
@@ -36,14 +42,14 @@ Deliver = Callable[[Arrived], None]
 
 
 class SturdyClient(Client):
-    """Its read loop also survives a message that it cannot take apart: odd headers, a reply that is no text."""
+    """nats-py's client, but its read loop survives messages it cannot parse: odd headers, a reply that is no text."""
 
     def __init__(self) -> None:
         super().__init__()
         self._delivers: dict[int, Deliver] = {}
 
     async def listen(self, subject: str, queue: str, deliver: Deliver) -> Subscription:
-        """`deliver` is called by the read loop itself: it must not wait."""
+        """Subscribe to `subject`. The read loop itself calls `deliver` with each message, so it must not wait."""
         self._delivers[self._sid + 1] = deliver  # the number that `subscribe` takes before it waits for anything
         return await self.subscribe(subject, queue=queue, cb=_never)
 
@@ -62,8 +68,8 @@ class SturdyClient(Client):
             await self._error_cb(error)
 
     def write(self, command: bytes) -> bool:
-        """Hand it to the socket, behind what nats-py has pending. False where that has not taken what came before, or
-        is no plain one."""
+        """Hand `command` to the socket, behind what nats-py has pending. False where the socket has not taken what came
+        before, or is no plain one."""
         writer = self._transport._io_writer if isinstance(self._transport, TcpTransport) else None
         if writer is None or writer.transport.get_write_buffer_size() > ROOM_BYTES:
             return False
@@ -75,7 +81,10 @@ class SturdyClient(Client):
         return True
 
     async def write_in_turn(self, command: bytes) -> None:
-        """Through nats-py's own queue, which waits for the socket. Raises nats.errors.Error and OSError."""
+        """Send `command` through nats-py's own queue, which waits for the socket.
+
+        Raises nats.errors.Error and OSError.
+        """
         if not self.is_connected:
             raise nats.errors.ConnectionClosedError
         await self._send_command(command)
@@ -96,3 +105,51 @@ def publication(subject: str, reply: str, head: bytes, data: bytes) -> bytes:
 
 async def _never(message: Msg) -> None:
     raise RuntimeError(f"{message.subject}: nats-py's own queue is not used")
+
+
+class SendQueue:
+    """Sends commands of the protocol in their order. While the connection is down, or the queue is full, they are
+    dropped and counted."""
+
+    def __init__(self, client: SturdyClient, counts: Counter[str]) -> None:
+        self._client = client
+        self._counts = counts
+        self._commands: deque[bytes] = deque()
+        self._size_bytes = 0
+        self._filled = asyncio.Event()
+
+    def put(self, command: bytes) -> bool:
+        """Send `command`, or queue it. False where it is dropped instead."""
+        if not self._client.is_connected:
+            self._counts["dropped_disconnected"] += 1
+            return False
+        if not self._commands and self._client.write(command):
+            self._counts["sent"] += 1
+            return True
+        if self._size_bytes + len(command) > LIMIT_BYTES:
+            self._counts["dropped_full"] += 1
+            return False
+        self._commands.append(command)
+        self._size_bytes += len(command)
+        self._filled.set()
+        return True
+
+    def drop_all(self) -> None:
+        """Drop what is queued when the connection is lost: it would arrive too late."""
+        self._counts["dropped_disconnected"] += len(self._commands)
+        self._commands.clear()
+        self._size_bytes = 0
+
+    async def run(self) -> None:
+        """Send what is queued, for ever: the task of a connection."""
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            while self._commands:
+                command = self._commands.popleft()
+                self._size_bytes -= len(command)
+                try:
+                    await self._client.write_in_turn(command)
+                    self._counts["sent"] += 1
+                except (nats.errors.Error, OSError):
+                    self._counts["dropped_disconnected"] += 1

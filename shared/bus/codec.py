@@ -1,11 +1,16 @@
-"""Messages <-> bytes. msgpack between processes; JSON for events, heartbeats and people."""
+"""Messages and headers <-> bytes: msgpack between processes; JSON for events, heartbeats and people.
 
+Headers travel beside a message and tell deadline, epoch, request id and trace; on the way back they tell a refusal's
+code. The size of both is checked before they are sent, as the server cuts off a client that sends too much.
+"""
+
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
 
-from livescale.shared.bus.contract import BusError, M
+from livescale.shared.bus.contract import BusError, Context, M, Refusal, TooLarge
 from livescale.shared.messages.message import Message
 
 MSGPACK = "application/msgpack"
@@ -14,6 +19,29 @@ CONTENT_TYPE = "Content-Type"
 
 _to_msgpack = msgspec.msgpack.Encoder()
 _to_json = msgspec.json.Encoder()
+
+DEADLINE = "Deadline"
+TIMEOUT = "Timeout-Ms"
+EPOCH = "Epoch"
+REQUEST_ID = "X-Request-Id"
+TRACEPARENT = "traceparent"
+ERROR = "Nats-Service-Error"
+ERROR_CODE = "Nats-Service-Error-Code"
+RETRY = "Retry-After-Ms"
+
+WHOLE = re.compile(r"-?[0-9]{1,15}")  # milliseconds and epochs; longer ones would overflow clocks
+CODE = re.compile(r"[0-9]{1,9}")
+LONGEST_SHOWN = 32
+
+STATUS = "Status"  # what a server answers by itself, in the place of headers
+
+VERSION = "NATS/1.0"
+LINE_END = "\r\n"
+NEWLINES = str.maketrans("\r\n", "  ")
+
+Headers = dict[str, str]
+
+MAX_PAYLOAD_BYTES = 1 << 20
 
 
 class Undecodable(BusError):
@@ -35,7 +63,8 @@ def decode(type: type[M], data: bytes, *, json: bool = False) -> M:
 
 
 def is_json(data: bytes, headers: Mapping[str, str]) -> bool:
-    """As the header says; without one, what a person types: nothing at all, or an object."""
+    """Whether `data` is JSON: as its header says, or, without one, where it looks as people type it (empty or an
+    object)."""
     declared = headers.get(CONTENT_TYPE)
     if declared is not None:
         return declared.startswith(JSON)
@@ -54,3 +83,84 @@ def _msgpack_decoder(type: type[M]) -> msgspec.msgpack.Decoder[M]:
 @lru_cache(maxsize=256)
 def _json_decoder(type: type[M]) -> msgspec.json.Decoder[M]:
     return msgspec.json.Decoder(type)
+
+
+def pack(headers: Mapping[str, str]) -> bytes:
+    """The bytes of headers as they stand in front of a payload. Line ends in values become blanks."""
+    lines = [f"{name}: {value.translate(NEWLINES).strip()}{LINE_END}" for name, value in headers.items()]
+    return f"{VERSION}{LINE_END}{''.join(lines)}{LINE_END}".encode(errors="replace")
+
+
+def unpack(head: bytes) -> Headers:
+    """The headers in `head`. Lines that are no header are left out, bytes that are no text are replaced."""
+    first, *lines = head.decode(errors="replace").split(LINE_END)
+    status = first[len(VERSION) :].split(maxsplit=1)
+    headers = {STATUS: status[0]} if status else {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name.strip()] = value.strip()
+    return headers
+
+
+def context_headers(context: Context, timeout: float) -> Headers:
+    headers = {TIMEOUT: str(max(1, round(timeout * 1000)))}
+    if context.deadline is not None:
+        headers[DEADLINE] = str(round(context.deadline * 1000))
+    if context.epoch is not None:
+        headers[EPOCH] = str(context.epoch)
+    if context.request_id is not None:
+        headers[REQUEST_ID] = context.request_id
+    if context.traceparent is not None:
+        headers[TRACEPARENT] = context.traceparent
+    return headers
+
+
+def read_context(headers: Mapping[str, str], wall: float) -> Context:
+    """The caller's context. Its deadline is `Deadline` or now + `Timeout-Ms`, the earlier one. Raises Refusal 400."""
+    deadline, timeout, epoch = (_integer(headers, name) for name in (DEADLINE, TIMEOUT, EPOCH))
+    limits = [
+        *([] if deadline is None else [deadline / 1000]),
+        *([] if timeout is None else [wall + timeout / 1000]),
+    ]
+    return Context(
+        deadline=min(limits, default=None),
+        epoch=epoch,
+        request_id=headers.get(REQUEST_ID),
+        traceparent=headers.get(TRACEPARENT),
+    )
+
+
+def refusal_headers(refusal: Refusal) -> Headers:
+    headers = {ERROR: refusal.message, ERROR_CODE: str(refusal.code)}
+    if refusal.retry_after_ms is not None:
+        headers[RETRY] = str(refusal.retry_after_ms)
+    return headers
+
+
+def read_refusal(headers: Mapping[str, str]) -> Refusal | None:
+    code = headers.get(ERROR_CODE)
+    if code is None:
+        return None
+    retry = headers.get(RETRY, "")
+    return Refusal(
+        int(code) if CODE.fullmatch(code) else 500,
+        headers.get(ERROR, "refused without a reason"),
+        int(retry) if CODE.fullmatch(retry) else None,
+    )
+
+
+def _integer(headers: Mapping[str, str], name: str) -> int | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    if not WHOLE.fullmatch(value):
+        raise Refusal(400, f"header {name} is not a whole number: {value[:LONGEST_SHOWN]!r}")
+    return int(value)
+
+
+def check_size(subject: str, head: bytes, data: bytes, limit: int) -> None:
+    """Raises TooLarge when headers and payload together exceed the server's limit."""
+    size = len(head) + len(data)
+    if size > limit:
+        raise TooLarge(f"{subject}: {size} bytes with headers; the bus takes {limit}")

@@ -10,8 +10,7 @@ import structlog
 from nats.aio.client import Client
 
 from livescale.shared.bus.contract import Disconnected
-from livescale.shared.bus.identity import NatsFiles, connect_options
-from livescale.shared.bus.urls import inbox_prefix, without_password
+from livescale.shared.bus.identity import NatsFiles, connect_options, inbox_prefix, without_password
 
 CLOSE_TRIES = 50
 CLOSE_SECONDS = 2.0
@@ -25,7 +24,7 @@ def _ignore(*_: object) -> None: ...
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What the connection tells: lost and returned (again and again), closed (for good), an error."""
+    """What is called at events of the connection: lost and returned (again and again), closed (for good), an error."""
 
     lost: Callable[[], None] = _ignore
     returned: Callable[[], None] = _ignore
@@ -36,7 +35,10 @@ class Callbacks:
 async def connect(
     client: Client, url: str, name: str, timeout: float, callbacks: Callbacks, files: NatsFiles = NO_FILES
 ) -> None:
-    """Raises Disconnected when the server cannot be reached in time, BusError for a malformed `url` or bad files."""
+    """Connect `client`, and have it reconnect for ever.
+
+    Raises Disconnected when the server cannot be reached in time, BusError for a malformed `url` or bad files.
+    """
     shown = without_password(url)
     options = connect_options(files)
     connecting = asyncio.create_task(
@@ -68,7 +70,7 @@ async def connect(
 
 
 async def close(client: Client) -> None:
-    """Close for good."""
+    """Close the connection for good, also one that nats-py is trying to open again."""
     for _ in range(CLOSE_TRIES):
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):  # a broken TLS handshake may never say that it is over
@@ -98,7 +100,7 @@ def _total(callback: Callable[..., None]) -> Callable[..., Awaitable[None]]:
 
 
 def call_safely(callback: Callable[..., None], *arguments: object) -> None:
-    """nats-py's read loop dies of an exception in a callback, and stays "connected": let none out."""
+    """Call `callback` and log what it raises: nats-py's read loop would die of it and stay "connected"."""
     try:
         callback(*arguments)
     except Exception:

@@ -1,6 +1,7 @@
-"""What an actor may ask of the bus. Two things keep this contract: `NatsBus` and, for virtual time, `LocalBus`.
+"""What an actor may ask of the bus. Two classes keep this contract: `NatsBus` and, for virtual time, `LocalBus`.
 
-A `Topic` is one-way, a `Call` is answered; each is tied to the types of its messages, so nobody decodes by hand.
+A `Topic` is one-way, a `Call` is answered; each is tied to the types of its messages, so that no caller decodes by
+hand.
 """
 
 from collections import Counter
@@ -10,6 +11,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from livescale.shared.messages.message import Message
 
+EVENTS = "evt.>"  # subjects of what people and followers of a scale read; `Bus.keep_events` keeps it
+
 M = TypeVar("M", bound=Message)
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
@@ -17,7 +20,10 @@ A = TypeVar("A", bound=Message)
 
 @dataclass(frozen=True)
 class Topic(Generic[M]):
-    """A one-way subject. `pattern` may have named holes: `hb.{service}.{id}`. `json` for what people read."""
+    """A one-way subject.
+
+    `pattern` may have named holes, as `hb.{service}.{id}`; with `json` people can read messages.
+    """
 
     pattern: str
     type: Any  # a Message class, or a union of them
@@ -26,7 +32,10 @@ class Topic(Generic[M]):
 
 @dataclass(frozen=True)
 class Call(Generic[Q, A]):
-    """A question and its answer. `queue`: any one process of the service answers, not all of them."""
+    """A question and its answer.
+
+    With `queue` one process of the service answers, whichever it is, and not all of them.
+    """
 
     pattern: str
     request: type[Q]
@@ -36,15 +45,15 @@ class Call(Generic[Q, A]):
 
 
 class BusError(Exception):
-    """Base of everything the bus raises."""
+    """The base class of every error that the bus raises."""
 
 
 class ServiceAbsent(BusError):
-    """Nobody listens on the subject."""
+    """No process listens on the subject of a call."""
 
 
 class CallTimeout(BusError):
-    """No answer in time."""
+    """A call was not answered before its timeout or deadline."""
 
 
 class Disconnected(BusError):
@@ -92,7 +101,10 @@ Withdraw = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A call answered by `handler`. Handlers run concurrently, at most `limit` at once; beyond that 429 at once."""
+    """A call that `handler` answers.
+
+    At most `limit` handlers run at the same time; further calls are refused with 429.
+    """
 
     call: Call[Any, Any]
     handler: Handler
@@ -102,7 +114,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class ServiceInfo:
-    """How a process shows itself to `nats micro ls`. A description is required: the NATS CLI skips services without."""
+    """How a process shows itself to `nats micro ls`, which skips services that have no description."""
 
     name: str
     id: str
@@ -111,7 +123,10 @@ class ServiceInfo:
 
 
 class Subscription(Protocol[M]):
-    """`async for received in subscription`; ends when closed. Bounded: `dropped` counts what did not fit."""
+    """What a reader of a topic has: `async for received in subscription`, which ends when it is closed.
+
+    Its queue is bounded; `dropped` counts the messages that did not fit.
+    """
 
     dropped: int
 
@@ -133,7 +148,7 @@ class KeyValue(Protocol):
 
 
 class Bus(Protocol):
-    """One connection. Undecodable messages are counted, logged (rate-limited) and dropped, never raised at readers."""
+    """One connection to the bus. Messages that cannot be decoded are counted, logged (rate-limited) and dropped."""
 
     kv: KeyValue
     counts: Counter[str]  # messages by outcome: sent, dropped_disconnected, undecodable, ...
@@ -142,10 +157,13 @@ class Bus(Protocol):
     def connected(self) -> bool: ...
 
     def publish(self, topic: Topic[M], message: M, **holes: str) -> None:
-        """Send at most once, without waiting. While disconnected it is dropped and counted. Raises TooLarge."""
+        """Send at most once, without waiting.
+
+        While disconnected the message is dropped and counted. Raises TooLarge.
+        """
 
     async def call(self, call: Call[Q, A], message: Q, *, timeout: float, context: Context = ..., **holes: str) -> A:
-        """Ask and wait. Raises ServiceAbsent, CallTimeout, Disconnected, TooLarge, Refusal."""
+        """Ask, and wait for the answer. Raises ServiceAbsent, CallTimeout, Disconnected, TooLarge, Refusal."""
 
     async def subscribe(self, topic: Topic[M], *, limit: int = 4096, **holes: str) -> Subscription[M]:
         """Listen; a hole that is left out matches anything. On return the subscription is known to the server."""
@@ -153,8 +171,8 @@ class Bus(Protocol):
     async def serve(self, info: ServiceInfo, endpoints: list[Endpoint]) -> Withdraw:
         """Register as a micro service and answer `endpoints` until `close`. On return the server knows them.
 
-        A second call with the same `info` adds endpoints. What is returned, called, takes these back: no more calls are
-        taken, and those in hand are answered.
+        A second call with the same `info` adds endpoints. The function that is returned withdraws these endpoints: they
+        take no more calls, and answer those in hand.
         """
 
     def watch_connection(self, on_change: Callable[[bool], None]) -> None:
@@ -167,4 +185,4 @@ class Bus(Protocol):
         """Have the server keep all events for a day, where it can. Raises BusError."""
 
     async def close(self) -> None:
-        """Drain and leave; answers what is in hand first. Idempotent."""
+        """Answer the calls in hand, then disconnect. Idempotent."""

@@ -1,20 +1,55 @@
-"""How a process proves to a NATS server who it is, and the server to the process: files, named as NATS's tools do."""
+"""Where a NATS server is, and how server and process prove to each other who they are.
+
+The url names server and user, and is not shown with its password. Files are named as NATS's tools name them.
+"""
 
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from livescale.shared.bus.contract import BusError
-from livescale.shared.settings import BusSettings
+from livescale.shared.runtime.settings import BusSettings
+
+DEFAULT_PORT = 4222
+SCHEMES = ("nats", "tls", "ws", "wss")
+INBOX = "_INBOX"
+USER = re.compile(r"[A-Za-z0-9_-]+")
+SECRET = re.compile(r"(//(?:[^/@]*:)?)[^/@]+@")
 
 CREDENTIALS = "BEGIN NATS USER JWT"
 
 
+def without_password(url: str) -> str:
+    """Scheme, host and port of the url, which may be shown to anybody. Raises BusError for a malformed url."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or DEFAULT_PORT
+    except ValueError:
+        parts, port = urlsplit(""), 0
+    if parts.scheme not in SCHEMES or not parts.hostname:
+        raise BusError(f"{hide_password(url)!r} is no address of a NATS server: write nats://host:port")
+    return f"{parts.scheme}://{parts.hostname}:{port}"
+
+
+def hide_password(url: str) -> str:
+    """The url with its password, or its token, masked."""
+    return SECRET.sub(r"\1***@", url)
+
+
+def inbox_prefix(url: str) -> str:
+    """A user's inboxes lie below its own name, so that a server can keep others from listening there."""
+    parts = urlsplit(url)
+    user = parts.username or ""
+    return f"{INBOX}.{user}" if parts.password and USER.fullmatch(user) else INBOX
+
+
 @dataclass(frozen=True)
 class NatsFiles:
-    """Paths; empty is none. User, password and token are part of the url."""
+    """Paths of the files that prove identities; an empty one is none. User, password and token are part of the url."""
 
     creds: str = ""
     nkey: str = ""
@@ -28,7 +63,7 @@ class NatsFiles:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "NatsFiles":
-        """For commands, which take only the address as an option."""
+        """The files that NATS's own variables name: for commands, which take only the url as an option."""
         return cls(**{name: environment.get(f"NATS_{name.upper()}", "") for name in cls.__dataclass_fields__})
 
     def environment(self) -> dict[str, str]:

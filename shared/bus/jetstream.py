@@ -38,8 +38,8 @@ def _bus_errors() -> Iterator[None]:
 
 
 def heed_cancellation() -> None:
-    """Raises CancelledError where this task was told to end: before Python 3.12 `wait_for`, by which nats-py waits for
-    an answer, swallows a cancellation that comes together with it."""
+    """Raise CancelledError where this task was told to end. nats-py waits for answers by `wait_for`, which before
+    Python 3.12 swallows a cancellation that comes together with the answer."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from livescale.shared.bus.calls import ServedEndpoint
 from livescale.shared.bus.contract import ServiceInfo
-from livescale.shared.bus.serving import ServedEndpoint
 
 VERBS = ("PING", "INFO", "STATS")
 TYPE = "io.nats.micro.v1.{}_response"
@@ -29,14 +29,14 @@ class MicroEndpoint:
 
 @dataclass
 class MicroService:
-    """What a process tells of itself. `started` is RFC 3339."""
+    """What a process tells of itself as a micro service. `started` is a moment as RFC 3339 writes it."""
 
     info: ServiceInfo
     started: str
     endpoints: list[MicroEndpoint] = field(default_factory=list)
 
     def subjects(self) -> dict[str, str]:
-        """Control subject -> verb: everybody, all of this service, this process."""
+        """The control subjects to listen on, each with its verb: of everybody, of this service, of this process."""
         return {
             subject: verb
             for verb in VERBS

@@ -18,11 +18,12 @@ import structlog
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from livescale.shared.bus.addressing import fill, fill_wildcards
-from livescale.shared.bus.calling import NO_CONTEXT, Caller
-from livescale.shared.bus.client import Arrived, Deliver, SturdyClient, publication
-from livescale.shared.bus.codec import CONTENT_TYPE, content_type, encode
+from livescale.shared.bus.calls import DRAIN_SECONDS, NO_CONTEXT, Caller, ServedEndpoint
+from livescale.shared.bus.client import Arrived, Deliver, SendQueue, SturdyClient, publication
+from livescale.shared.bus.codec import CONTENT_TYPE, Headers, check_size, content_type, encode, pack
 from livescale.shared.bus.connection import NO_FILES, Callbacks, call_safely, close, connect
 from livescale.shared.bus.contract import (
+    EVENTS,
     A,
     BusError,
     Call,
@@ -37,17 +38,12 @@ from livescale.shared.bus.contract import (
     Topic,
     Withdraw,
 )
-from livescale.shared.bus.headers import Headers, pack
 from livescale.shared.bus.identity import NatsFiles
 from livescale.shared.bus.jetstream import NatsKeyValue, keep_events
-from livescale.shared.bus.limits import check_size
 from livescale.shared.bus.micro import MicroEndpoint, MicroService
-from livescale.shared.bus.outgoing import Outgoing
-from livescale.shared.bus.seldom import SeldomLog
-from livescale.shared.bus.serving import DRAIN_SECONDS, ServedEndpoint
 from livescale.shared.bus.subscription import QueuedSubscription
-from livescale.shared.subjects import EVENTS
-from livescale.shared.world import Clock, SystemClock
+from livescale.shared.runtime.clock import Clock, SystemClock
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 
 FLUSH_SECONDS = 5.0
 WATCHDOG_SECONDS = 5.0
@@ -71,7 +67,10 @@ class NatsBus:
         on_closed: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> "NatsBus":
-        """Raises Disconnected when the server cannot be reached within `timeout` seconds, BusError for bad `files`."""
+        """Connect to the server at `url`; subjects lie below `namespace`, and `name` names this process to the server.
+
+        Raises Disconnected when the server cannot be reached within `timeout` seconds, BusError for bad `files`.
+        """
         bus = cls(namespace, on_closed, clock or SystemClock())
         callbacks = Callbacks(bus._lost, bus._returned, bus._closed, bus._error)
         await connect(bus._client, url, name, timeout, callbacks, files)
@@ -91,8 +90,8 @@ class NatsBus:
         self.kv: KeyValue = NatsKeyValue(self._client, f"livescale-{namespace}")
         self._namespace = namespace
         self._on_closed = on_closed
-        self._log = SeldomLog(clock.now)
-        self._outgoing = Outgoing(self._client, self.counts)
+        self._log = RateLimitedLog(clock.now)
+        self._outgoing = SendQueue(self._client, self.counts)
         self._caller = Caller(clock, self._send)
         self._inbox = ""
         self._services: dict[str, MicroService] = {}
@@ -230,7 +229,7 @@ class NatsBus:
         self._caller.answer(message.subject.rsplit(".", 1)[1], message.data, message.headers)
 
     async def drain(self) -> None:
-        """Take no more calls, answer those in hand. Idempotent. Without a connection there is nobody to answer."""
+        """Take no more calls and answer those in hand, unless the connection is lost. Idempotent."""
         if self.connected:
             with suppress(nats.errors.Error):
                 await asyncio.gather(*(theirs.drain() for theirs in self._serving))

@@ -8,7 +8,7 @@ from typing import Any, Generic
 from livescale.shared.bus.addressing import holes_of
 from livescale.shared.bus.codec import Undecodable, decode
 from livescale.shared.bus.contract import M, Received, Topic
-from livescale.shared.bus.seldom import SeldomLog
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 
 LONGEST_NAMED = 64
 LIMIT_BYTES = 32 << 20  # of what waits to be read: many small messages, or a few of the largest
@@ -17,7 +17,7 @@ LIMIT_BYTES = 32 << 20  # of what waits to be read: many small messages, or a fe
 class QueuedSubscription(Generic[M]):
     """Filled by `deliver`, read by `async for`. What does not fit is dropped and counted."""
 
-    def __init__(self, topic: Topic[M], limit: int, counts: Counter[str], log: SeldomLog) -> None:
+    def __init__(self, topic: Topic[M], limit: int, counts: Counter[str], log: RateLimitedLog) -> None:
         self.dropped = 0
         self._topic = topic
         self._queue: asyncio.Queue[tuple[Received[M], int] | None] = asyncio.Queue()
@@ -32,7 +32,7 @@ class QueuedSubscription(Generic[M]):
         self._leave = leave
 
     def deliver(self, subject: str, data: bytes) -> None:
-        """Never raises: this runs on the connection's read path."""
+        """Decode a message and queue it. Never raises, as the connection's read loop calls it."""
         if self._closed:
             return
         holes = holes_of(self._topic.pattern, subject)
@@ -52,7 +52,7 @@ class QueuedSubscription(Generic[M]):
         self._queue.put_nowait((Received(message, holes), len(data)))
 
     def end(self) -> None:
-        """Readers get what is queued, then stop."""
+        """End the subscription: readers get what is queued, and then stop."""
         if not self._closed:
             self._closed = True
             self._queue.put_nowait(None)
@@ -77,7 +77,10 @@ class QueuedSubscription(Generic[M]):
 
 
 def _check_sender(message: object, holes: Mapping[str, str]) -> None:
-    """The server permits subjects, not bodies: nobody speaks for another in one of his own. Raises Undecodable."""
+    """Check that a message names its sender as its subject does: the server checks subjects alone.
+
+    Raises Undecodable.
+    """
     for name, value in holes.items():
         if getattr(message, name, value) != value:
             raise Undecodable(f"{name} is {str(getattr(message, name))[:LONGEST_NAMED]!r}, its subject says {value!r}")

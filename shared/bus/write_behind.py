@@ -16,9 +16,9 @@ log = structlog.get_logger()
 
 
 class WriteBehind:
-    """`set` returns at once; `run` does the work and tries until it succeeds. `what` names it in the log.
+    """Keeps values in a store. `set` returns at once; `run` writes, and tries until it succeeds. `what` is for the log.
 
-    What was set last is what is kept. All of it is known here as well: the store may be lost with its server.
+    The value that was set last is kept. All values stay here too, as the store may be lost with its server.
     """
 
     def __init__(self, store: KeyValue, what: str) -> None:
@@ -29,7 +29,7 @@ class WriteBehind:
         self._wake = asyncio.Event()
 
     async def load(self, prefix: str, type: type[M]) -> dict[str, M]:
-        """What a predecessor left below `prefix`; waits for the store. Empty on a server that keeps nothing."""
+        """Wait for the store and read what a predecessor left below `prefix`. Empty on a server that keeps nothing."""
         while True:
             try:
                 found = await self._store.list(prefix, type)
@@ -53,7 +53,7 @@ class WriteBehind:
         self._wake.set()
 
     def save_again(self) -> None:
-        """All of it: the connection was lost, and perhaps the store with it."""
+        """Write all values again: the connection was lost, and perhaps the store with it."""
         self._unsaved = {**self._kept, **self._unsaved}
         self._wake.set()
 
@@ -75,7 +75,7 @@ class WriteBehind:
                 failures = 0
 
     def _tell(self, failures: int, error: BusError) -> None:
-        """Ever more seldom: a disk may be full for hours."""
+        """Log the 1st, 2nd, 4th, 8th failure and so on, as a disk may be full for hours."""
         if failures & (failures - 1) == 0:
             waiting = len(self._unsaved)
             log.warning("not_saved", what=self._what, waiting=waiting, failures=failures, error=str(error))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from livescale.shared.links.contract import LinkError
 from livescale.shared.links.flows import booked
-from livescale.shared.topology_paths import Resource
+from livescale.shared.topology.paths import Resource
 
 HEADER = struct.Struct("8sQ")  # magic, number of records
 MAGIC = b"lvslinks"
@@ -26,7 +26,7 @@ LOCK_PAUSE_SECONDS = 0.0001
 
 
 class LocalCalendar:
-    """For links that only this process uses."""
+    """Bookings of links that only this process uses, kept in its own memory."""
 
     def __init__(self) -> None:
         self._until: dict[Resource, float] = {}
@@ -37,13 +37,13 @@ class LocalCalendar:
         return max(until, default=since)
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
 
 class SharedCalendar:
-    """For links that several processes use: each maps `file`. Times in it are of the machine's monotonic clock, behind
-    which the running time of this process is by `away`.
+    """Bookings of links that several processes use, in a `file` that each of them maps.
 
+    Times in it are of the machine's monotonic clock; the running time of this process is behind it by `away` seconds.
     Raises LinkError where the file cannot be made or is something else.
     """
 
@@ -74,13 +74,13 @@ class SharedCalendar:
         return max(until, default=since + away) - away
 
     def close(self) -> None:
-        """Idempotent. The file stays: others use it."""
+        """Unmap the file, which stays for the others. Idempotent."""
         if not self._map.closed:
             self._map.close()
             os.close(self._file)
 
     def _offset(self, link: Resource) -> int:
-        """Where a link's record ends with its time; made when it is not there. Under the lock, then remembered."""
+        """The offset of a link's time in the file; makes its record where there is none. Call it under the lock."""
         if link not in self._offsets:
             self._offsets[link] = self._find(link) + NAME_BYTES
         return self._offsets[link]
@@ -100,10 +100,10 @@ class SharedCalendar:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Under the file's lock, which is held for microseconds and ends with its process.
+        """Hold the file's lock, for microseconds; it ends with its process.
 
-        A process that is stopped while it holds it must not stop the others: after a while they go on without, and a
-        booking may be lost.
+        A process that is stopped while it holds the lock must not stop the others: after a while they go on without it,
+        and a booking may be lost.
         """
         until = time.monotonic() + LOCK_SECONDS
         while not _locked(self._file) and time.monotonic() < until:

@@ -13,7 +13,7 @@ ACCEPT_PAUSE_SECONDS = 0.1
 
 
 async def accept_all(listener: socket.socket) -> AsyncIterator[socket.socket]:
-    """Whoever connects, one after the other."""
+    """Yield the socket of each peer that connects, for ever."""
     while True:
         try:
             sock, _ = await asyncio.get_running_loop().sock_accept(listener)
@@ -51,7 +51,7 @@ class Connection:
         return bytes(data)
 
     def shut(self) -> None:
-        """Wake whoever reads or writes; they find the connection ended."""
+        """End the connection, so that tasks that read or write wake up and fail."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -61,8 +61,8 @@ class Connection:
             self._sock.close()
 
 
-class Incoming:
-    """The connection a peer dialled: what it asks for, and the way to answer."""
+class InboundConnection:
+    """A connection that a peer has opened: it tells what the peer asks for, and takes the answers."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

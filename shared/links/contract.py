@@ -1,15 +1,15 @@
-"""What moves bulk bytes between processes: parameters now, activations and KV later. Control never goes here.
+"""What moves bulk bytes between processes: parameters, activations and KV. Commands and events go over the bus.
 
-Two implementations: `UcxLink` and `SocketLink`, chosen by setting (`--transport ucx|socket`), never silently.
-A shaped link limits what leaves this process to a rate; nothing but the link knows.
+There are two implementations, `UcxLink` and `SocketLink`, chosen by a setting (`--transport ucx|socket`) and never
+silently. A shaped link limits what leaves this process to a rate, which nothing but the link knows.
 """
 
 from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from livescale.shared.device_bytes import DeviceBytes
 from livescale.shared.links.link_path import LinkPath
+from livescale.shared.memory.devices import DeviceBytes
 
 View = memoryview | DeviceBytes
 Views = MutableSequence[memoryview] | Sequence[DeviceBytes]  # of a model's blocks, all in the same kind of memory
@@ -17,7 +17,7 @@ Views = MutableSequence[memoryview] | Sequence[DeviceBytes]  # of a model's bloc
 
 @dataclass(frozen=True)
 class Buffer:
-    """Bytes to send from or to receive into, in the host's memory or a GPU's. Kept alive by whoever moves it."""
+    """Bytes to send from or to receive into, in the host's memory or a GPU's. The link keeps them alive meanwhile."""
 
     view: View
 
@@ -27,15 +27,15 @@ class Buffer:
 
 
 class LinkError(Exception):
-    """The peer is gone, refused, or too late; what was in flight is garbage."""
+    """The peer is gone, refused, or too late. What was in flight may have arrived in part."""
 
 
 class Peer(Protocol):
-    """A channel to one process. Tags are 64 bits; a message is matched by tag, per peer."""
+    """A channel to one process. A message is matched by its tag of 64 bits, for each peer by itself."""
 
     @property
     def path(self) -> LinkPath:
-        """Which way large messages take."""
+        """The transport that large messages take to this peer, and why."""
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         """Return once the buffer may be reused. Raises LinkError. A cancelled or timed-out send closes the peer."""
@@ -47,18 +47,19 @@ class Peer(Protocol):
 
 
 class Link(Protocol):
-    """A process's door for bulk bytes."""
+    """What a process sends and receives bulk bytes with, from and to any number of peers."""
 
     @property
     def address(self) -> bytes:
-        """What a peer connects to; goes into Join and into plans."""
+        """What a peer connects to: the address that this process tells in `Join`, and that plans hand on."""
 
     async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> Peer:
-        """The peer at `address`, connected once a channel and kept until either end closes it. Raises LinkError.
+        """Connect to the process at `address`. Raises LinkError.
 
-        What ends one channel leaves the others between the same two processes alone; both ends name the same one, and
-        whoever does not know its `secret` neither gets nor delivers a byte on it.
+        There is one peer for each channel, which is kept until either end closes it; what ends one channel leaves the
+        others between the same two processes alone. Both ends name the same `channel`, and a process that does not know
+        its `secret` neither gets nor delivers a byte on it.
         """
 
     async def close(self) -> None:
-        """Free everything. Idempotent."""
+        """Close all peers and free what the link holds. Idempotent."""

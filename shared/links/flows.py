@@ -7,7 +7,7 @@ time. Shares come out max-min fair, and no link idles while a flow could use it:
 from collections.abc import Sequence
 from typing import Protocol
 
-from livescale.shared.topology_paths import Resource
+from livescale.shared.topology.paths import Resource
 
 PIECES_AHEAD = 2
 PIECES_OWED = 2
@@ -18,30 +18,30 @@ LATE_SECONDS = 0.02  # a message that comes so soon after the last was meant to 
 
 
 class Calendar(Protocol):
-    """Until when each link is booked."""
+    """Keeps until when each link is booked, in seconds of the event loop's time."""
 
     def book(self, path: Sequence[Resource], size_bytes: int, since: float) -> float:
-        """Book a piece on every link of a path, from `since` on; when its last byte has left all of them."""
+        """Book a piece on every link of a path, from `since` on. Returns when its last byte has left all of them."""
 
 
 def booked(until: Sequence[float], path: Sequence[Resource], size_bytes: int, since: float) -> list[float]:
-    """Until when each link of a path is booked with one more piece, behind what was booked `until` then.
+    """Until when each link of a path is booked with one more piece, after what was booked `until` then.
 
-    A link does not wait for the others of a path: what is held up on one leaves the others free.
+    A link does not wait for the others of a path: a piece that is held up on one of them leaves the others free.
     """
     return [max(before, since) + size_bytes / link.rate for before, link in zip(until, path, strict=True)]
 
 
 def piece_bytes_for(rate: float) -> int:
-    """How large pieces are where the network carries `rate` bytes a second. All flows that may meet use the same.
+    """The size of pieces where the network carries `rate` bytes a second; the same for all flows that may meet.
 
-    Whole MiB, as chunks are: with every piece a process wakes, and one a chunk is enough.
+    It is whole MiB, as chunks are: every piece wakes a process, and once a chunk is enough.
     """
     size = round(rate * PIECE_SECONDS)
     return min(round(size / MIB) * MIB or max(size, MIN_PIECE_BYTES), MAX_PIECE_BYTES)
 
 
-class Flow:
+class ShapedFlow:
     """The messages from one process to another over `path`, cut into pieces."""
 
     def __init__(self, path: Sequence[Resource], calendar: Calendar, piece_bytes: int) -> None:
@@ -52,9 +52,9 @@ class Flow:
         self._departures = (float("-inf"), float("-inf"))  # of the last two pieces
 
     def book(self, size_bytes: int, handed_over: float) -> tuple[int, float]:
-        """Book the next piece of a message with `size_bytes` left: its size, and when its last byte has left.
+        """Book the next piece of a message with `size_bytes` left. Returns its size, and when its last byte has left.
 
-        To be called in the order of messages, and when all but one of the pieces booked before have left.
+        Call it in the order of messages, and once all but one of the pieces booked before have left.
         """
         follows = handed_over < self._departures[-1] + LATE_SECONDS
         # What wakes late is charged as if it had been punctual: the network card went on without us.

@@ -1,4 +1,4 @@
-"""Which way bytes take between two processes: chosen by UCX, and named here for people. Pure."""
+"""The path of bytes between two processes: UCX chooses it, and here it is named for people. Pure."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ RDMA = ("rc_", "dc_", "ud_")
 
 @dataclass(frozen=True)
 class LinkPath:
-    """Named as its field does; `reason` says why this one."""
+    """A path by its name in the field, as `rc_mlx5, GPUDirect`; `reason` says why it was chosen."""
 
     name: str
     reason: str
@@ -44,9 +44,9 @@ def memory_kind(memory: str) -> MemoryKind:
 def choose_path(
     transports: Collection[str], here: MemoryKind, there: MemoryKind, *, gpudirect: bool = False
 ) -> LinkPath:
-    """What UCX uses for large messages, of the `transports` that it has between two kinds of memory.
+    """The path that UCX takes for large messages between two kinds of memory, given the `transports` it has.
 
-    `gpudirect`: network cards of this machine reach the memory of its GPUs.
+    `gpudirect`: whether network cards of this machine reach the memory of its GPUs.
     """
     on_gpus = "cuda" in (here, there)
     if here == there == "cuda" and "cuda_ipc" in transports:

@@ -1,8 +1,13 @@
-"""What goes over a link, and how fast of late: whoever uses a metered link is counted, others are not."""
+"""What goes over a link: how fast of late, and which way it comes from each peer.
+
+Only bytes that are moved through a metered link are counted.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp
+
+import structlog
 
 from livescale.shared.links.contract import Buffer, Link, Peer
 from livescale.shared.links.link_path import LinkPath
@@ -10,17 +15,24 @@ from livescale.shared.links.link_path import LinkPath
 FADE_SECONDS = 2.0  # after which what was moved counts for a third
 LEAST = 1.0  # bytes a second, below which it is over
 
+MOST_PEERS = 16  # a report must stay small
+
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True)
 class PeerRates:
-    """Bytes a second."""
+    """What moves to and from one peer, in bytes a second."""
 
     sent: float = 0.0
     received: float = 0.0
 
 
 class Meter:
-    """Bytes by peer and direction, each weighted by how long ago it was; steady traffic shows as its rate."""
+    """Measures rates by peer and direction: bytes weigh less the longer ago they moved.
+
+    Steady traffic shows as its rate.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -37,7 +49,7 @@ class Meter:
 
     @property
     def rates(self) -> dict[bytes, PeerRates]:
-        """With everybody that something was moved to or from of late, by the address of its link."""
+        """The rates of every peer that something was moved to or from of late, by the address of its link."""
         now = self._now()
         left = exp((self._since - now) / FADE_SECONDS)
         faded = {peer: PeerRates(one.sent * left, one.received * left) for peer, one in self._rates.items()}
@@ -47,7 +59,7 @@ class Meter:
 
 
 class MeteredPeer:
-    """What was moved whole is counted."""
+    """A peer whose messages are counted by `meter` once they have been moved whole."""
 
     def __init__(self, peer: Peer, address: bytes, meter: Meter) -> None:
         self._peer = peer
@@ -71,7 +83,7 @@ class MeteredPeer:
 
 
 class MeteredLink:
-    """A link as those use it whose traffic counts: the same link, beside others who use it as it is."""
+    """A link as seen by those whose traffic counts. Others may use the same link beside it and are not counted."""
 
     def __init__(self, link: Link, meter: Meter) -> None:
         self._link = link
@@ -87,3 +99,18 @@ class MeteredLink:
 
     async def close(self) -> None:
         await self._link.close()
+
+
+class Paths:
+    """The names of the paths to the latest peers. A path that is new is logged with its reason."""
+
+    def __init__(self) -> None:
+        self.by_peer: dict[str, str] = {}
+
+    def note(self, peer: str, path: LinkPath) -> None:
+        if self.by_peer.get(peer) != path.name:
+            log.info("path_chosen", peer=peer, path=path.name, reason=path.reason)
+        self.by_peer.pop(peer, None)
+        self.by_peer[peer] = path.name
+        if len(self.by_peer) > MOST_PEERS:
+            del self.by_peer[next(iter(self.by_peer))]

@@ -1,4 +1,4 @@
-"""The one place where a transport is chosen, and whether it is shaped."""
+"""Opens the link that the settings ask for: the one place that chooses a transport and its shaping."""
 
 import asyncio
 import os
@@ -10,17 +10,19 @@ from livescale.shared.links.contract import Link, LinkError
 from livescale.shared.links.link_path import memory_kind
 from livescale.shared.links.shaping import Cluster, ShapedLink, SingleRate
 from livescale.shared.links.sockets import SocketLink
-from livescale.shared.settings import LinkSettings
-from livescale.shared.topology_file import find_topology
-from livescale.shared.world import seconds_away
+from livescale.shared.runtime.clock import seconds_away
+from livescale.shared.runtime.settings import LinkSettings
+from livescale.shared.topology.file import find_topology
 
 # stdout belongs to what a command prints; ucxx sets variables that some libucx do not know.
 UCX_LOGGING = {"UCX_LOG_FILE": "stderr", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
 
 async def open_link(settings: LinkSettings, memory: str = "host") -> Link:
-    """The link the settings ask for, shaped where they say so, to the `memory` that parameters are kept in: host,
-    pinned or cuda:N. Raises LinkError, never falls back."""
+    """Open the link that the settings ask for, shaped where they say so.
+
+    `memory` is where parameters are kept: host, pinned or cuda:N. Raises LinkError, and never falls back.
+    """
     link = await (_open_ucx if settings.transport == "ucx" else _open_sockets)(settings.bind, memory)
     try:
         return _shaped(link, settings)

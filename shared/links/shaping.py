@@ -12,20 +12,20 @@ from weakref import WeakValueDictionary
 
 from livescale.shared.links.calendars import LocalCalendar, SharedCalendar
 from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
-from livescale.shared.links.flows import PIECES_AHEAD, Flow, piece_bytes_for
+from livescale.shared.links.flows import PIECES_AHEAD, ShapedFlow, piece_bytes_for
 from livescale.shared.links.link_path import LinkPath
-from livescale.shared.topology import Topology
-from livescale.shared.topology_paths import Resource
+from livescale.shared.topology.paths import Resource
+from livescale.shared.topology.topology import Topology
 
 SCHEME = b"at:"  # then the place, a blank, and the address of the link beneath
 
 
-class Routes(Protocol):
+class PeerRoutes(Protocol):
     """Which links lie between this process and a peer."""
 
     @property
     def network_rate(self) -> float:
-        """The fastest network card's, bytes a second."""
+        """The rate of the fastest network card in bytes a second."""
 
     def address(self, beneath: bytes) -> bytes:
         """What peers connect to, given the address of the link beneath."""
@@ -36,7 +36,7 @@ class Routes(Protocol):
 
 @dataclass(frozen=True)
 class SingleRate:
-    """Whatever leaves this process goes over one link."""
+    """Routes on which all bytes that leave this process share one link."""
 
     network_rate: float
 
@@ -48,7 +48,7 @@ class SingleRate:
 
 
 class Cluster:
-    """This process is at a place of a topology, and tells its peers where by its address."""
+    """Routes in a topology: this process is at a place of it, which its address tells its peers."""
 
     def __init__(self, topology: Topology, place: str) -> None:
         """Raises LinkError where there is no such place."""
@@ -71,7 +71,7 @@ class Cluster:
 
 @dataclass
 class Passing:
-    """A message on its way over shaped links."""
+    """A message that waits until its bytes would have passed all shaped links."""
 
     size_bytes: int  # that are not booked yet
     handed_over: float
@@ -81,7 +81,7 @@ class Passing:
 class ShapedPeer:
     """A peer whose sends wait until their bytes would have arrived."""
 
-    def __init__(self, peer: Peer, flow: Flow) -> None:
+    def __init__(self, peer: Peer, flow: ShapedFlow) -> None:
         self._peer = peer
         self._flow = flow
         self._loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ class ShapedPeer:
         return self._peer is peer
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        """As `Peer.send`; the time on shaped links does not count towards `timeout`."""
+        """Send as `Peer.send` does. The time on shaped links does not count towards `timeout`."""
         passing = Passing(buffer.size_bytes, self._loop.time(), self._loop.create_future())
         self._waiting.append(passing)
         self._book()
@@ -110,7 +110,10 @@ class ShapedPeer:
         await self._peer.close()
 
     def _book(self) -> None:
-        """What is booked is used, even if nobody waits for it any more: at most two pieces a flow."""
+        """Book pieces while fewer than two are ahead.
+
+        A piece that is booked is used, even if its sender was cancelled.
+        """
         while self._waiting and self._ahead < PIECES_AHEAD:
             first = self._waiting[0]
             if first.left.cancelled():
@@ -124,7 +127,7 @@ class ShapedPeer:
             self._loop.call_at(departs, self._leave, None if first.size_bytes else first.left)
 
     def _leave(self, left: asyncio.Future[None] | None) -> None:
-        """A piece has left, and with the last one a message."""
+        """Note that a piece has left; `left` is given with the last piece of a message."""
         self._ahead -= 1
         if left is not None and not left.done():
             left.set_result(None)
@@ -132,9 +135,9 @@ class ShapedPeer:
 
 
 class ShapedLink:
-    """A link whose peers contend with each other, and with other processes' if the calendar is shared."""
+    """A link whose peers contend with each other, and with those of other processes where the calendar is shared."""
 
-    def __init__(self, link: Link, routes: Routes, calendar: LocalCalendar | SharedCalendar) -> None:
+    def __init__(self, link: Link, routes: PeerRoutes, calendar: LocalCalendar | SharedCalendar) -> None:
         self._link = link
         self._routes = routes
         self._calendar = calendar
@@ -150,7 +153,7 @@ class ShapedLink:
         peer = await self._link.connect(beneath, timeout=timeout, channel=channel, secret=secret)
         known = self._peers.get((address, channel))
         if known is None or not known.is_over(peer):
-            known = ShapedPeer(peer, Flow(path, self._calendar, self._piece_bytes))
+            known = ShapedPeer(peer, ShapedFlow(path, self._calendar, self._piece_bytes))
             self._peers[address, channel] = known
         return known
 

@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Callable, Coroutine
 
-from livescale.shared.links.connection import FRAME, Connection, Incoming, accept_all
+from livescale.shared.links.connection import FRAME, Connection, InboundConnection, accept_all
 from livescale.shared.links.contract import Buffer, LinkError
 from livescale.shared.links.link_path import SOCKETS
 from livescale.shared.links.tickets import PROOF_BYTES, End, Tickets, is_proof, proof
@@ -26,7 +26,7 @@ GONE = "the peer is gone"
 
 
 class SocketPeer:
-    """A process we dialled on one channel. It is lost when either connection of the pair ends."""
+    """A process that this one dialled on a channel. The peer is lost when either connection of the pair ends."""
 
     path = SOCKETS
 
@@ -34,13 +34,13 @@ class SocketPeer:
         loop = asyncio.get_running_loop()
         self._outgoing = connection
         self._on_lost = on_lost
-        self._incoming: asyncio.Future[Incoming] = loop.create_future()
+        self._incoming: asyncio.Future[InboundConnection] = loop.create_future()
         self._posted: dict[int, tuple[memoryview, asyncio.Future[None]]] = {}
         self._lost: asyncio.Future[str] = loop.create_future()
         self._reader = asyncio.create_task(self._read())
 
-    def attach(self, incoming: Incoming) -> None:
-        """The peer dialled us as well: now it can be answered."""
+    def attach(self, incoming: InboundConnection) -> None:
+        """Take the connection that the peer dialled: from now on it can be answered."""
         self._incoming.set_result(incoming)
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
@@ -81,7 +81,7 @@ class SocketPeer:
             raise LinkError(f"{what}: {self._lost.result()}") from None
 
     async def _abandon(self, task: asyncio.Task[None], reason: str) -> None:
-        """Lose the peer, and see to it that nothing touches the operation's buffer any more."""
+        """Lose the peer, and wait until nothing touches the buffer of the operation any more."""
         self.lose(reason)
         task.cancel()
         await asyncio.wait((task, self._reader))
@@ -115,14 +115,14 @@ class SocketPeer:
 
 
 class SocketLink:
-    """A process's door over TCP. Made by `SocketLink.open` inside a running loop."""
+    """A link over TCP. Make it by `SocketLink.open` inside a running event loop."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         host, port = listener.getsockname()[:2]
         self.address = SCHEME + f"{host}:{port}".encode()
         self._peers: dict[End, SocketPeer] = {}
-        self._incoming: dict[End, Incoming] = {}
+        self._incoming: dict[End, InboundConnection] = {}
         self._tickets = Tickets()
         self._serving: set[asyncio.Task[None]] = set()
         self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
@@ -132,7 +132,7 @@ class SocketLink:
 
     @classmethod
     async def open(cls, bind: str) -> "SocketLink":
-        """Raises LinkError where `bind` is not an address of this machine that others can dial."""
+        """Listen at `bind`. Raises LinkError where it is not an address of this machine that others can dial."""
         if bind in ("", "0.0.0.0", "::"):
             raise LinkError(f"bind: {bind!r} is no address that others can reach; name one of this machine's")
         try:
@@ -210,14 +210,14 @@ class SocketLink:
             task = asyncio.current_task()
             assert task is not None
             del self._strangers[task]
-            await self._listen(end, Incoming(connection))
+            await self._listen(end, InboundConnection(connection))
         except OSError:
             pass  # whoever it was is gone, or never was one of us
         finally:
             await connection.close()
 
     async def _welcome(self, connection: Connection) -> End:
-        """Who dialled us, and on which channel, once it is proved. Raises OSError."""
+        """The address and channel of a process that dialled this one, once it has proved them. Raises OSError."""
         async with asyncio.timeout(HELLO_SECONDS):
             if await connection.read(len(MAGIC)) != MAGIC:
                 raise ConnectionRefusedError
@@ -229,7 +229,7 @@ class SocketLink:
             raise ConnectionRefusedError
         return end
 
-    async def _listen(self, end: End, incoming: Incoming) -> None:
+    async def _listen(self, end: End, incoming: InboundConnection) -> None:
         if end in self._incoming:
             self._drop(end)  # the peer started anew before we saw its old connections end
         self._incoming[end] = incoming

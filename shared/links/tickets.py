@@ -1,4 +1,4 @@
-"""What shows that a process takes part in a plan: hashes under the plan's secret, which came over the bus."""
+"""Proofs that a process takes part in a plan: hashes under the plan's secret, which comes over the bus."""
 
 import asyncio
 import hmac
@@ -13,13 +13,13 @@ MESSAGE = struct.Struct(">QQQQ")
 
 
 def proof(secret: bytes, channel: int, dialler: bytes, dialled: bytes) -> bytes:
-    """What the dialler of a connection says in its hello; of no use on another channel or between others."""
+    """The proof that a dialler sends in its hello. It is of no use on another channel, or between other processes."""
     said, key = HELLO.pack(channel, len(dialler), len(dialled)) + dialler + dialled, hash_key(secret)
     return blake2b(said, key=key, digest_size=PROOF_BYTES, person=b"hello").digest()
 
 
 def message_tag(key: bytes, channel: int, sender: int, tag: int, size_bytes: int) -> int:
-    """64 bits that nobody can guess who does not know the key; `sender` is the hash of an address."""
+    """A tag of 64 bits that a process without the key cannot guess. `sender` is the hash of its address."""
     message = MESSAGE.pack(channel, sender, tag, size_bytes)
     return int.from_bytes(blake2b(message, key=key, digest_size=8, person=b"message").digest())
 
@@ -29,12 +29,12 @@ def is_proof(given: bytes, expected: bytes) -> bool:
 
 
 def hash_key(secret: bytes) -> bytes:
-    """To be made once a channel."""
+    """The key for a channel's tags, derived from its secret; it costs a hash, so derive it once a channel."""
     return blake2b(secret, digest_size=32).digest()  # a key of BLAKE2 has at most 64 bytes
 
 
 class Tickets:
-    """The secrets of the channels that this process takes part in, and those who wait for one of them."""
+    """The secrets of the channels that this process takes part in, and the tasks that wait for one."""
 
     def __init__(self) -> None:
         self._secrets: dict[End, bytes] = {}
@@ -50,7 +50,7 @@ class Tickets:
         self._secrets.pop(end, None)
 
     async def secret_of(self, end: End) -> bytes:
-        """At once, or when this process is told of the channel: of the two ends of a plan one is told first."""
+        """The secret of a channel, once this process knows it: of the two ends of a flow one is told first."""
         if end in self._secrets:
             return self._secrets[end]
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

@@ -1,7 +1,7 @@
 """`UcxLink`: bulk bytes over UCX; by CMA on one host, by tcp or RDMA between hosts.
 
-UCX itself asks nobody who he is. What keeps strangers out is that every message is matched by a tag, and a tag is a
-hash under the channel's secret: what does not know it meets no receive, and gets nothing sent.
+UCX itself does not ask who a peer is. Strangers are kept out as every message is matched by its tag, a hash under
+the channel's secret: a process that does not know the secret meets no receive, and is sent nothing.
 """
 
 import asyncio
@@ -20,9 +20,7 @@ from ucxx.types import Tag
 from livescale.shared.links.contract import Buffer, LinkError
 from livescale.shared.links.link_path import LinkPath, MemoryKind, choose_path
 from livescale.shared.links.tickets import hash_key, message_tag
-from livescale.shared.links.ucx_address import link_address, memory_at, worker_address
-from livescale.shared.links.ucx_engine import UcxEngine
-from livescale.shared.links.ucx_transports import endpoint_transports
+from livescale.shared.links.ucx_engine import UcxEngine, endpoint_transports, link_address, memory_at, worker_address
 
 CONTROL = Tag(0x6C697665_7363616C)
 # What a peer says on CONTROL, the hash of its address, on which channel; then the number of its endpoint, or its proof.
@@ -35,7 +33,10 @@ GONE = "the peer closed the connection"
 
 
 class UcxPeer:
-    """An endpoint to one process. UCX matches tags per worker; `_wire` makes them per peer, channel and size."""
+    """An endpoint to one process.
+
+    UCX matches tags for a worker; `_wire` makes them differ by peer, channel and size.
+    """
 
     def __init__(
         self,
@@ -125,14 +126,14 @@ class UcxPeer:
             raise LinkError(f"{what}: {self._lost or error}")
 
     async def _abandon(self, request: UCXRequest, memory: Array, reason: str) -> str | None:
-        """Close the endpoint, and see to it that nothing writes into the buffer; what became of the request."""
+        """Close the endpoint, and wait until nothing writes into the buffer. Returns what became of the request."""
         self._leave(reason)
         done = self._engine.watch(request, memory)
         await asyncio.wait((done,), timeout=SETTLE_SECONDS)
         return done.result() if done.done() else "the transport did not let go of the buffer"
 
     def _leave(self, reason: str) -> None:
-        """Close our end and say so: UCX tells the other end of a death, not of a closed endpoint."""
+        """Close this end and say goodbye: UCX tells the other end when a process dies, but not of a closed endpoint."""
         if self._lost is None:
             request, memory = self._say(self._goodbye(self._mine))
             self._engine.watch(request, memory)
@@ -140,8 +141,8 @@ class UcxPeer:
             self.lose(reason)
 
     def hear_goodbye(self) -> None:
-        """The other end has closed. What it took is confirmed in a moment: to close this endpoint with a send under way
-        might end another channel.
+        """Note that the other end has closed. What it took is confirmed in a moment, so sends under way may end first:
+        closing this endpoint before might end another channel.
         """
         if self._sending < self.under_way or not self._sending:
             self.lose(GONE)
@@ -163,7 +164,7 @@ class UcxPeer:
         return self._endpoint.tag_send(memory, CONTROL), memory
 
     def says(self, word: bytes) -> bool:
-        """Whether our peer, and nobody else, said goodbye."""
+        """Whether a goodbye is that of this peer on this channel."""
         return hmac.compare_digest(word, self._goodbye(self.theirs))
 
     def _goodbye(self, sender: int) -> bytes:
@@ -171,7 +172,10 @@ class UcxPeer:
         return WORD.pack(GOODBYE, sender, self._channel, proof)
 
     def _wire(self, tag: int, buffer: Buffer, sender: int) -> Tag:
-        """The tag as UCX sees it: without the sender peers would mix, without the size a short message would pass."""
+        """The tag that UCX sees.
+
+        Without the sender in it peers would mix; without the size a short message would pass.
+        """
         return Tag(message_tag(self._key, self._channel, sender, tag, buffer.size_bytes))
 
 
@@ -181,7 +185,7 @@ def _expire(done: asyncio.Future[str | None]) -> None:
 
 
 class UcxLink:
-    """A process's door over UCX. Made by `UcxLink.open` inside a running loop."""
+    """A link over UCX. Make it by `UcxLink.open` inside a running event loop."""
 
     def __init__(self, engine: UcxEngine) -> None:
         self._engine = engine
@@ -193,9 +197,9 @@ class UcxLink:
 
     @classmethod
     async def open(cls, bind: str, memory: str = "host") -> "UcxLink":
-        """`memory`: what this process keeps parameters in: host, pinned or cuda:N.
+        """Start UCX on the network device with the address `bind`, for parameters in `memory`: host, pinned or cuda:N.
 
-        Raises LinkError where UCX cannot start or reach that memory, or no network device has the address `bind`.
+        Raises LinkError where UCX cannot start or reach that memory, or no network device has that address.
         """
         try:
             return cls(UcxEngine(bind, memory))

@@ -7,6 +7,7 @@ host, `UCX_TLS=tcp` is needed: shared memory would pass the shaping by.
 """
 
 import asyncio
+import ctypes
 import fcntl
 import os
 import re
@@ -14,15 +15,17 @@ import socket
 import struct
 import time
 from collections import Counter
+from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_size_t, c_uint, c_uint64, c_void_p, sizeof
 from pathlib import Path
 from typing import Any
 
+import xxhash
 from ucxx._lib.arr import Array
 from ucxx._lib.libucxx import Feature, UCXAddress, UCXContext, UCXEndpoint, UCXRequest, UCXWorker
 from ucxx.exceptions import UCXError
 
 from livescale.shared.links.contract import LinkError
-from livescale.shared.links.link_path import memory_kind
+from livescale.shared.links.link_path import MemoryKind, memory_kind
 
 # While a peer connects UCX's descriptor is ready all the time, and nothing is. After so many looks for nothing each is
 # followed by a rest: the peer may have to share a core with us.
@@ -32,6 +35,16 @@ TICK_SECONDS = 0.2  # an event lost by epoll costs no more than this
 SIOCGIFADDR = 0x8915
 GPUDIRECT = Path("/sys/module/nvidia_peermem")
 TRANSPORT = re.compile(r"-- (\w+)/")  # in what UCX says of its context: "resource 1 : md 1 dev 1 flags -- tcp/lo"
+
+# What way parameters take depends on both ends' memory.
+SCHEMES: dict[MemoryKind, bytes] = {"host": b"ucx:host:", "pinned": b"ucx:pinned:", "cuda": b"ucx:cuda:"}
+DIGEST_BYTES = 8
+
+FIELD_TRANSPORTS = 1 << 3
+NAME_BYTES, ADDRESS_WORDS = 32, 16
+MOST_TRANSPORTS = 32
+
+_ucp = ctypes.CDLL("libucp.so.0")  # loaded before by ucxx: the same one
 
 
 class UcxEngine:
@@ -65,19 +78,19 @@ class UcxEngine:
         return UCXEndpoint.create_from_worker_address(self.worker, UCXAddress.create_from_buffer(address), True)
 
     def close_endpoint(self, endpoint: UCXEndpoint) -> None:
-        """And end what is under way on it."""
+        """Close an endpoint, and end every request that is under way on it."""
         endpoint.close_blocking(period=10**9, max_attempts=1)
         self.reap()
 
     def watch(self, request: UCXRequest, memory: Array) -> asyncio.Future[str | None]:
-        """A future that ends when `request` is completed: None, or what went wrong."""
+        """A future for the completion of `request`: None, or what went wrong."""
         future: asyncio.Future[str | None] = self._loop.create_future()
         self._pending[request] = (future, memory)
         self.wake()
         return future
 
     def wake(self) -> None:
-        """Make progress soon; after every submission."""
+        """Have progress made soon. To be called after every submission."""
         if self._soon is None:
             self._soon = self._loop.call_soon(self._drive)
 
@@ -94,7 +107,7 @@ class UcxEngine:
         self.wake()
 
     def close(self) -> None:
-        """Free the worker and its descriptors; every endpoint was closed before."""
+        """Free the worker and its descriptors. Every endpoint has to be closed before."""
         self._tick.cancel()
         self._stop_listening()
         self.reap()
@@ -153,7 +166,7 @@ def _error_of(request: UCXRequest) -> str | None:
 
 
 def use_gpu(name: str) -> None:
-    """UCX works in the CUDA context of the thread that drives it: the one that torch uses too. Raises LinkError."""
+    """Make torch's CUDA context that of this thread, as UCX works in the context of its thread. Raises LinkError."""
     try:
         from cuda.core import Device
 
@@ -195,3 +208,59 @@ def device_of(address: str) -> str:
             if socket.inet_ntoa(found[20:24]) == wanted:
                 return name
     raise LinkError(f"bind: no network device of this machine has the address {address}")
+
+
+def link_address(worker: bytes, memory: MemoryKind) -> bytes:
+    """The address of a link: the kind of memory, a checksum, and the address of its UCX `worker`."""
+    return SCHEMES[memory] + xxhash.xxh3_64_digest(worker) + worker
+
+
+def worker_address(address: bytes) -> bytes:
+    """The address of the UCX worker in a link's address.
+
+    Raises LinkError for a damaged one, which UCX would not notice.
+    """
+    rest = address.removeprefix(SCHEMES[memory_at(address)])
+    digest, raw = rest[:DIGEST_BYTES], rest[DIGEST_BYTES:]
+    if xxhash.xxh3_64_digest(raw) != digest:
+        raise LinkError(f"connect: {address[:16]!r}... is a damaged address")
+    return raw
+
+
+def memory_at(address: bytes) -> MemoryKind:
+    """What the process at this address keeps parameters in. Raises LinkError."""
+    for memory, scheme in SCHEMES.items():
+        if address.startswith(scheme):
+            return memory
+    raise LinkError(f"connect: {address[:16]!r}... is not the address of a UCX link")
+
+
+class _Transport(Structure):
+    """ucp_transport_entry_t."""
+
+    _fields_ = (("name", c_char_p), ("device", c_char_p))
+
+
+class _Attributes(Structure):
+    """ucp_ep_attr_t."""
+
+    _fields_ = (
+        ("field_mask", c_uint64),
+        ("name", c_char * NAME_BYTES),
+        ("local_address", c_uint64 * ADDRESS_WORDS),
+        ("remote_address", c_uint64 * ADDRESS_WORDS),
+        ("transports", POINTER(_Transport)),
+        ("count", c_uint),
+        ("entry_bytes", c_size_t),
+        ("user_data", c_void_p),
+    )
+
+
+def endpoint_transports(handle: int) -> frozenset[str]:
+    """The transports of an endpoint, for small and large messages; none where UCX does not tell."""
+    entries = (_Transport * MOST_TRANSPORTS)()
+    asked = _Attributes(
+        field_mask=FIELD_TRANSPORTS, transports=entries, count=MOST_TRANSPORTS, entry_bytes=sizeof(_Transport)
+    )
+    status = _ucp.ucp_ep_query(c_void_p(handle), byref(asked))
+    return frozenset() if status else frozenset(entry.name.decode() for entry in entries[: asked.count])

@@ -18,9 +18,10 @@ class ReadModel(Message, frozen=True, kw_only=True):
 
 
 class FetchModel(Message, frozen=True, kw_only=True):
-    """Registry -> host: receive this version into the host cache from who has all of it.
+    """Registry -> host: receive this version into the host cache, from nodes that have all of it.
 
-    Told again for the same plan, it keeps what arrived and goes on along these flows; without any, from disk.
+    When it is told again for the same plan, the host keeps what arrived and goes on along these flows; without any, it
+    reads the rest from disk.
     """
 
     plan_id: Name
@@ -33,9 +34,9 @@ class FetchModel(Message, frozen=True, kw_only=True):
 
 
 class ReleaseModel(Message, frozen=True, kw_only=True):
-    """Registry -> host: give back the memory of this version, or with an empty one of what is being read.
+    """Registry -> host: give back the memory of this version; with an empty `version`, of what is being read.
 
-    Idempotent; refused while it is being sent.
+    Idempotent. Refused while the version is being sent.
     """
 
     model: Name

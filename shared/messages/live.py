@@ -11,9 +11,9 @@ from livescale.shared.messages.transfers import Node, Secret, Ticket
 
 
 class Help(Message, frozen=True, kw_only=True):
-    """Planner -> source: pull from these targets, which load for this plan what you serve.
+    """Planner -> source: pull requests from these targets, which load for this plan the model that you serve.
 
-    Told again for the same plan, the list replaces the one before; an empty one ends the help.
+    When it is told again for the same plan, the list replaces the one before; an empty list ends the help.
     """
 
     plan_id: Name
@@ -91,8 +91,8 @@ class Took(Message, frozen=True, kw_only=True):
 class RequestsMoved(Message, frozen=True, kw_only=True):
     """Previous owner -> router, before it answers Took: these requests are at `worker` now, and not at `previous`.
 
-    Of each so many `layers` were run where it was. Whoever gives a request away says so: were it the new owner, one
-    that dies before it does would leave nobody who misses the request.
+    So many `layers` of each were run at the previous owner. The owner that gives a request away tells the router,
+    as a new owner might die before it did, and then no process would miss the request.
     """
 
     worker: Name

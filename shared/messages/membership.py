@@ -1,11 +1,10 @@
-"""Who is there: joining, heartbeats, leases, and the registry's picture of the pool."""
+"""Membership: joining, heartbeats, leases, and what happened to processes."""
 
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive
-from livescale.shared.messages.parameters import ModelSpec
 
 ServiceName = Literal["gateway", "router", "registry", "planner", "monitor", "host", "worker"]
 Role = Literal["colocated", "prefill", "decode"]
@@ -31,13 +30,13 @@ class Join(Message, frozen=True, kw_only=True):
 
 
 class Joined(Message, frozen=True, kw_only=True):
-    """Registry -> process: carry this epoch in everything you say."""
+    """Registry -> process: you are a member. Carry this epoch in everything you say."""
 
     epoch: Count
 
 
 class Leave(Message, frozen=True, kw_only=True):
-    """A process -> registry, as its last word: it ends now, and nobody need wait for its lease to run out."""
+    """A process -> registry, as its last message: it ends now, so its lease need not run out first."""
 
     service: ServiceName
     id: Name
@@ -95,15 +94,17 @@ class PeerTraffic(Message, frozen=True, kw_only=True):
 
 
 class WorkerReport(Message, frozen=True, kw_only=True):
-    """A worker's heartbeat, 2 Hz and on every change. `instance` and `model` are None on a spare.
+    """A worker's heartbeat, sent twice a second and at every change. `instance` and `model` are None on a spare.
 
-    `plan_id`: the plan that it loads or loaded for. `traffic`: with everybody that serving moves anything to or from;
-    None where nobody measures: unknown, not zero. `device`: where its parameters lie. `paths`: which way they came
-    from each node lately. `engine`: what runs its model; that of a `modelled` one are no real tokens. `kv_blocks`: for
-    the model that it loads or holds. Of live scaling: from whom it takes requests over (`helping`), through how many
-    layers it can run them while it loads, how many of them wait, and how many it has `handed_over` to whom; `pipeline`,
-    `stage`: the execution pipeline that it is part of, and its blocks there; `kv_way`: how it gets KV of the requests
-    that it goes on with.
+    `plan_id`: the plan that it loads or loaded for. `traffic`: with each process that serving moves bytes to or from;
+    None is unknown, not zero. `device`: where its parameters lie. `paths`: which way they came from each node lately.
+    `engine`: what runs its model; tokens of a `modelled` engine are not real. `kv_blocks`: for the model that it loads
+    or holds.
+
+    In live scaling, `helping`: the workers that it takes requests over from. `live_layers`: through how many layers it
+    can run requests while it loads; `live_waiting`: how many of them wait; `handed_over`: how many it gave to which
+    worker. `pipeline`, `stage`: the execution pipeline that it is part of, and its blocks there. `kv_way`: how it gets
+    the KV of requests that it goes on with.
     """
 
     service: ClassVar[ServiceName] = "worker"
@@ -149,7 +150,7 @@ class HostReport(Message, frozen=True, kw_only=True):
 class QueueLoad(Message, frozen=True, kw_only=True):
     """A model's queue at the router. `running`: requests admitted to workers and not yet ended.
 
-    `arriving_tokens_per_second`: prompt tokens that came of late; None from who does not measure it.
+    `arriving_tokens_per_second`: prompt tokens that came of late; None where it is not measured.
     """
 
     model: Name
@@ -173,7 +174,7 @@ Report = Beat | WorkerReport | HostReport | RouterReport
 
 
 class LeaseChanged(Message, frozen=True, kw_only=True):
-    """Event of the registry, the only judge of who is alive."""
+    """Event of the registry, which alone judges whether a process is alive."""
 
     service: ServiceName
     id: Name
@@ -184,8 +185,8 @@ class LeaseChanged(Message, frozen=True, kw_only=True):
 
 
 class WasAway(Message, frozen=True, kw_only=True):
-    """A process -> registry: it slept, stopped or its machine without a processor, and woke up less than a heartbeat
-    before `at`."""
+    """A process -> registry: it slept for so many `seconds`, as it was stopped or its machine had no processor for it.
+    It woke up less than a heartbeat before `at`."""
 
     service: ServiceName
     id: Name
@@ -203,7 +204,7 @@ class ProcessEnded(Message, frozen=True, kw_only=True):
 
 
 class Incident(Message, frozen=True, kw_only=True):
-    """Something that befell a process or a machine, `who`."""
+    """Something that happened to `who`, a process or a machine."""
 
     at: Amount
     kind: Literal["death", "end", "start", "stall"]
@@ -218,7 +219,7 @@ class AskIncidents(Message, frozen=True, kw_only=True):
 
 
 class IncidentList(Message, frozen=True, kw_only=True):
-    """Newest last."""
+    """The registry's answer: incidents, the newest last."""
 
     incidents: list[Incident] = []
 
@@ -234,7 +235,7 @@ class Stale(Message, frozen=True, kw_only=True):
 
 
 class Member(Message, frozen=True, kw_only=True):
-    """A process as the registry knows it."""
+    """A process as the registry knows it; `lease` says whether it is taken to be alive."""
 
     service: ServiceName
     id: Name
@@ -247,73 +248,8 @@ class Member(Message, frozen=True, kw_only=True):
     kernels: Name | None = None
 
 
-class ModelEntry(Message, frozen=True, kw_only=True):
-    """A registered model. `state` is "reading" until its content is known: at the latest when a host has it in memory;
-    "removing" it takes no requests, and its instances drain.
-
-    `error` says why it is "failed", or what stands in its way. `copies`: who holds all of it in memory. `next`: what is
-    being read to take its place as a new version.
-    """
-
-    spec: ModelSpec
-    state: Literal["reading", "ready", "failed", "removing"]
-    version: Name | None = None
-    size_bytes: Count = 0
-    blocks: Count = 0
-    max_model_len: Count = 0
-    created: Count = 0
-    error: str | None = None
-    copies: list[Name] = []
-    next: ModelSpec | None = None
-
-    @property
-    def rank_bytes(self) -> int:
-        """Parameters of each worker of an instance."""
-        return -(-self.size_bytes // self.spec.tensor_parallel_size)
-
-
-class AskSnapshot(Message, frozen=True):
-    """Ask the registry for its whole picture."""
-
-
-class Snapshot(Message, frozen=True, kw_only=True):
-    """The registry's picture: members, the last report of every live worker and host, the models."""
-
-    members: list[Member] = []
-    workers: list[WorkerReport] = []
-    hosts: list[HostReport] = []
-    models: list[ModelEntry] = []
-
-
-class Register(Message, frozen=True, kw_only=True):
-    """Operator -> registry: serve this model. Answered once the checkpoint was checked (not yet read).
-
-    `named`: what the operator said of it, `bounds.prefill_hi` and the like by parts; the rest stays as it is, or is by
-    default. None: all of `spec` is meant.
-    """
-
-    spec: ModelSpec
-    named: list[Name] | None = None
-
-
-class Named(Message, frozen=True, kw_only=True):
-    """Any question about one model."""
-
-    model: Name
-
-
-class ModelList(Message, frozen=True, kw_only=True):
-    """The registered models."""
-
-    models: list[ModelEntry] = []
-
-
-class AskModels(Message, frozen=True):
-    """Ask for the registered models."""
-
-
 class AskMetrics(Message, frozen=True):
-    """Ask a process for its metrics."""
+    """Ask a process for its metrics, in Prometheus' text format."""
 
 
 class MetricsText(Message, frozen=True, kw_only=True):

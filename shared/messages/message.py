@@ -20,4 +20,4 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ack(Message, frozen=True):
-    """Done, nothing to add."""
+    """The answer of a call that was carried out and has nothing to return."""

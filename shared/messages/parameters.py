@@ -110,11 +110,11 @@ class Manifest(Message, frozen=True, kw_only=True):
 
     @property
     def held_as(self) -> str:
-        """What a worker that has it says it holds: a part is no copy of the version."""
+        """The version as a worker reports it. One shard of several is named otherwise, being no copy of the version."""
         return self.version if self.shards == 1 else f"{self.version}.{self.shard}of{self.shards}"
 
     def of_shard(self, shard: int) -> "Manifest":
-        """What this rank has of it."""
+        """The manifest of what rank `shard` holds: its own blocks, counted from 0."""
         each = len(self.blocks) // self.shards
         blocks = self.blocks[shard * each : (shard + 1) * each]
         own = [structs.replace(block, index=index) for index, block in enumerate(blocks)]

@@ -11,9 +11,9 @@ from livescale.shared.messages.transfers import Node, Secret
 
 
 class Stage(Message, frozen=True, kw_only=True):
-    """A worker runs the blocks `first` .. `stop` - 1, in the model's order.
+    """A worker's part of a pipeline: the blocks `first` to `stop` - 1, in the model's order.
 
-    Where the head is tied to the embedding, who runs the last block needs block 0 as well.
+    Where the head is tied to the embedding, the worker that runs the last block needs block 0 as well.
     """
 
     node: Node
@@ -22,11 +22,11 @@ class Stage(Message, frozen=True, kw_only=True):
 
 
 class Pipeline(Message, frozen=True, kw_only=True):
-    """Planner -> each worker of it, the leader last: run these stages, which together are the whole model.
+    """Planner -> each worker of a pipeline, the leader last: run these stages, which together are the whole model.
 
-    `secret` proves neighbours to each other, which are never the same worker. `kv_blocks`: how many each of them has at
-    least. Who leads is told to serve first: its steps end, and whoever serves after it pulls its part of the requests
-    that are left from the leader, without being told.
+    Neighbours, which are never the same worker, prove themselves to each other by `secret`. Each worker has at least
+    `kv_blocks` KV blocks. The leader is the first that is told to serve by itself. Its steps end then, and the workers
+    that serve after it pull their parts of the requests that are left from it, without being told.
     """
 
     id: Name
@@ -40,7 +40,7 @@ class Pipeline(Message, frozen=True, kw_only=True):
 
 
 class StagePiece(Message, frozen=True, kw_only=True):
-    """Positions of a request, as the worker's `batch.Piece` has them. Of its draw only what the last stage needs."""
+    """Positions of a request that a stage runs, with what the last stage needs to choose the next token."""
 
     request_id: Name
     tokens: list[Count]
@@ -55,8 +55,8 @@ class StagePiece(Message, frozen=True, kw_only=True):
 
 
 class StageFill(Message, frozen=True, kw_only=True):
-    """For `worker`, whose requests these are to be once the pipeline is over: compute the KV of these positions in all
-    layers, in the blocks where its stages have theirs. A pipeline that runs on has computed them before."""
+    """Compute the KV of these positions in all layers, for `worker`, which takes these requests when the pipeline is
+    over. It goes into the blocks where its stages have theirs. The pipeline has computed the positions before."""
 
     worker: Name
     pieces: list[StagePiece]
@@ -72,11 +72,11 @@ class KvSpan(Message, frozen=True, kw_only=True):
 
 
 class MoveKv(Message, frozen=True, kw_only=True):
-    """The leader -> `worker`: have KV of these positions, which every stage has computed, come from all that run other
+    """The leader -> `worker`: get the KV of these positions, which every stage has computed, from the workers of other
     layers. `worker` -> each of them: send it.
 
-    It goes into the same blocks. Numbers are those of parts of the channels between two workers. Refused with 409 where
-    it does not come, or computing it is faster: then nothing of it comes any more.
+    It goes into the same blocks. `number` is a part of the number of the channel between two workers. Refused with 409
+    where the KV does not come, or where computing it is faster: then nothing of it comes any more.
     """
 
     pipeline: Name

@@ -16,9 +16,9 @@ Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
 class AskMeeting(Message, frozen=True, kw_only=True):
-    """A rank -> the one that leads: where does this instance meet? Refused where it is not (any more) led there.
+    """A rank -> the leading one: where does this instance meet? Refused where the worker asked does not lead it.
 
-    `address`: where `rank` is reached by those that give it KV, or take some. `blocks`: those that are laid out there.
+    `address`: where `rank` is reached by workers that give it KV or take some. `blocks`: those that it has laid out.
     """
 
     instance: Name
@@ -35,10 +35,9 @@ class Meeting(Message, frozen=True, kw_only=True):
 
 
 class RankStep(Message, frozen=True, kw_only=True):
-    """Rank 0 -> the others: run this batch, or one `layer` of it, or its blocks `first` to before `stop`. Steps count
-    from 1, with no gap.
+    """Rank 0 -> the others: run this batch, or one `layer` of it, or its blocks `first` to `stop` - 1.
 
-    Activations are not in it: the ranks get them from rank 0 as they run it.
+    Steps count from 1, without gaps. Activations are not in it: the ranks get them from rank 0 as they run it.
     """
 
     instance: Name
@@ -50,8 +49,11 @@ class RankStep(Message, frozen=True, kw_only=True):
 
 
 class RankGive(Message, frozen=True, kw_only=True):
-    """Rank 0 of a target -> the others, one of its steps: a request is a source's from now on. Send `to` its rank that
-    has your shard the KV of the first `layers` layers in `blocks` blocks, over the channel of this ticket."""
+    """Rank 0 of a target -> the others, as one of its steps: a request belongs to a source from now on.
+
+    Send the KV of its first `layers` layers, in `blocks` blocks, over the channel of this ticket. The node `to` is the
+    source's rank with the same shard.
+    """
 
     instance: Name
     step: Positive
@@ -66,7 +68,7 @@ class RankGive(Message, frozen=True, kw_only=True):
 class RankTake(Message, frozen=True, kw_only=True):
     """Rank 0 of a source -> the others: receive KV of a request. Answered once it is here, refused where it is lost.
 
-    It was wanted after the step `after`, and is laid down with a step that imports it.
+    The KV was asked for after the step `after`; a later step imports it.
     """
 
     instance: Name
@@ -79,7 +81,7 @@ class RankTake(Message, frozen=True, kw_only=True):
 
 
 class RankKeep(Message, frozen=True, kw_only=True):
-    """Rank 0 of a source -> the others, one of its steps: of what was to be received before only the KV of these
+    """Rank 0 of a source -> the others, as one of its steps: of all KV that was to be received, only that of these
     requests is still wanted."""
 
     instance: Name

@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
 
@@ -136,3 +137,16 @@ class RequestsEnded(Message, frozen=True, kw_only=True):
 
     worker: Name
     request_ids: list[Name]
+
+
+def leaving(request: Submit, wall: float) -> Submit:
+    """The request as it is sent at `wall`: with the seconds that are left by this machine's clock."""
+    return replace(request, timeout_s=max(0.0, request.deadline - wall))
+
+
+def arrived(request: Submit, wall: float) -> Submit:
+    """The request as it is received at `wall`: its deadline is the sender's, or when the seconds left end, if
+    earlier."""
+    if request.timeout_s is None:
+        return request
+    return replace(request, deadline=min(request.deadline, wall + request.timeout_s))

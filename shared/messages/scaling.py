@@ -48,7 +48,8 @@ class ScaleAccepted(Message, frozen=True, kw_only=True):
 
 
 class Phase(Message, frozen=True, kw_only=True):
-    """One moment of a scale: name, who, when (seconds since the epoch), and why where that is not plain."""
+    """A moment of a scale: its name, its node, when it was (seconds since the epoch), and why where that is not
+    plain."""
 
     name: str
     at: Amount
@@ -101,7 +102,7 @@ class AskScales(Message, frozen=True, kw_only=True):
 
 
 class ScaleRecords(Message, frozen=True, kw_only=True):
-    """Newest last."""
+    """The planner's answer: records of scales, the newest last."""
 
     records: list[ScaleRecord] = []
 
@@ -114,6 +115,6 @@ class AskDecisions(Message, frozen=True, kw_only=True):
 
 
 class Decisions(Message, frozen=True, kw_only=True):
-    """Newest last."""
+    """The monitor's answer: its decisions, the newest last."""
 
     decisions: list[Decision] = []

@@ -1,4 +1,4 @@
-"""Carrying a plan out: who sends which blocks to whom, and what the nodes say of it."""
+"""Carrying out a plan: which node sends which blocks to which other, and what they report."""
 
 from typing import Annotated, Literal
 
@@ -17,7 +17,7 @@ Secret = Annotated[bytes, Meta(max_length=64)]
 
 
 class Node(Message, frozen=True, kw_only=True):
-    """One end of a transfer."""
+    """One end of a transfer: a worker or a host, where it is, and how its link is reached."""
 
     id: Name
     place: Place
@@ -25,11 +25,11 @@ class Node(Message, frozen=True, kw_only=True):
 
 
 class Flow(Message, frozen=True, kw_only=True):
-    """One edge of a plan: `sender` gives `receiver` these blocks, in this order, each chunk as soon as it has it.
+    """An edge of a plan: `sender` gives `receiver` these blocks, in this order, each chunk as soon as it has it.
 
-    Without `blocks` it is every block. Of each block it is every `lanes`-th chunk, from the `lane`-th on. A sender
-    with `steps`, one a block, sends in their order over all of its flows. `ticket` names the flow in tags. `from_disk`:
-    the sender is a host that does not hold the version, and reads it.
+    Without `blocks` it gives every block. Of each block it gives every `lanes`-th chunk, from the `lane`-th on. A
+    sender with `steps`, one for each block, sends in their order over all of its flows. `ticket` names the flow in
+    tags. `from_disk`: the sender is a host that does not hold the version, and reads it.
     """
 
     sender: Name
@@ -61,14 +61,16 @@ class PlannedPipeline(Message, frozen=True, kw_only=True):
 
 
 class Plan(Message, frozen=True, kw_only=True):
-    """Who sends the parameters of `version` to whom. `reasons` says why these sources and targets.
+    """Which nodes send the parameters of `version` to which others. `reasons` says why these sources and targets.
 
     `predicted`: how many seconds after the first SEND each target should be whole; empty where rates are not known.
-    `predicted_blocks`: the same of each block in their order, None for those that a target has; empty for large plans,
-    too. When a plan is made anew, both are, for what had not arrived. `block_seconds`: what they say that a block of a
-    schedule costs besides its bytes. Workers in `live_targets`, of several ranks those that lead, run requests from
-    their first layer on, in the mode `live`; in the mode pipeline together, as `pipelines` says.
-    Together a target's flows bring it every byte of every block once.
+    `predicted_blocks`: the same for each block in their order, None for blocks that a target has; empty for large
+    plans, too. When a plan is made anew, both are predicted anew for what had not arrived. `block_seconds`: what a
+    block of a schedule is predicted to cost besides its bytes.
+
+    Workers in `live_targets` run requests from their first layer on, in the mode `live`; of an instance with several
+    ranks it is the leading one. In the mode pipeline they do so together, as `pipelines` says. A target's flows
+    together bring it every byte of every block once.
     """
 
     id: Name
@@ -86,12 +88,12 @@ class Plan(Message, frozen=True, kw_only=True):
     pipelines: list[PlannedPipeline] = []
 
     def is_live(self, instance: PlannedInstance) -> bool:
-        """Whether it takes requests before it is whole."""
+        """Whether an instance takes requests before it has the whole model."""
         return instance.ranks[0] in self.live_targets
 
     @property
     def paths(self) -> list[list[str]]:
-        """The tree of who receives first from whom, as paths from its roots to its leaves."""
+        """The tree of flows, of several into one node the first, as paths from its roots to its leaves."""
         upstream: dict[str, str] = {}
         for flow in sorted(self.flows, key=lambda flow: flow.steps[:1]):
             upstream.setdefault(flow.receiver, flow.sender)
@@ -103,7 +105,7 @@ class Plan(Message, frozen=True, kw_only=True):
 
 
 class Inflow(Message, frozen=True, kw_only=True):
-    """A flow as its receiver is told of it."""
+    """A flow as its receiver is told of it: who sends, and which chunks come along it."""
 
     ticket: Ticket
     upstream: Node
@@ -113,9 +115,9 @@ class Inflow(Message, frozen=True, kw_only=True):
 
 
 class Outflow(Message, frozen=True, kw_only=True):
-    """A flow as its sender is told of it: its receiver says which chunks it lacks, in the order in which it wants them.
+    """A flow as its sender is told of it. The receiver says which chunks it lacks, in the order in which it wants them.
 
-    With `steps`, the turn of each of `blocks`, one step follows the other over all flows of the same SEND.
+    `steps` has the step of each of `blocks`; one step follows the other over all flows of the same SEND.
     """
 
     ticket: Ticket
@@ -134,10 +136,10 @@ class FromDisk(Message, frozen=True, kw_only=True):
 class Load(Message, frozen=True, kw_only=True):
     """Planner -> worker: receive these parameters.
 
-    `max_model_len` sizes the KV cache. Told again for the same plan, a worker that still loads keeps what arrived and
-    the flows that are named again; its others end, new ones begin. With `live` it takes requests once its embedding is
-    here, and the mode says what it computes of them before it is whole. `ranks`: the workers of an instance of several,
-    the one that leads first; `manifest` is what this one has of the model.
+    `max_model_len` sizes the KV cache. When it is told again for the same plan, a worker that still loads keeps what
+    arrived and the flows that are named again; its others end, and new ones begin. With `live` it takes requests once
+    its embedding is here, and the mode says what it computes of them before it is whole. `ranks`: the workers of an
+    instance of several, the leading one first; `manifest` is what this worker has of the model.
     """
 
     plan_id: Name
@@ -156,10 +158,10 @@ class Load(Message, frozen=True, kw_only=True):
 
 
 class Send(Message, frozen=True, kw_only=True):
-    """Planner -> worker or host: send of a version what you hold or are receiving, beside what you send already.
+    """Planner -> worker or host: send what you hold or are receiving of a version, beside what you send already.
 
-    Each chunk goes out as soon as it is here. A flow that is named again goes on as it does. A host that does not hold
-    the version reads it `from_disk`, where that is said. Blocks are those of `shard`.
+    Each chunk goes out as soon as it is here. A flow that is named again goes on as it is. A host that does not hold
+    the version reads it where `from_disk` is given. Blocks are those of `shard`.
     """
 
     plan_id: Name
@@ -215,7 +217,7 @@ class Transfer(Message, frozen=True, kw_only=True):
 
     @property
     def how(self) -> str:
-        """By which way how much came, in words."""
+        """How much came and which way, in words: `1.5 MB received, 2.0 MB shared`."""
         ways = (("received", self.received_bytes), ("shared", self.shared_bytes))
         return ", ".join(f"{size_bytes / 1e6:.1f} MB {way}" for way, size_bytes in ways if size_bytes) or "nothing"
 
@@ -234,8 +236,8 @@ class BlockReady(Message, frozen=True, kw_only=True):
 
 
 class InstanceServing(Message, frozen=True, kw_only=True):
-    """Event: `what` an instance did first. While it is live that is to run its first layer. `unasked_seconds`: of its
-    first token, for how long it took requests before there was one."""
+    """Event: `what` an instance did for the first time. `unasked_seconds`, with its first token: how long it took
+    requests before one came."""
 
     instance: Name
     model: Name

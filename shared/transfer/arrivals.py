@@ -1,48 +1,63 @@
-"""What of a model is here, however many flows it took to come."""
+"""Which chunks of a model are here, over however many flows they came, and the checksum of blocks."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 
-from livescale.shared.transfer.changes import Changes
+import xxhash
+
+from livescale.shared.links.contract import View
 from livescale.shared.transfer.chunks import Chunk, ChunkMap
-from livescale.shared.transfer.part import Part
-from livescale.shared.transfer.ready import BlocksLost
+from livescale.shared.transfer.flow_end import ModelCopy
+from livescale.shared.transfer.waiting import BlocksLost, Changes
 
 
-class Arrivals:
-    """The chunks that are here, who brought them, and those who wait for one. Outlives a flow that broke off."""
+def checksum(view: View) -> int:
+    """The XXH3 hash of all bytes of `view`, with 64 bits. Call it in a thread: it takes milliseconds."""
+    if isinstance(view, memoryview):
+        return xxhash.xxh3_64_intdigest(view)
+    digest = xxhash.xxh3_64()
+    for piece in view.pieces():
+        digest.update(piece)
+    return digest.intdigest()
 
-    def __init__(self, part: Part) -> None:
-        self._map = ChunkMap(part.chunks, len(part.memory))
+
+class ChunkArrivals:
+    """The chunks of a model that are here, which flows brought them, and the tasks that wait for one.
+
+    A flow that breaks off leaves what it brought.
+    """
+
+    def __init__(self, copy: ModelCopy) -> None:
+        self._map = ChunkMap(copy.chunks, len(copy.memory))
         self._whole: deque[int] = deque()  # and not verified
         self._brought: defaultdict[int, set[int]] = defaultdict(set)  # tickets, by block
         self._claimed: dict[int, int] = {}  # chunk -> ticket of the flow that was asked for it
         self._changed = Changes()
         self._lost: str | None = None
         self._checking = False
-        self._chunks = part.chunks
+        self._chunks = copy.chunks
         self.received_bytes = 0
         self.shared_bytes = 0
         self.verified: set[int] = set()
         self.damaged: Counter[int] = Counter()  # how often a block came with a wrong checksum
 
     def claim(self, chunks: Iterable[Chunk], ticket: int) -> tuple[Chunk, ...]:
-        """Those of `chunks` that are neither here nor asked for elsewhere: the flow `ticket` is going to bring them."""
+        """Have the flow `ticket` bring those of `chunks` that are neither here nor asked for along another flow."""
         free = tuple(chunk for chunk in chunks if not self._map.has(chunk) and chunk.number not in self._claimed)
         self._claimed.update((chunk.number, ticket) for chunk in free)
         return free
 
     def unclaim(self, ticket: int) -> None:
-        """The flow has ended: what it did not bring may be asked for elsewhere."""
+        """Forget the claims of a flow that has ended: another flow may bring what it did not."""
         self._claimed = {number: by for number, by in self._claimed.items() if by != ticket}
 
     def begun_blocks(self) -> set[int]:
-        """Those of which something has come, is asked for, or came damaged."""
+        """The blocks of which a chunk has come, is asked for, or came damaged."""
         begun = (chunk for chunk in self._chunks if self._map.has(chunk) or chunk.number in self._claimed)
         return {chunk.block for chunk in begun} | self.damaged.keys()
 
     def add(self, chunk: Chunk, ticket: int, shared: bool = False) -> None:
-        """It came over the link, or is here as our memory is `shared`."""
+        """Note that a chunk is here: it came over the link, or its memory is `shared` with the sender."""
         self._map.add(chunk)
         self.received_bytes += 0 if shared else chunk.size
         self.shared_bytes += chunk.size if shared else 0
@@ -52,7 +67,10 @@ class Arrivals:
         self._changed.tell()
 
     def forget(self, block: int) -> set[int]:
-        """It came damaged, and has to come again. The tickets of the flows that brought it."""
+        """Forget a block that came damaged, so that it comes again.
+
+        Returns the tickets of the flows that brought it.
+        """
         self._map.forget(block)
         self.damaged[block] += 1
         self._checking = False
@@ -65,7 +83,7 @@ class Arrivals:
         self._changed.tell()
 
     def lose(self, reason: str) -> None:
-        """Nothing will come any more."""
+        """Tell all that wait that nothing will come any more, and why."""
         self._lost = reason
         self._changed.tell()
 
@@ -75,7 +93,7 @@ class Arrivals:
 
     @property
     def settled(self) -> bool:
-        """Whether no block is whole and not yet known to be right or damaged."""
+        """Whether every block that is whole has been checked."""
         return not self._whole and not self._checking
 
     async def settle(self) -> None:
@@ -83,14 +101,14 @@ class Arrivals:
             await self._changed.wait()
 
     async def here(self, chunk: Chunk) -> None:
-        """Raises BlocksLost."""
+        """Return once the chunk is here. Raises BlocksLost where it will not come."""
         while not self._map.has(chunk):
             if self._lost is not None:
                 raise BlocksLost(f"block {chunk.block}: {self._lost}")
             await self._changed.wait()
 
     async def whole(self) -> int:
-        """The next block to be checked: `verify` it, or `forget` it."""
+        """Wait for the next block that is whole and unchecked. The caller is to `verify` or to `forget` it."""
         while not self._whole:
             await self._changed.wait()
         self._checking = True

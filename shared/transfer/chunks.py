@@ -1,4 +1,4 @@
-"""Chunks: the unit of moving. Pure: sizes, tags, deadlines, and which chunks are here."""
+"""Chunks, the unit in which blocks are moved: their sizes, their tags, and which of them are here. Pure."""
 
 from collections.abc import Sequence
 
@@ -44,7 +44,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):  # there are thousands, made
 
 
 def cut(sizes: Sequence[int], chunk_bytes: int) -> tuple[Chunk, ...]:
-    """The chunks of blocks of these sizes, in order of sending. Raises ValueError."""
+    """Cut blocks of these sizes into chunks, in the order of sending. Raises ValueError."""
     if chunk_bytes <= 0:
         raise ValueError(f"chunk_bytes must be positive, not {chunk_bytes}")
     spans = ((block, offset) for block, size in enumerate(sizes) for offset in range(0, size, chunk_bytes))
@@ -55,9 +55,9 @@ def cut(sizes: Sequence[int], chunk_bytes: int) -> tuple[Chunk, ...]:
 
 
 def select(chunks: Sequence[Chunk], blocks: Sequence[int], lane: int, lanes: int) -> tuple[Chunk, ...]:
-    """A flow's share: of `blocks` in this order (none: of all) every `lanes`-th chunk from the `lane`-th on.
+    """The chunks that a flow brings: of `blocks`, in their order, every `lanes`-th chunk from the `lane`-th on.
 
-    Raises ValueError for a block or lane that is not there.
+    Without `blocks` it is all of them. Raises ValueError for a block or lane that is not there.
     """
     if not lane < lanes:
         raise ValueError(f"lane is {lane}, there are {lanes} lanes")
@@ -72,7 +72,7 @@ def select(chunks: Sequence[Chunk], blocks: Sequence[int], lane: int, lanes: int
 
 
 class ChunkMap:
-    """Which chunks of a model are here: a flag each, and a count per block."""
+    """Which chunks of a model are here: a flag for each chunk, and a count for each block."""
 
     def __init__(self, chunks: Sequence[Chunk], blocks: int) -> None:
         self._chunks = chunks
@@ -82,14 +82,14 @@ class ChunkMap:
             self._missing[chunk.block] += 1
 
     def add(self, chunk: Chunk) -> None:
-        """Raises ValueError for a chunk that is here already."""
+        """Note that a chunk is here. Raises ValueError where it was here already."""
         if self._here[chunk.number]:
             raise ValueError(f"chunk {chunk.index} of block {chunk.block} came twice")
         self._here[chunk.number] = 1
         self._missing[chunk.block] -= 1
 
     def forget(self, block: int) -> None:
-        """None of the block's chunks is here any more."""
+        """Note that none of the block's chunks is here any more."""
         for chunk in self._chunks:
             if chunk.block == block:
                 self._missing[block] += self._here[chunk.number]

@@ -9,18 +9,14 @@ from livescale.shared.bus.contract import Context, Endpoint, Refusal
 from livescale.shared.messages.membership import (
     AskIncidents,
     AskMetrics,
-    AskModels,
-    AskSnapshot,
     Incident,
     IncidentList,
     Member,
     MetricsText,
-    ModelEntry,
-    ModelList,
-    Snapshot,
     WorkerReport,
 )
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Snapshot
 from livescale.shared.messages.scaling import (
     AskDecisions,
     AskScales,

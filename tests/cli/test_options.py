@@ -11,7 +11,7 @@ from msgspec import Meta
 from msgspec.structs import fields
 
 from livescale.services.cli.options import settings_options
-from livescale.shared.settings import Settings
+from livescale.shared.runtime.settings import Settings
 
 Run = Callable[..., Result]
 

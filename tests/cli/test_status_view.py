@@ -3,18 +3,10 @@
 from msgspec.structs import replace
 
 from livescale.services.cli.status_view import live_rows, make_status
-from livescale.shared.latency import MADE_UP
-from livescale.shared.messages.membership import (
-    Holding,
-    Member,
-    ModelEntry,
-    QueueLoad,
-    ServiceName,
-    Snapshot,
-    WorkerReport,
-    WorkerState,
-)
+from livescale.shared.messages.membership import Holding, Member, QueueLoad, ServiceName, WorkerReport, WorkerState
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import ModelEntry, Snapshot
+from livescale.shared.model.latency import MADE_UP
 
 
 def worker(id: str, state: WorkerState = "spare", instance: str | None = None, rank: int = 0) -> WorkerReport:

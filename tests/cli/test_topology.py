@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from livescale.services.cli.main import cli
 from livescale.services.cli.topology import EPILOG, gpu_rows, host_rows, leaf_rows, name_all, summary
-from livescale.shared.topology import Topology
-from livescale.shared.topology_file import find_topology, read_topology
+from livescale.shared.topology.file import find_topology, read_topology
+from livescale.shared.topology.topology import Topology
 
 HOST = "memory: 64 GiB, nic: 100 Gbps, disk: 1 GB/s"
 GPU = "memory: 1 GiB, host-link: 8 GB/s"

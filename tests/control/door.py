@@ -12,10 +12,10 @@ from livescale.services.gateway.peers import Peers
 from livescale.services.gateway.sequence import Fresh
 from livescale.services.gateway.streams import Streams
 from livescale.shared.bus.contract import Context
-from livescale.shared.bus.local import LocalBus
-from livescale.shared.membership import Membership
 from livescale.shared.messages.requests import Submit
-from livescale.shared.telemetry import Telemetry
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.simulation.local_bus import LocalBus
 from tests.control.fakes import CLOCK
 
 PATIENCE_SECONDS = 600.0

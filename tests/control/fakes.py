@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from livescale.services.worker.history import History
 from livescale.services.worker.lifecycle import Lifecycle
 from livescale.shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
-from livescale.shared.membership import Membership
 from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
 from livescale.shared.messages.live import Help, RequestsMoved
 from livescale.shared.messages.membership import EngineLoad, Holding, HostReport, PeerTraffic, WorkerReport, WorkerState
@@ -38,6 +37,9 @@ from livescale.shared.messages.transfers import (
     Serve,
     Transfer,
 )
+from livescale.shared.process.membership import Membership
+from livescale.shared.runtime.clock import LoopClock
+from livescale.shared.simulation.virtual_time import Process, this_process
 from livescale.shared.subjects import (
     ABORT,
     ADMIT,
@@ -63,8 +65,6 @@ from livescale.shared.subjects import (
     TOKENS,
     TRANSFER,
 )
-from livescale.shared.virtual_time import Process, this_process
-from livescale.shared.world import LoopClock
 from tests.control.fake_stages import FakeStages
 
 CLOCK = LoopClock(epoch=1_000_000.0)

@@ -14,19 +14,19 @@ from livescale.services.registry.settings import RegistrySettings
 from livescale.services.router.actor import Router
 from livescale.services.router.settings import RouterSettings
 from livescale.shared.bus.contract import BusError, ServiceInfo
-from livescale.shared.bus.local import LocalBroker, LocalBus
-from livescale.shared.bus.local_routes import Listener
-from livescale.shared.membership import Membership
-from livescale.shared.messages.membership import AskSnapshot, ModelEntry, Named, Register, Snapshot
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Named, Register, Snapshot
 from livescale.shared.messages.requests import Cancel, RequestLost, Submit, TokenFrame
 from livescale.shared.messages.scaling import AskDecisions, AskScales, Decision, Scale, ScaleAccepted, ScaleRecord
-from livescale.shared.process import Actor, World
-from livescale.shared.settings import LiveName, PolicyName
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import Actor, World
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.runtime.clock import CountedIds
+from livescale.shared.runtime.settings import LiveName, PolicyName
+from livescale.shared.simulation.broker_state import Listener
+from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
+from livescale.shared.simulation.virtual_time import Process
 from livescale.shared.subjects import CANCEL, DECISIONS, REGISTER, REMOVE, SCALE, SCALES, SNAPSHOT, SUBMIT, TOKENS
-from livescale.shared.telemetry import Telemetry
-from livescale.shared.virtual_time import Process
-from livescale.shared.world import CountedIds
 from tests.control.fakes import CLOCK, RATE, FakeHost, FakeWorker, Faults, Node
 
 LOGGED = ("evt.>", "hb.>", "tok.>", "req.>", "worker.*.running")

@@ -20,17 +20,17 @@ from livescale.services.router.settings import RouterSettings
 from livescale.shared.bus.addressing import fill_wildcards
 from livescale.shared.bus.codec import decode
 from livescale.shared.bus.contract import BusError, ServiceInfo
-from livescale.shared.bus.local import LocalBroker, LocalBus
-from livescale.shared.bus.local_routes import Listener
-from livescale.shared.invariants import InvariantBroken
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.scaling import Scale, ScaleRecord
-from livescale.shared.process import Actor, World
-from livescale.shared.settings import LiveName
+from livescale.shared.policy.invariants import InvariantBroken
+from livescale.shared.process.run import Actor, World
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.runtime.clock import CountedIds
+from livescale.shared.runtime.settings import LiveName
+from livescale.shared.simulation.broker_state import Listener
+from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
+from livescale.shared.simulation.virtual_time import Process
 from livescale.shared.subjects import LEASE, PLAN, SCALE
-from livescale.shared.telemetry import Telemetry
-from livescale.shared.virtual_time import Process
-from livescale.shared.world import CountedIds
 from tests.control.door import Ask, Door
 from tests.control.fakes import CLOCK, RATE, FakeHost, FakeWorker, Faults, Node
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from livescale.shared import virtual_time
-from livescale.shared.settings import LiveName
+from livescale.shared.runtime.settings import LiveName
+from livescale.shared.simulation import virtual_time
 from tests.control.plane import Plane, control_plane, spec
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from livescale.shared import virtual_time
+from livescale.shared.simulation import virtual_time
 from tests.control.plane import control_plane
 
 

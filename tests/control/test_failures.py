@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from livescale.shared import virtual_time
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.membership import ModelEntry, WorkerReport
+from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.registry import ModelEntry
+from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import HEARTBEAT
 from tests.control.fakes import FakeHost, FakeWorker
 from tests.control.plane import Plane, control_plane, spec

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from livescale.services.router.capacity import REPLACEMENT_SECONDS
-from livescale.shared import virtual_time
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.requests import Submit
+from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import SUBMIT
 from tests.control.fakes import CLOCK, SLOTS, Faults
 from tests.control.plane import control_plane, spec

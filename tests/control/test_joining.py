@@ -1,7 +1,7 @@
 """Transfers under way: who joins them, and who takes over when a sender gives what is damaged."""
 
-from livescale.shared import virtual_time
 from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.simulation import virtual_time
 from tests.control.fakes import BLOCKS, Faults
 from tests.control.plane import Plane, control_plane, spec
 from tests.control.test_broken_scales import replanned, until_ended, until_half_way, worker

@@ -1,6 +1,6 @@
 """Models whose version an earlier read left: they are loaded from a host that still reads them."""
 
-from livescale.shared import virtual_time
+from livescale.shared.simulation import virtual_time
 from tests.control.fakes import BLOCKS, FakeHost, FakeWorker
 from tests.control.plane import Plane, control_plane, spec
 

@@ -4,9 +4,9 @@ import asyncio
 
 from msgspec.structs import replace
 
-from livescale.shared import virtual_time
 from livescale.shared.messages.membership import PeerTraffic, Role
 from livescale.shared.messages.transfers import Plan
+from livescale.shared.simulation import virtual_time
 from tests.control.fakes import RATE
 from tests.control.plane import Plane, control_plane
 from tests.control.test_broken_scales import worker

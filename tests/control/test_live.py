@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from livescale.shared import virtual_time
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.simulation import virtual_time
 from tests.control.fakes import SLOTS, FakeWorker, Faults
 from tests.control.plane import Plane, control_plane, spec
 

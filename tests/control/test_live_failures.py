@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from livescale.services.router.actor import Router
-from livescale.shared import virtual_time
-from livescale.shared.messages.membership import Register
+from livescale.shared.messages.registry import Register
+from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import REGISTER
 from tests.control.fakes import SLOTS, FakeWorker
 from tests.control.plane import spec

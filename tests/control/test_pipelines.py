@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from livescale.shared import virtual_time
 from livescale.shared.messages.scaling import PipelineRecord, ScaleRecord
+from livescale.shared.simulation import virtual_time
 from tests.control.fakes import BLOCK_BYTES, SLOTS, FakeWorker
 from tests.control.plane import Plane, control_plane, spec
 from tests.control.test_live import fake, last_scale, names

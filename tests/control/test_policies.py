@@ -3,8 +3,8 @@
 import pytest
 
 from livescale.services.planner.plans.plan import Policy
-from livescale.shared import virtual_time
 from livescale.shared.messages.transfers import Flow, Plan
+from livescale.shared.simulation import virtual_time
 from tests.control.fakes import BLOCK_BYTES, BLOCKS, RATE, FakeWorker
 from tests.control.plane import control_plane, spec
 from tests.control.test_scaling import last_out

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from livescale.shared import virtual_time
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.membership import ModelEntry
+from livescale.shared.messages.registry import ModelEntry
+from livescale.shared.simulation import virtual_time
 from tests.control.fakes import BLOCK_BYTES, BLOCKS, FakeHost
 from tests.control.plane import Plane, control_plane, spec
 

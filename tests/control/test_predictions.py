@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from livescale.services.cli.why import tell_times
-from livescale.shared import virtual_time
 from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.simulation import virtual_time
 from tests.control.plane import control_plane, spec
 from tests.control.test_broken_scales import until_ended, until_half_way
 

@@ -15,10 +15,10 @@ from hypothesis import example, given, note
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from livescale.shared import virtual_time
 from livescale.shared.bus.contract import BusError
-from livescale.shared.messages.membership import AskSnapshot, Register
-from livescale.shared.settings import LiveName
+from livescale.shared.messages.registry import AskSnapshot, Register
+from livescale.shared.runtime.settings import LiveName
+from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import REGISTER, SNAPSHOT
 from tests.control.door import Ask
 from tests.control.fakes import FakeWorker

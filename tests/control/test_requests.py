@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from livescale.shared import virtual_time
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import RouterReport
+from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import HEARTBEAT
 from tests.control.fakes import SLOTS, FakeWorker
 from tests.control.plane import Plane, control_plane, spec

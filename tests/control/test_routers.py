@@ -6,13 +6,13 @@ import pytest
 
 from livescale.services.router.actor import Router
 from livescale.services.router.settings import RouterSettings
-from livescale.shared import virtual_time
 from livescale.shared.bus.contract import BusError, ServiceInfo
 from livescale.shared.messages.membership import RouterReport, Stale
 from livescale.shared.messages.requests import Submit
-from livescale.shared.process import World
+from livescale.shared.process.run import World
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import HEARTBEAT, STALE, SUBMIT
-from livescale.shared.telemetry import Telemetry
 from tests.control.fakes import CLOCK, SLOTS, FakeWorker
 from tests.control.plane import Plane, control_plane
 

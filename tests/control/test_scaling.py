@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from livescale.shared import virtual_time
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import AskIncidents, ProcessEnded
 from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import INCIDENTS, PROCESS
 from tests.control.fakes import CLOCK, Faults
 from tests.control.plane import Plane, control_plane, spec

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from livescale.shared import virtual_time
-from livescale.shared.messages.membership import Register
-from livescale.shared.settings import LiveName
+from livescale.shared.messages.registry import Register
+from livescale.shared.runtime.settings import LiveName
+from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import REGISTER
 from tests.control.fakes import FakeWorker
 from tests.control.plane import spec

@@ -5,10 +5,10 @@ from contextlib import suppress
 
 import pytest
 
-from livescale.shared import virtual_time
 from livescale.shared.bus.contract import BusError, Refusal
-from livescale.shared.messages.membership import Register
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import Register
+from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import REGISTER
 from tests.control.plane import Plane, control_plane, spec
 from tests.control.test_pool import copies, entry_of, host, kept

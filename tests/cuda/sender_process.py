@@ -5,11 +5,11 @@ import sys
 
 import torch
 
-from livescale.shared.arena import Arena
-from livescale.shared.device_arena import DeviceArena
 from livescale.shared.links.contract import Buffer, View
 from livescale.shared.links.open import open_link
-from livescale.shared.settings import LinkSettings
+from livescale.shared.memory.arena import Arena
+from livescale.shared.memory.device_arena import DeviceArena
+from livescale.shared.runtime.settings import LinkSettings
 
 SIZE = 40_000_003
 TAGS = 2

@@ -7,8 +7,8 @@ from livescale.services.worker.engine.attention import use_math_kernels
 from livescale.services.worker.engine.engine import Engine
 from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
 from livescale.services.worker.engine.runner import EngineRunner
-from livescale.shared.arena import Arena, placed_bytes
-from livescale.shared.device_arena import DeviceArena
+from livescale.shared.memory.arena import Arena, placed_bytes
+from livescale.shared.memory.device_arena import DeviceArena
 from tests.worker.engine.models import (
     BLOCK_TOKENS,
     CONFIGS,

@@ -10,13 +10,12 @@ import msgspec
 from hypothesis import strategies as st
 
 from livescale.shared.bus.addressing import fill, hole_names
-from livescale.shared.bus.codec import CONTENT_TYPE, content_type, encode
+from livescale.shared.bus.calls import Reply
+from livescale.shared.bus.codec import CONTENT_TYPE, ERROR_CODE, Headers, content_type, encode
 from livescale.shared.bus.contract import Call, Topic
-from livescale.shared.bus.headers import ERROR_CODE, Headers
-from livescale.shared.bus.local import LocalBroker
-from livescale.shared.bus.serving import Reply
 from livescale.shared.messages.message import Message
-from tests.bus.test_wire import messages
+from livescale.shared.simulation.local_bus import LocalBroker
+from tests.shared.messages.test_message import messages
 
 ANSWER_SECONDS = 20.0
 LARGE = {"a mebibyte": "x" * 1_000_000, "a long list": [0] * 100_000}

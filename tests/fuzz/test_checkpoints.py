@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.shared.block_layout import ITEM_BYTES
-from livescale.shared.model_config import CheckpointError
+from livescale.shared.model.block_layout import ITEM_BYTES
+from livescale.shared.model.checkpoint import CheckpointError
 from tests.fuzz.effort import examples
 from tests.made import copy, tiny
 

@@ -7,9 +7,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.shared import subjects, virtual_time
+from livescale.shared import subjects
 from livescale.shared.bus.contract import Call, Topic
-from livescale.shared.messages.membership import Snapshot
+from livescale.shared.messages.registry import Snapshot
+from livescale.shared.simulation import virtual_time
 from tests.control.plane import Plane, control_plane
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import KNOWN, Shot, codes, fire, shots

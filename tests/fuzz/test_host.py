@@ -14,14 +14,14 @@ from livescale.shared.messages.copies import CheckModel, FetchModel, ReadModel, 
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Abort, Send
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.subjects import ABORT, CHECK_MODEL, FETCH_MODEL, READ_MODEL, RELEASE_MODEL, SEND
-from tests.bus.test_wire import messages
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, shot, shots, volley
 from tests.host.local import HOST, LocalHost, local_host
 from tests.host.test_sending import receive
 from tests.made import tiny
+from tests.shared.messages.test_message import messages
 
 TARGETS: list[Topic[Any] | Call[Any, Any]] = [
     *(ABORT, CHECK_MODEL, FETCH_MODEL, READ_MODEL, RELEASE_MODEL, SEND),

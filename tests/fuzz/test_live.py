@@ -13,10 +13,10 @@ from livescale.shared.messages.live import Help, Pull, Pulled, Took
 from livescale.shared.messages.message import Ack, Message
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import HELP, PULL, TOOK
-from tests.bus.test_wire import messages
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, shot, shots, volley
 from tests.fuzz.test_worker import TARGETS
+from tests.shared.messages.test_message import messages
 from tests.worker.live.pair import TARGET, Pair, pair
 from tests.worker.serving import random_prompt, submit
 

@@ -12,12 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from livescale.shared.bus.codec import CONTENT_TYPE
+from livescale.shared.bus.codec import (
+    CONTENT_TYPE,
+    DEADLINE,
+    EPOCH,
+    ERROR,
+    ERROR_CODE,
+    REQUEST_ID,
+    RETRY,
+    TIMEOUT,
+    TRACEPARENT,
+)
 from livescale.shared.bus.contract import Call, Context, Endpoint, ServiceInfo
-from livescale.shared.bus.headers import DEADLINE, EPOCH, ERROR, ERROR_CODE, REQUEST_ID, RETRY, TIMEOUT, TRACEPARENT
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.messages.membership import Beat, Named, Register
+from livescale.shared.messages.membership import Beat
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import Named, Register
 from livescale.shared.subjects import HEARTBEAT
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import hostile

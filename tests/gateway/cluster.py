@@ -8,26 +8,19 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
-from livescale.shared.bus.local import LocalBroker
 from livescale.shared.messages.membership import (
     AskMetrics,
-    AskModels,
-    AskSnapshot,
     EngineLoad,
     Holding,
     Join,
     Joined,
     Member,
     MetricsText,
-    ModelEntry,
-    ModelList,
-    Named,
-    Register,
-    Snapshot,
     WorkerReport,
 )
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Named, Register, Snapshot
 from livescale.shared.messages.requests import (
     Cancel,
     FinishReason,
@@ -39,6 +32,7 @@ from livescale.shared.messages.requests import (
     Tokens,
 )
 from livescale.shared.messages.scaling import AskDecisions, Decision, Decisions, Scale, ScaleAccepted
+from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import (
     CANCEL,
     CANCEL_WORK,

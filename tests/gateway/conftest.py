@@ -16,10 +16,10 @@ from livescale.services.gateway.gateway import Gateway
 from livescale.services.gateway.keys import read_keys
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.shared.bus.contract import ServiceInfo
-from livescale.shared.bus.local import LocalBroker
-from livescale.shared.process import World
-from livescale.shared.telemetry import Telemetry
-from livescale.shared.world import RandomIds, SystemClock
+from livescale.shared.process.run import World
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.runtime.clock import RandomIds, SystemClock
+from livescale.shared.simulation.local_bus import LocalBroker
 from tests.gateway.cluster import Cluster, running_cluster
 from tests.made import tiny
 

@@ -10,7 +10,7 @@ from livescale.services.gateway.access import Guard
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.keys import Keyring
 from livescale.services.gateway.openapi import Document
-from livescale.shared.world import SystemClock
+from livescale.shared.runtime.clock import SystemClock
 from tests.gateway.conftest import Site, eventually, open_site
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 4}

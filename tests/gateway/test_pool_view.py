@@ -5,9 +5,10 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from livescale.services.gateway.pool_view import instances, status, warning, why_unavailable
-from livescale.shared.latency import MADE_UP
-from livescale.shared.messages.membership import Holding, Member, ModelEntry, Snapshot, WorkerReport, WorkerState
+from livescale.shared.messages.membership import Holding, Member, WorkerReport, WorkerState
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import ModelEntry, Snapshot
+from livescale.shared.model.latency import MADE_UP
 
 ENTRY = ModelEntry(spec=ModelSpec(name="m", path="/m"), state="ready")
 

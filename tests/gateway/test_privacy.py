@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from livescale.services.gateway import completing
-from livescale.shared import telemetry
+from livescale.shared.process import telemetry
 from tests.gateway.conftest import Site, eventually, open_site
 
 MARK = "xyzzy-plugh"

@@ -16,13 +16,13 @@ from livescale.services.gateway.output import Output
 from livescale.services.gateway.streams import Streams
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.bus.contract import Context as CallContext
-from livescale.shared.bus.local import LocalBroker
 from livescale.shared.messages.membership import LeaseChanged, RouterReport
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.requests import Replay, RequestLost, Submit, TokenFrame, Tokens
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.runtime.clock import LoopClock
+from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import HEARTBEAT, LEASE, REPLAY, TOKENS
-from livescale.shared.telemetry import Telemetry
-from livescale.shared.world import LoopClock
 from tests.gateway.cluster import WORKER, running_cluster
 from tests.gateway.conftest import Site, eventually, open_site
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from livescale.services.gateway.silence import Silence
-from livescale.shared.virtual_time import run
+from livescale.shared.simulation.virtual_time import run
 
 
 def test_every_so_many_seconds_of_waiting_in_vain_are_told() -> None:

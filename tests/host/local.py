@@ -11,18 +11,18 @@ from livescale.services.host.actor import HostService
 from livescale.services.host.disk import Disk, ThreadDisk
 from livescale.services.host.settings import HostSettings
 from livescale.services.host.stored import Stored
-from livescale.shared import virtual_time
 from livescale.shared.bus.contract import Bus, Context, Endpoint, ServiceInfo, Topic
-from livescale.shared.bus.local import LocalBroker
 from livescale.shared.links.contract import Link, Peer
 from livescale.shared.messages.copies import ModelChecked, ModelRead, ReadModel, ReleaseModel
 from livescale.shared.messages.membership import HostReport, Join, Joined
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.transfers import Transfer
-from livescale.shared.process import World
+from livescale.shared.process.run import World
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.runtime.clock import CountedIds, LoopClock
+from livescale.shared.simulation import virtual_time
+from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import HEARTBEAT, JOIN, MODEL_READ, READ_MODEL, RELEASE_MODEL, TRANSFER
-from livescale.shared.telemetry import Telemetry
-from livescale.shared.world import CountedIds, LoopClock
 
 CLOCK = LoopClock(epoch=0.0)
 HOST = "host-0"

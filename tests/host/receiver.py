@@ -10,8 +10,8 @@ from livescale.shared.links.contract import Link
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import FromDisk, Inflow, Node, Outflow, Send
 from livescale.shared.subjects import SEND
-from livescale.shared.transfer.incoming import Events, Incoming
-from livescale.shared.transfer.part import Part
+from livescale.shared.transfer.flow_end import ModelCopy
+from livescale.shared.transfer.receiver import BlockReceiver, Events
 from tests.host.local import HOST, LocalHost
 
 CHUNK_BYTES = 1 << 18
@@ -34,8 +34,8 @@ class Receiver:
         await self._tasks.__aenter__()
         upstream = Node(id=HOST, place="host", address=self._here.joins[0].address or b"")
         events = Events(first_byte=lambda: None, block=self._block, broken=lambda ticket, failure: self._lose())
-        part = Part("worker-0", CHUNK_BYTES, self.memory)
-        incoming = Incoming(self._link, part, self._manifest.blocks, self._executor, events, self._tasks)
+        part = ModelCopy("worker-0", CHUNK_BYTES, self.memory)
+        incoming = BlockReceiver(self._link, part, self._manifest.blocks, self._executor, events, self._tasks)
         incoming.follow([Inflow(ticket=7, upstream=upstream)], b"")
         self._running = self._tasks.create_task(incoming.run())
         child = Outflow(ticket=7, downstream=Node(id="worker-0", place="worker", address=self._link.address))

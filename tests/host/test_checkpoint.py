@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from livescale.services.host import checkpoint as module
 from livescale.services.host.checkpoint import Checkpoint, open_checkpoint
 from livescale.shared.messages.parameters import DType, Family, Layout, Manifest, Tensor
-from livescale.shared.model_config import CheckpointError
-from livescale.shared.panels import to_panels
+from livescale.shared.model.checkpoint import CheckpointError
+from livescale.shared.model.panels import to_panels
 from tests.host.spoil import rewrite_json
 from tests.made import FAMILIES, copy, tiny
 

@@ -16,8 +16,8 @@ from livescale.shared.links.open import open_link
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Send
-from livescale.shared.model_config import CheckpointError
-from livescale.shared.settings import LinkSettings
+from livescale.shared.model.checkpoint import CheckpointError
+from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.subjects import SEND
 from tests.host.local import HOST, LocalHost, SlowDisk, in_virtual_time, local_host
 from tests.host.receiver import Receiver

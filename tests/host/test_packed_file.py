@@ -22,7 +22,7 @@ from livescale.services.host.packed_file import (
     PackWriter,
 )
 from livescale.shared.messages.parameters import Block, Manifest
-from livescale.shared.model_config import CheckpointError
+from livescale.shared.model.checkpoint import CheckpointError
 from tests.host.test_cache import MANIFEST
 
 SIZES = (5_000, PAGE, 1)

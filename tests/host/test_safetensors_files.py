@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.shared.model_config import CheckpointError
+from livescale.shared.model.checkpoint import CheckpointError
 from tests.host.spoil import Header, rewrite_header, rewrite_json, weight_map
 from tests.made import copy
 

@@ -13,11 +13,11 @@ from livescale.shared.links.contract import Link
 from livescale.shared.links.open import open_link
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.subjects import ABORT, SEND
-from livescale.shared.transfer.checksum import checksum
-from livescale.shared.transfer.incoming import Events, Incoming
-from livescale.shared.transfer.part import Part
+from livescale.shared.transfer.arrivals import checksum
+from livescale.shared.transfer.flow_end import ModelCopy
+from livescale.shared.transfer.receiver import BlockReceiver, Events
 from tests.host.local import HOST, LocalHost, local_host
 from tests.made import tiny
 
@@ -59,12 +59,12 @@ async def receive_shard(here: LocalHost, manifest: Manifest, target: Link) -> li
     """The blocks of this manifest, verified."""
     memory = [memoryview(bytearray(block.size_bytes)) for block in manifest.blocks]
     upstream = Node(id=HOST, place="host", address=here.joins[0].address or b"")
-    part = Part("worker-0", CHUNK_BYTES, memory)
+    part = ModelCopy("worker-0", CHUNK_BYTES, memory)
     verified: list[int] = []
     events = Events(first_byte=lambda: None, block=verified.append, broken=lambda ticket, failure: None)
     with ThreadPoolExecutor(1) as executor:
         async with asyncio.TaskGroup() as tasks:
-            incoming = Incoming(target, part, manifest.blocks, executor, events, tasks)
+            incoming = BlockReceiver(target, part, manifest.blocks, executor, events, tasks)
             incoming.follow([Inflow(ticket=7, upstream=upstream)], b"")
             _, _ = await asyncio.gather(incoming.run(), send(here, manifest, target))
     assert verified == [0, 1, 2, 3, 4]

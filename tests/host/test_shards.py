@@ -8,8 +8,8 @@ import torch
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.parameters import block_tensors
 from livescale.shared.messages.parameters import DType
-from livescale.shared.model_config import CheckpointError
-from livescale.shared.sharding import find_cut
+from livescale.shared.model.checkpoint import CheckpointError
+from livescale.shared.model.sharding import find_shard_slice
 from tests.made import tiny
 
 Tensors = dict[str, torch.Tensor]
@@ -32,7 +32,7 @@ def test_the_ranks_parts_put_together_are_the_model(dtype: DType) -> None:
     config = open_checkpoint(tiny("qwen2"), dtype).config
     for name, tensor in whole.items():
         for shard, part in enumerate(parts):
-            cut = find_cut(name, config, shard, 2)
+            cut = find_shard_slice(name, config, shard, 2)
             expected = tensor if cut is None else tensor.narrow(cut.dimension, cut.start, cut.stop - cut.start)
             assert torch.equal(part[name], expected), (name, shard)
 

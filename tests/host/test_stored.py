@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from livescale.services.host.stored import Stored, open_stored
-from livescale.shared.arena import Arena
-from livescale.shared.model_config import CheckpointError
+from livescale.shared.memory.arena import Arena
+from livescale.shared.model.checkpoint import CheckpointError
 from tests.fuzz.effort import examples
 from tests.host.spoil import rewrite_json
 from tests.made import copy, tiny

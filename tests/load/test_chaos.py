@@ -14,7 +14,7 @@ from livescale.load.chaos.system import choose_targets, stack_settings
 from livescale.load.client import open_session, send_open_loop
 from livescale.load.records import Ask, RequestRecord
 from livescale.load.tally import Tally
-from livescale.shared.world import SystemClock
+from livescale.shared.runtime.clock import SystemClock
 from tests.load.scripted_server import ScriptedServer
 from tests.made import tiny
 

@@ -14,7 +14,7 @@ from livescale.load.chaos.faults import Tormentor
 from livescale.load.chaos.schedule import LOADING, Fault
 from livescale.load.story import Story
 from livescale.services.supervisor.stack import Stack
-from livescale.shared.bus.local import LocalBroker
+from livescale.shared.simulation.local_bus import LocalBroker
 from tests.supervisor.children import until
 
 ALLOWED = ["worker-0", "worker-1"]

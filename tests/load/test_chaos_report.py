@@ -21,16 +21,9 @@ from livescale.load.chaos.schedule import LOADING, SOURCE, Fault
 from livescale.load.chaos.whole import find_amiss, find_left, shared_memory
 from livescale.load.records import RequestRecord
 from livescale.load.story import QueuePoint, Story
-from livescale.shared.messages.membership import (
-    EngineLoad,
-    Member,
-    ModelEntry,
-    ServiceName,
-    Snapshot,
-    WorkerReport,
-    WorkerState,
-)
+from livescale.shared.messages.membership import EngineLoad, Member, ServiceName, WorkerReport, WorkerState
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import ModelEntry, Snapshot
 from tests.load import happenings
 
 QUIET = QueuePoint(at=1.0, waiting=0, running=0)

@@ -13,7 +13,7 @@ from livescale.load.records import Ask, RequestRecord, find_fault, write_records
 from livescale.load.tally import Tally
 from livescale.load.target import TargetError, learn_target, make_asks
 from livescale.load.trace import Arrival
-from livescale.shared.world import SystemClock
+from livescale.shared.runtime.clock import SystemClock
 from tests.load.scripted_server import ScriptedServer
 
 

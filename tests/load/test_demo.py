@@ -16,11 +16,11 @@ from livescale.load.story import Story
 from livescale.load.trace import Arrival, Window
 from livescale.load.watch import complete_story, watching
 from livescale.shared.bus.contract import Context, Endpoint, ServiceInfo
-from livescale.shared.bus.local import LocalBroker
 from livescale.shared.messages.scaling import AskScales, ScaleRecords
+from livescale.shared.runtime.clock import LoopClock
+from livescale.shared.simulation.local_bus import LocalBroker
+from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import BLOCK, DECISION, HEARTBEAT, INSTANCE, PLAN, SCALES, TRANSFER
-from livescale.shared.virtual_time import run
-from livescale.shared.world import LoopClock
 from tests.load import happenings
 from tests.load.happenings import MODEL, START
 

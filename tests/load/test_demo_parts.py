@@ -15,7 +15,7 @@ from livescale.load.target import learn_target
 from livescale.load.view import View, render_line, render_screen
 from livescale.load.watch import describe
 from livescale.shared.messages.membership import Holding
-from livescale.shared.world import SystemClock
+from livescale.shared.runtime.clock import SystemClock
 from tests.load import happenings
 from tests.load.happenings import MODEL, START
 from tests.load.scripted_server import ScriptedServer

@@ -17,7 +17,7 @@ from livescale.load.watch import describe
 from livescale.load.watchman import watching_lives
 from livescale.services.supervisor.processes import ProcessCommand, Supervisor
 from livescale.shared.messages.membership import LeaseChanged
-from livescale.shared.world import SystemClock
+from livescale.shared.runtime.clock import SystemClock
 from tests.load import happenings
 from tests.load.happenings import START
 

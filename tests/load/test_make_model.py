@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from livescale.load import make_model as module
 from livescale.load.make_model import SHAPES, make_model
 from livescale.load.make_model_command import make_model_command
-from livescale.shared.block_layout import block_layouts
 from livescale.shared.messages.parameters import Family
-from livescale.shared.model_config import load_model_config
+from livescale.shared.model.block_layout import block_layouts
+from livescale.shared.model.checkpoint import load_model_config
 from tests.made import FAMILIES, tiny
 
 

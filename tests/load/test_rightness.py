@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from livescale.load.rightness import Rightness, Stream, check_streams
 from livescale.shared.messages.parameters import DType, Family
-from livescale.shared.model_config import load_model_config
+from livescale.shared.model.checkpoint import load_model_config
 from tests.made import FAMILIES, tiny
 
 TORCH: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}

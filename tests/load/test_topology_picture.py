@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from livescale.load.pictures import INK
 from livescale.load.topology_cards import MOST_CARDS, arrange
 from livescale.load.topology_picture import LINE, draw_topology
-from livescale.shared.topology import Topology
-from livescale.shared.topology_file import find_topology, read_topology
-from tests.shared.topologies import topologies
+from livescale.shared.topology.file import find_topology, read_topology
+from livescale.shared.topology.topology import Topology
+from tests.shared.topology.topologies import topologies
 
 HOST = "memory: 64 GiB, nic: 100 Gbps, disk: 1 GB/s"
 GPUS = "gpus: [{count: 8, memory: 80 GB, host-link: 16 GB/s, scale-up: 200 GB/s}]"

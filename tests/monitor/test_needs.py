@@ -6,8 +6,9 @@ from msgspec.structs import replace
 from livescale.services.monitor.needs import IDLE_SECONDS, Donor, Lack, Need, Unknown, choose_donors, weigh
 from livescale.services.monitor.policy import RetryTimes, ScalingPolicy
 from livescale.services.monitor.signals import Signals
-from livescale.shared.messages.membership import EngineLoad, ModelEntry, QueueLoad, RouterReport, WorkerReport
+from livescale.shared.messages.membership import EngineLoad, QueueLoad, RouterReport, WorkerReport
 from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
+from livescale.shared.messages.registry import ModelEntry
 from tests.monitor.reports import COMMON, SIZE, decision, load, observed, record, serving, spare, spec
 
 DONOR = Donor("idle", idle_seconds=9.0, workers=1, arena_bytes=SIZE)

@@ -1,7 +1,7 @@
 """The picture of a model, from what everybody last said."""
 
 from livescale.services.monitor.signals import Signals
-from livescale.shared.messages.membership import ModelEntry
+from livescale.shared.messages.registry import ModelEntry
 from tests.monitor.reports import SIZE, load, queues, record, serving, spare, spec
 
 

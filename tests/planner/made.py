@@ -7,17 +7,9 @@ from livescale.services.planner.orders import Orders
 from livescale.services.planner.scale_out import ScaleOut
 from livescale.services.planner.scales import Command
 from livescale.services.planner.times import told
-from livescale.shared.messages.membership import (
-    EngineLoad,
-    Holding,
-    HostReport,
-    Member,
-    ModelEntry,
-    Snapshot,
-    WorkerReport,
-    WorkerState,
-)
+from livescale.shared.messages.membership import EngineLoad, Holding, HostReport, Member, WorkerReport, WorkerState
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import ModelEntry, Snapshot
 from livescale.shared.messages.scaling import Action, Decision
 from livescale.shared.messages.transfers import (
     BlockReady,

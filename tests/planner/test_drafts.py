@@ -14,12 +14,13 @@ from livescale.services.planner.settings import PlannerSettings
 from livescale.services.planner.times import told
 from livescale.services.planner.view import View
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.membership import Holding, HostReport, LeaseChanged, PeerTraffic, Snapshot, WorkerReport
+from livescale.shared.messages.membership import Holding, HostReport, LeaseChanged, PeerTraffic, WorkerReport
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import Snapshot
 from livescale.shared.messages.scaling import Decision, Scale, ScaleRecord
 from livescale.shared.messages.transfers import LiveMode, Load, Plan, PlannedPipeline, Send, Transfer
-from livescale.shared.settings import LiveWhen, PolicyName
-from livescale.shared.world import CountedIds
+from livescale.shared.runtime.clock import CountedIds
+from livescale.shared.runtime.settings import LiveWhen, PolicyName
 from tests.control.fakes import BLOCKS, manifest
 from tests.planner.made import (
     ENTRY,

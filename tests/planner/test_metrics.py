@@ -5,7 +5,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from livescale.services.planner.metrics import PlannerMetrics
 from livescale.shared.messages.membership import WorkerReport, WorkerState
 from livescale.shared.messages.scaling import Phase, ScaleRecord
-from livescale.shared.telemetry import Telemetry
+from livescale.shared.process.telemetry import Telemetry
 from tests.planner.made import decision
 
 RECORD = ScaleRecord(

@@ -2,8 +2,8 @@
 
 from livescale.services.planner.places import find_places
 from livescale.shared.messages.membership import Member, ServiceName
-from livescale.shared.topology_file import find_topology
-from livescale.shared.topology_paths import path_between
+from livescale.shared.topology.file import find_topology
+from livescale.shared.topology.paths import path_between
 
 CLUSTER = find_topology("cluster-b")
 

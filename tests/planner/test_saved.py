@@ -3,10 +3,10 @@
 import asyncio
 
 from livescale.services.planner.saved import KEPT, SavedRecords
-from livescale.shared import virtual_time
-from livescale.shared.bus.local import LocalBroker
 from livescale.shared.messages.scaling import ScaleRecord
-from livescale.shared.world import LoopClock
+from livescale.shared.runtime.clock import LoopClock
+from livescale.shared.simulation import virtual_time
+from livescale.shared.simulation.local_bus import LocalBroker
 from tests.planner.made import decision
 
 

@@ -7,7 +7,7 @@ from livescale.services.planner.places import find_places
 from livescale.services.planner.plans.network import ServingFlow
 from livescale.services.planner.serving_traffic import explain_unknown, find_traffic
 from livescale.shared.messages.membership import PeerTraffic, Role, WorkerReport
-from livescale.shared.topology import ASSUMED_NIC, Topology
+from livescale.shared.topology.topology import ASSUMED_NIC, Topology
 from tests.planner.made import member, serving, snapshot
 from tests.planner.plans.made import cluster, machine
 

@@ -5,7 +5,8 @@ from msgspec.structs import replace
 
 from livescale.services.planner.plans.plan import CannotPlan
 from livescale.services.planner.spares import choose_spares
-from livescale.shared.messages.membership import HostReport, ModelEntry, WorkerReport
+from livescale.shared.messages.membership import HostReport, WorkerReport
+from livescale.shared.messages.registry import ModelEntry
 from tests.planner.made import ENTRY, SIZE, host, member, serving, snapshot, spare
 
 

@@ -9,7 +9,8 @@ from livescale.services.planner.plans.chains import plan_chains
 from livescale.services.planner.plans.plan import CannotPlan, TransferPlan
 from livescale.services.planner.plans.predict import predict
 from livescale.services.planner.supply import Supply
-from livescale.shared.messages.membership import Holding, HostReport, Snapshot, WorkerReport
+from livescale.shared.messages.membership import Holding, HostReport, WorkerReport
+from livescale.shared.messages.registry import Snapshot
 from tests.control.fakes import BLOCKS, manifest, whole
 from tests.planner.made import VERSION, host, member, serving, snapshot, spare
 

@@ -7,15 +7,16 @@ from typing import Any
 
 from livescale.services.registry.actor import Registry
 from livescale.services.registry.settings import RegistrySettings
-from livescale.shared import virtual_time
 from livescale.shared.bus.contract import Context, Endpoint, ServiceInfo
-from livescale.shared.bus.local import LocalBroker, LocalBus
 from livescale.shared.messages.copies import CheckModel, ModelChecked
-from livescale.shared.messages.membership import AskSnapshot, HostReport, Join, Snapshot
-from livescale.shared.process import World
+from livescale.shared.messages.membership import HostReport, Join
+from livescale.shared.messages.registry import AskSnapshot, Snapshot
+from livescale.shared.process.run import World
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.runtime.clock import CountedIds, LoopClock
+from livescale.shared.simulation import virtual_time
+from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.subjects import CHECK_MODEL, HEARTBEAT, JOIN, SNAPSHOT
-from livescale.shared.telemetry import Telemetry
-from livescale.shared.world import CountedIds, LoopClock
 
 CLOCK = LoopClock(epoch=0.0)
 

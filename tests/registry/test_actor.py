@@ -1,7 +1,7 @@
 """The registry as a whole: what it knows after it was started again."""
 
-from livescale.shared.bus.local import LocalBroker
-from livescale.shared.messages.membership import Register
+from livescale.shared.messages.registry import Register
+from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import REGISTER
 from tests.registry.local import add_host, in_virtual_time, join, registry, snapshot
 from tests.registry.reports import CHECKED, spec

@@ -6,7 +6,7 @@ import pytest
 from livescale.services.registry.join_checks import check_kernels, check_place
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Join, LeaseState, Member, ServiceName
-from livescale.shared.topology_file import find_topology
+from livescale.shared.topology.file import find_topology
 
 CLUSTER = find_topology("cluster-b")
 

@@ -5,14 +5,15 @@ import asyncio
 from msgspec.structs import replace
 
 from livescale.services.registry.saved import SavedModel, SavedState
-from livescale.shared import virtual_time
 from livescale.shared.bus.contract import ServiceAbsent
-from livescale.shared.bus.local import LocalBroker
 from livescale.shared.bus.write_behind import RETRY_SECONDS
-from livescale.shared.messages.membership import Member, ModelEntry
+from livescale.shared.messages.membership import Member
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import ModelSpec
-from livescale.shared.world import LoopClock
+from livescale.shared.messages.registry import ModelEntry
+from livescale.shared.runtime.clock import LoopClock
+from livescale.shared.simulation import virtual_time
+from livescale.shared.simulation.local_bus import LocalBroker
 from tests.control.fakes import manifest
 
 CLOCK = LoopClock(epoch=0.0)

@@ -5,15 +5,9 @@ from msgspec.structs import replace
 from livescale.services.router.admission import Limits
 from livescale.services.router.effects import AdmitTo, Effect, Learn
 from livescale.services.router.policy import RouterPolicy
-from livescale.shared.messages.membership import (
-    EngineLoad,
-    LeaseChanged,
-    LeaseState,
-    ModelEntry,
-    ServiceName,
-    WorkerReport,
-)
+from livescale.shared.messages.membership import EngineLoad, LeaseChanged, LeaseState, ServiceName, WorkerReport
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import Submit
 
 NOW = 1_000.0

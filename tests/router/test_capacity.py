@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from livescale.services.router.capacity import LONGEST_RETRY_MS, REPLACEMENT_SECONDS, SHORTEST_RETRY_MS, Capacity
-from livescale.shared.messages.membership import Holding, ModelEntry, WorkerReport
+from livescale.shared.messages.membership import Holding, WorkerReport
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import ModelEntry
 from tests.router.made import NOW, entry, load, rated, report
 
 LATER = NOW + 5  # long enough to have heard everyone

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from livescale.services.router.queue import RESUMED_ARRIVALS, Queue, Waiting
-from livescale.shared.line import PRIORITY_ARRIVALS, place
+from livescale.shared.policy.priority_queue import PRIORITY_ARRIVALS, queue_position
 from tests.fuzz.effort import examples
 from tests.router.made import NOW, request
 
@@ -46,7 +46,7 @@ def test_a_resumed_request_does_not_go_before_a_lower_priority() -> None:
 
 @pytest.mark.parametrize("priority", [-(2**31), 0, 2**31 - 1])
 def test_any_priority_has_a_place(priority: int) -> None:
-    assert place(1, priority) - place(1, priority - 1) == PRIORITY_ARRIVALS
+    assert queue_position(1, priority) - queue_position(1, priority - 1) == PRIORITY_ARRIVALS
 
 
 @examples(50)

@@ -15,7 +15,7 @@ from livescale.services.supervisor.commands import gateway_commands, nats_comman
 from livescale.services.supervisor.credentials import ROLES, authorization, fresh_passwords
 from livescale.services.supervisor.processes import ProcessCommand
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
-from livescale.shared.yaml_file import kebab
+from livescale.shared.runtime.yaml_file import kebab
 
 SETTINGS = StackSettings(workers=2, port=0, api_key=("sesame",), transport="socket", link_rate=1e8, arena_bytes=1 << 26)
 URLS = {role: f"nats://{role}:swordfish@127.0.0.1:1" for role in ROLES}

@@ -21,9 +21,9 @@ from livescale.services.supervisor.resources import (
 )
 from livescale.services.supervisor.settings import MIB, ModelSettings, StackSettings
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.arena import Arena
-from livescale.shared.block_layout import block_layouts
-from livescale.shared.model_config import load_model_config
+from livescale.shared.memory.arena import Arena
+from livescale.shared.model.block_layout import block_layouts
+from livescale.shared.model.checkpoint import load_model_config
 from tests.made import tiny
 from tests.supervisor.test_commands import resolve
 

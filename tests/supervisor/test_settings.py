@@ -3,7 +3,7 @@
 from livescale.services.cli.up import WORKER_OPTIONS
 from livescale.services.supervisor.settings import WORKER_FLAGS
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.settings import BusSettings
+from livescale.shared.runtime.settings import BusSettings
 
 
 def test_each_setting_of_a_worker_is_told_it_is_its_machines_or_is_only_for_the_environment() -> None:

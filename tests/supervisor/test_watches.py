@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from livescale.services.supervisor.watches import STORE_LOOK_SECONDS, StoreWatch
-from livescale.shared import virtual_time
 from livescale.shared.bus.contract import BusError, CallTimeout, Disconnected
 from livescale.shared.messages.message import Message
+from livescale.shared.simulation import virtual_time
 
 FULL, ROOM = 0, 1 << 30
 

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from livescale.load.records import RequestRecord
 from livescale.shared.bus.contract import BusError
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.messages.membership import AskModels, AskSnapshot, Register, WorkerReport
+from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.registry import AskModels, AskSnapshot, Register
 from livescale.shared.messages.requests import TokenFrame
 from livescale.shared.messages.scaling import Scale, ScaleRecord
 from livescale.shared.messages.transfers import BlockReady, Transfer

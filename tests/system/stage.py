@@ -20,7 +20,7 @@ from livescale.load.client import Client, open_session, send_open_loop
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.tally import Tally
 from livescale.shared.messages.parameters import DType, Family, Layout
-from livescale.shared.world import SystemClock
+from livescale.shared.runtime.clock import SystemClock
 from tests.made import tiny
 from tests.system.conftest import LIVESCALE, System
 

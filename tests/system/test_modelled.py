@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from livescale.load.records import Ask
-from livescale.shared.latency import MADE_UP
 from livescale.shared.messages.requests import Sampling
+from livescale.shared.model.latency import MADE_UP
 from tests.system.conftest import MIB, System, start, stop
 from tests.system.scales import watching
 from tests.system.stage import Stage, Streams

@@ -22,11 +22,12 @@ from livescale.services.supervisor.policy import missing_instances, missing_memb
 from livescale.services.supervisor.processes import ProcessCommand, Supervisor
 from livescale.shared.bus.contract import BusError
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.messages.membership import AskSnapshot, Member, Snapshot
+from livescale.shared.messages.membership import Member
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import AskSnapshot, Snapshot
 from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.subjects import SNAPSHOT, TRANSFER
-from livescale.shared.world import SystemClock
 from tests.made import tiny
 from tests.system.conftest import LIVESCALE
 

@@ -15,7 +15,7 @@ from livescale.load.client import Client, open_session, send_open_loop
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.rightness import Stream, check_streams
 from livescale.load.tally import Tally
-from livescale.shared.world import SystemClock
+from livescale.shared.runtime.clock import SystemClock
 from tests.made import tiny
 from tests.system.conftest import System, start, stop
 

@@ -13,17 +13,19 @@ from livescale.services.worker.actor import Worker
 from livescale.services.worker.main import runner_maker
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.bus.contract import Bus, Context, Endpoint, ServiceInfo, Topic
-from livescale.shared.bus.local import LocalBroker
-from livescale.shared.devices import CPU
 from livescale.shared.links.contract import Link
 from livescale.shared.links.open import open_link
+from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import Join, Joined, WorkerReport
 from livescale.shared.messages.parameters import DType, Manifest
 from livescale.shared.messages.requests import Admit, RequestLost, RequestsEnded, Submit, TokenFrame, Tokens
 from livescale.shared.messages.transfers import Inflow, InstanceServing, Load, Node, Outflow, Send, Serve, Transfer
-from livescale.shared.process import World
-from livescale.shared.settings import LinkSettings
+from livescale.shared.process.run import World
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.runtime.clock import RandomIds, SystemClock
+from livescale.shared.runtime.settings import LinkSettings
+from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import (
     ADMIT,
     ENDED,
@@ -37,11 +39,9 @@ from livescale.shared.subjects import (
     TOKENS,
     TRANSFER,
 )
-from livescale.shared.telemetry import Telemetry
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.part import FlowEnd, Part, TransferFailed
-from livescale.shared.transfer.send import feed
-from livescale.shared.world import RandomIds, SystemClock
+from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, TransferFailed
+from livescale.shared.transfer.sender import send_chunks
 from tests.made import tiny
 
 CONTEXT = 256
@@ -142,14 +142,14 @@ class Fleet:
 
     def feed(self, first: str, ticket: int = TICKET) -> asyncio.Task[None]:
         """Send the parameters to the first worker of a chain, as a host would."""
-        end = FlowEnd(Part("source", CHUNK_BYTES, self.memory), ticket, self.node(first))
+        end = FlowEnd(ModelCopy("source", CHUNK_BYTES, self.memory), ticket, self.node(first))
         return self.tasks.create_task(self._feed(end))
 
     async def _feed(self, end: FlowEnd) -> None:
         async def here(chunk: Chunk) -> None: ...
 
         with suppress(TransferFailed):  # the worker says why
-            await feed(self.link, end, here)
+            await send_chunks(self.link, end, here)
 
     async def send(self, source: str, target: str, plan: str = "plan-1", ticket: int = TICKET) -> None:
         """Have a worker send what it holds, or is receiving."""

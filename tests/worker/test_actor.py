@@ -7,10 +7,10 @@ from livescale.services.worker.engine.engine import Engine
 from livescale.services.worker.engine.kernels.contract import choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.settings import MIB
-from livescale.shared.block_layout import block_layouts
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.requests import AskRunning, Cancel, Replay, Running
 from livescale.shared.messages.transfers import Abort, Drain, Inflow
+from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.subjects import ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING
 from tests.worker.fleet import CONTEXT, Fleet, fleet
 from tests.worker.serving import random_prompt, serve, submit

@@ -11,8 +11,8 @@ from livescale.services.worker.batch import Batch
 from livescale.services.worker.fairness import order
 from livescale.services.worker.scheduler import Scheduler
 from livescale.services.worker.sequence import Sequence
-from livescale.shared.line import PRIORITY_ARRIVALS
 from livescale.shared.messages.requests import Submit
+from livescale.shared.policy.priority_queue import PRIORITY_ARRIVALS
 from tests.fuzz.effort import examples
 from tests.worker.serving import limits, submit
 

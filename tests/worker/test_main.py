@@ -10,7 +10,7 @@ from livescale.services.worker.engine import flashinfer_kernels
 from livescale.services.worker.engine.contract import PLAIN, OnGpu
 from livescale.services.worker.engine.kernels import contract
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.settings import EngineName
+from livescale.shared.runtime.settings import EngineName
 
 
 def test_a_device_that_is_not_there_ends_it_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,8 +53,8 @@ def test_a_worker_with_a_modelled_engine_has_no_torch() -> None:
 import sys
 from livescale.services.worker.main import runner_maker
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.devices import CPU
-from livescale.shared.world import SystemClock
+from livescale.shared.memory.devices import CPU
+from livescale.shared.runtime.clock import SystemClock
 runner_maker(WorkerSettings(engine="modelled"), CPU)(SystemClock())
 print("torch" in sys.modules)
 """

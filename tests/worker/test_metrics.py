@@ -6,7 +6,7 @@ from livescale.services.worker.batch import Batch, Piece
 from livescale.services.worker.metrics import WorkerMetrics
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Submit, Tokens
-from livescale.shared.telemetry import Telemetry
+from livescale.shared.process.telemetry import Telemetry
 
 LOAD = EngineLoad(
     waiting_requests=1,

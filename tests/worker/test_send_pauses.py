@@ -8,10 +8,10 @@ import pytest
 
 from livescale.services.worker.send_pauses import SendPauses
 from livescale.services.worker.send_share import SAVED_SECONDS, SHARE
-from livescale.shared import virtual_time
+from livescale.shared.simulation import virtual_time
 from livescale.shared.transfer.chunks import Chunk, cut
-from tests.transfer.station import CHUNK, SIZES, Station, chain, described, some_blocks
-from tests.transfer.virtual_link import VirtualLink, new_mail
+from tests.shared.transfer.station import CHUNK, SIZES, Station, chain, described, some_blocks
+from tests.shared.transfer.virtual_link import VirtualLink, new_mail
 
 CHUNK_SECONDS = 0.001  # of the loop
 CHUNKS = len(cut(SIZES, CHUNK))

@@ -8,7 +8,7 @@ from math import gcd, lcm
 
 from livescale.services.planner.plans.network import Multicast, way
 from livescale.services.planner.plans.plan import Flow, TransferPlan
-from livescale.shared.invariants import check
+from livescale.shared.policy.invariants import check
 
 Lane = tuple[int, int]  # lane, lanes
 

@@ -7,8 +7,8 @@ from typing import Literal, assert_never
 import msgspec
 
 from livescale.services.planner.plans.plan import CannotPlan, Direction, LinkKind, Over
-from livescale.shared.topology import Topology
-from livescale.shared.topology_paths import Place, path_between
+from livescale.shared.topology.paths import TopologyPlace, path_between
+from livescale.shared.topology.topology import Topology
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
@@ -20,7 +20,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     place: Literal["worker", "host", "disk"]
-    at: Place
+    at: TopologyPlace
     requests: int = 0
 
     @property
@@ -165,7 +165,7 @@ def multicast_over(
     )
 
 
-def node_at(places: Mapping[str, Place], id: str, *, on_disk: bool = False) -> Node:
+def node_at(places: Mapping[str, TopologyPlace], id: str, *, on_disk: bool = False) -> Node:
     """The GPU, host's memory or disk of this id. Raises CannotPlan."""
     if id not in places:
         raise CannotPlan(f"{id!r} is neither a GPU nor a host of the topology")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from livescale.services.planner.plans.network import Multicast, Node
 from livescale.services.planner.plans.plan import Flow
 from livescale.services.planner.plans.traffic import serving_rates
-from livescale.shared.topology_paths import path_between
+from livescale.shared.topology.paths import path_between
 
 Link = tuple[str, str]  # kind and owner
 ROUNDS = 8  # what one flow cannot use goes to others, who may hold up others still; it is settled after a few

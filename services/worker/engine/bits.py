@@ -11,7 +11,7 @@ from livescale.services.worker.engine.kernels.contract import FLASHINFER, TORCH,
 from livescale.services.worker.engine.norm import TorchNorm
 from livescale.services.worker.engine.parameters import TorchLinear, slab_rows, stable_silu
 from livescale.services.worker.engine.rope import turn
-from livescale.shared.devices import CPU
+from livescale.shared.memory.devices import CPU
 
 DIGITS = 16
 EMULATED = "amx-emulated"

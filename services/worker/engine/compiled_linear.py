@@ -6,8 +6,8 @@ import torch
 
 from livescale.services.worker.engine.kernels.contract import TYPES, Kernels
 from livescale.services.worker.engine.parameters import DTYPES, Tensors
-from livescale.shared.block_layout import PANEL_ROWS, PANEL_STEP
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.model.block_layout import PANEL_ROWS, PANEL_STEP
 
 MOST_PARTS = 3  # as kernels.h has it
 PART_NUMBERS = 3

@@ -29,10 +29,10 @@ from livescale.services.worker.engine.rope import RopeTable
 from livescale.services.worker.engine.rows import Rows
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.tensor_parallel import Ranks, embed_part, shared, side_by_side
-from livescale.shared.block_layout import EMBEDDING
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.sharding import shard_config, vocabulary
+from livescale.shared.model.block_layout import EMBEDDING
+from livescale.shared.model.sharding import shard_config, vocabulary
 
 AnyLayer = Layer | GraphedLayer | CompiledLayer
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from livescale.shared.invariants import check
+from livescale.shared.policy.invariants import check
 
 # A newcomer without a place of its own must be able to grow by 1 / GROWTH of what it has before two meet: so that what
 # may have to be computed again stays in proportion to what is gained by starting it now.

@@ -7,8 +7,8 @@ import torch
 
 from livescale.services.worker.batch import KvSlice
 from livescale.services.worker.engine.parameters import TORCH_DTYPES
-from livescale.shared.arena import Arena
-from livescale.shared.devices import CPU
+from livescale.shared.memory.arena import Arena
+from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import DType, ModelConfig
 
 # The attention kernel's bits depend on where keys begin, modulo 16 bytes: every block begins at a multiple of 64.

@@ -26,11 +26,11 @@ from livescale.services.worker.engine.token_states import (
     write_states,
 )
 from livescale.services.worker.send_pauses import SendPauses
-from livescale.shared.latency import Latency
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.ranks import Meeting
-from livescale.shared.world import Clock
+from livescale.shared.model.latency import Latency
+from livescale.shared.runtime.clock import Clock
 
 # Timers are late by about a millisecond. So much of it is taken off what comes next; more was no timer's fault.
 MOST_LATE_SECONDS = 0.005

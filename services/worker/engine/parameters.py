@@ -6,10 +6,10 @@ from typing import Protocol
 import torch
 from torch.nn.functional import linear, pad, silu
 
-from livescale.shared.block_layout import PANEL_ROWS
-from livescale.shared.devices import CPU
 from livescale.shared.links.contract import View
+from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import Block, DType, Tensor
+from livescale.shared.model.block_layout import PANEL_ROWS
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DTYPES: dict[torch.dtype, DType] = {dtype: name for name, dtype in TORCH_DTYPES.items()}

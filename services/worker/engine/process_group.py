@@ -12,7 +12,7 @@ import torch
 from torch._C._distributed_c10d import AllgatherOptions, BroadcastOptions, ProcessGroupGloo, Store, TCPStore, Work
 
 from livescale.services.worker.engine.contract import RankLost
-from livescale.shared.devices import CPU
+from livescale.shared.memory.devices import CPU
 
 MEETING = timedelta(seconds=15)
 COLLECTIVE = timedelta(seconds=10)  # ranks run the same layers at the same time: who is so much later is not coming

@@ -24,8 +24,8 @@ from livescale.services.worker.engine.rates import Rates, layers_share
 from livescale.services.worker.engine.tensor_parallel import least
 from livescale.services.worker.engine.warm_up import warm_up
 from livescale.services.worker.send_pauses import SendPauses
-from livescale.shared.devices import CPU
 from livescale.shared.links.contract import View
+from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.ranks import Meeting
 

@@ -1,9 +1,9 @@
 """How many bytes activations and KV have (pure)."""
 
 from livescale.services.worker.batch import KvSlice
-from livescale.shared.block_layout import ITEM_BYTES
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.sharding import shard_config
+from livescale.shared.model.block_layout import ITEM_BYTES
+from livescale.shared.model.sharding import shard_config
 
 
 def activation_bytes(manifest: Manifest, positions: int) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from livescale.services.worker.batch import Batch, Piece
-from livescale.shared.latency import EMBEDDING_SHARE, HEAD_SHARE, Latency, Work
+from livescale.shared.model.latency import EMBEDDING_SHARE, HEAD_SHARE, Latency, Work
 
 
 def work_of(pieces: Iterable[Piece]) -> Work:

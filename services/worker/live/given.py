@@ -16,9 +16,9 @@ from livescale.services.worker.live.request import Request
 from livescale.services.worker.scheduler import Scheduler
 from livescale.services.worker.sequence import NOTHING
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.deadlines import leaving
 from livescale.shared.messages.live import Pull, RequestsMoved, Task, Took
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.requests import leaving
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import MOVED
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
 from livescale.shared.messages.transfers import Node
-from livescale.shared.transfer.checksum import checksum
+from livescale.shared.transfer.arrivals import checksum
 
 CONNECT_SECONDS = 5.0
 PIECE_BYTES = 4 << 20

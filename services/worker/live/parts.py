@@ -11,7 +11,7 @@ from livescale.services.worker.ranks.side import TensorParallel
 from livescale.services.worker.serving import Serving
 from livescale.services.worker.zigzag.tasks import Room
 from livescale.shared.links.contract import Link
-from livescale.shared.process import World
+from livescale.shared.process.run import World
 
 
 @dataclass(frozen=True)

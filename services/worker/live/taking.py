@@ -13,13 +13,13 @@ from livescale.services.worker.scheduler import Scheduler
 from livescale.services.worker.sequence import Filled, LateKv
 from livescale.services.worker.sequence import Sequence as Waiting
 from livescale.shared.bus.contract import BusError, Refusal
-from livescale.shared.deadlines import arrived
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.live import Task, Took
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.requests import arrived
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import TOOK
-from livescale.shared.transfer.part import together
+from livescale.shared.transfer.flow_end import together
 
 TOOK_SECONDS = 2.0
 TOGETHER_SECONDS = 0.25  # that requests are kept for those that came with the same pull

@@ -3,7 +3,7 @@ Pure."""
 
 from dataclasses import dataclass
 
-from livescale.shared.settings import SwitchKv
+from livescale.shared.runtime.settings import SwitchKv
 
 
 @dataclass(frozen=True)

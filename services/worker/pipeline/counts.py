@@ -1,6 +1,6 @@
 """What a worker counts of execution pipelines."""
 
-from livescale.shared.telemetry import Telemetry
+from livescale.shared.process.telemetry import Telemetry
 
 
 class PipelineCounts:

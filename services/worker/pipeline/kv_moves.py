@@ -16,7 +16,7 @@ from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.links.contract import Link, LinkError, Peer
 from livescale.shared.messages.pipelines import MoveKv, Pipeline
 from livescale.shared.subjects import GIVE_KV
-from livescale.shared.transfer.part import together
+from livescale.shared.transfer.flow_end import together
 
 COME_SECONDS = 2.0  # for one part from all of them
 GIVE_SECONDS = 1.0

@@ -14,7 +14,7 @@ from livescale.services.worker.pipeline.shares import Shares
 from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.transfer.part import together
+from livescale.shared.transfer.flow_end import together
 
 log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.pipeline.counts import PipelineCounts
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.pipelines import StageDone
-from livescale.shared.settings import SwitchKv
+from livescale.shared.runtime.settings import SwitchKv
 
 LEAST_BYTES = 1 << 16  # of less, it is latency that is measured
 

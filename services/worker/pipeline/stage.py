@@ -12,7 +12,7 @@ from livescale.services.worker.pipeline.wire import batch_pieces, fill_pieces
 from livescale.shared.links.contract import Peer
 from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone
 from livescale.shared.subjects import STAGE_BATCH
-from livescale.shared.transfer.part import together
+from livescale.shared.transfer.flow_end import together
 
 
 class StageRun:

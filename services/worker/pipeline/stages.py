@@ -14,7 +14,7 @@ from livescale.shared.links.contract import Link, LinkError, Peer
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver, StageBatch, StageDone
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import PIPELINE_OVER, STAGE_DONE
-from livescale.shared.transfer.part import together
+from livescale.shared.transfer.flow_end import together
 
 log = structlog.get_logger()
 

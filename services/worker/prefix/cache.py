@@ -19,7 +19,7 @@ from livescale.services.worker.prefix.copies import Copies
 from livescale.services.worker.prefix.places import Places
 from livescale.services.worker.prefix.tree import Node, PrefixTree, Segment
 from livescale.services.worker.sequence import Sequence
-from livescale.shared.invariants import check
+from livescale.shared.policy.invariants import check
 
 
 class PrefixCache:

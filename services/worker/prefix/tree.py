@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import chain
 
-from livescale.shared.invariants import check
+from livescale.shared.policy.invariants import check
 
 Segment = tuple[int, ...]  # token ids
 

@@ -17,7 +17,7 @@ from livescale.shared.links.contract import Link, LinkError
 from livescale.shared.messages.ranks import AskMeeting, Meeting, RankGive, RankKeep, RankStep, RankTake, Told
 from livescale.shared.messages.transfers import Load
 from livescale.shared.subjects import MEETING
-from livescale.shared.transfer.part import together
+from livescale.shared.transfer.flow_end import together
 
 CALL_SECONDS = 2.0
 MEET_SECONDS = 10.0  # within which the rank that leads has to be told of its instance

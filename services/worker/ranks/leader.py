@@ -12,7 +12,7 @@ from livescale.shared.links.contract import LinkError
 from livescale.shared.messages.ranks import AskMeeting, RankGive, RankKeep, RankStep, RankTake
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import RANK_STEP, RANK_TAKE
-from livescale.shared.transfer.part import together
+from livescale.shared.transfer.flow_end import together
 
 KV_SECONDS = 30.0  # within which the others have their part of a request's KV
 

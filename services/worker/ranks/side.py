@@ -16,7 +16,7 @@ from livescale.shared.links.contract import Link
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.ranks import AskMeeting, Meeting, RankGive, RankTake, Told
 from livescale.shared.messages.transfers import Load
-from livescale.shared.process import World
+from livescale.shared.process.run import World
 
 log = structlog.get_logger()
 

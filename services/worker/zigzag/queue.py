@@ -8,8 +8,8 @@ from itertools import takewhile
 from livescale.services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
 from livescale.services.worker.zigzag.rules import ZIGZAG, Rule
 from livescale.services.worker.zigzag.tasks import ALONE, Entry, Room, Task
-from livescale.shared.invariants import check
-from livescale.shared.moves import Moves
+from livescale.shared.policy.invariants import check
+from livescale.shared.policy.state_machine import StateMachine
 
 
 class Phase(StrEnum):
@@ -21,7 +21,7 @@ class Phase(StrEnum):
     ABORTED = "aborted"
 
 
-MOVES = Moves(
+MOVES = StateMachine(
     "a target's queue",
     {
         Phase.LIVE: frozenset({Phase.DRAINING, Phase.ABORTED}),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Set
 from itertools import islice
 
 from livescale.services.worker.zigzag.effects import Pull, SourceEffect, Withdraw
-from livescale.shared.invariants import check
+from livescale.shared.policy.invariants import check
 
 
 class Source:

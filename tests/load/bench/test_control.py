@@ -14,7 +14,7 @@ from livescale.load.bench.control_rows import Latencies, Way, cost_rows, rows
 from livescale.load.bench.record import Record
 from livescale.load.client import Client, open_session
 from livescale.load.tally import Tally
-from livescale.shared.world import SystemClock
+from livescale.shared.runtime.clock import SystemClock
 from tests.load.bench.printed import records_in
 
 

@@ -11,7 +11,7 @@ from livescale.load.bench.gloo import chained, grouped
 from livescale.load.bench.gloo_member import Broadcast
 from livescale.load.bench.transfer import transfer
 from livescale.load.machines import namespaces, network, owners
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 from tests.load.bench.printed import records_in
 
 BARS = {1: 0.9, 2: 1.5}  # fewer processes than in earnest

@@ -13,7 +13,7 @@ from livescale.load.bench.record import measured
 from livescale.load.bench.transfer import transfer
 from livescale.services.planner.plans.choose import make_plan
 from livescale.services.planner.plans.network import multicast_over
-from livescale.shared.topology_file import find_topology
+from livescale.shared.topology.file import find_topology
 from tests.load.bench.printed import records_in
 
 RATE = 100e6

@@ -17,11 +17,11 @@ from livescale.load.records import RequestRecord
 from livescale.services.planner.plans.choose import make_plan
 from livescale.services.planner.plans.network import ServingFlow
 from livescale.services.planner.plans.traffic import BUSY_SHARE
-from livescale.shared.latency import Latency
 from livescale.shared.messages.membership import PeerTraffic, WorkerReport
 from livescale.shared.messages.scaling import Decision, Phase, PipelineRecord, ScaleRecord
 from livescale.shared.messages.transfers import LiveMode, Plan, PlannedPipeline
-from livescale.shared.settings import SwitchKv
+from livescale.shared.model.latency import Latency
+from livescale.shared.runtime.settings import SwitchKv
 from tests.load.bench.printed import CONDITIONS
 
 LATENCY = Latency(source="made up", prefill=(100.0, 1.0, 0.0), decode=(10.0, 0.0, 0.0))

@@ -19,7 +19,7 @@ from livescale.load.bench.samples import TRIES, Counts, Samples, StallWatch
 from livescale.load.bench.system import renewable
 from livescale.load.incidents import Incident
 from livescale.shared.bus.contract import CallTimeout
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 from tests.load.bench.printed import records_in
 
 STALL = Incident(0.0, "stall", "the machine stood still for 2.1 s", 2.1)

@@ -12,7 +12,7 @@ from livescale.services.planner.plans.choose import make_plan
 from livescale.services.planner.plans.pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import TransferPlan
 from livescale.services.planner.plans.predict import Prediction, predict
-from livescale.shared.topology_file import find_topology
+from livescale.shared.topology.file import find_topology
 from tests.load.bench.printed import records_in
 
 RATE = 100e6

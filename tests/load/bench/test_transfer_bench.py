@@ -8,7 +8,7 @@ from livescale.load.bench.nodes import Done
 from livescale.load.bench.record import Printer
 from livescale.load.bench.shaping import CASES
 from livescale.load.bench.transfer import HopPass, receiver_rows, transfer
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 from tests.load.bench.printed import records_in
 from tests.made import tiny
 

@@ -3,7 +3,7 @@
 from livescale.load.plan.dry_run import DISKS, dry_run
 from livescale.load.plan.picture import MOST_ROWS, draw_plan, make_rows
 from livescale.load.plan.view import format_seconds
-from livescale.shared.topology_file import find_topology
+from livescale.shared.topology.file import find_topology
 from tests.planner.plans.made import cluster, machine
 
 

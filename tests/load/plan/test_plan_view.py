@@ -2,7 +2,7 @@ import pytest
 
 from livescale.load.plan.dry_run import dry_run, find_sources
 from livescale.load.plan.view import chain_lines, name_runs
-from livescale.shared.topology_file import find_topology
+from livescale.shared.topology.file import find_topology
 from tests.planner.plans.made import cluster, machine, singles
 
 

@@ -10,8 +10,7 @@ from livescale.load.profile.fit import Measured, fit, worst_error
 from livescale.services.cli.main import cli
 from livescale.services.worker.batch import MAX_BATCH_ROWS
 from livescale.services.worker.engine.step_times import work_of
-from livescale.shared.latency import Latency
-from livescale.shared.latency_file import find_latency
+from livescale.shared.model.latency import Latency, find_latency
 from tests.made import tiny
 
 BLOCK_TOKENS = 16

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from livescale.services.planner.plans.network import Multicast, ServingFlow, Source, Target, multicast_over, node_at
 from livescale.services.planner.plans.plan import Flow, TransferPlan
-from livescale.shared.topology import Domain, Gpu, Host, Leaf, Topology
+from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost
 
 BLOCKS = (100, 100, 100, 100)
 EVERY = (0, 1, 2, 3)
@@ -25,9 +25,9 @@ def machine(
     host_nic: float = 1.0,
     host_link: float = 1.0,
     disk: float = 0.1,
-) -> Host:
+) -> TopologyHost:
     """GPUs "<id>/<i>" with NICs of their own, in one domain called `id`."""
-    return Host(
+    return TopologyHost(
         id=id,
         leaf=leaf,
         memory_bytes=10**12,
@@ -48,7 +48,7 @@ def machine(
     )
 
 
-def cluster(*hosts: Host, scale_up: float = 20.0, uplink: float = 0.0) -> Topology:
+def cluster(*hosts: TopologyHost, scale_up: float = 20.0, uplink: float = 0.0) -> Topology:
     domains = Counter(gpu.domain for host in hosts for gpu in host.gpus)
     leaves = {host.leaf: None for host in hosts}
     return Topology(
@@ -59,7 +59,7 @@ def cluster(*hosts: Host, scale_up: float = 20.0, uplink: float = 0.0) -> Topolo
     )
 
 
-def singles(count: int, prefix: str = "h", leaf: str = "l0", nic: float = 1.0) -> list[Host]:
+def singles(count: int, prefix: str = "h", leaf: str = "l0", nic: float = 1.0) -> list[TopologyHost]:
     """Hosts with one GPU each."""
     return [machine(f"{prefix}{index}", leaf=leaf, nic=nic) for index in range(count)]
 

@@ -12,7 +12,7 @@ from livescale.services.planner.plans.check import check_plan
 from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
 from livescale.services.planner.plans.plan import CannotPlan, Flow, TransferPlan
 from livescale.services.planner.plans.traffic import BUSY_SHARE, Traffic
-from livescale.shared.topology import Topology
+from livescale.shared.topology.topology import Topology
 from tests.planner.plans.made import BLOCKS, EVERY, cluster, flows_to, hops, machine, multicasts, parts, singles
 
 

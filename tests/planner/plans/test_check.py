@@ -8,7 +8,7 @@ from livescale.services.planner.plans.check import check_plan
 from livescale.services.planner.plans.network import multicast_over
 from livescale.services.planner.plans.plan import Flow, TransferPlan
 from livescale.services.planner.plans.upstream import find_upstream, in_order
-from livescale.shared.invariants import InvariantBroken
+from livescale.shared.policy.invariants import InvariantBroken
 from tests.planner.plans.made import BLOCKS, EVERY, cluster, machine, singles
 
 MULTICAST = multicast_over(cluster(*singles(2), machine("d", 3)), BLOCKS, ["h0/0"], ["h1/0", "d/0", "d/1"], count=3)

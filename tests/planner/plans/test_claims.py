@@ -10,7 +10,7 @@ from livescale.services.planner.plans.network import multicast_over
 from livescale.services.planner.plans.pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import Policy, TransferPlan
 from livescale.services.planner.plans.predict import Prediction, predict
-from livescale.shared.topology_file import find_topology
+from livescale.shared.topology.file import find_topology
 from livescale.shared.transfer.chunks import MIB
 
 NVLINK_SHARE = 0.67  # of the line rate, in a broadcast

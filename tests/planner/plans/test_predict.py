@@ -14,7 +14,7 @@ from livescale.services.planner.plans.network import Multicast, ServingFlow, mul
 from livescale.services.planner.plans.plan import Flow, TransferPlan
 from livescale.services.planner.plans.predict import Prediction, collect_ready, follow_lines, predict
 from livescale.services.planner.plans.rates import LEAST_SHARE, Links
-from livescale.shared.topology import Topology
+from livescale.shared.topology.topology import Topology
 from tests.planner.plans.made import BLOCKS, EVERY, cluster, machine, multicasts, parts, singles
 
 CHUNK = 10

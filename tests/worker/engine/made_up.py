@@ -7,11 +7,11 @@ from livescale.services.worker.batch import NO_BYTES, Draw
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.engine.token_states import choose, first_state, follow
 from livescale.services.worker.scheduler import Scheduler
-from livescale.shared.block_layout import block_layouts
-from livescale.shared.latency import Latency
 from livescale.shared.messages.parameters import Manifest, ModelConfig
 from livescale.shared.messages.requests import Submit
-from livescale.shared.world import LoopClock
+from livescale.shared.model.block_layout import block_layouts
+from livescale.shared.model.latency import Latency
+from livescale.shared.runtime.clock import LoopClock
 from tests.worker.serving import limits
 
 BLOCK_TOKENS = 16

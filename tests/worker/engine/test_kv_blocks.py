@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from livescale.services.worker.engine.kv_blocks import GROWTH, KvBlocks, Stretch
-from livescale.shared.invariants import InvariantBroken
+from livescale.shared.policy.invariants import InvariantBroken
 
 TOTAL = 24
 # Owner by number: one that owns nothing asks for so many blocks of so many more, one that owns some grows or goes.

@@ -15,8 +15,8 @@ from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.engine.partial import Partial
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.shared.messages.requests import Sampling, Submit
-from livescale.shared.virtual_time import run
-from livescale.shared.world import LoopClock
+from livescale.shared.runtime.clock import LoopClock
+from livescale.shared.simulation.virtual_time import run
 from tests.worker.engine.made_up import (
     BLOCK_BYTES,
     BLOCK_TOKENS,

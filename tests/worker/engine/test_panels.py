@@ -8,7 +8,7 @@ from livescale.services.worker.engine.compiled_linear import CompiledLinear, lai
 from livescale.services.worker.engine.engine import Engine
 from livescale.services.worker.engine.kernels.contract import Kernels
 from livescale.services.worker.engine.parameters import TorchLinear, block_tensors, multiply_panels
-from livescale.shared.panels import to_panels
+from livescale.shared.model.panels import to_panels
 from tests.worker.engine.models import KERNELS, PANEL_CONFIGS, Kind, checkpointed, kind, needs_kernels
 
 TOKENS = tuple(range(3, 103))

@@ -6,8 +6,8 @@ import torch
 
 from livescale.services.worker.engine.engine import Engine
 from livescale.services.worker.engine.parameters import CPU_SLAB_ROWS, TorchLinear, stable_silu
-from livescale.shared.arena import placed_bytes
-from livescale.shared.device_arena import DeviceArena
+from livescale.shared.memory.arena import placed_bytes
+from livescale.shared.memory.device_arena import DeviceArena
 from tests.worker.engine.models import CONFIGS, are_greedy, checkpointed, reference_logits
 from tests.worker.serving import random_prompt, serve, submit
 

@@ -9,8 +9,8 @@ from livescale.services.worker.batch import PROMPT_CUT, Piece
 from livescale.services.worker.engine.engine import Engine
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.engine.parameters import TORCH_DTYPES
-from livescale.shared.block_layout import block_layouts
 from livescale.shared.messages.parameters import DType, Manifest, ModelConfig
+from livescale.shared.model.block_layout import block_layouts
 from tests.worker.engine.models import BLOCK_TOKENS, KINDS, Kind
 
 HEAD_DIM = 128

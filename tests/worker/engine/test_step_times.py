@@ -4,7 +4,7 @@ import pytest
 
 from livescale.services.worker.batch import NO_BYTES, Batch, Entry, Piece
 from livescale.services.worker.engine.step_times import embedding_seconds, layer_seconds, step_seconds, work_of
-from livescale.shared.latency import HEAD_SHARE, Latency, Work
+from livescale.shared.model.latency import HEAD_SHARE, Latency, Work
 
 LATENCY = Latency(source="made up", prefill=(10.0, 0.1, 1e-5), decode=(20.0, 0.5, 1e-3))
 LAYERS = 4

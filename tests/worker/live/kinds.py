@@ -19,8 +19,8 @@ from livescale.services.worker.engine.process_group import ProcessGroup
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.parameters import DType, Manifest
 from livescale.shared.messages.requests import Submit
-from livescale.shared.settings import SwitchKv
-from livescale.shared.world import LoopClock
+from livescale.shared.runtime.clock import LoopClock
+from livescale.shared.runtime.settings import SwitchKv
 from tests.made import tiny
 from tests.worker.engine.made_up import LATENCY, made_up_tokens
 from tests.worker.live.timed import TimedRunner

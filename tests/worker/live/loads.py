@@ -7,9 +7,9 @@ from livescale.shared.bus.contract import Bus
 from livescale.shared.messages.transfers import Inflow, LiveMode, Load, Node
 from livescale.shared.subjects import LOAD
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.part import FlowEnd, Part, TransferFailed
-from livescale.shared.transfer.send import feed
-from tests.transfer.virtual_link import Mail, VirtualLink
+from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, TransferFailed
+from livescale.shared.transfer.sender import send_chunks
+from tests.shared.transfer.virtual_link import Mail, VirtualLink
 from tests.worker.live.kinds import CONTEXT, Kind
 
 CHUNK_BYTES = 1 << 20
@@ -60,6 +60,6 @@ class Loads:
     async def _feed(self, worker: str, ticket: int, memory: list[memoryview]) -> None:
         async def here(chunk: Chunk) -> None: ...
 
-        end = FlowEnd(Part("host", CHUNK_BYTES, memory), ticket, node(worker))
+        end = FlowEnd(ModelCopy("host", CHUNK_BYTES, memory), ticket, node(worker))
         with suppress(TransferFailed):  # the worker is gone, or was told to stop
-            await feed(VirtualLink(self._mail, b"host"), end, here)
+            await send_chunks(VirtualLink(self._mail, b"host"), end, here)

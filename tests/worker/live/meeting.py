@@ -12,9 +12,9 @@ import torch
 from livescale.services.worker.engine.contract import RankLost
 from livescale.services.worker.engine.process_group import COLLECTIVE, MEETING, ProcessGroup
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.devices import CPU
+from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.ranks import Meeting
-from livescale.shared.virtual_time import THREAD_SECONDS, VirtualTimeLoop
+from livescale.shared.simulation.virtual_time import THREAD_SECONDS, VirtualTimeLoop
 from tests.worker.live.timed import TimedRunner
 
 T = TypeVar("T")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from livescale.services.worker.actor import Worker
 from livescale.services.worker.engine.contract import Runner
-from livescale.shared.bus.local import LocalBus
-from livescale.shared.telemetry import Telemetry
-from livescale.shared.virtual_time import Process
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.simulation.local_bus import LocalBus
+from livescale.shared.simulation.virtual_time import Process
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from livescale.shared.virtual_time import run
+from livescale.shared.simulation.virtual_time import run
 from tests.worker.live.stage import Stage, stage
 from tests.worker.serving import random_prompt, submit
 

@@ -13,18 +13,18 @@ from livescale.services.worker.actor import Worker
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceInfo, Topic
-from livescale.shared.bus.local import LocalBroker, LocalBus
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import Join, Joined, LeaseChanged, Stale, WorkerReport
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Abort, Drain, LiveMode, Node, Serve
-from livescale.shared.process import World
+from livescale.shared.process.run import World
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.runtime.clock import CountedIds
+from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
+from livescale.shared.simulation.virtual_time import Process
 from livescale.shared.subjects import ABORT, DRAIN, ENDED, HEARTBEAT, HELP, JOIN, LEASE, MOVED, SERVE, STALE, TOKENS
-from livescale.shared.telemetry import Telemetry
-from livescale.shared.virtual_time import Process
-from livescale.shared.world import CountedIds
-from tests.transfer.virtual_link import Mail, new_mail
+from tests.shared.transfer.virtual_link import Mail, new_mail
 from tests.worker.live.client import Client
 from tests.worker.live.kinds import BLOCKS, CLOCK, FLOAT32, Kind
 from tests.worker.live.loads import Loads, node

@@ -9,7 +9,7 @@ from livescale.services.worker.batch import Batch
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.engine.partial import Partial
 from livescale.services.worker.live.taking import TOGETHER_SECONDS, Taking, Together
-from livescale.shared.virtual_time import run
+from livescale.shared.simulation.virtual_time import run
 from tests.worker.engine.made_up import LATENCY
 from tests.worker.live.kinds import BLOCKS, CLOCK, Kind, Modelled
 from tests.worker.live.stage import Stage, stage

@@ -7,8 +7,8 @@ from livescale.services.worker.live.source import FAILED_HAND_OFFS
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Stale
 from livescale.shared.messages.transfers import Drain
+from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import DRAIN, STALE
-from livescale.shared.virtual_time import run
 from tests.worker.live.kinds import BLOCKS, CLOCK
 from tests.worker.live.scenes import parked, play
 from tests.worker.live.stage import Stage, stage

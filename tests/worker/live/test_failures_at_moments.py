@@ -8,8 +8,8 @@ import pytest
 
 from livescale.shared.bus.contract import Disconnected
 from livescale.shared.messages.membership import Stale
+from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import STALE
-from livescale.shared.virtual_time import run
 from tests.worker.live.kinds import CLOCK
 from tests.worker.live.stage import Stage, stage
 from tests.worker.live.timed import MESSAGE_SECONDS, STEP_SECONDS

@@ -1,6 +1,6 @@
 """Modelled engines in a live scale: what changes hands is all that there is, and tokens are right."""
 
-from livescale.shared.virtual_time import run
+from livescale.shared.simulation.virtual_time import run
 from tests.worker.live.kinds import BLOCKS, MODELLED
 from tests.worker.live.stage import Stage, stage
 from tests.worker.serving import random_prompt, submit

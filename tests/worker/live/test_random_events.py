@@ -11,7 +11,7 @@ from livescale.services.worker.settings import MIB
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.messages.transfers import LiveMode
-from livescale.shared.virtual_time import run
+from livescale.shared.simulation.virtual_time import run
 from tests.fuzz.effort import examples
 from tests.worker.live.kinds import BFLOAT16, BLOCKS, CLOCK, FLOAT32, Kind
 from tests.worker.live.members import check_invariants

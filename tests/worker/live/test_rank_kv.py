@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from livescale.services.worker.live.handoff import PIECE_SECONDS
-from livescale.shared.virtual_time import run
+from livescale.shared.simulation.virtual_time import run
 from tests.worker.live.kinds import CLOCK, Kind
 from tests.worker.live.members import late_kv
 from tests.worker.live.stage import BUS_SECONDS, Stage, stage

@@ -7,8 +7,8 @@ import pytest
 
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Took
+from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import PULL, TOOK
-from livescale.shared.virtual_time import run
 from tests.worker.live.scenes import parked, play
 from tests.worker.live.stage import Stage, stage
 from tests.worker.serving import random_prompt, submit

@@ -9,7 +9,7 @@ from typing import TypeVar
 from livescale.services.worker.engine.runner import EngineRunner
 from livescale.services.worker.live.handoff import FIRST_CHANNEL, TAG_BITS
 from livescale.shared.links.contract import Buffer, LinkError, Peer
-from tests.transfer.virtual_link import Mail, VirtualLink, VirtualPeer, here
+from tests.shared.transfer.virtual_link import Mail, VirtualLink, VirtualPeer, here
 
 STEP_SECONDS = 0.01  # of a layer as of a step
 MESSAGE_SECONDS = 0.003

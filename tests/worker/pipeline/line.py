@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver
 from livescale.shared.messages.pipelines import Stage as Part
 from livescale.shared.messages.requests import Sampling, Submit
+from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import PIPELINE, PIPELINE_OVER
-from livescale.shared.virtual_time import run
 from tests.worker.live.kinds import BLOCKS, FLOAT32, Kind
 from tests.worker.live.stage import Stage, stage
 from tests.worker.serving import random_prompt, submit

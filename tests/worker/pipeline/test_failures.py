@@ -9,9 +9,9 @@ import pytest
 
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.membership import Stale
-from livescale.shared.settings import SwitchKv
+from livescale.shared.runtime.settings import SwitchKv
+from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import STALE
-from livescale.shared.virtual_time import run
 from tests.worker.live.kinds import BFLOAT16, BLOCKS, CLOCK, FLOAT32, MODELLED, Kind
 from tests.worker.live.stage import Stage, stage
 from tests.worker.pipeline.line import ask, form, loaded, nothing_left, play, request, say_over, whole

@@ -9,8 +9,8 @@ from livescale.services.worker.pipeline.orders import check_pipeline
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.pipelines import Pipeline, Stage, StageBatch, StageDone
 from livescale.shared.messages.transfers import Node
+from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import STAGE_BATCH, STAGE_DONE
-from livescale.shared.virtual_time import run
 from tests.worker.engine.made_up import LAYERS, manifest
 from tests.worker.live.kinds import MODELLED
 from tests.worker.live.stage import Stage as Theatre

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from livescale.shared.bus.contract import BusError
-from livescale.shared.settings import SwitchKv
-from livescale.shared.virtual_time import run
+from livescale.shared.runtime.settings import SwitchKv
+from livescale.shared.simulation.virtual_time import run
 from tests.fuzz.effort import examples
 from tests.worker.live.kinds import BFLOAT16, BLOCKS, FLOAT32, MODELLED, Kind
 from tests.worker.live.members import check_invariants

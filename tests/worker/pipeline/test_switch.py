@@ -14,13 +14,13 @@ from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.pipeline.filling import FILL_ROWS
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.bus.contract import Context, Endpoint, ServiceInfo
-from livescale.shared.latency import Latency, Work
 from livescale.shared.messages.live import Pull, Pulled, Task, Took
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.requests import TokenFrame
-from livescale.shared.settings import SwitchKv
+from livescale.shared.model.latency import Latency, Work
+from livescale.shared.runtime.settings import SwitchKv
+from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import PULL, TOKENS, TOOK
-from livescale.shared.virtual_time import run
 from tests.worker.live.kinds import BFLOAT16, BLOCKS, CLOCK, FLOAT32, MODELLED, Kind, Modelled
 from tests.worker.live.stage import Stage, stage
 from tests.worker.pipeline.line import PAIR, ask, form, play, request, say_over, whole

@@ -11,7 +11,7 @@ from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.messages.transfers import Inflow, LiveMode, Serve
 from livescale.shared.subjects import HELP, LOAD, SERVE
-from livescale.shared.transfer.part import FlowEnd, Part
+from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
 from tests.worker.fleet import CHUNK_BYTES, Fleet, fleet
 from tests.worker.serving import random_prompt, submit
 
@@ -61,7 +61,7 @@ class RankStage:
         command = replace(self.made.command(worker, inflow, plan=ranks[0]), manifest=shard, **own)
         await self.made.bus.call(LOAD, command, timeout=5, id=worker)
         memory = self.made.memory[rank * self.blocks : (rank + 1) * self.blocks]
-        end = FlowEnd(Part("source", CHUNK_BYTES, memory), self.tickets, self.made.node(worker))
+        end = FlowEnd(ModelCopy("source", CHUNK_BYTES, memory), self.tickets, self.made.node(worker))
         self.made.tasks.create_task(self.made._feed(end))
 
     async def have(self, ranks: Sequence[str], *blocks: int, mode: LiveMode = "zigzag") -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from livescale.shared.messages.parameters import DType
-from livescale.shared.virtual_time import run
+from livescale.shared.simulation.virtual_time import run
 from tests.worker.live.kinds import Kind
 from tests.worker.live.stage import stage
 from tests.worker.ranks.stage import TARGET, rank_stage, wanted

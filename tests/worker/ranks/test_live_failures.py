@@ -9,7 +9,7 @@ from livescale.shared.links.contract import Buffer, Peer
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.transfers import Abort
 from livescale.shared.subjects import ABORT, LEASE
-from tests.transfer.virtual_link import here
+from tests.shared.transfer.virtual_link import here
 from tests.worker.ranks.stage import TARGET, RankStage, rank_stage, wanted
 
 

@@ -17,7 +17,7 @@ from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.ranks import AskMeeting, RankStep
 from livescale.shared.messages.transfers import Drain, Inflow, Serve
 from livescale.shared.subjects import DRAIN, LEASE, LOAD, MEETING, RANK_STEP, SERVE
-from livescale.shared.transfer.part import FlowEnd, Part
+from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
 from tests.made import tiny
 from tests.worker.fleet import CHUNK_BYTES, CONTEXT, Fleet, fleet
 from tests.worker.serving import random_prompt, serve, submit
@@ -34,7 +34,7 @@ async def load(made: Fleet, ranks: Sequence[str] = RANKS) -> None:
         command = made.command(worker, inflow)
         own = {"instance": INSTANCE, "rank": rank, "ranks": RANKS, "manifest": made.manifest.of_shard(rank)}
         await made.bus.call(LOAD, replace(command, **own), timeout=5, id=worker)
-        part = Part("source", CHUNK_BYTES, made.memory[rank * each : (rank + 1) * each])
+        part = ModelCopy("source", CHUNK_BYTES, made.memory[rank * each : (rank + 1) * each])
         made.tasks.create_task(made._feed(FlowEnd(part, 7 + rank, made.node(worker))))
 
 

@@ -1,0 +1,1 @@
+"""Memory that parameters lie in: of the host or of a GPU, pinned, or shared with other processes."""

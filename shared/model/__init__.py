@@ -1,0 +1,1 @@
+"""What is known of a model without its bytes: configuration, blocks, shards, and how long its steps take."""

@@ -1,0 +1,93 @@
+"""Tensor parallelism (Megatron-LM): which part of each tensor a rank has. Pure.
+
+Queries, keys, values, gate and up are cut by rows, in whole heads. What follows them is cut by columns, so that its
+products have to be added. Embedding and head are cut by the vocabulary. Every rank has all norms, and ranks that need
+the same key head each have it.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from livescale.shared.messages.parameters import ModelConfig
+
+MOST_SHARDS = 64
+QUERIES = ("self_attn.q_proj.weight", "self_attn.q_proj.bias")
+KEYS_VALUES = tuple(f"self_attn.{name}_proj.{kind}" for name in "kv" for kind in ("weight", "bias"))
+FEATURES = ("mlp.gate_proj.weight", "mlp.up_proj.weight")
+VOCABULARY = ("embed_tokens.weight", "lm_head.weight")
+
+
+class ShardSlice(NamedTuple):
+    """Indices `start` .. `stop` of one dimension: 0, rows, or 1, columns."""
+
+    dimension: int
+    start: int
+    stop: int
+
+
+def check_shards(config: ModelConfig, shards: int) -> None:
+    """Check that the model can be cut for so many ranks. Raises ValueError, which says what numbers would do."""
+    problem = _problem(config, shards)
+    if problem is not None:
+        counts = range(1, min(config.num_attention_heads, MOST_SHARDS) + 1)
+        fitting = [count for count in counts if _problem(config, count) is None]
+        raise ValueError(
+            f"tensor_parallel_size is {shards} and {problem}; this model can have {', '.join(map(str, fitting))}"
+        )
+
+
+def shard_config(config: ModelConfig, shard: int, shards: int) -> ModelConfig:
+    """The configuration of the model as rank `shard` computes it: fewer heads, features and tokens."""
+    return replace(
+        config,
+        num_attention_heads=config.num_attention_heads // shards,
+        num_key_value_heads=max(1, config.num_key_value_heads // shards),
+        intermediate_size=config.intermediate_size // shards,
+        vocab_size=len(vocabulary(config, shard, shards)),
+    )
+
+
+def vocabulary(config: ModelConfig, shard: int, shards: int) -> range:
+    """The token ids of this rank; the last may have fewer than the others."""
+    each = -(-config.vocab_size // shards)
+    return range(shard * each, min((shard + 1) * each, config.vocab_size))
+
+
+def find_shard_slice(tensor: str, config: ModelConfig, shard: int, shards: int) -> ShardSlice | None:
+    """The slice that rank `shard` has of the tensor with this name in the checkpoint; None is all of it."""
+    if shards == 1:
+        return None
+    part = shard_config(config, shard, shards)
+    queries = part.num_attention_heads * config.head_dim
+    if tensor.endswith(QUERIES):
+        return ShardSlice(0, shard * queries, (shard + 1) * queries)
+    if tensor.endswith("self_attn.o_proj.weight"):
+        return ShardSlice(1, shard * queries, (shard + 1) * queries)
+    if tensor.endswith(KEYS_VALUES):
+        first = shard * config.num_key_value_heads // shards * config.head_dim
+        return ShardSlice(0, first, first + part.num_key_value_heads * config.head_dim)
+    if tensor.endswith(FEATURES) or tensor.endswith("mlp.down_proj.weight"):
+        features = part.intermediate_size
+        return ShardSlice(int("down" in tensor), shard * features, (shard + 1) * features)
+    if tensor.endswith(VOCABULARY):
+        tokens = vocabulary(config, shard, shards)
+        return ShardSlice(0, tokens.start, tokens.stop)
+    return None
+
+
+def _problem(config: ModelConfig, shards: int) -> str | None:
+    return next(_problems(config, shards), None)
+
+
+def _problems(config: ModelConfig, shards: int) -> Iterator[str]:
+    heads, key_heads = config.num_attention_heads, config.num_key_value_heads
+    if heads % shards:
+        yield f"does not divide num_attention_heads, {heads}"
+    if key_heads % shards and shards % key_heads:
+        yield f"neither divides num_key_value_heads, {key_heads}, nor is a multiple of it"
+    if config.intermediate_size % shards:
+        yield f"does not divide intermediate_size, {config.intermediate_size}"
+    if not vocabulary(config, shards - 1, shards):
+        yield f"is too many for a vocabulary of {config.vocab_size}"

@@ -1,0 +1,1 @@
+"""What decisions are made of: pure tools without clock, chance or I/O."""

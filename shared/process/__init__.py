@@ -1,0 +1,1 @@
+"""What every service's process does: start and stop, be a member, log and measure."""

@@ -1,0 +1,183 @@
+"""What every process stands on: logs, bus, membership of a micro service, signals, exit code.
+
+By convention `services/<name>/main.py` holds the whole wiring of a service:
+
+    def main(settings: RouterSettings) -> None:
+        run_process(settings, "router", lambda world: Router(world, settings))
+
+`build` gets the `World` and returns the actor; the actor's `run()` is one TaskGroup and ends only by being
+cancelled. Nothing is printed on stdout.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+import uvloop
+
+from livescale.shared.bus.contract import Bus, BusError, Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.bus.identity import NatsFiles
+from livescale.shared.bus.nats import NatsBus
+from livescale.shared.messages.membership import AskMetrics, MetricsText, ServiceName
+from livescale.shared.process.telemetry import Telemetry, configure_logging
+from livescale.shared.runtime.clock import Clock, Ids, RandomIds, RunningClock
+from livescale.shared.runtime.running_loop import RunningLoop
+from livescale.shared.runtime.settings import ProcessSettings
+from livescale.shared.subjects import METRICS
+
+CONNECT_SECONDS = 30.0
+STOP_SECONDS = 15.0
+
+DESCRIPTIONS: dict[ServiceName, str] = {
+    "gateway": "OpenAI-compatible REST API",
+    "router": "decides which instance serves a request",
+    "registry": "parameter pool, membership and leases",
+    "planner": "plans scales and carries them through",
+    "monitor": "decides when to scale",
+    "host": "host cache and checkpoints on disk",
+    "worker": "runs layers, holds and sends parameters",
+}
+
+log = structlog.get_logger()
+
+
+class Ends(Exception):
+    """A process ends because it should; the text says why. It is logged as a warning, without a traceback."""
+
+
+class Actor(Protocol):
+    """A service, built once the process is connected to the bus."""
+
+    async def run(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class World:
+    """All that an actor may touch. It serves under `info`; `host` is this machine's name."""
+
+    info: ServiceInfo
+    host: str
+    bus: Bus
+    clock: Clock
+    ids: Ids
+    telemetry: Telemetry
+
+
+Build = Callable[[World], Actor]
+
+
+def run_process(settings: ProcessSettings, service: ServiceName, build: Build) -> None:
+    """Run the actor until SIGTERM or SIGINT, then exit: 0 when asked to, 1 on an error or when the bus closed."""
+    id = settings.id or f"{service}-0"
+    configure_logging(service, id, settings.log_level, settings.log_format)
+    try:
+        main = _main(settings, ServiceInfo(service, id, DESCRIPTIONS[service]), build)
+        code = uvloop.run(main, loop_factory=RunningLoop)
+    except Exception as error:  # noqa: BLE001 the process's main: whatever it is, say it and end
+        tell_failure(error)
+        code = 1
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+def tell_failure(error: Exception) -> None:
+    """Log why a process fails: a line for what is no bug, a traceback for anything else."""
+    causes = list(_leaves(error))
+    if not all(isinstance(cause, BusError | Ends) for cause in causes):
+        log.error("process_failed", exc_info=error)
+        return
+    for cause in causes:
+        if isinstance(cause, Ends):
+            log.warning("process_ends", reason=str(cause))
+        else:
+            log.error("bus_failed", error=cause.message if isinstance(cause, Refusal) else str(cause))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors that exception groups of any depth hold."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
+
+
+async def _main(settings: ProcessSettings, info: ServiceInfo, build: Build) -> int:
+    stopping, closed = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    living = asyncio.create_task(_live(settings, info, build, closed.set), name=info.id)
+    ends = [asyncio.create_task(event.wait()) for event in (stopping, closed)]
+    await asyncio.wait([living, *ends], return_when=asyncio.FIRST_COMPLETED)
+    for end in ends:
+        end.cancel()
+    if not living.done():
+        log.info("stopping", reason="asked to" if stopping.is_set() else "the bus closed")
+        living.cancel()
+        await asyncio.wait([living], timeout=STOP_SECONDS)
+    if not living.done():
+        log.error("stop_took_too_long", seconds=STOP_SECONDS)
+        os._exit(1)  # whatever it hangs in would hang the interpreter's exit as well
+    if not living.cancelled():
+        living.result()
+    return 1 if closed.is_set() else 0
+
+
+async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_closed: Callable[[], None]) -> None:
+    telemetry, clock = Telemetry(info.name, info.id), RunningClock()
+    bus = await NatsBus.connect(
+        settings.nats_url,
+        settings.namespace,
+        info.id,
+        files=NatsFiles.of(settings),
+        timeout=CONNECT_SECONDS,
+        on_closed=on_closed,
+        clock=clock,
+    )
+    world = World(info, settings.host_name or socket.gethostname(), bus, clock, RandomIds(), telemetry)
+    try:
+        await _serve_metrics(world)
+        if info.name == "registry":
+            await _keep_events(bus)
+        actor = build(world)
+        # What is here now stays: a collection that looks through all modules, torch's too, takes 0.1 s.
+        gc.freeze()
+        await _run(actor, bus)
+    finally:
+        await bus.close()
+        await telemetry.shutdown()
+
+
+async def _run(actor: Actor, bus: NatsBus) -> None:
+    """Run the actor. When cancelled, first take no more calls, as they would reach an actor that is ending."""
+    running = asyncio.create_task(actor.run(), name="actor")
+    try:
+        await asyncio.wait([running])
+    except asyncio.CancelledError:
+        await bus.drain()
+        running.cancel()
+    await running
+
+
+async def _keep_events(bus: NatsBus) -> None:
+    try:
+        await bus.keep_events()
+    except BusError as error:
+        log.warning("events_not_kept", error=str(error))
+
+
+async def _serve_metrics(world: World) -> None:
+    async def metrics(message: AskMetrics, context: Context) -> MetricsText:
+        return MetricsText(text=world.telemetry.exposition())
+
+    world.telemetry.watch_counts(
+        "livescale_bus_messages_total", "Messages of this process by outcome", "outcome", lambda: world.bus.counts
+    )
+    await world.bus.serve(world.info, [Endpoint(METRICS, metrics, {"id": world.info.id}, limit=8)])

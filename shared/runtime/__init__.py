@@ -1,0 +1,1 @@
+"""What processes run on: clock, event loop, settings, and files that people write."""

@@ -1,0 +1,106 @@
+"""The clock and fresh ids, which actors get from outside so that tests can replace them."""
+
+import asyncio
+import secrets
+import time
+import uuid
+from collections import Counter
+from typing import Protocol
+
+
+def seconds_away(loop: asyncio.AbstractEventLoop) -> float:
+    """How many seconds the loop's time is behind the machine's, because its process slept; 0 for most loops."""
+    seconds: float = getattr(loop, "away", 0.0)
+    return seconds
+
+
+class Clock(Protocol):
+    """`now()` never goes back and is for durations; `wall()` is seconds since the epoch, for what others read.
+
+    `away`: seconds that this process has slept, stopped or its machine without a processor. `now()` leaves them out.
+    """
+
+    @property
+    def away(self) -> float: ...
+
+    def now(self) -> float: ...
+
+    def wall(self) -> float: ...
+
+
+class SystemClock:
+    """The machine's clock, for tools and tests that do not judge whether others are silent."""
+
+    away = 0.0
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+
+class RunningClock:
+    """The clock of a process: the time of the event loop that it is made in. Any thread may ask for it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def away(self) -> float:
+        return seconds_away(self._loop)
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    def wall(self) -> float:
+        return time.time()
+
+
+class LoopClock:
+    """The running event loop's time, for virtual time; `epoch` is the wall time at which it shows zero."""
+
+    def __init__(self, epoch: float) -> None:
+        self._epoch = epoch
+
+    @property
+    def away(self) -> float:
+        return seconds_away(asyncio.get_running_loop())
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall(self) -> float:
+        return self._epoch + self.now() + self.away
+
+
+class Ids(Protocol):
+    """Makes fresh ids, which match `[a-z0-9-]+`, and secrets."""
+
+    def new(self, prefix: str) -> str: ...
+
+    def secret(self) -> bytes: ...
+
+
+class RandomIds:
+    """Ids that are unique everywhere, and secrets of 32 bytes that nobody can guess."""
+
+    def new(self, prefix: str) -> str:
+        return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+    def secret(self) -> bytes:
+        return secrets.token_bytes(32)
+
+
+class CountedIds:
+    """Ids that are the same in every run: `req-1`, `req-2`."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def new(self, prefix: str) -> str:
+        self._counts[prefix] += 1
+        return f"{prefix}-{self._counts[prefix]}"
+
+    def secret(self) -> bytes:
+        return self.new("secret").encode()

@@ -1,0 +1,1 @@
+"""The bus and time for simulations: in one process, hours in milliseconds, the same in every run."""

@@ -1,0 +1,273 @@
+"""The in-process twin of the bus, for tests and the simulator: same contract, same bytes, fixed order.
+
+A `LocalBroker` stands for the server; each actor gets a `LocalBus` of its own from `broker.connect()`. Faults are made
+at the broker: `down()` and `up()`, `lose`, asked for each message whether it gets lost, and `delays`, asked for each
+listener (and each answer) after how many seconds the message arrives: nothing is lost, two are a duplicate. As with
+NATS what one connection says on one subject arrives in the order in which it was said, duplicates aside. What a bus
+that is held sends and is sent waits for `release()`, as with a process that is stopped, unless `forget()` comes before,
+as with a network that was cut.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from livescale.shared.bus.addressing import fill, fill_wildcards
+from livescale.shared.bus.calls import DRAIN_SECONDS, NO_CONTEXT, Caller, Reply, ServedEndpoint
+from livescale.shared.bus.codec import (
+    CONTENT_TYPE,
+    MAX_PAYLOAD_BYTES,
+    Headers,
+    check_size,
+    content_type,
+    decode,
+    encode,
+    pack,
+)
+from livescale.shared.bus.contract import (
+    A,
+    Call,
+    Context,
+    Disconnected,
+    Endpoint,
+    KeyValue,
+    M,
+    Q,
+    ServiceAbsent,
+    ServiceInfo,
+    Subscription,
+    Topic,
+    Withdraw,
+)
+from livescale.shared.bus.subscription import QueuedSubscription
+from livescale.shared.runtime.clock import Clock, SystemClock
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
+from livescale.shared.simulation.broker_state import DelayedDeliveries, Deliver, Listener, ListenerTable, LocalKeyValue
+
+
+@dataclass
+class LocalBroker:
+    """What the connections share: listeners, the key-value store, and whether the server is up."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    max_payload: int = MAX_PAYLOAD_BYTES
+    connected: bool = True
+    lose: Callable[[str], bool] = lambda subject: False
+    delays: Callable[[str], Sequence[float]] = lambda subject: (0.0,)
+    values: dict[str, bytes] = field(default_factory=dict)
+    buses: list["LocalBus"] = field(default_factory=list)
+    routes: ListenerTable = field(default_factory=ListenerTable)
+    arrivals: DelayedDeliveries = field(default_factory=DelayedDeliveries)
+
+    def connect(self) -> "LocalBus":
+        bus = LocalBus(self)
+        self.buses.append(bus)
+        return bus
+
+    def down(self) -> None:
+        """Take the server down: pending calls fail, and what is published is dropped."""
+        self.connected = False
+        for bus in self.buses:
+            bus.connection_changed(False)
+
+    def up(self) -> None:
+        self.connected = True
+        for bus in self.buses:
+            bus.connection_changed(True)
+
+    def route(
+        self,
+        subject: str,
+        data: bytes,
+        headers: Mapping[str, str],
+        reply: Reply | None = None,
+        sender: Hashable = None,
+    ) -> int:
+        """Hand a message to its listeners, in the order in which they came. Returns how many got it."""
+        chosen = self.routes.choose(subject)
+        if not self.lose(subject):
+            for listener in chosen:
+                way = None if sender is None else (sender, subject, listener)
+                self.carry(subject, partial(self._deliver, listener, subject, data, headers, reply), way)
+        return len(chosen)
+
+    def carry(self, subject: str, arrive: Callable[[], None], way: Hashable = None) -> None:
+        """Have a message arrive as often and as late as `delays` says, but not before earlier ones of the same
+        `way`."""
+        for number, seconds in enumerate(self.delays(subject)):
+            self.arrivals.add(seconds, arrive, way if number == 0 else None)
+
+    def _deliver(
+        self, listener: Listener, subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None
+    ) -> None:
+        if self.connected and listener in self.routes:
+            listener.deliver(subject, data, headers, reply)
+
+
+class LocalBus:
+    """One actor's connection to a LocalBroker. Made by `broker.connect()`."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self.kv: KeyValue = LocalKeyValue(broker.values, lambda: broker.connected)
+        self.counts: Counter[str] = Counter()
+        self._broker = broker
+        self._caller = Caller(broker.clock, self._send)
+        self._log = RateLimitedLog(broker.clock.now)
+        self._listeners: list[Listener] = []
+        self._serving: list[Listener] = []  # of what is served
+        self._subscriptions: list[QueuedSubscription[Any]] = []
+        self._served: list[ServedEndpoint] = []
+        self._watchers: list[Callable[[bool], None]] = []
+        self._closed = False
+        self._held: list[Callable[[], object]] | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._broker.connected and not self._closed
+
+    def publish(self, topic: Topic[M], message: M, **holes: str) -> None:
+        subject, data = fill(topic.pattern, holes), encode(message, json=topic.json)
+        headers = {CONTENT_TYPE: content_type(topic.json)}
+        check_size(subject, pack(headers), data, self._broker.max_payload)
+        decode(topic.type, data, json=topic.json)  # a message of the wrong type is its sender's mistake
+        if not self.connected:
+            self.counts["dropped_disconnected"] += 1
+            return
+        self.counts["sent"] += 1
+        self._pass(partial(self._broker.route, subject, data, headers, sender=self))
+
+    async def call(
+        self, call: Call[Q, A], message: Q, *, timeout: float, context: Context = NO_CONTEXT, **holes: str
+    ) -> A:
+        return await self._caller.call(fill(call.pattern, holes), call, message, timeout, context)
+
+    async def subscribe(self, topic: Topic[M], *, limit: int = 4096, **holes: str) -> Subscription[M]:
+        subscription = QueuedSubscription(topic, limit, self.counts, self._log)
+        wanted = fill_wildcards(topic.pattern, holes)
+
+        def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
+            self._pass(partial(subscription.deliver, subject, data))
+
+        listener = Listener(wanted, "", deliver)
+
+        async def leave() -> None:
+            self._subscriptions.remove(subscription)
+            self._leave(listener)
+
+        subscription.on_close(leave)
+        self._subscriptions.append(subscription)
+        self._listen(listener)
+        return subscription
+
+    async def serve(self, info: ServiceInfo, endpoints: list[Endpoint]) -> Withdraw:
+        listening: list[tuple[Listener, ServedEndpoint]] = []
+        for endpoint in endpoints:
+            served = ServedEndpoint(endpoint, self._broker.clock)
+            self._served.append(served)
+            queue = info.name if endpoint.call.queue else ""
+            listener = Listener(fill(endpoint.call.pattern, endpoint.holes), queue, self._deliver_to(served))
+            self._serving.append(listener)
+            self._listen(listener)
+            listening.append((listener, served))
+        return partial(self._withdraw, listening)
+
+    async def _withdraw(self, listening: Sequence[tuple[Listener, ServedEndpoint]]) -> None:
+        for listener, served in listening:
+            self._serving.remove(listener)
+            self._leave(listener)
+            self._served.remove(served)
+            await served.drain(DRAIN_SECONDS if self.connected else 0)
+
+    def hold(self) -> None:
+        """Hold back all that comes in or goes out until `release`."""
+        self._held = self._held or []
+
+    def release(self) -> None:
+        held, self._held = self._held or [], None
+        for act in held:
+            act()
+
+    def forget(self) -> None:
+        """Drop what waits for `release`, as when a network is cut."""
+        if self._held is not None:
+            self._held.clear()
+
+    def _pass(self, act: Callable[[], object]) -> None:
+        if self._held is None:
+            act()
+        else:
+            self._held.append(act)
+
+    def watch_connection(self, on_change: Callable[[bool], None]) -> None:
+        self._watchers.append(on_change)
+
+    async def flush(self) -> None:
+        if not self.connected:
+            raise Disconnected("the bus is down")
+
+    async def keep_events(self) -> None:
+        await self.flush()  # nothing is kept here
+
+    async def drain(self) -> None:
+        """Take no more calls, and answer those in hand. Idempotent."""
+        for listener in self._serving:
+            self._leave(listener)
+        for served in self._served:
+            await served.drain(DRAIN_SECONDS if self.connected else 0)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        for listener in list(self._listeners):
+            self._leave(listener)
+        await self.drain()
+        for subscription in self._subscriptions:
+            subscription.end()
+        self._closed = True
+        self._caller.fail_all()
+        self._broker.buses.remove(self)
+
+    def connection_changed(self, connected: bool) -> None:
+        if not connected:
+            self._caller.fail_all()
+        for on_change in self._watchers:
+            on_change(connected)
+
+    def _listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+        self._broker.routes.add(listener)
+
+    def _leave(self, listener: Listener) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+            self._broker.routes.remove(listener)
+
+    def _send(self, subject: str, data: bytes, headers: Headers, token: str) -> None:
+        check_size(subject, pack(headers), data, self._broker.max_payload)
+        if not self.connected:
+            raise Disconnected("the bus is down")
+
+        def reply(body: bytes, extra: Headers) -> None:
+            check_size(f"the answer of {subject}", pack(extra), body, self._broker.max_payload)
+            self._broker.carry(f"answer.{subject}", partial(self._pass, partial(self._answer, token, body, extra)))
+
+        if self._held is not None:
+            self._held.append(partial(self._broker.route, subject, data, headers, reply, sender=self))
+        elif self._broker.route(subject, data, headers, reply, sender=self) == 0:
+            raise ServiceAbsent(f"nobody listens on {subject}")
+
+    def _answer(self, token: str, body: bytes, extra: Headers) -> None:
+        if self.connected:
+            self._caller.answer(token, body, extra)
+
+    def _pass_answer(self, reply: Reply, body: bytes, extra: Headers) -> None:
+        self._pass(partial(reply, body, extra))
+
+    def _deliver_to(self, served: ServedEndpoint) -> Deliver:
+        def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
+            if reply is not None:
+                self._pass(partial(served.accept, data, headers, partial(self._pass_answer, reply)))
+
+        return deliver

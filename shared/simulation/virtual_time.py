@@ -1,0 +1,202 @@
+"""An event loop whose clock jumps to the next timer instead of sleeping.
+
+`run(main())` in a plain test function runs hours in milliseconds, the same way every time. Nothing scheduled and
+nothing ready is a deadlock, and an error. Work given to threads (`run_in_executor`) takes no virtual time: the
+clock stands still until it is done. Sockets do not belong here.
+
+What a `Process` starts can be stopped, and goes on, as a process that is sent SIGSTOP and SIGCONT: none of its
+callbacks runs meanwhile, and its timers keep running time, as those of a real process do (`running_loop.py`).
+"""
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar, TypeVarTuple, cast
+
+from livescale.shared.runtime.running_loop import MOST_SECONDS, RunningTimer
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+DAY_SECONDS = 86_400.0
+ROUNDING_SECONDS = 1e-9
+THREAD_SECONDS = 60.0  # real time that work in a thread may take before it counts as lost
+
+
+class Deadlock(Exception):
+    """Every task waits and no timer is set, so that nothing can ever happen."""
+
+
+class LeftoverTasks(Exception):
+    """The main coroutine returned while tasks it had started still ran."""
+
+
+class Process:
+    """A simulated process: all tasks that run in its `context`, or are started by these. `away`: seconds it slept."""
+
+    def __init__(self) -> None:
+        self.away = 0.0
+        self.is_stopped = False
+        self._stopped_at = 0.0
+        self._due: list[asyncio.Handle] = []  # since it was stopped
+
+    def context(self) -> Context:
+        """A context for the first task of the process; the tasks that it starts inherit it."""
+        context = copy_context()
+        context.run(_process.set, self)
+        return context
+
+    def stop(self) -> None:
+        """Stop the process. What is due in this turn of the loop still runs."""
+        if not self.is_stopped:
+            self.is_stopped, self._stopped_at = True, _machine_time()
+
+    def go_on(self) -> None:
+        """Let the process run on. Its own time has hardly moved meanwhile."""
+        if self.is_stopped:
+            self.away += max(0.0, _machine_time() - self._stopped_at - MOST_SECONDS)
+            self.is_stopped, due, self._due = False, self._due, []
+            for handle in due:
+                asyncio.get_running_loop().call_soon(_run, handle, context=Context())
+
+    def put_off(self, handle: asyncio.Handle) -> None:
+        self._due.append(handle)
+
+
+_process: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+def this_process() -> Process | None:
+    """The simulated process that the caller runs in; None outside of all."""
+    return _process.get()
+
+
+def _process_in(context: Context | None) -> Process | None:
+    return _process.get() if context is None else context.get(_process)
+
+
+def _machine_time() -> float:
+    return cast("VirtualTimeLoop", asyncio.get_running_loop()).now
+
+
+def _run(handle: asyncio.Handle) -> None:
+    if not handle.cancelled():
+        handle._run()
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time starts at 0, jumps to the next timer, and may not go past `limit_seconds`."""
+
+    def __init__(self, limit_seconds: float = DAY_SECONDS) -> None:
+        self.now = 0.0
+        self.limit_seconds = limit_seconds
+        self.in_threads = 0
+        super().__init__(selector=_JumpingSelector(self))
+
+    @property
+    def away(self) -> float:
+        """Seconds that the simulated process of the caller has slept."""
+        process = _process.get()
+        return 0.0 if process is None else process.away
+
+    def time(self) -> float:
+        return self.now - self.away
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        process = _process_in(context)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        timer = RunningTimer(when, callback, args, self, context)
+        timer.armed = super().call_at(when + process.away, self._due, process, timer, context=Context())
+        return timer
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        process = _process_in(context)
+        if process is None or not process.is_stopped:
+            return super().call_soon(callback, *args, context=context)
+        handle = asyncio.Handle(callback, args, self, context)
+        process.put_off(handle)
+        return handle
+
+    def _due(self, process: Process, timer: RunningTimer) -> None:
+        if process.is_stopped:
+            process.put_off(asyncio.Handle(self._due, (process, timer), self, Context()))
+        elif timer.when() + process.away - self.now > ROUNDING_SECONDS:
+            timer.armed = super().call_at(timer.when() + process.away, self._due, process, timer, context=Context())
+        else:
+            _run(timer)
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        future = super().run_in_executor(executor, func, *args)
+        self.in_threads += 1
+        future.add_done_callback(self._thread_done)
+        return future
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        self.in_threads += 1
+        try:
+            await super().shutdown_default_executor()
+        finally:
+            self.in_threads -= 1
+
+    def _thread_done(self, _: asyncio.Future[Any]) -> None:
+        self.in_threads -= 1
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    """A selector that moves the loop's clock where the loop would sleep."""
+
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._loop.in_threads and timeout != 0:
+            return self._wait_for_threads()
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is None:
+            raise Deadlock(f"every task waits, no timer is set: {_describe(asyncio.all_tasks(self._loop))}")
+        self._loop.now += timeout
+        if self._loop.now > self._loop.limit_seconds:
+            raise TimeoutError(f"still running after {self._loop.limit_seconds:.0f} virtual seconds")
+        return []
+
+    def _wait_for_threads(self) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(THREAD_SECONDS)
+        if not ready:
+            raise Deadlock(f"{self._loop.in_threads} calls in threads took over {THREAD_SECONDS:.0f} s")
+        return ready
+
+
+def run(main: Coroutine[Any, Any, T], *, limit_seconds: float = DAY_SECONDS) -> T:
+    """Run `main` under virtual time. Raises Deadlock, LeftoverTasks, and TimeoutError past the virtual limit."""
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(limit_seconds)) as runner:
+        return runner.run(_supervised(main))
+
+
+async def _supervised(main: Coroutine[Any, Any, T]) -> T:
+    result = await main
+    # Tasks that were cancelled or woken in the last moment get the turns they need to end.
+    for _ in range(10):
+        await asyncio.sleep(0)
+    leftover = asyncio.all_tasks() - {asyncio.current_task()}
+    if leftover:
+        raise LeftoverTasks(_describe(leftover))
+    return result
+
+
+def _describe(tasks: set[asyncio.Task[Any]]) -> str:
+    return ", ".join(sorted(f"{task.get_name()} ({_place(task)})" for task in tasks if not task.done()))
+
+
+def _place(task: asyncio.Task[Any]) -> str:
+    frames = task.get_stack(limit=1)
+    return f"{frames[-1].f_code.co_qualname}:{frames[-1].f_lineno}" if frames else "not started"

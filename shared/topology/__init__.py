@@ -1,0 +1,1 @@
+"""The cluster that processes run in, and what its links carry."""

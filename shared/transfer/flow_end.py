@@ -1,0 +1,176 @@
+"""A node's copy of a model, the ends of the flows that move it, and how they fail.
+
+On every flow the sender shows that it is there: a hop that waits for its own upstream is slow through no fault of its
+own.
+"""
+
+import asyncio
+import itertools
+import struct
+from collections.abc import Callable, Collection, Coroutine, MutableSequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import cast
+
+from livescale.shared.links.contract import Buffer, Link, LinkError, Peer, Views
+from livescale.shared.messages.transfers import Node
+from livescale.shared.transfer.chunks import BLOCK_BITS, Chunk, chunk_tag, cut
+from livescale.shared.transfer.timeouts import Timeouts
+
+CONNECT_SECONDS = 5.0
+WANTED = (1 << BLOCK_BITS) - 1  # in the place of a block: which chunks are wanted, and heartbeats
+MAPPED = 1 << 31  # added to a chunk's number: the receiver sees the sender's memory, and needs to be told only when
+NOTHING = (1 << 32) - 1  # in the place of a chunk's number
+TOLD = b"\0"  # in the place of a chunk's bytes
+
+HERE, LAST = b"\0", b"\1"
+LONG_SECONDS = 3600.0  # those that receive heartbeats have deadlines of their own
+
+
+class TransferFailed(Exception):
+    """A transfer between `node`, which noticed it, and `peer` broke off. Chunks in flight may have come in part."""
+
+    def __init__(self, node: str, peer: str, reason: str) -> None:
+        super().__init__(f"transfer between {node} and {peer} failed: {reason}")
+        self.node = node
+        self.peer = peer
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class ModelCopy:
+    """A node's memory for a model, which flows fill or are sent from. `memory` has a view for each block.
+
+    The view of a block is replaced when it is mapped from another process. Raises ValueError where blocks or chunks are
+    too many for a tag.
+    """
+
+    node: str
+    chunk_bytes: int
+    memory: Views
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    chunks: tuple[Chunk, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        chunks = cut([view.nbytes for view in self.memory], self.chunk_bytes)
+        if chunks:
+            chunk_tag(0, chunks[-1].block, max(chunk.index for chunk in chunks))
+        object.__setattr__(self, "chunks", chunks)
+
+    def map(self, block: int, view: memoryview) -> None:
+        """Take `view`, memory of another process of this machine, as a block's memory.
+
+        Both are in the host's memory.
+        """
+        cast("MutableSequence[memoryview]", self.memory)[block] = view
+
+    def buffer(self, chunk: Chunk) -> Buffer:
+        return Buffer(self.memory[chunk.block][chunk.offset : chunk.offset + chunk.size])
+
+
+@dataclass(frozen=True)
+class ChunkRequest:
+    """What a receiver asks for: chunks, in the order in which it wants them. The receiver sees blocks that are `mapped`
+    in the sender's memory, and is told only when they are there."""
+
+    chunks: tuple[Chunk, ...]
+    mapped: Collection[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class FlowEnd:
+    """One end of a flow: this node's `copy`, the node at the `other` end, and the plan's `secret`.
+
+    Each end proves to the other that it knows the secret. Raises ValueError for a bad ticket.
+    """
+
+    copy: ModelCopy
+    ticket: int
+    other: Node
+    secret: bytes = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        chunk_tag(self.ticket, 0, 0)
+
+    def tag(self, chunk: Chunk) -> int:
+        return chunk_tag(self.ticket, chunk.block, chunk.index)
+
+    async def connect(self, link: Link) -> Peer:
+        """Connect to the node at the other end, on this flow's own channel. Raises TransferFailed."""
+        address, secret = self.other.address, self.secret
+        try:
+            return await link.connect(address, timeout=CONNECT_SECONDS, channel=self.ticket, secret=secret)
+        except LinkError as error:
+            raise self.failed(str(error)) from error
+
+    async def ask(self, peer: Peer, wanted: ChunkRequest) -> None:
+        """Tell the sending end which chunks to send, in which order. Raises LinkError."""
+        numbers = [chunk.number | MAPPED * (chunk.block in wanted.mapped) for chunk in wanted.chunks]
+        numbers += [NOTHING] * (len(self.copy.chunks) - len(numbers))
+        message = bytearray(struct.pack(f"<{len(numbers)}I", *numbers))
+        await peer.send(self._wanted_tag, Buffer(memoryview(message)), timeout=self.copy.timeouts.first)
+
+    async def hear(self, peer: Peer) -> ChunkRequest:
+        """Wait for what the receiving end asks for.
+
+        Raises LinkError, also where it asks for a chunk that does not exist.
+        """
+        chunks = self.copy.chunks
+        message = bytearray(4 * len(chunks))
+        await peer.receive(self._wanted_tag, Buffer(memoryview(message)), timeout=self.copy.timeouts.first)
+        words = [word for (word,) in struct.iter_unpack("<I", message) if word != NOTHING]
+        numbers = [word & ~MAPPED for word in words]
+        if any(number >= len(chunks) for number in numbers):
+            raise LinkError(f"{self.other.id} asks for chunk {max(numbers)} of {len(chunks)}")
+        mapped = frozenset(chunks[word & ~MAPPED].block for word in words if word & MAPPED)
+        return ChunkRequest(tuple(chunks[number] for number in numbers), mapped)
+
+    def heartbeat_tag(self, number: int) -> int:
+        """The tag of the sender's n-th heartbeat. Heartbeats go the other way than the message under `_wanted_tag`."""
+        return chunk_tag(self.ticket, WANTED, number)
+
+    def failed(self, reason: str) -> TransferFailed:
+        return TransferFailed(self.copy.node, self.other.id, reason)
+
+    @property
+    def _wanted_tag(self) -> int:
+        return chunk_tag(self.ticket, WANTED, 0)
+
+
+async def together(*work: Coroutine[None, None, None]) -> None:
+    """Run all coroutines to their ends. When one fails the others are cancelled, and its error alone is raised."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for one in work:
+                tasks.create_task(one)
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+async def send_heartbeats(end: FlowEnd, peer: Peer, done: asyncio.Event) -> None:
+    """Send a heartbeat at once, then one every `heartbeat_seconds`, and the last when `done` is set.
+
+    Raises LinkError.
+    """
+    timeouts = end.copy.timeouts
+    for number in itertools.count():
+        word = LAST if done.is_set() else HERE
+        await peer.send(end.heartbeat_tag(number), Buffer(memoryview(word)), timeout=timeouts.first)
+        if word == LAST:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeouts.heartbeat_seconds):
+                await done.wait()
+
+
+async def receive_heartbeats(end: FlowEnd, peer: Peer, heard: Callable[[], None]) -> None:
+    """Receive heartbeats up to the last one, and call `heard` at each. Raises LinkError.
+
+    Waiting for the last one leaves no receive behind when the flow ends.
+    """
+    for number in itertools.count():
+        word = bytearray(len(HERE))
+        await peer.receive(end.heartbeat_tag(number), Buffer(memoryview(word)), timeout=LONG_SECONDS)
+        heard()
+        if word == LAST:
+            return

@@ -1,0 +1,170 @@
+"""What a node sends for plans: one task for each flow, which ends with an abort of the plan.
+
+Chunks go out in the order in which the receiver asks for them, each as soon as it is here, a few at a time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+
+import structlog
+
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.links.contract import Buffer, Link, LinkError, Views
+from livescale.shared.messages.transfers import Send
+from livescale.shared.transfer.chunks import Chunk
+from livescale.shared.transfer.flow_end import TOLD, FlowEnd, ModelCopy, TransferFailed, send_heartbeats, together
+from livescale.shared.transfer.memory_export import MemoryExport, Offer
+from livescale.shared.transfer.timeouts import AdaptiveTimeout
+from livescale.shared.transfer.waiting import BlocksLost, Turns
+
+SENDS = 2  # in flight per flow: one moves while the next is announced
+
+log = structlog.get_logger()
+
+
+async def send_chunks(
+    link: Link,
+    end: FlowEnd,
+    wait_here: Callable[[Chunk], Awaitable[None]],
+    turns: Turns | None = None,
+    steps: Mapping[int, int] | None = None,
+) -> None:
+    """Send the chunks that the receiver asks for, each once `wait_here(chunk)` returns and its step has come.
+
+    `steps` maps blocks to steps of `turns`. The receiver closes the connection, as it knows when it has everything.
+    Raises TransferFailed when the receiver is lost, and whatever `wait_here` raises.
+    """
+    now = asyncio.get_running_loop().time
+    timeout, done = AdaptiveTimeout(end.copy.timeouts, SENDS, now()), asyncio.Event()
+    turns, order = turns or Turns(), steps or {}
+
+    async def lane(chunks: tuple[Chunk, ...]) -> None:
+        async with asyncio.timeout(None) as deadline:  # one for all: making one costs more than handing a chunk over
+            for chunk in chunks:
+                step = order.get(chunk.block)
+                if step is not None:
+                    await turns.reached(step)
+                deadline.reschedule(now() + end.copy.timeouts.first)
+                await wait_here(chunk)
+                deadline.reschedule(None)
+                timeout.restart(now())
+                buffer = Buffer(memoryview(TOLD)) if chunk.block in wanted.mapped else end.copy.buffer(chunk)
+                await peer.send(end.tag(chunk), buffer, timeout=timeout.limit)
+                timeout.moved(now())
+                if step is not None:
+                    turns.sent(end.ticket, step)
+
+    async def send_all() -> None:
+        await together(*(lane(wanted.chunks[start::SENDS]) for start in range(SENDS)))
+        done.set()
+
+    peer = await end.connect(link)
+    try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(peer.close)  # the receiver learns at once that nothing more will come
+            wanted = await end.hear(peer)
+            turns.join(end.ticket, (order[chunk.block] for chunk in wanted.chunks if chunk.block in order))
+            await together(send_all(), send_heartbeats(end, peer, done))
+            undo.pop_all()
+    except TimeoutError:
+        raise end.failed("what it waits for is not here in time") from None
+    except LinkError as error:
+        raise end.failed(str(error)) from error
+
+
+class BlockSender:
+    """Sends blocks along flows, one task for each. `on_change` is called whenever the number of flows changes."""
+
+    def __init__(
+        self,
+        node: str,
+        link: Link,
+        tasks: asyncio.TaskGroup,
+        on_change: Callable[[], None],
+        export: MemoryExport | None = None,
+    ) -> None:
+        self._node = node
+        self._link = link
+        self._export = export
+        self._tasks = tasks
+        self._on_change = on_change
+        self._flows: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self.none = asyncio.Event()
+        self.none.set()
+
+    def __len__(self) -> int:
+        return len(self._flows)
+
+    @property
+    def plans(self) -> set[str]:
+        """The ids of the plans whose flows are under way."""
+        return {plan for plan, _ in self._flows}
+
+    def start(
+        self,
+        command: Send,
+        memory: Views,
+        wait_here: Callable[[Chunk], Awaitable[None]],
+        offer: Offer | None = None,
+    ) -> None:
+        """Send each chunk of the blocks in `memory` that receivers ask for, once it is here.
+
+        Flows of an earlier command that are named again go on as they do. Receivers on this machine may map what
+        `offer` returns. Raises Refusal 400 for blocks or tickets that fit no tag.
+        """
+        plan_id, outflows = command.plan_id, command.outflows
+        try:
+            copy = ModelCopy(self._node, command.chunk_bytes, memory)
+            ends = {flow.ticket: FlowEnd(copy, flow.ticket, flow.downstream, command.secret) for flow in outflows}
+            steps = {flow.ticket: dict(zip(flow.blocks, flow.steps, strict=True)) for flow in outflows if flow.steps}
+        except ValueError as error:
+            raise Refusal(400, f"plan {plan_id}: {error}") from error
+        turns = Turns()
+        for ticket, end in ends.items():
+            if (plan_id, ticket) not in self._flows:
+                turns.join(ticket, steps.get(ticket, {}).values())
+                self._begin(plan_id, end, send_chunks(self._link, end, wait_here, turns, steps.get(ticket)), turns)
+                if self._export is not None:
+                    self._export.offer(end, offer or _nothing)
+        self._on_change()
+
+    def _begin(self, plan_id: str, end: FlowEnd, feeding: Coroutine[None, None, None], turns: Turns) -> None:
+        key = plan_id, end.ticket
+        flow = self._flows[key] = self._tasks.create_task(_send(plan_id, end, feeding))
+
+        def ended(_: asyncio.Task[None]) -> None:  # also when it is cancelled before its first step
+            feeding.close()
+            turns.leave(end.ticket)
+            if self._export is not None:
+                self._export.withdraw(end)
+            del self._flows[key]
+            if not self._flows:
+                self.none.set()
+            self._on_change()
+
+        flow.add_done_callback(ended)
+        self.none.clear()
+
+    def abort(self, plan_id: str) -> None:
+        """Cancel the flows of a plan. Idempotent."""
+        for (plan, _), flow in self._flows.items():
+            if plan == plan_id:
+                flow.cancel()
+
+    def abort_all(self) -> None:
+        for flow in self._flows.values():
+            flow.cancel()
+
+
+async def _nothing() -> None:
+    """Offer nothing: this memory cannot be mapped by other processes."""
+
+
+async def _send(plan_id: str, end: FlowEnd, feeding: Coroutine[None, None, None]) -> None:
+    try:
+        await feeding
+        log.info("blocks_sent", plan=plan_id, to=end.other.id)
+    except (TransferFailed, BlocksLost) as error:
+        # The receiver tells the planner; a sender only stops.
+        log.warning("send_failed", plan=plan_id, error=str(error))

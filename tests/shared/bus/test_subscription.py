@@ -1,0 +1,102 @@
+"""What a reader of a topic gets, on both buses."""
+
+import asyncio
+
+from livescale.shared.messages.membership import Beat, RouterReport, WorkerReport
+from livescale.shared.messages.message import Message
+from livescale.shared.messages.requests import Cancel, TokenFrame, Tokens
+from livescale.shared.subjects import CANCEL, DECISION, HEARTBEAT, TOKENS
+from tests.shared.bus.conftest import Net
+from tests.shared.bus.examples import decision
+
+
+async def test_a_message_arrives_with_the_values_of_its_holes(net: Net) -> None:
+    sender, reader = await net.connect("a"), await net.connect("b")
+    beats = await reader.subscribe(HEARTBEAT)
+    sender.publish(HEARTBEAT, Beat(service="router", id="router-0", epoch=3), service="router", id="router-0")
+    async for received in beats:
+        assert received.message == Beat(service="router", id="router-0", epoch=3)
+        assert received.holes == {"service": "router", "id": "router-0"}
+        break
+
+
+async def test_nobody_speaks_for_another_on_a_subject_of_his_own(net: Net) -> None:
+    sender, reader = await net.connect("a"), await net.connect("b")
+    beats = await reader.subscribe(HEARTBEAT)
+    for false in (Beat(service="router", id="worker-0", epoch=1), RouterReport(id="worker-0", epoch=1)):
+        sender.publish(HEARTBEAT, false, service="worker", id="worker-0")
+    sender.publish(HEARTBEAT, WorkerReport(id="worker-1", epoch=1, state="spare"), service="worker", id="worker-0")
+    sender.publish(HEARTBEAT, WorkerReport(id="worker-0", epoch=1, state="spare"), service="worker", id="worker-0")
+    async with asyncio.timeout(5):
+        assert (await anext(aiter(beats))).message.id == "worker-0"
+    assert reader.counts["undecodable"] == 3
+
+
+async def test_model_names_with_dots_and_slashes_are_one_hole(net: Net) -> None:
+    sender, reader = await net.connect("a"), await net.connect("b")
+    decisions = await reader.subscribe(DECISION)
+    sender.publish(DECISION, decision("Qwen/Qwen2.5-7B *"), model="Qwen/Qwen2.5-7B *")
+    async for received in decisions:
+        assert received.holes == {"model": "Qwen/Qwen2.5-7B *"}
+        break
+
+
+async def test_a_filled_hole_listens_to_nobody_else(net: Net) -> None:
+    sender, reader = await net.connect("a"), await net.connect("b")
+    frames = await reader.subscribe(TOKENS, gateway="gateway-1")
+    for gateway in ("gateway-0", "gateway-1"):
+        row = Tokens(request_id=gateway, index=0, token_ids=[1])
+        sender.publish(TOKENS, TokenFrame(worker="worker-0", step=1, rows=[row]), gateway=gateway)
+    async for received in frames:
+        assert isinstance(received.message, TokenFrame)
+        assert received.message.rows[0].request_id == "gateway-1"
+        break
+
+
+async def test_messages_keep_their_order(net: Net) -> None:
+    sender, reader = await net.connect("a"), await net.connect("b")
+    cancels = await reader.subscribe(CANCEL)
+    for number in range(200):
+        sender.publish(CANCEL, Cancel(request_id=f"req-{number}"))
+    seen: list[str] = []
+    async for received in cancels:
+        seen.append(received.message.request_id)
+        if len(seen) == 200:
+            break
+    assert seen == [f"req-{number}" for number in range(200)]
+
+
+async def test_a_reader_that_is_too_slow_loses_the_newest_and_knows_how_many(net: Net) -> None:
+    sender, reader = await net.connect("a"), await net.connect("b")
+    cancels = await reader.subscribe(CANCEL, limit=3)
+    for number in range(10):
+        sender.publish(CANCEL, Cancel(request_id=f"req-{number}"))
+    await sender.flush()
+    await reader.flush()
+    await asyncio.sleep(0.05)
+    await cancels.close()
+    assert [received.message.request_id async for received in cancels] == ["req-0", "req-1", "req-2"]
+    assert cancels.dropped == 7
+
+
+async def test_a_closed_subscription_gets_nothing_more(net: Net) -> None:
+    sender, reader = await net.connect("a"), await net.connect("b")
+    cancels = await reader.subscribe(CANCEL)
+    await cancels.close()
+    await cancels.close()
+    sender.publish(CANCEL, Cancel(request_id="req-1"))
+    await sender.flush()
+    assert [received async for received in cancels] == []
+
+
+async def test_readers_end_when_the_bus_closes(net: Net) -> None:
+    bus = await net.connect("a")
+    cancels = await bus.subscribe(CANCEL)
+
+    async def read() -> list[Message]:
+        return [received.message async for received in cancels]
+
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    await bus.close()
+    assert await asyncio.wait_for(reading, 1) == []

@@ -1,0 +1,40 @@
+"""Two links of one transport within this process, connected both ways."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from livescale.shared.links.contract import Link, Peer
+from livescale.shared.links.open import open_link
+from livescale.shared.runtime.settings import LinkSettings
+
+
+@dataclass
+class Pair:
+    """`to_b` is a's peer b, `to_a` is b's peer a."""
+
+    a: Link
+    b: Link
+    to_a: Peer
+    to_b: Peer
+
+
+@pytest.fixture(params=["ucx", "socket"])
+def settings(request: pytest.FixtureRequest) -> LinkSettings:
+    return LinkSettings(transport=request.param)
+
+
+async def connected(settings: LinkSettings) -> Pair:
+    a, b = await open_link(settings), await open_link(settings)
+    to_b = await a.connect(b.address, timeout=5)
+    to_a = await b.connect(a.address, timeout=5)
+    return Pair(a=a, b=b, to_a=to_a, to_b=to_b)
+
+
+@pytest.fixture
+async def pair(settings: LinkSettings) -> AsyncIterator[Pair]:
+    pair = await connected(settings)
+    yield pair
+    await pair.a.close()
+    await pair.b.close()

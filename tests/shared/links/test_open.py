@@ -1,0 +1,62 @@
+"""Which link the settings open, and which they refuse."""
+
+import asyncio
+import re
+import sys
+import time
+
+import pytest
+import torch
+
+from livescale.shared.links.contract import Buffer, LinkError
+from livescale.shared.links.open import open_link
+from livescale.shared.runtime.settings import LinkSettings
+from tests.shared.links.conftest import connected
+
+
+def buffer(data: bytes | bytearray) -> Buffer:
+    return Buffer(memoryview(data))
+
+
+@pytest.mark.parametrize("bind", ["203.0.113.7", "0.0.0.0", "no-such-host.invalid"])
+async def test_a_bind_address_that_is_not_this_machines_is_refused(settings: LinkSettings, bind: str) -> None:
+    with pytest.raises(LinkError, match=f"bind: .*{re.escape(bind)}"):
+        await open_link(LinkSettings(transport=settings.transport, bind=bind))
+
+
+async def test_a_missing_ucx_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "livescale.shared.links.ucx", None)
+    with pytest.raises(LinkError, match=r"UCX is not installed .*choose --transport socket"):
+        await open_link(LinkSettings(transport="ucx"))
+
+
+async def test_a_shaped_link_takes_the_time_its_rate_says() -> None:
+    shaped = await connected(LinkSettings(transport="socket", link_rate=10e6))
+    began = time.perf_counter()
+    for tag in range(5):
+        await asyncio.gather(
+            shaped.to_b.send(tag, buffer(bytes(1_000_000)), timeout=1),
+            shaped.to_a.receive(tag, buffer(bytearray(1_000_000)), timeout=5),
+        )
+    # Five messages, of which an idle link lets one go at once.
+    assert 0.39 < time.perf_counter() - began < 3  # 0.41 s on an idle machine
+    await shaped.a.close()
+    await shaped.b.close()
+
+
+async def test_shaping_leaves_the_path_as_it_is() -> None:
+    pair = await connected(LinkSettings(transport="socket", link_rate=1e9))
+    assert pair.to_a.path.name == "sockets"
+    await pair.a.close()
+    await pair.b.close()
+
+
+async def test_sockets_refuse_a_gpus_memory() -> None:
+    with pytest.raises(LinkError, match=r"sockets do not reach the memory of cuda:0; choose --transport ucx"):
+        await open_link(LinkSettings(transport="socket"), "cuda:0")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+async def test_ucx_refuses_a_gpu_that_is_not_there() -> None:
+    with pytest.raises(LinkError, match="device: cuda:0 cannot be used"):
+        await open_link(LinkSettings(), "cuda:0")

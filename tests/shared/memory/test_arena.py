@@ -1,0 +1,160 @@
+"""The arena: placing, refusing, starting over."""
+
+import gc
+import mmap
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from livescale.services.host.disk import ThreadDisk, allocate
+from livescale.services.worker.engine.kv_store import allocate_host_kv_memory
+from livescale.shared.memory.arena import ALIGNMENT, Arena, ArenaFull, PinnedMap
+from livescale.shared.memory.segment import SharedBlocks
+
+MIB = 1 << 20
+
+
+def address_of(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).ctypes.data)
+
+
+@given(st.lists(st.integers(1, 20_000), max_size=10))
+def test_blocks_are_aligned_writable_and_do_not_overlap(sizes: list[int]) -> None:
+    arena = Arena(MIB)
+    views = arena.place(sizes)
+    for number, view in enumerate(views):
+        assert not view.readonly
+        assert address_of(view) % ALIGNMENT == 0
+        view[:] = bytes([number + 1]) * view.nbytes
+    assert [view.nbytes for view in views] == sizes
+    assert all(bytes(view) == bytes([number + 1]) * view.nbytes for number, view in enumerate(views))
+    arena.close()
+
+
+def test_a_model_that_does_not_fit_is_refused_with_both_sizes_and_nothing_is_placed() -> None:
+    arena = Arena(10 * ALIGNMENT)
+    arena.place([ALIGNMENT])
+    with pytest.raises(ArenaFull, match=f"needs {10 * ALIGNMENT} bytes and the arena has {9 * ALIGNMENT} of"):
+        arena.place([9 * ALIGNMENT, 1])
+    assert arena.used_bytes == ALIGNMENT
+    assert len(arena.place([9 * ALIGNMENT])) == 1
+    arena.close()
+
+
+def test_after_clear_the_same_memory_is_placed_again() -> None:
+    arena = Arena(MIB)
+    first = address_of(arena.place([5000])[0])
+    arena.clear()
+    assert address_of(arena.place([7000])[0]) == first
+    arena.close()
+
+
+def test_its_memory_is_resident_from_the_start() -> None:
+    def resident_bytes() -> int:
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * mmap.PAGESIZE
+
+    before = resident_bytes()
+    arena = Arena(64 * MIB)
+    assert resident_bytes() - before > 60 * MIB
+    arena.close()
+
+
+def test_a_kernel_that_cannot_populate_still_gets_every_page_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("livescale.shared.memory.arena.MADV_POPULATE_WRITE", 9999)
+    arena = Arena(MIB)
+    assert arena.place([MIB])[0].nbytes == MIB
+    arena.close()
+
+
+def test_views_in_use_survive_close() -> None:
+    arena = Arena(MIB)
+    view = arena.place([4])[0]
+    view[:] = b"kept"
+    arena.close()
+    assert bytes(view) == b"kept"
+
+
+SIZES = [5000, 10]
+PAGE = 4096
+
+
+@dataclass
+class Runtime:
+    """What is registered, by address; and whether it still was readable when it was let go."""
+
+    status: int = 0
+    registered: dict[int, int] = field(default_factory=dict)
+    let_go: list[int] = field(default_factory=list)
+
+    def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> int:
+        self.registered[address] = size_bytes
+        return self.status
+
+    def cudaHostUnregister(self, address: int) -> int:
+        self.let_go.append(self.registered.pop(address))
+        return 0
+
+
+@pytest.mark.parametrize("make", [allocate, SharedBlocks])
+def test_memory_is_pinned_as_a_whole_and_let_go_with_its_last_view(make: type[SharedBlocks]) -> None:
+    runtime = Runtime()
+    blocks = make(SIZES, runtime)
+    (size_bytes,) = runtime.registered.values()
+    assert size_bytes >= sum(SIZES)
+    assert address_of(blocks[0]) in runtime.registered
+    last = blocks[1]
+    del blocks
+    gc.collect()
+    assert runtime.registered
+    del last
+    gc.collect()
+    assert (runtime.registered, runtime.let_go) == ({}, [size_bytes])
+
+
+def test_what_cannot_be_pinned_works_as_it_is_and_is_said() -> None:
+    runtime = Runtime(status=2)
+    with capture_logs() as lines:
+        memory = PinnedMap(-1, mmap.PAGESIZE)
+        memory.pin(runtime)
+    assert [(line["event"], line["status"]) for line in lines] == [("memory_not_pinned", 2)]
+    memory[:5] = b"works"
+    del memory
+    assert runtime.let_go == []
+
+
+def test_without_cuda_nothing_is_pinned() -> None:
+    (view,) = Arena(mmap.PAGESIZE).place([7])
+    view[:] = b"touched"
+    assert bytes(view) == b"touched"
+
+
+async def test_a_disk_asks_cuda_for_its_runtime_only_where_memory_is_to_be_pinned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runtime = Runtime()
+    monkeypatch.setattr("torch.cuda.cudart", lambda: runtime)
+    for pinned, shared in ((False, True), (True, True), (True, False)):
+        disk = ThreadDisk(shared=shared, pinned=pinned)
+        blocks = await disk.allocate(SIZES)
+        assert len(runtime.registered) == pinned
+        del blocks
+        await disk.close()
+        gc.collect()
+        assert runtime.registered == {}
+
+
+def test_beside_a_gpu_host_memory_for_kv_is_pinned_and_no_larger_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime()
+    monkeypatch.setattr("torch.cuda.cudart", lambda: runtime)
+    memory = allocate_host_kv_memory(5 * PAGE, "cuda:0")
+    assert runtime.registered == {memory.data_ptr(): 5 * PAGE}
+    assert len(allocate_host_kv_memory(0, "cuda:0")) == 0
+    assert not memory.any()
+    del memory
+    gc.collect()
+    assert runtime.let_go == [5 * PAGE]

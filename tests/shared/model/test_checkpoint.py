@@ -1,0 +1,182 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+from transformers import AutoConfig
+
+from livescale.shared.messages.parameters import ModelConfig, RopeScaling
+from livescale.shared.model.checkpoint import CheckpointError, load_model_config, resolve_model_path
+from tests.made import FAMILIES, tiny
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 1_000,
+    "hidden_size": 160,
+    "intermediate_size": 400,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 5,
+    "max_position_embeddings": 2_048,
+    "eos_token_id": 2,
+}
+QWEN2 = LLAMA | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 5}
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 256}
+
+
+def write(directory: Path, config: dict[str, Any], generation: dict[str, Any] | None = None) -> Path:
+    (directory / "config.json").write_text(json.dumps(config))
+    if generation is not None:
+        (directory / "generation_config.json").write_text(json.dumps(generation))
+    return directory
+
+
+def parse(directory: Path, **fields: Any) -> ModelConfig:
+    return load_model_config(write(directory, LLAMA | fields))
+
+
+def assert_as_transformers(directory: Path) -> None:
+    ours, theirs = load_model_config(directory), AutoConfig.from_pretrained(directory)
+    assert ours.family == theirs.model_type
+    rope = theirs.rope_parameters
+    for field in (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "rms_norm_eps",
+        "max_position_embeddings",
+        "tie_word_embeddings",
+    ):
+        assert getattr(ours, field) == getattr(theirs, field), field
+    assert ours.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads)
+    assert ours.rope_theta == rope["rope_theta"]
+    if rope["rope_type"] == "default":
+        assert ours.rope_scaling is None
+    else:
+        assert ours.rope_scaling == RopeScaling(**{name: rope[name] for name in RopeScaling.__struct_fields__})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_made_models_are_read_as_transformers_reads_them(family: Any) -> None:
+    assert_as_transformers(tiny(family))
+    assert load_model_config(tiny(family)).attention_bias == (family == "qwen2")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LLAMA,
+        LLAMA | {"num_key_value_heads": 1, "head_dim": 24, "tie_word_embeddings": True},
+        LLAMA | {"rope_theta": 500_000.0, "rope_scaling": LLAMA3 | {"rope_type": "llama3"}},
+        LLAMA | {"rope_theta": 500_000.0, "rope_scaling": LLAMA3 | {"type": "llama3"}},
+        LLAMA | {"rope_parameters": LLAMA3 | {"rope_type": "llama3", "rope_theta": 500_000.0}},
+        LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 5_000}},
+        LLAMA | {"rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1, "high_freq_factor": 2}},
+        QWEN2 | {"rope_theta": 1e6, "sliding_window": 128, "use_sliding_window": False, "max_window_layers": 1},
+        QWEN2 | {"sliding_window": 128, "use_sliding_window": True, "max_window_layers": 2},
+        QWEN2 | {"rope_scaling": None, "tie_word_embeddings": True},
+    ],
+)
+def test_configurations_of_every_style_are_read_as_transformers_reads_them(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    assert_as_transformers(write(tmp_path, config))
+
+
+def test_end_tokens_come_from_both_files(tmp_path: Path) -> None:
+    write(tmp_path, LLAMA, {"eos_token_id": [9, 7], "bos_token_id": 1})
+    config = load_model_config(tmp_path)
+    assert config.eos_token_ids == [2, 7, 9]
+    assert config.bos_token_id == 1
+
+
+def test_a_checkpoint_without_end_tokens_has_none(tmp_path: Path) -> None:
+    assert parse(tmp_path, eos_token_id=None).eos_token_ids == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model_type": "mixtral"}, "model_type 'mixtral'"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
+        ({"compression_config": {}}, "compression_config"),
+        ({"sliding_window": 512}, "sliding_window"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type 'yarn'"),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope_type 'linear'"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "differ by layer"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor"),
+        ({"rope_scaling": LLAMA3 | {"rope_type": "llama3", "factor": "8"}}, "factor"),
+        ({"rope_parameters": {"rope_theta": "big"}}, "rope_theta"),
+        ({"num_key_value_heads": 2}, "num_key_value_heads"),
+        ({"head_dim": 31}, "head_dim"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_attention_heads": 0}, "num_attention_heads"),
+        ({"hidden_size": "160"}, "hidden_size"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError, match=said) as caught:
+        parse(tmp_path, **fields)
+    assert str(tmp_path / "config.json") in str(caught.value)
+
+
+def test_a_window_that_qwen2_uses_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, QWEN2 | {"sliding_window": 128, "use_sliding_window": True, "max_window_layers": 1})
+    with pytest.raises(CheckpointError, match="sliding_window"):
+        load_model_config(tmp_path)
+
+
+def test_a_missing_field_is_named(tmp_path: Path) -> None:
+    write(tmp_path, {key: value for key, value in LLAMA.items() if key != "hidden_size"})
+    with pytest.raises(CheckpointError, match="hidden_size"):
+        load_model_config(tmp_path)
+
+
+def test_a_directory_without_configuration_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json: cannot be read .* Hugging Face format"):
+        load_model_config(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_malformed_json_is_refused_with_its_file(tmp_path: Path, name: str) -> None:
+    write(tmp_path, LLAMA)
+    (tmp_path / name).write_text('{"eos_token_id": ')
+    with pytest.raises(CheckpointError, match=name):
+        load_model_config(tmp_path)
+
+
+def test_a_directory_is_taken_as_it_is(tmp_path: Path) -> None:
+    assert resolve_model_path(str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize("name", ["/no/such/place", "no/such/place", "", "nowhere", "../no/such"])
+def test_what_is_neither_directory_nor_hub_id_is_refused(name: str) -> None:
+    with pytest.raises(CheckpointError, match="no such directory"):
+        resolve_model_path(name)
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.touch()
+    with pytest.raises(CheckpointError, match="no such directory"):
+        resolve_model_path(str(file))
+
+
+def test_a_hub_id_is_refused_clearly_where_the_hub_is_switched_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(CheckpointError, match=r"org/name: .*hub .*HF_HUB_OFFLINE"):
+        resolve_model_path("org/name")

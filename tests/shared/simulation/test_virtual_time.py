@@ -1,0 +1,123 @@
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from livescale.shared.runtime.clock import LoopClock
+from livescale.shared.runtime.running_loop import MOST_SECONDS
+from livescale.shared.simulation import virtual_time
+
+
+def test_a_long_sleep_costs_no_real_time() -> None:
+    async def main() -> float:
+        await asyncio.sleep(3600)
+        return asyncio.get_running_loop().time()
+
+    started = time.monotonic()
+    assert virtual_time.run(main()) == pytest.approx(3600)
+    assert time.monotonic() - started < 1
+
+
+def test_timers_fire_in_the_order_of_their_deadlines() -> None:
+    async def main() -> list[float]:
+        seen: list[float] = []
+
+        async def sleeper(seconds: float) -> None:
+            await asyncio.sleep(seconds)
+            seen.append(seconds)
+
+        await asyncio.gather(*(sleeper(seconds) for seconds in (3, 1, 2, 0.5)))
+        return seen
+
+    assert virtual_time.run(main()) == [0.5, 1, 2, 3]
+
+
+def test_waiting_for_nothing_is_a_deadlock_that_names_the_task() -> None:
+    async def main() -> None:
+        await asyncio.create_task(asyncio.Event().wait(), name="the-stuck-one")
+
+    with pytest.raises(virtual_time.Deadlock, match="the-stuck-one"):
+        virtual_time.run(main())
+
+
+def test_a_task_that_outlives_main_is_an_error() -> None:
+    async def main() -> None:
+        main.task = asyncio.create_task(asyncio.sleep(1), name="forgotten")  # type: ignore[attr-defined]
+
+    with pytest.raises(virtual_time.LeftoverTasks, match="forgotten"):
+        virtual_time.run(main())
+
+
+def test_a_loop_without_end_stops_at_the_virtual_limit() -> None:
+    async def main() -> None:
+        ticks = 0
+        while ticks >= 0:
+            await asyncio.sleep(0.5)
+            ticks += 1
+
+    with pytest.raises(TimeoutError):
+        virtual_time.run(main(), limit_seconds=1000)
+
+
+def test_the_clock_stands_still_while_a_thread_works() -> None:
+    async def main() -> tuple[float, str]:
+        loop = asyncio.get_running_loop()
+        timer = asyncio.create_task(asyncio.sleep(1))
+        with ThreadPoolExecutor(1) as executor:
+            await loop.run_in_executor(executor, time.sleep, 0.05)
+        at = loop.time()
+        await timer
+        return at, await asyncio.to_thread(lambda: "done")
+
+    assert virtual_time.run(main()) == (0.0, "done")
+
+
+def test_the_wall_clock_starts_at_the_given_epoch() -> None:
+    async def main() -> float:
+        clock = LoopClock(epoch=1_000_000.0)
+        await asyncio.sleep(5)
+        return clock.wall()
+
+    assert virtual_time.run(main()) == pytest.approx(1_000_005)
+
+
+def test_a_process_that_is_stopped_does_nothing_and_its_timers_leave_out_what_it_slept() -> None:
+    async def main() -> list[tuple[str, float]]:
+        process, clock, seen = virtual_time.Process(), LoopClock(epoch=100.0), list[tuple[str, float]]()
+        word: asyncio.Queue[str] = asyncio.Queue()
+
+        async def listen() -> None:
+            try:
+                async with asyncio.timeout(2.0):
+                    seen.append((await word.get(), clock.now()))
+            except TimeoutError:
+                seen.append(("nothing", clock.now()))
+            asyncio.get_running_loop().call_later(1.0, seen.append, ("never", 0.0)).cancel()
+            await asyncio.sleep(1.0)
+            seen.append(("slept", clock.now()))
+            seen.append(("away", clock.away))
+            seen.append(("wall", clock.wall()))
+
+        task = asyncio.create_task(listen(), context=process.context())
+        await asyncio.sleep(1.0)
+        process.stop()
+        await asyncio.sleep(9.0)
+        word.put_nowait("word")
+        assert seen == []
+        process.go_on()
+        await asyncio.sleep(0.5)
+        process.stop()
+        await asyncio.sleep(5.0)
+        process.go_on()
+        await task
+        assert clock.now() == clock.wall() - 100.0 == 10.0 + 5.5 + 0.25
+        return seen
+
+    awake = 1.0 + MOST_SECONDS
+    assert virtual_time.run(main()) == [
+        ("word", awake),
+        ("slept", awake + 1.0),
+        ("away", 9.0 + 5.0 - 2 * MOST_SECONDS),
+        ("wall", 100.0 + 15.75),
+    ]

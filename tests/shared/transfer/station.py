@@ -1,0 +1,155 @@
+"""A node of a transfer: its memory, what it receives, what it sends."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from typing import Self
+
+import xxhash
+
+from livescale.shared.links.contract import Link
+from livescale.shared.links.meter import Paths
+from livescale.shared.memory.segment import SharedBlocks
+from livescale.shared.messages.parameters import Block
+from livescale.shared.messages.transfers import Flow, Inflow, Node, Outflow, Send
+from livescale.shared.transfer.chunks import Chunk
+from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
+from livescale.shared.transfer.memory_export import MemoryExport, offer_of
+from livescale.shared.transfer.receiver import BlockReceiver, Events
+from livescale.shared.transfer.sender import BlockSender
+from livescale.shared.transfer.timeouts import Timeouts
+from livescale.shared.transfer.waiting import ReadyBlocks
+
+SIZES = [300_001, 4096, 1, 1_000_000]
+EVERY = range(len(SIZES))
+CHUNK = 65_536
+PLAN = "plan-1"
+
+OpenStations = Callable[[int], Awaitable[list["Station"]]]
+
+
+def some_blocks(sizes: Sequence[int] = SIZES, seed: int = 1) -> list[bytearray]:
+    source = random.Random(seed)
+    return [bytearray(source.randbytes(size)) for size in sizes]
+
+
+def described(blocks: Sequence[bytearray]) -> list[Block]:
+    return [
+        Block(index=i, name=f"block.{i}", size_bytes=len(b), checksum=xxhash.xxh3_64_intdigest(b), tensors=[])
+        for i, b in enumerate(blocks)
+    ]
+
+
+class Station:
+    """Within its `async with`. A source is given blocks to `hold`, a target's memory is filled by `receive`."""
+
+    def __init__(self, id: str, link: Link, executor: Executor, export: MemoryExport | None = None) -> None:
+        self.link = link
+        self.export = export
+        self.node = Node(id=id, place="worker", address=link.address)
+        self.memory = [memoryview(bytearray(size)) for size in SIZES]
+        self.held = ReadyBlocks()
+        self.secret = b""
+        self.seen: list[object] = []
+        self.paths = Paths()
+        self.verified = ReadyBlocks()
+        self.broken: list[tuple[int, TransferFailed]] = []
+        self.lost = asyncio.Event()
+        self.incoming: BlockReceiver | None = None
+        self._executor = executor
+        self._tasks = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self.outgoing = BlockSender(self.node.id, self.link, self._tasks, lambda: None, self.export)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.outgoing.abort_all()
+        await self._tasks.__aexit__(None, None, None)
+
+    def part(self, first: float = 5.0) -> ModelCopy:
+        return ModelCopy(self.node.id, CHUNK, self.memory, Timeouts(first=first))
+
+    def hold(self, blocks: Sequence[bytearray], ready: ReadyBlocks | None = None, shared: bool = False) -> None:
+        """Have these blocks to give, at once or as they become ready; in memory that may be mapped, or not."""
+        self.memory = [memoryview(block) for block in blocks]
+        if shared:
+            self.memory = SharedBlocks([len(block) for block in blocks])
+            for view, block in zip(self.memory, blocks, strict=True):
+                view[:] = block
+        self.held = ReadyBlocks(range(len(blocks))) if ready is None else ready
+
+    def send(self, *flows: Flow, to: Sequence["Station"]) -> None:
+        """Its end of those flows of which it is the sender."""
+        nodes = {station.node.id: station.node for station in to}
+        own = [
+            Outflow(ticket=flow.ticket, downstream=nodes[flow.receiver], blocks=flow.blocks, steps=flow.steps)
+            for flow in flows
+            if flow.sender == self.node.id
+        ]
+        command = Send(plan_id=PLAN, version="v", outflows=own, chunk_bytes=CHUNK, epoch=1, secret=self.secret)
+        offer = offer_of(self.memory) if self.incoming is None else self.incoming.mapped.offer
+        self.outgoing.start(command, self.memory, self.wait_here, offer)
+
+    def receive(
+        self, blocks: Sequence[Block], *flows: Flow, to: Sequence["Station"], first: float = 5.0
+    ) -> asyncio.Task[None]:
+        """Its end of those flows of which it is the receiver; until everything is verified."""
+        events = Events(lambda: self.seen.append("first byte"), self._verified, self._broken_off, self.paths.note)
+        self.incoming = BlockReceiver(
+            self.link, self.part(first), blocks, self._executor, events, self._tasks, self.export
+        )
+        self.follow(*flows, to=to)
+        return asyncio.create_task(self.incoming.run())
+
+    def follow(self, *flows: Flow, to: Sequence["Station"]) -> None:
+        assert self.incoming is not None
+        nodes = {station.node.id: station.node for station in to}
+        own = [flow for flow in flows if flow.receiver == self.node.id]
+        self.incoming.follow(
+            [
+                Inflow(ticket=f.ticket, upstream=nodes[f.sender], blocks=f.blocks, lane=f.lane, lanes=f.lanes)
+                for f in own
+            ],
+            self.secret,
+        )
+
+    @property
+    def received_bytes(self) -> int:
+        assert self.incoming is not None
+        return self.incoming.arrivals.received_bytes
+
+    async def wait_here(self, chunk: Chunk) -> None:
+        if self.incoming is None:
+            await self.held.wait_ready(chunk.block)
+        else:
+            await self.incoming.arrivals.here(chunk)
+
+    def _verified(self, index: int) -> None:
+        self.seen.append(index)
+        self.verified.add(index)
+
+    def _broken_off(self, ticket: int, failure: TransferFailed) -> None:
+        self.broken.append((ticket, failure))
+        self.lost.set()
+
+
+def flow(ticket: int, sender: Station, receiver: Station, **share: object) -> Flow:
+    return Flow(sender=sender.node.id, receiver=receiver.node.id, ticket=ticket, **share)  # type: ignore[arg-type]
+
+
+def chain(*stations: Station, ticket: int = 1) -> list[Flow]:
+    return [flow(ticket + hop, *pair) for hop, pair in enumerate(itertools.pairwise(stations))]
+
+
+async def carry_out(flows: Sequence[Flow], stations: Sequence[Station], blocks: Sequence[Block]) -> None:
+    """Everybody plays their part, until all who receive have everything."""
+    receivers = [station for station in stations if station.node.id in {one.receiver for one in flows}]
+    receiving = [station.receive(blocks, *flows, to=stations) for station in receivers]
+    for station in stations:
+        station.send(*flows, to=stations)
+    async with asyncio.timeout(20):
+        await asyncio.gather(*receiving)

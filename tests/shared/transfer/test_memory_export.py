@@ -1,0 +1,212 @@
+"""Memory that processes of one machine share: mapped instead of received, checked as ever, and by nobody else."""
+
+import asyncio
+import gc
+import os
+import socket
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack
+
+import pytest
+
+from livescale.shared.links.open import open_link
+from livescale.shared.memory.segment import SharedBlocks
+from livescale.shared.messages.transfers import Node
+from livescale.shared.runtime.settings import LinkSettings
+from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
+from livescale.shared.transfer.memory_export import MemoryExport, open_memory_export
+from livescale.shared.transfer.waiting import ReadyBlocks
+from tests.shared.transfer.station import SIZES, Station, chain, described, flow, some_blocks
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+async def neighbours(
+    stack: AsyncExitStack, executor: Executor, *has_door: bool, transport: str = "ucx"
+) -> list[Station]:
+    """Stations on one machine; those without an export could as well be elsewhere."""
+    stations = []
+    for number, one in enumerate(has_door):
+        settings = LinkSettings(transport=transport, share_memory="auto" if one else "off")  # type: ignore[arg-type]
+        link = await open_link(settings)
+        stack.push_async_callback(link.close)
+        export = open_memory_export(settings, link.address)
+        if export is not None:
+            stack.push_async_callback(export.close)
+        station = Station(f"worker-{number}", link, executor, export)
+        station.secret = b"a secret of the plan"
+        stations.append(await stack.enter_async_context(station))
+    return stations
+
+
+def came_by(station: Station) -> tuple[int, int]:
+    """Bytes that came over the link, and bytes that were mapped."""
+    assert station.incoming is not None
+    return station.received_bytes, station.incoming.arrivals.shared_bytes
+
+
+@pytest.mark.parametrize("transport", ["ucx", "socket"])
+async def test_a_chain_on_one_machine_maps_the_copy_and_moves_nothing(
+    transport: str, stack: AsyncExitStack, executor: Executor
+) -> None:
+    stations, blocks = await neighbours(stack, executor, True, True, True, transport=transport), some_blocks()
+    source, *targets = stations
+    ready = ReadyBlocks()
+    source.hold(blocks, ready, shared=True)
+    receiving = [target.receive(described(blocks), *chain(*stations), to=stations) for target in targets]
+    for station in stations:
+        station.send(*chain(*stations), to=stations)
+    for index in range(len(blocks)):  # block by block, as they are read from a disk
+        ready.add(index)
+        async with asyncio.timeout(5):
+            await targets[-1].verified.wait_ready(index)
+    await asyncio.gather(*receiving)
+    for target in targets:
+        assert target.memory == blocks
+        assert target.seen == ["first byte", 0, 1, 2, 3]
+        assert came_by(target) == (0, sum(SIZES))
+        assert list(target.paths.by_peer.values()) == ["mapped"]
+
+
+@pytest.mark.parametrize(("source_has", "target_has", "shared"), [(1, 0, 1), (0, 1, 1), (1, 1, 0)])
+async def test_where_one_end_shares_nothing_everything_is_sent(
+    source_has: int, target_has: int, shared: int, stack: AsyncExitStack, executor: Executor
+) -> None:
+    source, target = stations = await neighbours(stack, executor, bool(source_has), bool(target_has))
+    blocks = some_blocks()
+    source.hold(blocks, shared=bool(shared))
+    receiving = target.receive(described(blocks), *chain(*stations), to=stations)
+    source.send(*chain(*stations), to=stations)
+    async with asyncio.timeout(10):
+        await receiving
+    assert target.memory == blocks
+    assert came_by(target) == (sum(SIZES), 0)
+
+
+async def test_what_a_hop_received_over_the_link_it_sends_on(stack: AsyncExitStack, executor: Executor) -> None:
+    stations, blocks = await neighbours(stack, executor, False, True, True), some_blocks()
+    source, *targets = stations
+    source.hold(blocks)
+    receiving = [target.receive(described(blocks), *chain(*stations), to=stations) for target in targets]
+    for station in stations:
+        station.send(*chain(*stations), to=stations)
+    async with asyncio.timeout(10):
+        await asyncio.gather(*receiving)
+    assert [came_by(target) for target in targets] == [(sum(SIZES), 0)] * 2
+
+
+async def test_lanes_from_a_neighbour_and_from_elsewhere_make_whole_blocks(
+    stack: AsyncExitStack, executor: Executor
+) -> None:
+    near, far, target = stations = await neighbours(stack, executor, True, False, True)
+    blocks = some_blocks()
+    near.hold(blocks, shared=True)
+    far.hold(blocks)
+    flows = [flow(1, near, target, lane=0, lanes=2), flow(2, far, target, lane=1, lanes=2)]
+    receiving = target.receive(described(blocks), *flows, to=stations)
+    for station in (near, far):
+        station.send(*flows, to=stations)
+    async with asyncio.timeout(10):
+        await receiving
+    assert target.memory == blocks
+    assert sum(came_by(target)) == sum(SIZES)
+    assert near.memory == blocks
+
+
+async def test_what_is_mapped_outlives_its_source(stack: AsyncExitStack, executor: Executor) -> None:
+    source, target = stations = await neighbours(stack, executor, True, True)
+    blocks = some_blocks()
+    source.hold(blocks, shared=True)
+    receiving = target.receive(described(blocks), *chain(*stations), to=stations)
+    source.send(*chain(*stations), to=stations)
+    async with asyncio.timeout(10):
+        await receiving
+    source.memory = []
+    gc.collect()
+    assert target.memory == blocks
+
+
+async def test_damaged_memory_is_noticed_and_the_block_comes_over_the_link(
+    stack: AsyncExitStack, executor: Executor
+) -> None:
+    bad, good, target = stations = await neighbours(stack, executor, True, True, True)
+    blocks = some_blocks()
+    bad.hold(blocks, shared=True)
+    good.hold(blocks, shared=True)
+    bad.memory[2][0] ^= 1
+    flows = [flow(1, bad, target), flow(2, good, target)]
+    receiving = target.receive(described(blocks), flows[0], to=stations)
+    bad.send(*flows, to=stations)
+    async with asyncio.timeout(10):
+        await target.lost.wait()
+        assert "has checksum" in target.broken[0][1].reason
+        good.send(*flows, to=stations)
+        target.follow(flows[1], to=stations)
+        await receiving
+    assert target.memory == blocks
+    assert bad.memory[2] != blocks[2]
+    assert came_by(target)[0] >= SIZES[2]
+
+
+async def test_who_does_not_know_the_secret_gets_nothing(stack: AsyncExitStack, executor: Executor) -> None:
+    source, stranger, receiver = stations = await neighbours(stack, executor, True, True, True)
+    source.hold(some_blocks(), shared=True)
+    source.send(flow(1, source, stranger), flow(2, source, receiver), to=stations)
+    assert stranger.export is not None
+    assert receiver.export is not None
+    part = ModelCopy("worker-1", 1024, [memoryview(bytearray(1))])
+    assert await stranger.export.ask(FlowEnd(part, 1, source.node, b"a guess")) is None
+    assert await receiver.export.ask(FlowEnd(part, 2, source.node, source.secret)) is not None
+
+
+async def test_who_hands_over_memory_must_know_the_secret_too(stack: AsyncExitStack, executor: Executor) -> None:
+    (target,) = await neighbours(stack, executor, True)
+    address = b"an address that somebody else took first"
+    part = ModelCopy("worker-0", 1024, [memoryview(bytearray(1))])
+    end = FlowEnd(part, 1, Node(id="somebody", place="worker", address=address), b"a secret")
+    impostor = MemoryExport(address)
+    stack.push_async_callback(impostor.close)
+    segment = SharedBlocks([1]).segment
+    descriptors = len(os.listdir("/proc/self/fd"))
+
+    async def answer(sock: socket.socket) -> None:
+        with sock:
+            await asyncio.get_running_loop().sock_recv(sock, 4096)
+            socket.send_fds(sock, [bytes(32)], [segment.descriptor])
+
+    impostor._answer = answer  # type: ignore[method-assign]
+    assert target.export is not None
+    assert await target.export.ask(end) is None
+    await asyncio.sleep(0)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+async def test_a_sender_that_exports_nothing_is_no_error(stack: AsyncExitStack, executor: Executor) -> None:
+    (target,) = await neighbours(stack, executor, True)
+    assert target.export is not None
+    elsewhere = Node(id="elsewhere", place="worker", address=b"no such process")
+    assert await target.export.ask(FlowEnd(target.part(), 1, elsewhere)) is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        LinkSettings(share_memory="off"),
+        LinkSettings(link_rate=1e8),
+        LinkSettings(topology="cluster-b", place="b0/0", shaping_file="/nowhere"),
+    ],
+)
+async def test_shaped_links_and_the_setting_keep_memory_unshared(settings: LinkSettings) -> None:
+    assert open_memory_export(settings, b"address") is None
+
+
+async def test_a_second_export_at_the_same_address_is_not_opened() -> None:
+    first = open_memory_export(LinkSettings(), b"address")
+    assert first is not None
+    assert open_memory_export(LinkSettings(), b"address") is None
+    await first.close()

@@ -1,0 +1,76 @@
+"""Sends that a node was told to make: begun once, or refused by name."""
+
+import asyncio
+
+import pytest
+
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
+from livescale.shared.messages.transfers import Node, Outflow, Send
+from livescale.shared.simulation import virtual_time
+from livescale.shared.transfer.chunks import Chunk
+from livescale.shared.transfer.sender import BlockSender
+from tests.host.local import NoLink
+from tests.shared.transfer.virtual_link import NO_LINK
+
+
+class SilentPeer:
+    """Alive, and says nothing: a process that is stopped."""
+
+    path = NO_LINK
+
+    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        await asyncio.sleep(timeout)
+        raise LinkError("too late")
+
+    receive = send
+
+    async def close(self) -> None:
+        pass
+
+
+class SilentLink:
+    address = b"silent"
+
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> Peer:
+        return SilentPeer()
+
+    async def close(self) -> None:
+        pass
+
+
+def command(ticket: int, chunk_bytes: int) -> Send:
+    child = Outflow(ticket=ticket, downstream=Node(id="w", place="worker", address=b"nowhere"))
+    return Send(plan_id="p", version="v", outflows=[child], chunk_bytes=chunk_bytes, epoch=1)
+
+
+async def here(chunk: Chunk) -> None: ...
+
+
+@pytest.mark.parametrize("seconds", [1.0, 100.0], ids=["aborted", "left alone"])
+def test_a_child_that_never_asks_is_counted_until_the_plan_is_aborted_or_patience_ends(seconds: float) -> None:
+    async def main() -> None:
+        changes = []
+        async with asyncio.TaskGroup() as tasks:
+            outgoing = BlockSender("host-0", SilentLink(), tasks, on_change=lambda: changes.append(len(outgoing)))
+            outgoing.start(command(7, 1024), [memoryview(bytes(4096))], here)
+            await asyncio.sleep(seconds)
+            assert len(outgoing) == (1 if seconds < 30 else 0)
+            outgoing.abort("p")
+            await outgoing.none.wait()
+        assert changes == [1, 0]
+
+    virtual_time.run(main(), limit_seconds=200)
+
+
+@pytest.mark.parametrize(
+    ("ticket", "chunk_bytes", "reason"), [(1 << 24, 1024, "ticket 16777216"), (7, 0, "chunk_bytes")]
+)
+async def test_a_send_that_fits_no_tag_is_refused_and_not_begun(ticket: int, chunk_bytes: int, reason: str) -> None:
+    link: Link = NoLink()
+    async with asyncio.TaskGroup() as tasks:
+        outgoing = BlockSender("host-0", link, tasks, on_change=lambda: None)
+        with pytest.raises(Refusal, match=f"plan p: {reason}") as refused:
+            outgoing.start(command(ticket, chunk_bytes), [memoryview(bytes(4096))], here)
+        assert refused.value.code == 400
+        assert (len(outgoing), outgoing.none.is_set()) == (0, True)
