@@ -13,7 +13,7 @@ from rich.text import Text
 
 from livescale.load.stats import Tally, duration
 from livescale.load.story import Story
-from livescale.services.cli.live_view import count_layers
+from livescale.services.cli.status_view import count_layers
 from livescale.shared.messages.membership import WorkerReport
 
 STATE_COLORS = {"spare": "dim", "loading": "yellow", "live": "cyan", "serving": "green", "draining": "magenta"}

@@ -13,16 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from livescale.load.pictures import BLUE, GREEN, INK, ORANGE, STYLE, VIOLET, render_svg
-from livescale.services.cli.topology_view import (
-    GpuKind,
-    HostKind,
-    Kinds,
-    both_ways,
-    group_gpus,
-    name_all,
-    summary,
-    uplink,
-)
+from livescale.services.cli.topology import GpuKind, HostKind, Kinds, both_ways, group_gpus, name_all, summary, uplink
 from livescale.shared.topology.topology import Leaf, Topology, TopologyHost
 from livescale.shared.units import format_rate, format_size
 

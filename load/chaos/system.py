@@ -16,8 +16,8 @@ from livescale.load.chaos.load import ChaosSettings
 from livescale.load.chaos.schedule import FaultTargets
 from livescale.load.client import open_session
 from livescale.load.story import QueuePoint
+from livescale.services.supervisor.policy import missing_instances, missing_members
 from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.readiness import missing_instances, missing_members
 from livescale.services.supervisor.settings import Bounds, ModelSettings, StackSettings
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.registry import Snapshot

@@ -10,7 +10,7 @@ import msgspec
 
 from livescale.load.plan.dry_run import DISKS, DryRun, dry_run
 from livescale.load.plan.view import chain_lines, format_seconds, headline, report, send_rows
-from livescale.services.cli.lazy import load_module
+from livescale.services.cli.groups import load_module
 from livescale.services.cli.tables import open_console, print_rows
 from livescale.services.planner.plans.plan import CannotPlan, Policy
 from livescale.shared.model.block_layout import block_layouts

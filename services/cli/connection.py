@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import click
 import structlog
 
-from livescale.services.supervisor.running import find_running, pointer_path
+from livescale.services.supervisor.run_files import find_running, pointer_path
 from livescale.shared.bus.contract import Bus, BusError, CallTimeout, Refusal, ServiceAbsent
 from livescale.shared.bus.identity import NatsFiles, hide_password
 from livescale.shared.runtime.settings import ProcessSettings
@@ -21,7 +21,7 @@ CONNECT_SECONDS = 2.0
 
 
 class BusAddress(NamedTuple):
-    """`origin`: how the url was found, for whoever cannot reach it."""
+    """Where the bus is. `origin` ends the error message of a server that cannot be reached: how the url was found."""
 
     url: str
     namespace: str
@@ -52,21 +52,21 @@ def find_bus(nats_url: str | None, namespace: str | None) -> BusAddress:
     return BusAddress(
         url=url,
         namespace=namespace or (running.namespace if running else default.namespace),
-        # A url with a password says all that is needed.
+        # A url with a password needs no credential files.
         files=NatsFiles.from_environment(os.environ) if hide_password(url) == url else NatsFiles(),
         origin="" if nats_url or running else f"; {note} names no `livescale up` that runs, and NATS_URL is not set",
     )
 
 
 def ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> T:
-    """The answer of `question`, asked over a connection of its own. Raises ClickException with what to do."""
+    """Run `question` over a connection of its own and return its result. Raises ClickException with what to do."""
     return asyncio.run(_ask(address, question))
 
 
 async def _ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> T:
     from livescale.shared.bus.nats import NatsBus
 
-    # What the connection would log is told by the error that ends the command.
+    # The error that ends the command tells what the connection would log.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
         bus = await NatsBus.connect(address.url, address.namespace, "cli", files=address.files, timeout=CONNECT_SECONDS)
@@ -93,6 +93,6 @@ def connection_error(error: BusError, address: BusAddress) -> click.ClickExcepti
 
 
 def nats_req(address: BusAddress, subject: str, body: str = "") -> str:
-    """The same question for the nats CLI."""
+    """The command line by which the nats CLI asks the same."""
     server = address.url if hide_password(address.url) == address.url else '"$NATS_URL"'
     return f"nats --server {server} req livescale.{address.namespace}.{subject} '{body}'"

@@ -1,11 +1,11 @@
-"""Deaths, restarts and stalls in words."""
+"""Deaths, restarts and stalls of processes and machines, for people to read."""
 
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import msgspec
 
-from livescale.services.cli.times import clock_time
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.membership import AskIncidents, Incident
 from livescale.shared.subjects import INCIDENTS
@@ -14,8 +14,13 @@ ASKED = 200
 CALL_SECONDS = 5.0
 
 
+def clock_time(at: float) -> str:
+    """The local time of a moment in seconds since the epoch."""
+    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+
+
 class IncidentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What befell a process or a machine. `at` is in seconds since the epoch."""
+    """An incident of a process or a machine. `at` is in seconds since the epoch."""
 
     at: float
     who: str
@@ -23,7 +28,7 @@ class IncidentRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def ask_incidents(bus: Bus, limit: int = ASKED) -> list[Incident]:
-    """None where the registry cannot say: the rest is worth showing."""
+    """The registry's last incidents; an empty list where it does not answer, as the rest is worth showing."""
     with suppress(BusError):
         return (await bus.call(INCIDENTS, AskIncidents(limit=limit), timeout=CALL_SECONDS)).incidents
     return []

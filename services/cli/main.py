@@ -4,18 +4,16 @@ from importlib.metadata import version
 
 import click
 
-from livescale.services.cli.lazy import LazyCommand, LazyGroup
+from livescale.services.cli.groups import LazyCommand, LazyGroup
 
 # `load` is named by string only: it imports services, services never import it.
 COMMANDS = {
     "up": LazyCommand("livescale.services.cli.up:up", "Serve models on this machine until Ctrl-C."),
     "run": LazyCommand("livescale.services.cli.run:run", "Run one service, to spread a system over machines."),
-    "demo": LazyCommand(
-        "livescale.load.demo.command:demo", "The main job: a burst scales out and every token is checked."
-    ),
+    "demo": LazyCommand("livescale.load.demo.command:demo", "Show a burst scale out live, and check every token."),
     "load": LazyCommand("livescale.load.command:load", "Send an open-loop load to any OpenAI-compatible URL."),
     "chaos": LazyCommand(
-        "livescale.load.chaos.command:chaos", "A load while processes are killed; every token is checked."
+        "livescale.load.chaos.command:chaos", "Send a load while processes are killed, and check every token."
     ),
     "make-model": LazyCommand(
         "livescale.load.make_model_command:make_model_command", "Write a random checkpoint to try things with."
@@ -26,13 +24,13 @@ COMMANDS = {
     "pack": LazyCommand(
         "livescale.services.host.pack_command:pack", "Write the form of a checkpoint that hosts read fastest."
     ),
-    "status": LazyCommand("livescale.services.cli.status:status", "Processes, workers, instances and queues."),
-    "scale": LazyCommand("livescale.services.cli.scale:scale", "Have this many instances of a model."),
-    "why": LazyCommand("livescale.services.cli.why:why", "Why a model was scaled, or was not."),
+    "status": LazyCommand("livescale.services.cli.status:status", "Show processes, workers, instances and queues."),
+    "scale": LazyCommand("livescale.services.cli.scale:scale", "Set the number of instances of a model."),
+    "why": LazyCommand("livescale.services.cli.why:why", "Tell why a model was scaled, or was not."),
     "topology": LazyCommand(
         "livescale.services.cli.topology:topology", "Show and draw a cluster: a file, or this machine."
     ),
-    "plan": LazyCommand("livescale.load.plan.command:plan", "Who would send parameters to whom, on any cluster."),
+    "plan": LazyCommand("livescale.load.plan.command:plan", "Plan who sends parameters to whom, on any cluster."),
     "tap": LazyCommand("livescale.services.cli.tap:tap", "Print the bus traffic, decoded."),
     "bench": LazyCommand(
         "livescale.services.cli.main:bench", "Measure the engine, the control plane, transfers and scaling."
@@ -48,12 +46,16 @@ BENCHES = {
     "transfer": LazyCommand(
         "livescale.load.bench.transfer.command:transfer", "Parameters over one hop and along chains."
     ),
-    "scale": LazyCommand("livescale.load.bench.scale:scale", "Decision to parameters whole on new workers."),
+    "scale": LazyCommand(
+        "livescale.load.bench.scale:scale", "Time from a decision to whole parameters on new workers."
+    ),
     "live": LazyCommand(
-        "livescale.load.bench.live.command:live", "A second instance while requests wait: live, and stopping the world."
+        "livescale.load.bench.live.command:live",
+        "A second instance is added while requests wait: live, and stopped until whole.",
     ),
     "pipeline": LazyCommand(
-        "livescale.load.bench.pipeline.command:pipeline", "New instances serve together before any is whole."
+        "livescale.load.bench.pipeline.command:pipeline",
+        "Pipelines of new instances serve before any of them is whole.",
     ),
     "zigzag": LazyCommand(
         "livescale.load.bench.zigzag.command:zigzag", "The schedule of a live scale against the optimum."
@@ -96,7 +98,7 @@ cli = make_cli()
 
 
 def main() -> None:
-    """The console script."""
+    """The entry point of the console script."""
     cli(prog_name="livescale")
 
 

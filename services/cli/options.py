@@ -1,18 +1,24 @@
-"""Click options made from a settings struct: one field, one flag, one environment variable, one key of the file."""
+"""Click options and configuration files made from a settings struct.
+
+Each field is one flag, one environment variable, and one key of a YAML file, where an unknown key is refused by name.
+"""
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import click
 import msgspec
+import yaml
 from msgspec import inspect
+from msgspec.structs import FieldInfo
 
-from livescale.services.cli.config_file import as_yaml, read_config
+from livescale.shared.bus.identity import hide_password
 from livescale.shared.runtime.settings import Settings
-from livescale.shared.runtime.yaml_file import kebab
+from livescale.shared.runtime.yaml_file import convert, kebab, read_yaml, rename_keys
 
 S = TypeVar("S", bound=Settings)
 
@@ -22,8 +28,42 @@ OTHER_VARIABLES = {
 }
 
 
+def read_config(path: Path, kind: type[Settings]) -> dict[str, object]:
+    """The file's values by field name, checked against `kind`. Fields that it does not mention are left out."""
+    try:
+        content = read_yaml(path)
+    except ValueError as error:
+        raise click.UsageError(f"--config {error}") from None
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    try:
+        values = rename_keys(content, inspect.type_info(kind))
+        assert isinstance(values, dict)
+        return {name: convert(value, fields[name], name) for name, value in values.items()}
+    except ValueError as error:
+        raise click.UsageError(f"--config {path}: {error}") from None
+
+
+def as_yaml(settings: Settings, secrets: tuple[str, ...] = ("api_key",)) -> str:
+    """The settings as a configuration file. Secrets are masked."""
+
+    def plain(value: object, name: str = "") -> object:
+        match value:
+            case dict():
+                return {kebab(key): plain(each, key) for key, each in value.items()}
+            case list() | tuple():
+                return [plain(each, name) for each in value]
+            case str() if name in secrets and value:
+                return "***"
+            case str() if name.endswith("_url"):
+                return hide_password(value)
+            case _:
+                return value
+
+    return yaml.safe_dump(plain(msgspec.to_builtins(settings)), sort_keys=False)
+
+
 class Pattern(click.ParamType[str]):
-    """Text that matches a regular expression."""
+    """The type of a text option that has to match a regular expression."""
 
     name = "text"
 
@@ -37,22 +77,29 @@ class Pattern(click.ParamType[str]):
 
 
 def settings_options(
-    kind: type[S], **types: click.ParamType[Any]
+    kind: type[S],
+    passed_on: Mapping[str, Sequence[FieldInfo]] = MappingProxyType({}),
+    **types: click.ParamType[Any],
 ) -> Callable[[Callable[[S], None]], Callable[..., None]]:
-    """Decorate a function of `kind` so that click can call it; `types` gives single fields a type of their own."""
+    """Decorate a function of `kind` so that click can call it; `types` gives single fields a type of their own.
+
+    `passed_on`: in the place of a field of `kind` that is a mapping there is an option for each of these fields of
+    another struct; the mapping gets those that are given, by name.
+    """
+    shown = flatten(kind, passed_on)
 
     def decorate(command: Callable[[S], None]) -> Callable[..., None]:
         @functools.wraps(command)
         def call(print_config: bool, **values: object) -> None:
-            settings = _convert(values, kind)
+            settings = _convert(values, shown)
             if print_config:
                 click.echo(as_yaml(settings), nl=False)
             else:
-                command(settings)
+                command(gather(settings, kind, passed_on))
 
         options = [
-            *(field_option(field, types.get(field.name)) for field in fields_of(kind)),
-            config_option(kind),
+            *(field_option(field, types.get(field.name)) for field in fields_of(shown)),
+            config_option(shown),
             click.option("--print-config", is_flag=True, help="Print the resolved configuration and exit."),
         ]
         for option in reversed(options):
@@ -65,8 +112,32 @@ def settings_options(
 def _convert(values: dict[str, object], kind: type[S]) -> S:
     try:
         return msgspec.convert(values, kind)
-    except msgspec.ValidationError as error:  # what no single option can check
+    except msgspec.ValidationError as error:  # a rule that no single option can check
         raise click.ClickException(str(error)) from None
+
+
+def flatten(kind: type[Settings], passed_on: Mapping[str, Sequence[FieldInfo]]) -> type[Settings]:
+    """`kind` with the fields that it passes on in the place of the mapping that they go into, None where left out."""
+    if not passed_on:
+        return kind
+    fields: list[tuple[str, Any, Any]] = []
+    for field in msgspec.structs.fields(kind):
+        if field.name in passed_on:
+            fields += [(each.name, each.type | None, None) for each in passed_on[field.name]]
+        else:
+            fields.append((field.name, field.type, field.default))
+    flat = msgspec.defstruct(kind.__name__, fields, bases=(Settings,), frozen=True, kw_only=True)
+    assert issubclass(flat, Settings)
+    return flat
+
+
+def gather(settings: Settings, kind: type[S], passed_on: Mapping[str, Sequence[FieldInfo]]) -> S:
+    """What `flatten` spread out as `kind` has it."""
+    values = msgspec.structs.asdict(settings)
+    for mapping, fields in passed_on.items():
+        given = {field.name: values.pop(field.name) for field in fields}
+        values[mapping] = {name: value for name, value in given.items() if value is not None}
+    return kind(**values)
 
 
 def fields_of(kind: type[Settings]) -> tuple[inspect.Field, ...]:
@@ -87,7 +158,7 @@ def config_option(kind: type[Settings]) -> Callable[[Any], Any]:
         expose_value=False,
         envvar="LIVESCALE_CONFIG",
         show_envvar=True,
-        is_eager=True,  # the file must be known before the other options look for their defaults
+        is_eager=True,  # the other options take their defaults from the file
         help="YAML file with these options as keys, without the dashes in front.",
     )
 

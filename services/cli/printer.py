@@ -1,4 +1,4 @@
-"""What `livescale up` prints of itself and of its processes on stderr: lines for people, or JSON alone."""
+"""What `livescale up` and its processes print on stderr: lines for people, or JSON and nothing else."""
 
 import json
 from datetime import UTC, datetime
@@ -9,23 +9,23 @@ import click
 SELF = "up"
 
 
-class Printer(Protocol):
+class UpPrinter(Protocol):
     def line(self, name: str, line: str) -> None:
-        """What a process wrote."""
+        """Print a line that the process `name` wrote."""
 
     def progress(self, text: str) -> None:
-        """What `up` itself has to say."""
+        """Print how far `up` itself is."""
 
     def ended(self, name: str, reason: str) -> None:
-        """How a process ended, and what is done."""
+        """Print how the process `name` ended, and what is done about it."""
 
 
-def make_printer(form: Literal["text", "json"]) -> Printer:
+def make_printer(form: Literal["text", "json"]) -> UpPrinter:
     return JsonPrinter() if form == "json" else TextPrinter()
 
 
 class TextPrinter:
-    """Each line with the name of who says it."""
+    """Prints each line behind the name of the process that wrote it."""
 
     def line(self, name: str, line: str) -> None:
         click.echo(f"{name:<10} | {line}", err=True)
@@ -38,7 +38,7 @@ class TextPrinter:
 
 
 class JsonPrinter:
-    """Processes write JSON as well; of what they print before they are that far an event is made."""
+    """Prints JSON objects only. A line that a process prints before it logs JSON becomes an event too."""
 
     def line(self, name: str, line: str) -> None:
         if is_object(line):
@@ -53,7 +53,7 @@ class JsonPrinter:
         self._event("warning", "process_ended", name, reason=reason)
 
     def failed(self, error: str) -> None:
-        """Where click would print a line for people."""
+        """Print the error that ends `up`, where click would print a line for people."""
         self._event("error", "up_failed", SELF, error=error)
 
     @staticmethod

@@ -5,24 +5,24 @@ from collections.abc import Mapping
 
 import click
 
-from livescale.services.cli.lazy import LazyCommand, LazyGroup
+from livescale.services.cli.groups import LazyCommand, LazyGroup
 from livescale.services.cli.options import settings_options
 from livescale.shared.runtime.settings import Settings
 
 SUMMARIES: Mapping[str, str] = {
     "gateway": "The REST door: OpenAI API, tokenization, streams.",
-    "router": "A queue per model; who serves which request.",
+    "router": "A queue for each model; decides who serves which request.",
     "registry": "Membership and leases; who holds which parameters.",
     "planner": "Scale plans: spare workers, sources, chains.",
-    "monitor": "Load per model -> decisions to scale.",
-    "host": "The host cache, once a machine; reads checkpoints.",
-    "worker": "Arena, engine and KV cache, once a GPU or CPU core.",
+    "monitor": "Turns the load of each model into decisions to scale.",
+    "host": "The host cache of one machine; it reads checkpoints.",
+    "worker": "Arena, engine and KV cache of one GPU or CPU core.",
 }
 
 HELP = """Run one service until SIGTERM or Ctrl-C, against the NATS server of --nats-url or NATS_URL.
 
-A whole system is one each of registry, router, planner and monitor, any number of gateways and workers,
-and a host on every machine. Several of one kind need ids of their own (--id).
+A whole system has one registry, router, planner and monitor, any number of gateways and workers,
+and a host on every machine. Several services of one kind need ids of their own (--id).
 
 \b
   export NATS_URL=nats://10.0.0.1:4222

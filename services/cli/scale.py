@@ -1,4 +1,4 @@
-"""`livescale scale`: have this many instances, by hand."""
+"""`livescale scale` sets the number of a model's instances by hand."""
 
 import asyncio
 import json
@@ -27,11 +27,13 @@ The same with the nats CLI:
 
 @click.command(epilog=EPILOG)
 @click.argument("name")
-@click.option("--instances", required=True, type=click.IntRange(min=0), help="How many to have.")
+@click.option("--instances", required=True, type=click.IntRange(min=0), help="The number of instances to have.")
 @click.option(
     "--live", type=click.Choice(get_args(LiveMode)), help="The mode of live scaling; by default the planner's."
 )
-@click.option("--wait", is_flag=True, help="Return when the new instances serve, or the old ones are spare.")
+@click.option(
+    "--wait", is_flag=True, help="Return once the new instances serve, or the workers of the old ones are spare."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -49,7 +51,7 @@ def scale(
     nats_url: str | None,
     namespace: str | None,
 ) -> None:
-    """Have this many instances of the model NAME.
+    """Set the number of instances of the model NAME.
 
     New instances get their parameters from the least busy source; instances given back finish what they have. The
     monitor goes on deciding from the load: to keep a number for good, set min-instances and max-instances.

@@ -1,4 +1,4 @@
-"""`livescale status`: who runs, who serves what, what waits."""
+"""`livescale status` shows which processes run, which workers serve which models, and what waits."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,10 +8,9 @@ import click
 import msgspec
 
 from livescale.services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
-from livescale.services.cli.incidents_view import IncidentRow, ask_incidents
+from livescale.services.cli.incidents_view import IncidentRow, ask_incidents, clock_time
 from livescale.services.cli.status_view import Status, make_status
 from livescale.services.cli.tables import open_console, print_rows
-from livescale.services.cli.times import clock_time
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.membership import AskMetrics, Member, QueueLoad, RouterReport
 from livescale.shared.messages.registry import AskSnapshot
@@ -22,7 +21,7 @@ from livescale.shared.subjects import DECISIONS, HEARTBEAT, METRICS, SNAPSHOT
 REPORT_SECONDS = 1.5
 RECENT = 10
 MEMORY_SECONDS = 1.0
-# Of no interest where they are zero everywhere.
+# Columns that are not shown where they are zero in every row.
 QUIET = frozenset({"rank", "ready", "total", "live_layers", "live_queue"})
 
 EPILOG = """
@@ -37,11 +36,11 @@ The same with the nats CLI (the queues are in the router's heartbeat):
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 @bus_options
 def status(as_json: bool, nats_url: str | None, namespace: str | None) -> None:
-    """Processes, workers, instances and queues.
+    """Show processes, workers, instances and queues.
 
-    Ready and total count blocks of parameters; a queue of which no router has reported is unknown, null in JSON.
+    Ready and total count blocks of parameters. Queues that no router has reported are unknown, null in JSON.
     Recent events are deaths, restarts, and moments in which a process or the machine stood still.
-    Where requests are held, the monitor's last word says why the model scales, or does not.
+    Where requests are held, the monitor's last decision says why the model scales, or does not.
     """
     found = ask(find_bus(nats_url, namespace), ask_status)
     if as_json:
@@ -67,7 +66,7 @@ async def ask_status(bus: Bus) -> Status:
 
 
 async def ask_memory(bus: Bus, members: Sequence[Member]) -> dict[str, int]:
-    """What each process that lives and answers takes; shared pages count in each."""
+    """The resident memory of each process that is alive and answers, by id; shared pages count in each."""
 
     async def ask_one(id: str) -> tuple[str, int | None]:
         with suppress(BusError):
@@ -87,7 +86,7 @@ def find_resident(exposition: str) -> int | None:
 
 
 async def ask_decisions(bus: Bus, models: list[str]) -> list[Decision]:
-    """The monitor's last word on each, where there is one."""
+    """The monitor's last decision on each model, where there is one."""
     decisions: list[Decision] = []
     for model in models:
         with suppress(BusError):  # a monitor that is away leaves the rest to be shown
@@ -118,7 +117,7 @@ def print_status(found: Status) -> None:
 
 
 class RecentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An incident for people."""
+    """An incident with its time of day, as people read it."""
 
     at: str
     who: str

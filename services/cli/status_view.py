@@ -1,4 +1,4 @@
-"""The registry's picture as operators want it: flat rows, for people and for `--json`."""
+"""The registry's snapshot as flat rows, for people and for `--json`."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -6,7 +6,6 @@ from types import MappingProxyType
 import msgspec
 
 from livescale.services.cli.incidents_view import IncidentRow, incident_rows
-from livescale.services.cli.live_view import LiveRow, live_rows
 from livescale.shared.messages.membership import Incident, Member, QueueLoad, WorkerReport
 from livescale.shared.messages.registry import Snapshot
 from livescale.shared.messages.scaling import Decision
@@ -16,8 +15,59 @@ from livescale.shared.model.latency import MADE_UP
 PROGRESS = ("spare", "loading", "live", "draining", "serving")
 
 
+class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that takes requests while it loads, or has done so.
+
+    It `runs` the layers whose parameters are here, `ready` of `layers`; of a request that it has run so far, a helper
+    runs the rest. `handed_over` counts requests by helper. In an execution pipeline `runs` says which blocks are its
+    own.
+    """
+
+    worker: str
+    state: str
+    ready: int
+    layers: int
+    runs: str
+    waiting: int
+    helped_by: list[str]
+    helpers_run: str
+    handed_over: dict[str, int]
+
+
+def live_rows(workers: Sequence[WorkerReport]) -> list[LiveRow]:
+    """A row for each worker that is live, in a pipeline, is being helped, or has handed requests over."""
+    helpers = {report.id: [each.id for each in workers if report.id in each.helping] for report in workers}
+    return [
+        live_row(report, sorted(helpers[report.id]))
+        for report in sorted(workers, key=lambda report: report.id)
+        if report.state == "live" or report.pipeline or report.handed_over or helpers[report.id]
+    ]
+
+
+def live_row(report: WorkerReport, helpers: list[str]) -> LiveRow:
+    layers = count_layers(report)
+    ready = min(report.live_layers, layers) if report.state in ("loading", "live") else layers
+    alone = f"1-{ready}" if ready else "none yet"
+    return LiveRow(
+        worker=report.id,
+        state=report.state,
+        ready=ready,
+        layers=layers,
+        runs=f"blocks {report.stage} of {report.pipeline}" if report.pipeline else alone,
+        waiting=report.live_waiting,
+        helped_by=helpers,
+        helpers_run=f"the rest, to {layers}" if helpers else "",
+        handed_over=report.handed_over,
+    )
+
+
+def count_layers(report: WorkerReport) -> int:
+    """The number of a model's blocks without the embedding and the head."""
+    return max(0, report.holding.total - 2) if report.holding is not None else 0
+
+
 class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`memory_bytes`: what it takes, pages that it shares with others included; None of one that does not say."""
+    """A process. `memory_bytes` includes pages that it shares with others, and is None where it did not answer."""
 
     service: str
     id: str
@@ -28,11 +78,11 @@ class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`ready` of `total` blocks of `model` are whole and verified. `paths`: which way parameters came, by sender.
+    """A worker. `ready` of `total` blocks of `model` are whole and verified; `paths` says how they came, by sender.
 
-    While it is live it can run requests through `live_layers`, and has `live_queue` of them; `helping`: from whom it
-    takes requests over. `kernels`: the name of the bits that it computes. `pipeline`, `stage`: the execution pipeline
-    that it is part of, and the blocks it runs there.
+    While it is live it can run requests through `live_layers`, and has `live_queue` of them. `helping` lists the
+    workers from which it takes requests over. Workers with equal `kernels` compute the same bits. `pipeline` and
+    `stage` are the execution pipeline that it is part of, and the blocks that it runs there.
     """
 
     id: str
@@ -66,8 +116,8 @@ class InstanceRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`copies`: who holds all of it in memory; none is said so. `replaced_by`: the path of a version that is being
-    read."""
+    """A model. `copies` lists the processes that hold all of it; `replaced_by` is the path of a new version that is
+    being read."""
 
     name: str
     state: str
@@ -83,7 +133,7 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`scaling`: what the monitor says of a model that has requests held, or None."""
+    """A model's queue. `scaling` is what the monitor says of a model with requests held, or None."""
 
     model: str
     waiting_requests: int
@@ -94,7 +144,7 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """`queues` is None when no router reported in time: unknown, not empty."""
+    """What `--json` prints. `queues` is None, which is unknown and not empty, when no router reported in time."""
 
     processes: list[ProcessRow]
     workers: list[WorkerRow]
@@ -116,7 +166,7 @@ def make_status(
     incidents: Sequence[Incident] = (),
     memory: Mapping[str, int] = MappingProxyType({}),
 ) -> Status:
-    """`decisions`: the last of each model that has requests held."""
+    """The rows of all tables. `decisions` has the last one of each model with requests held."""
     members = {member.id: member for member in snapshot.members}
     return Status(
         processes=[
@@ -181,7 +231,7 @@ def worker_row(report: WorkerReport, member: Member | None) -> WorkerRow:
 
 
 def instance_rows(workers: Sequence[WorkerReport]) -> list[InstanceRow]:
-    """One row an instance, its workers in the order of their ranks."""
+    """One row for each instance, with its workers in the order of their ranks."""
     ranks: dict[str, list[WorkerReport]] = {}
     for worker in sorted(workers, key=lambda each: (each.rank, each.id)):
         if worker.instance is not None:
@@ -215,6 +265,6 @@ def queue_rows(queues: Sequence[QueueLoad] | None, decisions: Mapping[str, Decis
 
 
 def scaling(decision: Decision) -> str:
-    """Why it scales, or why it does not."""
+    """The decision in words: to how many instances the model scales or holds, and why."""
     change = f"{decision.action} to {decision.target}" if decision.action != "hold" else f"hold at {decision.current}"
     return f"{change}: {decision.reason}"

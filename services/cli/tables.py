@@ -1,4 +1,4 @@
-"""Structs as tables: one row each, their fields as columns."""
+"""Prints structs as tables: each struct is a row, each field a column."""
 
 import sys
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ HASH_LETTERS = 8
 
 
 def open_console() -> "Console":
-    """Stdout. In a pipe nobody looks at the width, and cut ids are of no use."""
+    """A console for stdout. In a pipe it is wide, as ids that are cut off are of no use there."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
@@ -29,9 +29,10 @@ def open_console() -> "Console":
 def print_rows(
     console: "Console", title: str, rows: Sequence[msgspec.Struct], *, quiet: AbstractSet[str] = frozenset()
 ) -> None:
-    """A table of at least one row, and an empty line. Columns of which nothing is to be told are left out: those
-    without a value, and those of `quiet` that are zero. Where the width is too small, what is the same in all rows is
-    told once.
+    """Print a table of at least one row, and an empty line.
+
+    Columns without any value are left out, and those of `quiet` that are zero everywhere. Where the console is too
+    narrow, values that are the same in all rows are printed once, above.
     """
     names = [name for name in rows[0].__struct_fields__ if any(tells(row, name, quiet) for row in rows)]
     table = make_table(rows, names)
@@ -68,7 +69,7 @@ def heading(name: str) -> str:
 
 
 def cell_of(row: msgspec.Struct, name: str) -> str:
-    """Sizes in units, and of names that are hashes the beginning, which tells them apart."""
+    """The text of a cell. Sizes get units; hashes are cut to a beginning that tells them apart."""
     value = getattr(row, name)
     if name.endswith("_bytes") and isinstance(value, int):
         return format_size(value)

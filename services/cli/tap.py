@@ -1,6 +1,6 @@
-"""`livescale tap`: the bus as it is, one line a message.
+"""`livescale tap` prints the traffic of the bus, one line for each message.
 
-Decoded with the `msgpack` package: a second opinion on what our own codec writes.
+Messages are decoded with the `msgpack` package, independently of the codec that writes them.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import msgpack
 
 from livescale.services.cli.connection import CONNECT_SECONDS, BusAddress, bus_options, connection_error, find_bus
 
-# What a user said, or was told: shown as a count unless asked for.
+# Users' prompts and answers: shown as a count of tokens unless asked for.
 TOKENS = ("prompt", "generated", "token_ids")
 TEXT_LIMIT = 60
 ITEMS_LIMIT = 4
@@ -76,7 +76,7 @@ async def listen(address: BusAddress, subject: str, limit: int | None, full: boo
 
 
 def describe(data: bytes, full: bool) -> str:
-    """A message's type and fields. What cannot be decoded is shown as such."""
+    """A message's type and fields in one line. Bytes that cannot be decoded are counted."""
     try:
         content = json.loads(data or b"{}") if data[:1] in (b"", b"{") else msgpack.unpackb(data)
     except (ValueError, msgpack.UnpackException):

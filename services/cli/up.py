@@ -1,23 +1,30 @@
-"""`livescale up`: a whole system on this machine."""
+"""`livescale up` runs a whole system on this machine."""
 
 import asyncio
 import importlib
 import json
 import signal
+import time
+from itertools import chain
+from pathlib import Path
 
 import click
 import msgspec
+from msgspec import inspect
+from msgspec.structs import FieldInfo, fields
 
-from livescale.services.cli.checkpoints import check_checkpoint
-from livescale.services.cli.grouped import GroupedCommand
+from livescale.services.cli.groups import GroupedCommand
 from livescale.services.cli.options import settings_options
-from livescale.services.cli.printer import JsonPrinter, Printer, make_printer
-from livescale.services.supervisor.checks import BadSettings
+from livescale.services.cli.printer import JsonPrinter, UpPrinter, make_printer
+from livescale.services.supervisor.checks import BadSettings, check_path
 from livescale.services.supervisor.commands import worker_flags
 from livescale.services.supervisor.processes import ChildFailed
-from livescale.services.supervisor.running import NotOurs, announce, make_place, pointer_path
+from livescale.services.supervisor.resources import find_files
+from livescale.services.supervisor.run_files import NotOurs, announce, make_place, pointer_path
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Stack, StackFailed
+from livescale.shared.model.block_layout import block_shapes
+from livescale.shared.model.checkpoint import load_model_config
 from livescale.shared.model.latency import MADE_UP
 from livescale.shared.process.telemetry import configure_logging
 
@@ -32,7 +39,7 @@ Examples:
   livescale up --config up.yaml
 
 \b
-In the file each model may have bounds of its own:
+In the file each model may have its own limits and bounds:
   workers: 4
   models:
     - name: a
@@ -42,13 +49,13 @@ In the file each model may have bounds of its own:
       downscale-delay-s: 10
       bounds: {prefill-lo: 0.3, prefill-hi: 0.6}
 
-What is left out here and has no default is as the workers' own (`livescale run worker --help`). What only the services
-themselves can be told is passed on by the environment, for example LIVESCALE_MAX_WAITING=64.
+An option of workers that has no default here has that of `livescale run worker --help`. Options that only services have
+are passed on by the environment, for example LIVESCALE_MAX_WAITING=64.
 """
 
 
 class NamedDirectory(click.ParamType[ModelSettings]):
-    """NAME=DIR."""
+    """The type of `--model`: a name, an equals sign, and a directory or hub id."""
 
     name = "NAME=DIR"
 
@@ -64,32 +71,48 @@ class NamedDirectory(click.ParamType[ModelSettings]):
             self.fail(f"{name!r} is no name for a model: letters, digits and . _ / - only", param, ctx)
 
 
-# Every option of a system is in one of them.
-GROUPS = {
+def options_of_workers() -> dict[str, list[FieldInfo]]:
+    """The fields of a worker's settings that are options of a system too, by their group in its help."""
+    # By name, as `livescale run` knows the services.
+    found: dict[str, list[FieldInfo]] = {}
+    for field in fields(importlib.import_module("livescale.services.worker.settings").WorkerSettings):
+        info = inspect.type_info(field.type)
+        if isinstance(info, inspect.Metadata) and info.extra is not None and "up" in info.extra:
+            found.setdefault(info.extra["up"], []).append(field)
+    return found
+
+
+WORKER_OPTIONS = options_of_workers()
+
+# Every option of a system is in one of them; those of workers that are passed on come last.
+OWN_GROUPS = {
     "Models": (
         *("models", "dtype", "layout", "max_model_len", "tensor_parallel_size"),
         *("min_instances", "max_instances"),
     ),
     "Clients": ("host", "port", "gateways", "api_key", "api_keys"),
-    "Processes": ("workers", "device", "threads", "routers", "start_timeout_s", "kill_hung_s"),
-    "Memory of workers": ("arena_bytes", "kv_bytes", "block_size", "host_kv_bytes"),
-    "Batches": ("max_num_seqs", "max_num_waiting", "max_num_batched_tokens", "tbt_ratio"),
-    "Prompts that begin alike": ("enable_prefix_caching", "context_share", "context_seconds"),
+    "Processes": ("workers", "device", "routers", "start_timeout_s", "kill_hung_s"),
+    "Memory of workers": ("arena_bytes", "kv_bytes", "host_kv_bytes"),
+    "Batches": (),
+    "Prefix caching": ("enable_prefix_caching",),
     "Scaling": ("live", "live_every_hop", "live_when", "ttft_slo", "switch_kv", "plan_policy"),
     "Links": ("transport", "share_memory", "link_rate", "topology", "shaped"),
     "Emulated GPUs": ("engine", "engine_profile", "engine_speed"),
     "Bus": ("nats_url", "nats_creds", "nats_nkey", "nats_ca", "nats_cert", "nats_key", "namespace"),
     "Logs and configuration": ("log_level", "log_format", "config", "print_config"),
 }
+GROUPS = {
+    title: (*names, *(field.name for field in WORKER_OPTIONS.get(title, ()))) for title, names in OWN_GROUPS.items()
+}
 
 
 @click.command(cls=GroupedCommand, groups=GROUPS, epilog=EPILOG)
-@settings_options(StackSettings, models=NamedDirectory())
+@settings_options(StackSettings, {"worker_options": list(chain(*WORKER_OPTIONS.values()))}, models=NamedDirectory())
 def up(settings: StackSettings) -> None:
     """Serve models on this machine until Ctrl-C.
 
-    Starts a NATS server, every service and the workers; each model starts with its minimum of instances, the other
-    workers are spare. When all is ready one line of JSON is printed on stdout; logs go to stderr.
+    Starts a NATS server, every service and the workers. Each model starts with its minimum of instances, and the other
+    workers are spare. When all is ready, one line of JSON is printed on stdout; logs go to stderr.
     """
     printer = make_printer(settings.log_format)
     try:
@@ -103,7 +126,7 @@ def up(settings: StackSettings) -> None:
 
 
 def check_all(settings: StackSettings) -> None:
-    """What can be known before anything is started. Raises ClickException."""
+    """Check what can be checked before anything is started. Raises ClickException."""
     if not settings.models:
         raise click.UsageError("no model to serve: give --model NAME=DIR, or models in a --config file")
     check_keys(settings)
@@ -113,8 +136,8 @@ def check_all(settings: StackSettings) -> None:
     check_place()
 
 
-def run_system(settings: StackSettings, printer: Printer) -> None:
-    """Until Ctrl-C. Raises ClickException."""
+def run_system(settings: StackSettings, printer: UpPrinter) -> None:
+    """Run the system until Ctrl-C. Raises ClickException."""
     configure_logging("up", "up", settings.log_level, settings.log_format)
     try:
         asyncio.run(serve(settings, printer))
@@ -127,7 +150,7 @@ def run_system(settings: StackSettings, printer: Printer) -> None:
 
 
 def check_keys(settings: StackSettings) -> None:
-    """What the gateways would refuse, before anything is started. Raises UsageError, which never shows a key."""
+    """Refuse keys that the gateways would refuse. Raises UsageError, which never shows a key."""
     # By name, as `livescale run` knows the services.
     keys = importlib.import_module("livescale.services.gateway.access")
     try:
@@ -137,7 +160,7 @@ def check_keys(settings: StackSettings) -> None:
 
 
 def check_workers(settings: StackSettings) -> None:
-    """What the workers would refuse, before anything is started. Raises UsageError."""
+    """Refuse settings that the workers would refuse. Raises UsageError."""
     worker_settings = importlib.import_module("livescale.services.worker.settings").WorkerSettings
     try:
         worker_settings(**worker_flags(settings))
@@ -146,15 +169,15 @@ def check_workers(settings: StackSettings) -> None:
 
 
 def check_place() -> None:
-    """Other commands are to find the system, before anything is started. Raises ClickException."""
+    """Make the place for the note by which other commands find the system. Raises ClickException."""
     try:
         make_place(pointer_path())
     except (NotOurs, OSError) as error:
         raise click.ClickException(str(error)) from None
 
 
-async def serve(settings: StackSettings, printer: Printer) -> None:
-    """Until Ctrl-C or SIGTERM, which cancel this task. Raises ChildFailed when an essential process is given up."""
+async def serve(settings: StackSettings, printer: UpPrinter) -> None:
+    """Serve until Ctrl-C or SIGTERM cancel this task. Raises ChildFailed when an essential process is given up."""
     cancel_on_signals()
     if settings.engine == "modelled":
         printer.progress(MADE_UP)
@@ -179,3 +202,26 @@ def cancel_on_signals() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, cancel)
+
+
+def check_checkpoint(model: ModelSettings) -> None:
+    """Refuse a checkpoint that gateways or hosts would refuse.
+
+    Checked are its configuration, its tokenizer and chat template, and the tensors that its files name. Of a hub id
+    all but the tensors is fetched and checked. Raises UsageError.
+    """
+    # By name, as `livescale run` knows the services.
+    text = importlib.import_module("livescale.services.gateway.checkpoint_text")
+    files = importlib.import_module("livescale.services.host.safetensors_files")
+    try:
+        check_path(model)
+        directory = find_files(model)
+        config = load_model_config(directory)
+        if Path(model.path).is_dir():
+            shapes = {name: shape for block in block_shapes(config).values() for name, shape in block.items()}
+            files.find_tensors(directory, shapes)
+        text.load_checkpoint_text(directory, time.time)
+    except BadSettings as error:
+        raise click.UsageError(str(error)) from None
+    except (ValueError, text.BadCheckpoint) as error:
+        raise click.UsageError(f"model {model.name!r}: {error}") from None

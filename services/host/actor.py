@@ -1,4 +1,4 @@
-"""A host: keeps models in its memory, read from disk or received from others, and sends them from there."""
+"""The host: it keeps models in its memory, read from disk or received over the link, and sends them from there."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from livescale.services.host.cache import CacheFull, Held, HostCache
-from livescale.services.host.checkpoints import Checkpoints
+from livescale.services.host.checkpoint_reader import CheckpointReader
 from livescale.services.host.disk import Disk
-from livescale.services.host.fetch import Fetch
-from livescale.services.host.memory import Memory, Told
+from livescale.services.host.fetch import ModelFetch
+from livescale.services.host.memory import Memory, MemoryCallbacks
 from livescale.services.host.settings import HostSettings
 from livescale.shared.bus.contract import Context, Endpoint, Refusal
 from livescale.shared.links.contract import Link
-from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
+from livescale.shared.messages.copies import FetchModel, ModelRead, ReleaseModel
 from livescale.shared.messages.membership import HostReport
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.transfers import Abort, Send, Transfer
@@ -37,8 +37,11 @@ from livescale.shared.transfer.sender import BlockSender
 log = structlog.get_logger()
 
 
-class Host:
-    """One a machine. A model whose version is known is sent while it is read, others once they are whole."""
+class HostService:
+    """The host cache of one machine.
+
+    A model whose version is known can be sent while it is still being read, any other once it is whole.
+    """
 
     def __init__(
         self,
@@ -63,12 +66,12 @@ class Host:
         self._link = link = await self._open_link()
         door = self._open_door(link.address)
         self._hashing = ThreadPoolExecutor(1, "hashing")
-        told = Told(self._changed, self._announce, self._tell_failure)
+        told = MemoryCallbacks(self._changed, self._announce, self._tell_failure)
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._membership = self._member(link)
                 self._memory = Memory(self._cache, self._disk, self._world, told, tasks)
-                self._checkpoints = Checkpoints(self._disk, self._memory, self._announce)
+                self._checkpoints = CheckpointReader(self._disk, self._memory, self._announce)
                 self._outgoing = BlockSender(self._id, link, tasks, self._membership.changed, door)
                 self._bus.watch_connection(self._connection_changed)
                 await self._bus.serve(self._world.info, self._endpoints())
@@ -98,23 +101,19 @@ class Host:
     def _endpoints(self) -> list[Endpoint]:
         me = {"id": self._id}
         return [
-            Endpoint(CHECK_MODEL, self._check_model, me, limit=16),
-            Endpoint(READ_MODEL, self._read_model, me, limit=16),
+            Endpoint(CHECK_MODEL, self._checkpoints.check, me, limit=16),
+            Endpoint(READ_MODEL, self._checkpoints.read, me, limit=16),
             Endpoint(FETCH_MODEL, self._fetch_model, me),
             Endpoint(RELEASE_MODEL, self._release_model, me),
             Endpoint(SEND, self._send, me),
             Endpoint(ABORT, self._abort, me),
         ]
 
-    async def _check_model(self, command: CheckModel, context: Context) -> ModelChecked:
-        return await self._checkpoints.check(command.spec)
-
-    async def _read_model(self, command: ReadModel, context: Context) -> ModelChecked:
-        """Answered as soon as the checkpoint is checked; `ModelRead` tells when it is whole, again if it already is."""
-        return await self._checkpoints.read(command.spec)
-
     async def _fetch_model(self, command: FetchModel, context: Context) -> Ack:
-        """Answered once it may be sent; `Transfer` tells of a flow that is lost, `ModelRead` when it is whole."""
+        """Begin to receive a model, or go on along other flows. The answer says that a sender may begin.
+
+        `Transfer` tells of a flow that is lost, `ModelRead` when the model is whole.
+        """
         self._check_epoch(command.epoch)
         numbers = self._cache.numbers(command.spec.name, command.manifest.version)
         held = self._cache.get(numbers[0]) if numbers else None
@@ -127,14 +126,14 @@ class Host:
         return Ack()
 
     def _receive(self, command: FetchModel) -> None:
-        fetch = Fetch(self._id, self._link, command, self._hashing, self._tell_lost, self._memory.read_rest)
+        fetch = ModelFetch(self._id, self._link, command, self._hashing, self._tell_lost, self._memory.read_rest)
         try:
             self._memory.fetch(command, fetch)
         except CacheFull as error:
             raise Refusal(409, str(error)) from error
 
-    def _go_on(self, fetch: Fetch | None, command: FetchModel) -> None:
-        """A model that is being read comes without anybody's help."""
+    def _go_on(self, fetch: ModelFetch | None, command: FetchModel) -> None:
+        """Go on along other flows. A model that is being read from disk, without a fetch, needs none."""
         try:
             if fetch is not None:
                 fetch.go_on(command)
@@ -158,7 +157,7 @@ class Host:
         ready, own = copy.ready, held.blocks_of(command.shard)
         if not own:
             raise Refusal(400, f"shard: version {command.version} has {held.shards}, there is no {command.shard}")
-        # The blocks of a shard have other numbers in the memory of all, which receivers would map.
+        # Receivers would map the memory of the whole model, where the blocks of a shard have other numbers.
         offer = offer_of(copy.blocks) if len(own) == len(copy.blocks) else None
         self._sending[command.plan_id] = command.version
         blocks = [copy.blocks[block] for block in own]
@@ -179,7 +178,7 @@ class Host:
         return set(self._sending.values())
 
     def _connection_changed(self, connected: bool) -> None:
-        """An event that was lost with the connection would leave the registry waiting for ever."""
+        """Announce again after an outage: an event that was lost would leave the registry waiting for ever."""
         for _, held in self._cache.items() if connected else []:
             if held.is_whole:
                 self._announce(held)

@@ -1,4 +1,4 @@
-"""What a host holds in its memory, and whether one more model fits. Pure: the bytes themselves are elsewhere."""
+"""Which models a host holds in its memory, and whether one more fits. Pure: the bytes themselves are in `memory.py`."""
 
 from itertools import count
 
@@ -12,12 +12,15 @@ MIB = 1024**2
 
 
 class CacheFull(Exception):
-    """A model needs more memory than the host cache has left; says how much, and what to do."""
+    """A model needs more memory than the host cache has left. The message says how much, and what to do."""
 
 
 class Held(Struct, frozen=True, kw_only=True):
-    """A model in the cache. Its version is its content, so it is known once every block has been read, by this or
-    another host. `shards`: the ranks that it is cut for."""
+    """A model in the cache, whole or on its way.
+
+    Its version follows from its content, so it is known once every block has been read, by this host or another.
+    `shards` is the number of ranks that it is cut for.
+    """
 
     model: str
     path: str
@@ -35,11 +38,11 @@ class Held(Struct, frozen=True, kw_only=True):
 
     @property
     def version(self) -> str:
-        """Empty while it is not known."""
+        """The version, empty while it is not known."""
         return "" if self.manifest is None else self.manifest.version
 
     def blocks_of(self, shard: int) -> range:
-        """The blocks of one rank; none where there are fewer."""
+        """The indexes of one rank's blocks; an empty range where there are fewer ranks."""
         each = self.total // self.shards
         return range(shard * each, min((shard + 1) * each, self.total))
 
@@ -55,9 +58,9 @@ class Held(Struct, frozen=True, kw_only=True):
 
 
 class HostCache:
-    """Models by the number under which each was admitted, with the memory that it takes or will take when it is whole.
+    """Models by the number under which each was admitted.
 
-    Versions of a model are side by side.
+    A model counts with all of its memory from the beginning. Versions of a model are held side by side.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -73,11 +76,11 @@ class HostCache:
         return self._held.get(number)
 
     def items(self) -> list[tuple[int, Held]]:
-        """All, by name and age."""
+        """All models with their numbers, sorted by name and age."""
         return sorted(self._held.items(), key=lambda item: (item[1].model, item[0]))
 
     def find(self, version: str) -> int | None:
-        """A model of this version: whole, if there is one, or on its way."""
+        """The number of a model of this version, a whole one before one on its way; None where there is none."""
         found = [(not held.is_whole, number) for number, held in self._held.items() if held.version == version]
         return min(found)[1] if found else None
 
@@ -85,7 +88,7 @@ class HostCache:
         return [number for number, held in self.items() if (held.model, held.version) == (model, version)]
 
     def admit(self, held: Held) -> int:
-        """Set memory aside. Raises CacheFull."""
+        """Set memory aside for a model and return its number. Raises CacheFull."""
         left = self.limit_bytes - self.used_bytes
         if held.size_bytes > left:
             raise CacheFull(
@@ -101,17 +104,17 @@ class HostCache:
         self._held[number] = replace(held, ready=held.ready | {index})
 
     def whole(self, number: int, manifest: Manifest) -> Held:
-        """Every block is here."""
+        """Note that every block is here, and so which version it is."""
         held = self._held[number] = replace(self._held[number], manifest=manifest)
         return held
 
     def drop(self, number: int) -> None:
-        """Give the memory back."""
+        """Forget the model and give its memory back."""
         del self._held[number]
 
 
 def check_memory(model: str, size_bytes: int, free_bytes: int) -> None:
-    """Raises CacheFull: the host cache's limit is what may be used, not what there is."""
+    """Raises CacheFull where the machine lacks the memory, which may be less than the cache's limit allows."""
     if size_bytes > free_bytes:
         raise CacheFull(
             f"model {model!r} needs {_mib(size_bytes)} and this machine has {_mib(max(0, free_bytes))} of memory left, "

@@ -12,8 +12,7 @@ import msgspec
 import torch
 import xxhash
 
-from livescale.services.host.checkpoint_files import HEAD, find_tensors
-from livescale.services.host.safetensors_file import AGAIN, StoredDType, StoredTensor
+from livescale.services.host.safetensors_files import AGAIN, HEAD, StoredDType, StoredTensor, find_tensors
 from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig
 from livescale.shared.model.block_layout import EMBEDDING, ITEM_BYTES, BlockLayout, block_layouts, block_shapes
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config, open_regular
@@ -27,7 +26,7 @@ SERVED_TORCH: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A well-formed checkpoint, none of whose parameters has been read yet. It is cut for `shards` ranks."""
+    """A well-formed checkpoint on disk, cut for `shards` ranks. None of its parameters has been read yet."""
 
     directory: Path
     config: ModelConfig
@@ -65,7 +64,7 @@ class Checkpoint:
         return xxhash.xxh3_64_intdigest(into)
 
     def manifest(self, checksums: Sequence[int]) -> Manifest:
-        """The manifest of the whole model; `checksums` one a block, in order."""
+        """The manifest of the whole model; `checksums` has one for each block, in order."""
         blocks = [layout.block(checksum) for layout, checksum in zip(self.layouts, checksums, strict=True)]
         return Manifest(
             version=content_version(self.config, self.dtype, blocks, self.layout),

@@ -1,4 +1,4 @@
-"""The host's hands: reading files and touching memory, away from the event loop. A simulation brings its own."""
+"""Reading files and touching memory, in threads away from the event loop. A simulation brings its own `Disk`."""
 
 import asyncio
 import os
@@ -6,11 +6,11 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from livescale.services.host.machine import available_bytes
 from livescale.services.host.stored import Stored, open_stored
 from livescale.shared.memory.arena import Arena, CudaRuntime, placed_bytes
 from livescale.shared.memory.segment import SharedBlocks
@@ -21,32 +21,38 @@ READS = 4  # threads: some wait for the disk while others check what came
 AHEAD = 6  # blocks under way, so that no thread waits for one that takes longer
 LEAST_PRIORITY = 19
 
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
+
 
 class Disk(Protocol):
     """Where models are stored, and the memory that they are read into. Models are read one after the other."""
 
     def free_bytes(self) -> int:
-        """Memory that could be allocated."""
+        """How many bytes of memory could be allocated now."""
 
     async def open(self, spec: ModelSpec) -> Stored:
         """Find and check a model's checkpoint. Raises CheckpointError."""
 
     async def allocate(self, sizes: Sequence[int]) -> list[memoryview]:
-        """Touched memory for so many blocks, free again when the last view is gone. Raises OSError."""
+        """Touched memory for blocks of these sizes. It is free again when the last view is gone. Raises OSError."""
 
     def read(self, stored: Stored, blocks: Mapping[int, memoryview]) -> AsyncGenerator[int, None]:
-        """Fill these blocks; their checksums in order, each as soon as it is read. Raises CheckpointError."""
+        """Fill these blocks; yields their checksums in order, each as soon as it is known. Raises CheckpointError."""
 
     async def keep(self, stored: Stored, manifest: Manifest, blocks: Sequence[memoryview]) -> None:
-        """Leave what was read in a form that is read faster, where that can be done."""
+        """Write what was read in the packed form, which is read faster, where that can be done."""
 
     async def close(self) -> None:
-        """Return once nothing is being read or written any more."""
+        """Stop all work, and return once nothing is being read or written any more."""
 
 
 class ThreadDisk:
-    """The machine's disk. `keep`, `packed_dir`: as `open_stored` has them; `shared`: memory that others may map;
-    `pinned`: memory that GPUs copy from without a detour."""
+    """The machine's own disk and memory.
+
+    `keep` and `packed_dir` are as in `open_stored`. `shared` memory may be mapped by other processes; `pinned` memory
+    is copied by GPUs without a detour.
+    """
 
     def __init__(self, *, keep: bool = False, packed_dir: str = "", shared: bool = False, pinned: bool = False) -> None:
         self._shared = shared
@@ -97,17 +103,33 @@ class ThreadDisk:
 
 
 async def _first(reads: deque[asyncio.Future[int]]) -> int:
-    """Who is cancelled meanwhile still finds the read, and can wait for its end."""
+    """The first read's checksum. It stays in the queue until it is done, so that a cancelled caller can wait for it."""
     checksum = await asyncio.shield(reads[0])
     reads.popleft()
     return checksum
 
 
 def allocate(sizes: Sequence[int], cuda: CudaRuntime | None = None) -> list[memoryview]:
-    """Touched memory of this process alone, aligned to pages; pinned where CUDA's runtime is given."""
+    """Touched memory of this process alone, each block aligned to pages; pinned where CUDA's runtime is given."""
     return Arena(placed_bytes(sizes), cuda).place(sizes)
 
 
 def _step_back() -> None:
-    """On Linux a thread has a priority of its own, and the disk's follows from it."""
+    """Give this thread the lowest priority. On Linux a thread has its own, and its priority at the disk follows."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
+
+
+def available_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
+    """How many bytes the kernel could hand out without swapping, within the container's limit where there is one."""
+    available = _fields(meminfo.read_text().replace(":", " "))["MemAvailable"] * 1024
+    limit = (cgroup / "memory.max").read_text().strip() if (cgroup / "memory.max").exists() else "max"
+    if limit == "max":
+        return available
+    used = int((cgroup / "memory.current").read_text())
+    # Files that were read count as used until somebody else wants the memory.
+    given_up = _fields((cgroup / "memory.stat").read_text()).get("inactive_file", 0)
+    return max(0, min(available, int(limit) - used + given_up))
+
+
+def _fields(text: str) -> dict[str, int]:
+    return {name: int(value) for name, value, *_ in map(str.split, text.splitlines())}

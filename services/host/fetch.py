@@ -1,5 +1,4 @@
-"""A version on its way into the host cache from who has it: along one flow after the other, and what nobody gives any
-more from disk."""
+"""A version on its way into the host cache: over the link from other holders, and from disk where no holder is left."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -22,9 +21,11 @@ OnBlock = Callable[[int], None]
 ReadBlocks = Callable[[FetchModel, Mapping[int, memoryview], OnBlock], Awaitable[None]]
 
 
-class Fetch:
-    """What a FETCH orders, however often it is told. `lost` hears of each flow (its ticket) that was lost; `read` gets
-    blocks from disk."""
+class ModelFetch:
+    """Receives what a `FetchModel` commands, and what later ones for the same plan change about it.
+
+    `lost` is called with plan and ticket of each flow that was lost. `read` reads blocks from disk.
+    """
 
     def __init__(
         self,
@@ -46,9 +47,9 @@ class Fetch:
         self._giving_up: asyncio.TimerHandle | None = None
 
     def go_on(self, command: FetchModel) -> None:
-        """Keep what is here and receive the rest along these flows; without any, from disk.
+        """Keep the blocks that are here and receive the rest along the command's flows; without flows, from disk.
 
-        Raises ValueError for another plan, or flows that fit no blocks.
+        Raises ValueError for another plan, or for flows that do not fit the blocks.
         """
         if (command.plan_id, command.chunk_bytes) != (self._command.plan_id, self._command.chunk_bytes):
             raise ValueError(f"it is already being fetched for plan {self._command.plan_id}")
@@ -60,9 +61,9 @@ class Fetch:
             self._receiving.cancel()
 
     async def fill(self, blocks: list[memoryview], on_block: OnBlock) -> Manifest:
-        """Return once every block is here and right.
+        """Fill `blocks`, and return the manifest once every block is here and verified.
 
-        Raises ValueError for flows that fit no blocks, CheckpointError and OSError for what the disk lacks, too.
+        Raises ValueError for flows that do not fit the blocks, CheckpointError and OSError where the disk lacks some.
         """
         here = await self._receive(blocks, on_block) if self._command.inflows else ()
         missing = {index: block for index, block in enumerate(blocks) if index not in here}
@@ -72,7 +73,7 @@ class Fetch:
         return self._command.manifest
 
     async def _receive(self, blocks: list[memoryview], on_block: OnBlock) -> Collection[int]:
-        """The blocks that came, once that are all, or nobody gives the rest."""
+        """Receive until all blocks are here or no sender is left. Returns the indexes of those that came."""
         command = self._command
         part = ModelCopy(self._node, command.chunk_bytes, blocks)
         events = Events(lambda: None, on_block, self._broken, Paths().note)

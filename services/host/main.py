@@ -1,11 +1,10 @@
-"""The host process."""
+"""Runs a host as a process."""
 
 import structlog
 from msgspec.structs import replace
 
-from livescale.services.host.actor import Host
-from livescale.services.host.disk import ThreadDisk
-from livescale.services.host.machine import available_bytes
+from livescale.services.host.actor import HostService
+from livescale.services.host.disk import ThreadDisk, available_bytes
 from livescale.services.host.settings import HostSettings
 from livescale.shared.links.open import open_link
 from livescale.shared.memory.devices import count_gpus
@@ -16,7 +15,7 @@ log = structlog.get_logger()
 
 
 def main(settings: HostSettings) -> None:
-    def build(world: World) -> Host:
+    def build(world: World) -> HostService:
         available = available_bytes()
         if available < settings.cache_bytes:
             log.warning("cache_limited_by_machine", cache_bytes=settings.cache_bytes, available_bytes=available)
@@ -25,7 +24,7 @@ def main(settings: HostSettings) -> None:
         shared = shares_memory(settings)
         disk = ThreadDisk(keep=settings.pack, packed_dir=settings.packed_dir, shared=shared, pinned=pinned)
         memory = "pinned" if pinned else "host"
-        return Host(
+        return HostService(
             world,
             limited,
             disk,

@@ -1,4 +1,4 @@
-"""The models in a host's memory: how each gets there, from disk or from another node, and how it goes."""
+"""The models in a host's memory: how each gets there, from disk or over the link, and how it is released."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -9,7 +9,7 @@ import structlog
 
 from livescale.services.host.cache import CacheFull, Held, HostCache, check_memory
 from livescale.services.host.disk import Disk
-from livescale.services.host.fetch import Fetch, OnBlock
+from livescale.services.host.fetch import ModelFetch, OnBlock
 from livescale.services.host.stored import Stored
 from livescale.shared.messages.copies import FetchModel
 from livescale.shared.messages.parameters import Manifest, ModelSpec
@@ -24,14 +24,15 @@ Fill = Callable[[list[memoryview], OnBlock], Awaitable[Manifest]]
 
 
 @dataclass
-class Copy:
-    """A model's bytes: `blocks` are there once its turn has come; a send keeps its own hold on them.
+class ModelMemory:
+    """The bytes of one model, and the task that fills them.
 
-    `stored` is what it was read from, or `fetch` how it came from others.
+    `blocks` are there once the model's `turn` has come; a send keeps references of its own to them. A model is read
+    from `stored`, or received by `fetch`.
     """
 
     stored: Stored | None = None
-    fetch: Fetch | None = None
+    fetch: ModelFetch | None = None
     turn: asyncio.Event = field(default_factory=asyncio.Event)
     ready: ReadyBlocks = field(default_factory=ReadyBlocks)
     blocks: list[memoryview] = field(default_factory=list)
@@ -43,8 +44,8 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Told:
-    """Who is told: that anything has changed, that a model is whole, that one could not be had."""
+class MemoryCallbacks:
+    """What the memory calls when anything has changed, when a model is whole, and when one failed, with the reason."""
 
     changed: Callable[[], None]
     whole: Callable[[Held], None]
@@ -52,14 +53,19 @@ class Told:
 
 
 class Memory:
-    """Models are read one after the other. Versions of a model are side by side until one is released."""
+    """Fills and releases the models of the cache.
 
-    def __init__(self, cache: HostCache, disk: Disk, world: World, told: Told, tasks: asyncio.TaskGroup) -> None:
+    Models are read from disk one after the other. Versions of a model are side by side until one is released.
+    """
+
+    def __init__(
+        self, cache: HostCache, disk: Disk, world: World, told: MemoryCallbacks, tasks: asyncio.TaskGroup
+    ) -> None:
         self.cache = cache
         self._disk = disk
         self._clock = world.clock
         self._told = told
-        self._copies: dict[int, Copy] = {}
+        self._copies: dict[int, ModelMemory] = {}
         self._tasks = tasks
         self._reading = asyncio.Lock()
         self._to_keep: asyncio.Queue[int] = asyncio.Queue()
@@ -68,28 +74,28 @@ class Memory:
         )
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Close all files. It is called when nothing is read any more."""
         for copy in self._copies.values():
             copy.close()
 
-    def find(self, version: str) -> Copy | None:
-        """What there is of this version, or is on its way; None where its turn has not come."""
+    def find(self, version: str) -> ModelMemory | None:
+        """The bytes of this version, whole or on their way; None where its turn has not come."""
         number = self.cache.find(version)
         copy = None if number is None else self._copies[number]
         return copy if copy is not None and copy.blocks else None
 
-    def fetch_of(self, number: int) -> Fetch | None:
-        """How it came, or comes, from others."""
+    def fetch_of(self, number: int) -> ModelFetch | None:
+        """How this model came, or comes, over the link; None for one from disk."""
         return self._copies[number].fetch
 
     async def turn(self, version: str) -> None:
-        """Return once the turn of this version has come, or it is not to come any more."""
+        """Return once this version has its memory and is being filled, or will not come any more."""
         number = self.cache.find(version)
         if number is not None:
             await self._copies[number].turn.wait()
 
     def find_same(self, spec: ModelSpec, stored: Stored) -> Held | None:
-        """What was, or is being, read from these very files."""
+        """The model that was, or is being, read from these very files."""
         for number, held in self.cache.items():
             read_from = self._copies[number].stored
             if _is_of(held, spec) and (
@@ -101,32 +107,32 @@ class Memory:
         return None
 
     def find_whole(self, spec: ModelSpec) -> Held | None:
-        """What was read from this directory, as its files were then."""
+        """A whole model that was read from this directory, as its files were then."""
         return next((held for _, held in self.cache.items() if _is_of(held, spec) and held.is_whole), None)
 
     def is_reading(self, model: str) -> bool:
-        """From disk."""
+        """Whether some version of this model is being read from disk."""
         return any(
             held.model == model and not held.is_whole and self._copies[number].stored is not None
             for number, held in self.cache.items()
         )
 
     def read(self, spec: ModelSpec, stored: Stored) -> None:
-        """When its turn comes. Raises CacheFull."""
+        """Admit a model, to be read from `stored` when its turn comes. Raises CacheFull."""
         checkpoint = stored.checkpoint
         held = _held(spec, checkpoint.size_bytes, len(checkpoint.layouts), stored.manifest)
-        number, copy = self._admit(held, Copy(stored))
+        number, copy = self._admit(held, ModelMemory(stored))
         copy.filling = self._tasks.create_task(self._read(number, copy, stored), name=f"read {spec.name}")
 
-    def fetch(self, command: FetchModel, fetch: Fetch) -> None:
-        """Raises CacheFull."""
+    def fetch(self, command: FetchModel, fetch: ModelFetch) -> None:
+        """Admit a model, and begin to receive it. Raises CacheFull."""
         spec, manifest = command.spec, command.manifest
         held = _held(spec, manifest.size_bytes, len(manifest.blocks), manifest)
-        number, copy = self._admit(held, Copy(fetch=fetch))
+        number, copy = self._admit(held, ModelMemory(fetch=fetch))
         sizes = [block.size_bytes for block in manifest.blocks]
         copy.filling = self._tasks.create_task(self._try(number, copy, sizes, fetch.fill), name=f"fetch {spec.name}")
 
-    def _admit(self, held: Held, copy: Copy) -> tuple[int, Copy]:
+    def _admit(self, held: Held, copy: ModelMemory) -> tuple[int, ModelMemory]:
         waiting = sum(
             one.size_bytes for number, one in self.cache.items() if not self._copies[number].blocks and not one.is_whole
         )
@@ -137,7 +143,7 @@ class Memory:
         return number, copy
 
     async def release(self, model: str, version: str) -> None:
-        """Give the memory back, also of what is on its way."""
+        """Give the memory of a version back, even while it is being filled."""
         for number in self.cache.numbers(model, version):
             filling = self._copies[number].filling
             if filling is not None and not filling.done():
@@ -154,7 +160,7 @@ class Memory:
             self.cache.drop(number)
             self._told.changed()
 
-    async def _read(self, number: int, copy: Copy, stored: Stored) -> None:
+    async def _read(self, number: int, copy: ModelMemory, stored: Stored) -> None:
         async def fill(blocks: list[memoryview], on_block: OnBlock) -> Manifest:
             return stored.checkpoint.manifest(await self._read_blocks(stored, dict(enumerate(blocks)), on_block))
 
@@ -167,7 +173,10 @@ class Memory:
             self._to_keep.put_nowait(number)
 
     async def read_rest(self, command: FetchModel, blocks: Mapping[int, memoryview], on_block: OnBlock) -> None:
-        """When its turn comes: of a version that is being fetched these blocks. Raises CheckpointError, OSError."""
+        """Read these blocks of a version that is being fetched, when its turn at the disk comes.
+
+        Raises CheckpointError, OSError.
+        """
         stored = await self._disk.open(command.spec)
         try:
             stored.expect(command.manifest)
@@ -177,7 +186,7 @@ class Memory:
             stored.close()
 
     async def _read_blocks(self, stored: Stored, blocks: Mapping[int, memoryview], on_block: OnBlock) -> list[int]:
-        """Their checksums."""
+        """Fill the blocks from disk. Returns their checksums in order."""
         checksums, indexes = list[int](), iter(blocks)
         async with aclosing(self._disk.read(stored, blocks)) as read:
             async for checksum in read:
@@ -187,7 +196,7 @@ class Memory:
                 checksums.append(checksum)
         return checksums
 
-    async def _try(self, number: int, copy: Copy, sizes: list[int], fill: Fill) -> None:
+    async def _try(self, number: int, copy: ModelMemory, sizes: list[int], fill: Fill) -> None:
         held = self.cache.get(number)
         assert held is not None
         try:
@@ -198,7 +207,7 @@ class Memory:
             self._drop(number, reason)
             self._told.failed(held.model, reason)
 
-    async def _fill(self, number: int, copy: Copy, sizes: list[int], fill: Fill) -> None:
+    async def _fill(self, number: int, copy: ModelMemory, sizes: list[int], fill: Fill) -> None:
         held = self.cache.get(number)
         assert held is not None
 
@@ -229,7 +238,10 @@ class Memory:
         self._told.whole(whole)
 
     async def keep_models(self) -> None:
-        """Leave what was read in a form that is read faster: one at a time, and none that was released meanwhile."""
+        """Write what was read in the packed form, one model after the other, for ever.
+
+        A model that was released meanwhile is skipped.
+        """
         while True:
             number = await self._to_keep.get()
             held, copy = self.cache.get(number), self._copies.get(number)
@@ -238,7 +250,7 @@ class Memory:
 
 
 def _held(spec: ModelSpec, size_bytes: int, total: int, manifest: Manifest | None) -> Held:
-    """Nothing of it, so far."""
+    """The cache's entry for a model of which no block is here yet."""
     dtype, shards, layout = spec.form
     return Held(
         model=spec.name,
@@ -253,5 +265,5 @@ def _held(spec: ModelSpec, size_bytes: int, total: int, manifest: Manifest | Non
 
 
 def _is_of(held: Held, spec: ModelSpec) -> bool:
-    """Whether it was read for this name, and in this way."""
+    """Whether it was read for the name, path and form of this spec."""
     return (held.model, held.path, (held.dtype, held.shards, held.layout)) == (spec.name, spec.path, spec.form)

@@ -1,4 +1,4 @@
-"""`livescale pack`: a checkpoint's packed form, made before a host needs it."""
+"""`livescale pack` writes a checkpoint's packed form before a host needs it."""
 
 import sys
 from functools import partial
@@ -15,20 +15,25 @@ option = partial(click.option, show_default=True, show_envvar=True)
 @click.command()
 @click.argument("checkpoint", metavar="DIRECTORY|HUB_ID")
 @option("--dtype", type=click.Choice(get_args(DType)), default="bfloat16", envvar="LIVESCALE_DTYPE")
-@option("--packed-dir", default="", envvar="LIVESCALE_PACKED_DIR", help="As hosts are told; by default beside it.")
+@option(
+    "--packed-dir",
+    default="",
+    envvar="LIVESCALE_PACKED_DIR",
+    help="The directory that hosts are told; by default beside the checkpoint.",
+)
 @option(
     "--layout",
     type=click.Choice(get_args(Layout)),
     default="plain",
     envvar="LIVESCALE_LAYOUT",
-    help="How matrices lie: as hosts are told when the model is registered; panels are for workers on CPUs.",
+    help="How matrices are laid out, as when the model is registered; panels are for workers on CPUs.",
 )
 @option(
     "--tensor-parallel-size",
     type=click.IntRange(1, MOST_SHARDS),
     default=1,
     envvar="LIVESCALE_TENSOR_PARALLEL_SIZE",
-    help="For instances of so many workers.",
+    help="The number of workers of an instance.",
 )
 def pack(checkpoint: str, dtype: DType, packed_dir: str, layout: Layout, tensor_parallel_size: int) -> None:
     """Write the form of a checkpoint that hosts read fastest, as they do themselves after they read it first.

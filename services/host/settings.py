@@ -1,4 +1,4 @@
-"""What a host can be told."""
+"""The settings of a host."""
 
 from typing import Annotated, Literal
 
@@ -13,19 +13,30 @@ class HostSettings(LinkSettings, frozen=True, kw_only=True):
     """A machine's host cache: models read from disk and kept in its DRAM, a source of parameters."""
 
     cache_bytes: Annotated[
-        int, Meta(description="Memory for models; taken as they are read, never more than the machine has free", ge=1)
+        int,
+        Meta(
+            description="Most memory for models; it is taken as they are read, never more than the machine has free",
+            ge=1,
+        ),
     ] = 4 * GIB
     pin: Annotated[
         Literal["auto", "off"],
-        Meta(description="auto: the host cache is pinned where CUDA shows a GPU, so that GPUs copy from it directly"),
+        Meta(
+            description="Whether the host cache is pinned, so that GPUs copy from it directly; auto: where CUDA shows "
+            "a GPU"
+        ),
     ] = "auto"
     pack: Annotated[
-        bool, Meta(description="Keep each model that was read in a form that is read faster, and its version with it")
+        bool,
+        Meta(
+            description="Write each model that was read in the packed form, which is read faster, and its version "
+            "with it"
+        ),
     ] = True
     packed_dir: Annotated[
         str,
         Meta(
-            description="Where to keep it; by default beside the checkpoint, or in ~/.cache/livescale where that "
-            "cannot be written"
+            description="Where to write the packed form; by default beside the checkpoint, or in ~/.cache/livescale "
+            "where that cannot be written"
         ),
     ] = ""

@@ -1,38 +1,126 @@
-"""A model on disk, with what an earlier read of it left there: its version, and its packed form."""
+"""A model on disk, with what an earlier read of it left there: its version, and its packed form.
+
+The version is in a small JSON file beside the checkpoint, or in a directory for such files. It is known before the
+checkpoint is read again, as long as the checkpoint's files are the same.
+"""
 
 import errno
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import structlog
 import xxhash
+from msgspec import Meta
 
 from livescale.services.host.checkpoint import Checkpoint, open_checkpoint
 from livescale.services.host.packed_file import NotPacked, PackedFile, PackStopped, PackWriter, place_blocks
-from livescale.services.host.read_before import (
-    FileFound,
-    find_files,
-    find_mode,
-    find_places,
-    load_manifest,
-    save_manifest,
-)
+from livescale.services.host.safetensors_files import INDEX
 from livescale.shared.messages.parameters import DType, Layout, Manifest
-from livescale.shared.model.checkpoint import CheckpointError
+from livescale.shared.model.checkpoint import CheckpointError, read_file
+
+MANIFEST_LIMIT_BYTES = 1 << 20
+Checksum = Annotated[int, Meta(ge=0)]
 
 FREE_SHARE = 0.1  # of a file system stays free whatever is packed
 
 log = structlog.get_logger()
 
 
+class FileFound(msgspec.Struct, frozen=True):
+    """A file of the checkpoint, with its size and time of change when it was read."""
+
+    name: str
+    size_bytes: int
+    modified_ns: int
+
+
+class ReadBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """What an earlier read found, as far as the headers of the files do not tell it."""
+
+    files: list[FileFound]
+    version: str
+    checksums: list[Checksum]
+
+
+def find_files(checkpoint: Checkpoint) -> list[FileFound]:
+    """The files that hold the parameters, and the index that says what lies where. Raises OSError."""
+    paths = {stored.file for stored in checkpoint.stored.values()}
+    index = checkpoint.directory / INDEX
+    found = []
+    for path in sorted({*paths, index} if index.exists() else paths):
+        status = path.stat()
+        found.append(FileFound(path.name, status.st_size, status.st_mtime_ns))
+    return found
+
+
+def find_mode(checkpoint: Checkpoint) -> int:
+    """The permissions of a copy: users who may read all files of the checkpoint may read it too. Raises OSError."""
+    mode = 0o666
+    for path in {stored.file for stored in checkpoint.stored.values()}:
+        mode &= path.stat().st_mode
+    return mode
+
+
+def load_manifest(path: Path, checkpoint: Checkpoint) -> Manifest | None:
+    """The manifest of `checkpoint` where it was read before and nothing has changed; None where it is not known.
+
+    Raises OSError, CheckpointError, msgspec.DecodeError.
+    """
+    before = msgspec.json.decode(read_file(path, MANIFEST_LIMIT_BYTES), type=ReadBefore)
+    if before.files != find_files(checkpoint) or len(before.checksums) != len(checkpoint.layouts):
+        return None
+    try:
+        manifest = checkpoint.manifest(before.checksums)
+    except ValueError as error:  # a checksum of more than 64 bits
+        raise CheckpointError(f"{path}: {error}") from None
+    return manifest if manifest.version == before.version else None
+
+
+def save_manifest(path: Path, files: list[FileFound], manifest: Manifest, mode: int) -> None:
+    """Write the file at once: readers of `path` find all of it, or what was there before. Raises OSError."""
+    checksums = [block.checksum for block in manifest.blocks]
+    data = msgspec.json.encode(ReadBefore(files=files, version=manifest.version, checksums=checksums))
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, mode)
+            file.write(data)
+            file.flush()
+            os.fsync(handle)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def find_places(checkpoint: Checkpoint, directory: str) -> list[Path]:
+    """The paths, without their endings, where the version and the packed form may lie, the best first.
+
+    They are in `directory` where one is given, else beside the checkpoint, or in the user's cache where that cannot be
+    written. A user who may write to these can have other parameters served.
+    """
+    ranks = f"-{checkpoint.shards}-ranks" if checkpoint.shards > 1 else ""
+    form = checkpoint.dtype + ranks + ("-panels" if checkpoint.layout == "panels" else "")
+    own = f"{checkpoint.directory.name}-{sha256(bytes(checkpoint.directory)).hexdigest()[:16]}-{form}"
+    if directory:
+        return [Path(directory) / own]
+    beside = checkpoint.directory / f"livescale-{form}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    # A user whom the system does not know has no home.
+    return [beside, cache / "livescale" / "packed" / own] if cache.is_absolute() else [beside]
+
+
 class Stored:
     """Reads a model's blocks from the fastest place that holds them. `manifest` is known if it was read before.
 
-    `places`: where earlier reads may have left something, without endings, the best first; none: nothing is looked
-    for or left.
+    `places` are the paths, without endings, where earlier reads may have left something, the best first. Without
+    places nothing is looked for, and nothing is left.
     """
 
     def __init__(self, checkpoint: Checkpoint, places: Sequence[Path] = ()) -> None:
@@ -48,7 +136,7 @@ class Stored:
 
     @property
     def files(self) -> list[FileFound]:
-        """As they were when this was opened."""
+        """The checkpoint's files as they were when this was opened."""
         return self._files
 
     @property
@@ -57,7 +145,7 @@ class Stored:
 
     @property
     def direct_bytes(self) -> int:
-        """How many bytes of the packed form were read past the page cache."""
+        """The bytes of the packed form that were read past the page cache."""
         return 0 if self._packed is None else self._packed.file.direct_bytes
 
     @property
@@ -65,7 +153,9 @@ class Stored:
         return [layout.size_bytes for layout in self.checkpoint.layouts]
 
     def read_block(self, index: int, into: memoryview) -> int:
-        """Fill `into` (the block's size, from a page on) and return its checksum: the manifest's where it is known.
+        """Fill `into`, which has the block's size and begins at a page, and return its checksum.
+
+        Where the manifest is known, the checksum is verified against it.
 
         Raises CheckpointError.
         """
@@ -85,8 +175,7 @@ class Stored:
         return checksum
 
     def expect(self, manifest: Manifest) -> None:
-        """What is read has to be this version, whether or not anybody has read it here before. Raises CheckpointError
-        where it cannot be."""
+        """Accept only this version from now on. Raises CheckpointError where the files cannot hold it."""
         checksums = [block.checksum for block in manifest.blocks]
         fits = len(checksums) == len(self.checkpoint.layouts) and self.checkpoint.manifest(checksums) == manifest
         if not fits or self.manifest not in (None, manifest):
@@ -94,7 +183,7 @@ class Stored:
         self.manifest = manifest
 
     def keep(self, manifest: Manifest, blocks: Sequence[memoryview], stopped: Callable[[], bool]) -> None:
-        """Leave for the next read what this one found. What cannot be written is logged, and done without."""
+        """Write version and packed form for the next read. A failure to write is logged, and nothing else."""
         size_bytes = place_blocks(self.sizes)[1]
         try:
             if not self._places or self._files != find_files(self.checkpoint):
@@ -114,7 +203,7 @@ class Stored:
             log.info("model_packed", file=str(_packed(place)), size_bytes=size_bytes)
 
     def pack(self, progress: Callable[[int], None]) -> Path:
-        """Read the whole model, a block at a time, and leave its packed form. `progress` is told bytes.
+        """Read the whole model, a block at a time, and write its packed form. `progress` is called with bytes read.
 
         Raises CheckpointError, OSError.
         """
@@ -132,7 +221,7 @@ class Stored:
         return _packed(place)
 
     def close(self) -> None:
-        """Nothing is being read any more."""
+        """Close the packed file. It is called when nothing is being read any more."""
         if self._packed is not None:
             self._packed.file.close()
 
@@ -161,7 +250,7 @@ class Stored:
             _json(self._place).unlink(missing_ok=True)
 
     def _writable(self) -> Path:
-        """Raises OSError where there is none."""
+        """The first place that can be written to. Raises OSError where there is none."""
         for place in self._places:
             if place.parent != self.checkpoint.directory:
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -173,8 +262,9 @@ class Stored:
 def open_stored(
     path: Path, dtype: DType, shards: int = 1, layout: Layout = "plain", *, keep: bool, packed_dir: str = ""
 ) -> Stored:
-    """Check the checkpoint in `path`, for so many ranks. With `keep` it uses what earlier reads left, and leaves
-    something.
+    """Check the checkpoint in `path`, cut for `shards` ranks.
+
+    With `keep` it uses what earlier reads have left, and leaves the same for later ones.
 
     Raises CheckpointError, OSError.
     """

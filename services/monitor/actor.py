@@ -1,11 +1,10 @@
-"""The monitor: hears load, lets the policy decide, tells the planner."""
+"""The monitor: it hears load, lets the policy decide, and asks the planner to scale."""
 
 import asyncio
 
 import structlog
 
-from livescale.services.monitor.journal import Journal
-from livescale.services.monitor.policy import Pace, ScalingPolicy, Verdict
+from livescale.services.monitor.policy import Journal, RetryTimes, ScalingPolicy, ScalingVerdict
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.monitor.signals import Signals
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
@@ -27,12 +26,12 @@ log = structlog.get_logger()
 
 
 class Monitor:
-    """One policy for all models."""
+    """Evaluates one policy for all models, whenever something is reported and at least twenty times a second."""
 
     def __init__(self, world: World, settings: MonitorSettings) -> None:
         self._bus, self._clock, self._ids, self._info = world.bus, world.clock, world.ids, world.info
         self._signals = Signals(settings.stale_seconds)
-        self._policy = ScalingPolicy(self._signals, Pace(CALL_SECONDS, settings.retry_seconds))
+        self._policy = ScalingPolicy(self._signals, RetryTimes(CALL_SECONDS, settings.retry_seconds))
         self._journal = Journal()
         self._membership = Membership(world.bus, world.clock, "monitor", world.info.id, world.host)
         self._calls = asyncio.TaskGroup()
@@ -100,7 +99,7 @@ class Monitor:
             await asyncio.sleep(MODELS_SECONDS)
 
     async def _confirm_scales(self) -> None:
-        """The end of a scale can get lost, with its message or with the planner that carried it through."""
+        """Ask the planner for its scales: the end of one can get lost with its message, or with a planner that died."""
         while True:
             await asyncio.sleep(SCALES_SECONDS)
             if not self._signals.sees_scales:
@@ -116,7 +115,7 @@ class Monitor:
                 self._news.set()
 
     async def _learn_workers(self) -> None:
-        """What serves already, before the first evaluation: a worker not heard yet is not a worker not there."""
+        """Learn what serves already, before the first evaluation: a worker not heard yet may well be there."""
         while True:
             try:
                 snapshot = await self._bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
@@ -142,7 +141,7 @@ class Monitor:
                 continue
             self._news.clear()
 
-    def _decide(self, verdict: Verdict) -> None:
+    def _decide(self, verdict: ScalingVerdict) -> None:
         decision = Decision(
             id=self._ids.new("decision"),
             model=verdict.model,
@@ -182,6 +181,6 @@ class Monitor:
             self._policy.refused(decision.model, self._clock.now())
             return
         if accepted.scale_id is None:
-            # The planner sees it otherwise; look again when what we see has caught up.
+            # The planner knows more than has been heard here; decide again once that has caught up.
             log.info("nothing_to_scale", model=decision.model, reason=accepted.reason)
             self._policy.refused(decision.model, self._clock.now())

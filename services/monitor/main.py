@@ -1,4 +1,4 @@
-"""The monitor's process."""
+"""Runs the monitor as a process."""
 
 from livescale.services.monitor.actor import Monitor
 from livescale.services.monitor.settings import MonitorSettings

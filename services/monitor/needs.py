@@ -1,4 +1,6 @@
-"""How many instances a model needs (BlitzScale 5.3): one rule a phase, the largest wins. Pure."""
+"""How many instances each model needs (BlitzScale 5.3), and which gives one back where no worker is spare. Pure.
+
+A need has one rule a phase of inference, and the largest of them wins."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +11,13 @@ from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
 
 SLOWEST = 1e-6  # tokens/s; less says nothing that could be divided by
 
+# A client that asks one thing after the other leaves short gaps, in which nothing is idle.
+IDLE_SECONDS = 1.0
+
 
 @dataclass(frozen=True)
 class Need:
-    """With fewer than `low` instances a bound is exceeded, with more than `high` capacity lies idle."""
+    """How many instances are right: with fewer than `low` a bound is exceeded, with more than `high` some are idle."""
 
     rule: str
     low: int
@@ -22,13 +27,13 @@ class Need:
 
 @dataclass(frozen=True)
 class Unknown:
-    """What would decide has not been measured, or too long ago."""
+    """The need is not known: what it follows from has not been measured, or too long ago."""
 
     reason: str
 
 
 def weigh(observed: Observed, spec: ModelSpec) -> Need | Unknown:
-    """The need of a colocated model, within its configured limits."""
+    """The need of a model whose instances do prefill and decode, within its configured limits."""
     if observed.current < spec.min_instances:
         least = spec.min_instances
         return Need("minimum", least, least, f"{observed.current} of at least {least} instances")
@@ -45,8 +50,29 @@ def weigh(observed: Observed, spec: ModelSpec) -> Need | Unknown:
     return _clamp(_combine(needs), spec)
 
 
+def inputs_of(observed: Observed, need: Need | Unknown) -> dict[str, float | None]:
+    """The numbers that a decision is made from, as they are published with it; None is unknown."""
+    return {
+        "instances": observed.instances,
+        "loading": observed.loading,
+        "coming": observed.coming,
+        "leaving": observed.leaving,
+        "spare_workers": observed.spare,
+        "waiting_tokens": observed.waiting_tokens if observed.stale is None else None,
+        "waiting_requests": observed.waiting_requests if observed.stale is None else None,
+        "running_requests": observed.running_requests if observed.stale is None else None,
+        "kv_blocks_used": observed.kv_blocks_used if observed.stale is None else None,
+        "arriving_tokens_per_second": observed.arriving_rate if observed.stale is None else None,
+        "prefill_tokens_per_second": observed.prefill_rate,
+        "max_requests": observed.max_requests,
+        "kv_blocks_total": observed.kv_blocks,
+        "needed_low": need.low if isinstance(need, Need) else None,
+        "needed_high": need.high if isinstance(need, Need) else None,
+    }
+
+
 def need_for_prefill(observed: Observed, bounds: ScalingBounds) -> Need | Unknown:
-    """Prompt tokens that wait, against the measured rate of an instance."""
+    """The need for prefill: prompt tokens that wait, divided by the measured rate of an instance."""
     waiting, rate = observed.waiting_tokens, observed.prefill_rate
     if waiting == 0:
         return Need("prefill", 0, 0, "no prompt waits")
@@ -57,7 +83,10 @@ def need_for_prefill(observed: Observed, bounds: ScalingBounds) -> Need | Unknow
 
 
 def need_for_decode(observed: Observed, bounds: ScalingBounds) -> Need | Unknown:
-    """KV blocks and slots that are taken, against what an instance has. A request that waits will want a slot too."""
+    """The need for decode: KV blocks and slots that are taken, divided by what an instance has.
+
+    A request that waits counts as a slot too, as it will want one.
+    """
     requests = observed.running_requests + observed.waiting_requests
     if requests == 0 and observed.kv_blocks_used == 0:
         return Need("decode", 0, 0, "nothing runs")
@@ -76,7 +105,47 @@ def _combine(needs: Sequence[Need]) -> Need:
 
 
 def _clamp(need: Need, spec: ModelSpec) -> Need:
-    """Within what the operator set."""
+    """The need within the limits that the operator set."""
     low = min(max(need.low, spec.min_instances), spec.max_instances)
     high = min(max(need.high, spec.min_instances), spec.max_instances)
     return Need(need.rule, low, high, need.reason)
+
+
+@dataclass(frozen=True)
+class Lack:
+    """A model that waits for `workers` more, each with room for `rank_bytes`."""
+
+    model: str
+    workers: int
+    rank_bytes: int
+
+
+@dataclass(frozen=True)
+class Donor:
+    """A model that has more instances than it needs, and more than its minimum.
+
+    Each instance has `workers` workers, and each of their arenas has at least `arena_bytes`.
+    """
+
+    model: str
+    idle_seconds: float
+    workers: int
+    arena_bytes: int
+
+
+def choose_donors(lacks: Sequence[Lack], donors: Sequence[Donor], freeing: int) -> dict[str, str]:
+    """Which model gives an instance back, and for which other one, the longest idle first.
+
+    `freeing` is how many workers are being given back already.
+    """
+    chosen: dict[str, str] = {}
+    able = sorted(donors, key=lambda one: (-one.idle_seconds, one.model))
+    for lack in sorted(lacks, key=lambda one: one.model):
+        covered = min(freeing, lack.workers)
+        freeing -= covered
+        for donor in able:
+            fits = donor.idle_seconds >= IDLE_SECONDS and donor.arena_bytes >= lack.rank_bytes
+            if covered < lack.workers and fits and donor.model not in (lack.model, *chosen):
+                chosen[donor.model] = lack.model
+                covered += donor.workers
+    return chosen

@@ -1,16 +1,16 @@
 """When to scale, and to how many instances (BlitzScale 5.3). Pure; `now` is seconds of one monotonic clock.
 
-The need is a range: with fewer than `low` instances some bound is exceeded, with more than `high` capacity lies
-idle. Below the range go to its midpoint at once; above it give back one instance a round, once fewer would have
-been enough for the model's downscale delay (a longer one for the last instance) - or at once, where another model
-needs an instance and no worker is spare.
+The need is a range: with fewer than `low` instances some bound is exceeded, with more than `high` capacity lies idle.
+Below the range the model goes to its midpoint at once. Above it the model gives back one instance a round, once fewer
+would have been enough for its downscale delay; the last instance has a longer delay. An instance is given back at once
+where another model needs one and no worker is spare.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from livescale.services.monitor.donors import Donor, Lack, choose_donors
-from livescale.services.monitor.needs import Need, Unknown, weigh
+from livescale.services.monitor.needs import Donor, Lack, Need, Unknown, choose_donors, inputs_of, weigh
 from livescale.services.monitor.signals import Observed, Signals
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
@@ -18,11 +18,15 @@ from livescale.shared.messages.scaling import Action, Decision
 from livescale.shared.policy.backoff import Backoff
 from livescale.shared.policy.invariants import check
 
+KEPT = 1_000
+
 
 @dataclass(frozen=True)
-class Pace:
-    """For how long an answer of the planner is awaited, and nothing is asked after a scale failed: longer with every
-    one that failed in a row."""
+class RetryTimes:
+    """How long an answer of the planner is awaited, and how long nothing is asked after a scale failed.
+
+    The second time grows with every scale that fails in a row, up to `longest_retry_seconds`.
+    """
 
     asked_seconds: float = 5.0
     retry_seconds: float = 1.0
@@ -31,7 +35,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question to the planner of which no record has been seen yet."""
+    """A scale that the planner was asked for, of which no record of the planner has been seen yet."""
 
     decision_id: str
     target: int
@@ -39,8 +43,8 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What to do about one model, and from what."""
+class ScalingVerdict:
+    """What to do about one model, by which rule, and the numbers that it was decided from."""
 
     model: str
     action: Action
@@ -55,47 +59,47 @@ _Act = tuple[Action, int, str, str]  # action, target, rule, reason
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _JudgedModel:
     entry: ModelEntry
     observed: Observed
     need: Need | Unknown
-    verdict: Verdict
+    verdict: ScalingVerdict
 
 
 class ScalingPolicy:
-    """Signals in, verdicts out. What is planned, asked for and seen is kept apart, so nothing is asked twice."""
+    """Takes signals and returns verdicts. It keeps apart what is planned, asked for and seen, so that it asks once."""
 
-    def __init__(self, signals: Signals, pace: Pace) -> None:
+    def __init__(self, signals: Signals, times: RetryTimes) -> None:
         self._signals = signals
-        self._pace = pace
+        self._times = times
         self._asked: dict[str, Asked] = {}
-        self._refusals = Backoff(pace.retry_seconds, pace.retry_seconds)
-        self._failures = Backoff(pace.retry_seconds, pace.longest_retry_seconds)
+        self._refusals = Backoff(times.retry_seconds, times.retry_seconds)
+        self._failures = Backoff(times.retry_seconds, times.longest_retry_seconds)
         self._short_since: dict[str, float] = {}
         self._idle_since: dict[str, float] = {}
 
     def asked(self, decision: Decision, now: float) -> None:
-        """The planner was asked."""
+        """Note that the planner was asked to carry out this decision."""
         self._asked[decision.model] = Asked(decision.id, decision.target, now)
 
     def planned(self, decision: Decision) -> None:
-        """A record of the planner's shows what it does about a decision: from here on its scale counts."""
+        """Note that a record of the planner shows its scale for a decision; from here on the scale counts."""
         asked = self._asked.get(decision.model)
         if asked is not None and asked.decision_id == decision.id:
             del self._asked[decision.model]
 
     def refused(self, model: str, now: float) -> None:
-        """The planner refused, or did not answer."""
+        """Note that the planner refused, or did not answer; it is asked again after a while."""
         self._asked.pop(model, None)
         self._refusals.failed(model, now)
 
     def failed(self, model: str, now: float) -> None:
-        """A scale failed. The next may fail for the same reason."""
+        """Note that a scale failed. The next one may fail for the same reason, so it waits longer."""
         self._asked.pop(model, None)
         self._failures.failed(model, now)
 
     def succeeded(self, model: str) -> None:
-        """A scale was carried through."""
+        """Note that a scale was carried through: the wait after failures begins anew."""
         self._failures.succeeded(model)
 
     def check_invariants(self) -> None:
@@ -104,24 +108,24 @@ class ScalingPolicy:
         both = [asked.decision_id for asked in self._asked.values() if asked.decision_id in planned]
         check(f"scaling: {id} is planned and still counts as asked" for id in both)
 
-    def decide(self, now: float) -> list[Verdict]:
+    def decide(self, now: float) -> list[ScalingVerdict]:
         """A verdict on every model that can be loaded."""
         entries = [entry for entry in self._signals.models() if entry.state in ("ready", "removing")]
         judged = [self._judge(entry, now) for entry in entries]
         given = self._make_room(judged, now)
         return [_give(one, given[name]) if (name := one.verdict.model) in given else one.verdict for one in judged]
 
-    def _judge(self, entry: ModelEntry, now: float) -> _Judged:
+    def _judge(self, entry: ModelEntry, now: float) -> _JudgedModel:
         observed = self._signals.observe(entry, now)
         need = weigh(observed, entry.spec)
         act = self._clear if entry.state == "removing" else self._act
         action, target, rule, reason = act(entry.spec, observed, need, now)
-        inputs = _inputs(observed, need)
-        verdict = Verdict(entry.spec.name, action, observed.current, target, rule, reason, inputs)
-        return _Judged(entry, observed, need, verdict)
+        inputs = inputs_of(observed, need)
+        verdict = ScalingVerdict(entry.spec.name, action, observed.current, target, rule, reason, inputs)
+        return _JudgedModel(entry, observed, need, verdict)
 
-    def _make_room(self, judged: Sequence[_Judged], now: float) -> dict[str, str]:
-        """Who gives an instance back for whom."""
+    def _make_room(self, judged: Sequence[_JudgedModel], now: float) -> dict[str, str]:
+        """Which models give an instance back, and for which others."""
         lacks = [lack for one in judged if (lack := _lack(one)) is not None]
         if not lacks:
             return {}
@@ -131,7 +135,7 @@ class ScalingPolicy:
             self._idle_since[model] = now
         return given
 
-    def _donor(self, one: _Judged, now: float) -> Donor | None:
+    def _donor(self, one: _JudgedModel, now: float) -> Donor | None:
         spec, observed, idle_since = one.entry.spec, one.observed, self._idle_since.get(one.entry.spec.name)
         if one.verdict.rule != "idle" or idle_since is None or observed.current <= spec.min_instances:
             return None
@@ -140,11 +144,11 @@ class ScalingPolicy:
         arena = self._signals.least_arena(spec.name)
         return Donor(spec.name, now - idle_since, spec.tensor_parallel_size, arena)
 
-    def _freeing(self, one: _Judged, now: float) -> int:
+    def _freeing(self, one: _JudgedModel, now: float) -> int:
         """Workers that a model is giving back, planned or only asked for."""
         asked = self._asked.get(one.entry.spec.name)
         fewer = 0
-        if asked is not None and now - asked.at < self._pace.asked_seconds:
+        if asked is not None and now - asked.at < self._times.asked_seconds:
             fewer = max(0, one.observed.current - asked.target)
         return (one.observed.leaving + fewer) * one.entry.spec.tensor_parallel_size
 
@@ -166,7 +170,7 @@ class ScalingPolicy:
         return self._in(spec, observed, need, idle, now)
 
     def _clear(self, spec: ModelSpec, observed: Observed, need: Need | Unknown, now: float) -> _Act:
-        """A model that is being removed."""
+        """What to do about a model that is being removed."""
         waiting = self._waiting(spec.name, now)
         if waiting is not None:
             return "hold", observed.current, *waiting
@@ -176,12 +180,12 @@ class ScalingPolicy:
 
     def _waiting(self, model: str, now: float) -> tuple[str, str] | None:
         asked = self._asked.get(model)
-        if asked is not None and now - asked.at < self._pace.asked_seconds:
+        if asked is not None and now - asked.at < self._times.asked_seconds:
             return "asked", f"the planner was asked for {asked.target}"
         if not self._failures.is_due(model, now):
             return "retry", f"the last scale failed; trying again after {self._failures.wait_seconds(model):g} s"
         if not self._refusals.is_due(model, now):
-            return "retry", f"the planner refused; asking again after {self._pace.retry_seconds:g} s"
+            return "retry", f"the planner refused; asking again after {self._times.retry_seconds:g} s"
         return None
 
     def _in(self, spec: ModelSpec, observed: Observed, need: Need, idle: float, now: float) -> _Act:
@@ -206,9 +210,11 @@ def _out(spec: ModelSpec, observed: Observed, need: Need, short: float) -> _Act:
     return "out", target, need.rule, need.reason + limit
 
 
-def _lack(one: _Judged) -> Lack | None:
-    """What a model that is held up by capacity alone waits for; which version it serves is no reason to take anything
-    from others."""
+def _lack(one: _JudgedModel) -> Lack | None:
+    """What a model waits for that is held up by capacity alone; None where it is held up by anything else.
+
+    To serve an older version is no reason to take an instance from others.
+    """
     need, current = one.need, one.observed.current
     if one.verdict.rule != "capacity" or not isinstance(need, Need) or current >= need.low:
         return None
@@ -216,8 +222,8 @@ def _lack(one: _Judged) -> Lack | None:
     return Lack(one.entry.spec.name, (_wanted(need) - current) * ranks, one.entry.rank_bytes)
 
 
-def _give(one: _Judged, to: str) -> Verdict:
-    """One instance fewer, for another model."""
+def _give(one: _JudgedModel, to: str) -> ScalingVerdict:
+    """The verdict to give one instance back, for another model."""
     current = one.observed.current
     reason = f"{to} needs an instance and no spare worker fits; this one is idle: {one.verdict.reason}"
     return replace(one.verdict, action="in", target=current - 1, rule="yield", reason=reason)
@@ -228,7 +234,7 @@ def _wanted(need: Need) -> int:
 
 
 def _renew(spec: ModelSpec, observed: Observed, need: Need) -> _Act:
-    """Instances of an older version go one by one, each once there is another in its place wherever that can be."""
+    """Replace instances of an older version one by one, each after its successor serves wherever workers allow it."""
     current, why = observed.current, f"{observed.outdated} instances have an older version"
     if observed.loading or observed.coming or observed.leaving:
         return "hold", current, "version", f"{why}; one is being replaced"
@@ -249,21 +255,30 @@ def _lasting(since: dict[str, float], model: str, holds: bool, now: float) -> fl
     return now - since.setdefault(model, now)
 
 
-def _inputs(observed: Observed, need: Need | Unknown) -> dict[str, float | None]:
-    return {
-        "instances": observed.instances,
-        "loading": observed.loading,
-        "coming": observed.coming,
-        "leaving": observed.leaving,
-        "spare_workers": observed.spare,
-        "waiting_tokens": observed.waiting_tokens if observed.stale is None else None,
-        "waiting_requests": observed.waiting_requests if observed.stale is None else None,
-        "running_requests": observed.running_requests if observed.stale is None else None,
-        "kv_blocks_used": observed.kv_blocks_used if observed.stale is None else None,
-        "arriving_tokens_per_second": observed.arriving_rate if observed.stale is None else None,
-        "prefill_tokens_per_second": observed.prefill_rate,
-        "max_requests": observed.max_requests,
-        "kv_blocks_total": observed.kv_blocks,
-        "needed_low": need.low if isinstance(need, Need) else None,
-        "needed_high": need.high if isinstance(need, Need) else None,
-    }
+class Journal:
+    """The last decisions of all models.
+
+    Every decision to scale is recorded. A hold is recorded only when its reason differs from the one before, or twenty
+    a second would bury the rest; holds are kept apart, so that they push out no scale.
+    """
+
+    def __init__(self) -> None:
+        self._scales: deque[tuple[int, Decision]] = deque(maxlen=KEPT)
+        self._holds: deque[tuple[int, Decision]] = deque(maxlen=KEPT)
+        self._count = 0
+        self._last: dict[str, tuple[str, str]] = {}
+
+    def is_news(self, verdict: ScalingVerdict) -> bool:
+        """Whether to record and publish this verdict."""
+        return verdict.action != "hold" or self._last.get(verdict.model) != (verdict.action, verdict.rule)
+
+    def add(self, decision: Decision) -> None:
+        self._count += 1
+        (self._holds if decision.action == "hold" else self._scales).append((self._count, decision))
+        self._last[decision.model] = (decision.action, decision.rule)
+
+    def last(self, model: str | None, limit: int) -> list[Decision]:
+        """The newest `limit` of one model, or of all; newest last."""
+        kept = sorted([*self._scales, *self._holds], key=lambda one: one[0])
+        chosen = [one for _, one in kept if model is None or one.model == model]
+        return chosen[-limit:] if limit > 0 else []

@@ -1,4 +1,4 @@
-"""What the monitor can be told. Bounds and limits belong to each model (ModelSpec)."""
+"""The settings of the monitor. Scaling bounds and limits belong to each model (`ModelSpec`)."""
 
 from typing import Annotated
 
@@ -11,6 +11,6 @@ class MonitorSettings(ProcessSettings, frozen=True, kw_only=True):
     """The monitor: load in, decisions to scale out."""
 
     stale_seconds: Annotated[
-        float, Meta(description="A report older than this is unknown: hold rather than decide", gt=0)
+        float, Meta(description="Seconds after which a report is too old to decide by: the monitor holds then", gt=0)
     ] = 2.0
-    retry_seconds: Annotated[float, Meta(description="Wait so long after a scale failed", gt=0)] = 1.0
+    retry_seconds: Annotated[float, Meta(description="Seconds to wait after a scale failed", gt=0)] = 1.0

@@ -1,6 +1,6 @@
-"""What the monitor has heard: load by worker, queues of the router, models, scales under way. Pure.
+"""What the monitor has heard: the load of workers, the router's queues, models, and scales under way. Pure.
 
-A signal is unknown, not zero, once it is older than `stale_seconds`.
+A signal that is older than `stale_seconds` is unknown, not zero.
 """
 
 from collections.abc import Iterable
@@ -18,10 +18,10 @@ LOADED = ("loading", "live", "serving")
 class Observed:
     """What is known of one model now. Rates and sizes are those of one instance; None is unknown.
 
-    `stale`: why the picture cannot be trusted. `coming` are instances that are planned and not seen yet, `leaving`
-    those that still serve but are to be drained; both are in running plans. `outdated` serve an older version of the
-    model. `arriving_rate`: prompt tokens a second that came of late. `kv_blocks_used`: an instance where a request
-    waits for KV blocks has none left, though some are kept free for those that grow.
+    `stale` says why the observation cannot be trusted. `coming` counts instances that are planned and not seen yet,
+    `leaving` those that still serve but are to be drained; both are in running plans. `outdated` instances serve an
+    older version of the model. `arriving_rate` is prompt tokens a second, of late. In `kv_blocks_used` an instance
+    where a request waits for KV blocks counts as full, although some blocks are kept free for requests that grow.
     """
 
     instances: int
@@ -56,7 +56,7 @@ class _Capacity:
 
 
 class Signals:
-    """The last word of everyone."""
+    """The last report of every worker and of the router, the models, and the scales under way."""
 
     def __init__(self, stale_seconds: float) -> None:
         self._stale_seconds = stale_seconds
@@ -102,14 +102,14 @@ class Signals:
         return [record.decision for record in self._scales.values()]
 
     def on_scales(self, records: Iterable[ScaleRecord]) -> None:
-        """The planner's own list: what it does not have (any more) is over, though its end was not heard."""
+        """Take the planner's own list: a scale that is not in it is over, even if its end was not heard."""
         self._scales = {record.id: record for record in records if record.state not in ("done", "failed")}
 
     def models(self) -> list[ModelEntry]:
         return [self._models[name] for name in sorted(self._models)]
 
     def observe(self, entry: ModelEntry, now: float) -> Observed:
-        """The picture of one model."""
+        """What is known of one model at this moment."""
         name = entry.spec.name
         leaders = [(r, at) for r, at in self._workers.values() if r.model == name and r.rank == 0]
         loaded = [(r, at) for r, at in leaders if r.state in LOADED]
@@ -136,7 +136,7 @@ class Signals:
         )
 
     def least_arena(self, model: str) -> int:
-        """Of the workers that have this model."""
+        """The smallest arena, in bytes, of the workers that have this model; 0 where none has it."""
         return min((report.arena_bytes for report, _ in self._workers.values() if report.model == model), default=0)
 
     def _queue(self, model: str) -> QueueLoad:
@@ -152,7 +152,7 @@ class Signals:
         return f"{late[0][0]} was last heard {late[0][1]:.1f} s ago" if late else None
 
     def _measure(self, model: str, reports: list[WorkerReport]) -> _Capacity:
-        """Medians over the model's instances; what none of them tells now is what was last known."""
+        """Medians over the model's instances; a value that none of them tells now is as it was last known."""
         known = self._capacities.setdefault(model, _Capacity())
         loads = [report.load for report in reports if report.load is not None]
         rates = [load.prefill_tokens_per_second for load in loads if load.prefill_tokens_per_second is not None]
@@ -170,7 +170,7 @@ class Signals:
         return {id for record in records if record.decision.model == model for id in record.instances}
 
     def _spare(self, entry: ModelEntry, now: float) -> int:
-        """Instances that can be made of workers heard lately that fit and that no running plan has taken."""
+        """How many instances can be made of workers that were heard lately, fit, and are in no running plan."""
         plans = [record.plan for record in self._scales.values() if record.plan is not None]
         taken = {worker for plan in plans for instance in plan.instances for worker in instance.ranks}
         reports = (report for report, at in self._workers.values() if now - at <= self._stale_seconds)

@@ -1,12 +1,15 @@
-"""Has hosts make and release copies of models, as the policy orders: from survivors over the link, else from disk."""
+"""Makes hosts hold the copies of models that the pool orders.
+
+A new copy comes over the link from a process that holds the model, and from disk where there is none.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 
 import structlog
 
-from livescale.services.registry.demands import FreeCopy, MakeCopy
-from livescale.services.registry.fetches import Fetch
+from livescale.services.registry.fetches import CopyFetch
+from livescale.services.registry.placement import FreeCopy, MakeCopy
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
 from livescale.shared.bus.contract import BusError, Context, Received, Subscription
@@ -28,8 +31,11 @@ TICKETS = 1 << TICKET_BITS
 log = structlog.get_logger()
 
 
-class Copies:
-    """`run` carries out what the pool orders, at once when it is told to `look`. `members`: who is there, by id."""
+class CopyReconciler:
+    """Compares what hosts hold with what the pool orders, and commands the difference, again and again.
+
+    `members` returns all members by id. `settle` is how many seconds it waits after a restart of the registry.
+    """
 
     def __init__(
         self, world: World, pool: Pool, saved: SavedState, members: Callable[[], Mapping[str, Member]], settle: float
@@ -44,8 +50,8 @@ class Copies:
         self._missing: list[str] = []
         self._releasing: set[FreeCopy] = set()
         self._tried = Backoff(AGAIN_SECONDS, LONGEST_AGAIN_SECONDS)
-        self._fetches: dict[str, Fetch] = {}  # by plan
-        # Far from those that the planner begins with.
+        self._fetches: dict[str, CopyFetch] = {}  # by plan
+        # Half the range away from the tickets that the planner begins with.
         self._ticket = (int(world.clock.wall()) + TICKETS // 2) % TICKETS
         self._without_copy = world.telemetry.gauge(
             "livescale_registry_models_without_copy", "Models of which no whole copy is in any memory"
@@ -58,11 +64,11 @@ class Copies:
         )
 
     def look(self) -> None:
-        """Something has changed."""
+        """Compare at once: something has changed that orders may follow from."""
         self._news.set()
 
     def save(self, name: str) -> None:
-        """What a successor has to know of this model."""
+        """Write what a later registry has to know of this model."""
         pool = self._pool
         self._saved.put_model(pool.entry(name), pool.known_manifest(name), pool.next_entry(name))
 
@@ -73,7 +79,7 @@ class Copies:
             group.create_task(self._follow_reads(reads), name="reads")
             group.create_task(self._follow_transfers(transfers), name="transfers")
             if self._pool.names():
-                # After a restart everyone first gets the time to say what he holds.
+                # After a restart hosts and workers first get the time to report what they hold.
                 await asyncio.sleep(self._settle_seconds)
             while True:
                 self._order()
@@ -118,7 +124,7 @@ class Copies:
         if manifest is None or host is None or not self._pool.sources(order):
             work = self._read(order.host, spec)
         else:
-            fetch = Fetch(self._ids.new("copy"), spec, manifest, host, self._ids.secret())
+            fetch = CopyFetch(self._ids.new("copy"), spec, manifest, host, self._ids.secret())
             self._fetches[fetch.plan_id] = fetch
             work = self._fetch(fetch)
         self._calls.create_task(self._try(order, work), name=f"copy {order.model}")
@@ -134,8 +140,11 @@ class Copies:
     async def _read(self, host: str, spec: ModelSpec) -> None:
         await self._bus.call(READ_MODEL, ReadModel(spec=spec), timeout=READ_TIMEOUT_SECONDS, id=host)
 
-    async def _fetch(self, fetch: Fetch) -> None:
-        """From the first who sends it; from the host's disk what nobody does. What does not come the host tells."""
+    async def _fetch(self, fetch: CopyFetch) -> None:
+        """Command the transfer from the first holder that sends it, and from the host's disk where none does.
+
+        The host itself tells of what does not arrive.
+        """
         host, to_host = fetch.host.id, Context(epoch=fetch.host.epoch)
         fetch.is_asking = True
         try:
@@ -150,15 +159,15 @@ class Copies:
         finally:
             fetch.is_asking = False
 
-    def _next_source(self, fetch: Fetch) -> Member | None:
+    def _next_source(self, fetch: CopyFetch) -> Member | None:
         members = self._members()
         for id in self._pool.holders(fetch.manifest.version):
             if id in members and members[id].lease == "alive" and id not in fetch.lost:
                 return members[id]
         return None
 
-    async def _sends(self, fetch: Fetch, source: Member) -> bool:
-        """Whether it does, and was not lost meanwhile."""
+    async def _sends(self, fetch: CopyFetch, source: Member) -> bool:
+        """Command `source` to send. False where it refuses, does not answer, or was lost meanwhile."""
         send, context = fetch.send(source), Context(epoch=source.epoch)
         try:
             await self._bus.call(SEND, send, timeout=COMMAND_SECONDS, context=context, id=source.id)
@@ -167,14 +176,14 @@ class Copies:
             fetch.lose()
         return source.id not in fetch.lost
 
-    async def _go_on(self, fetch: Fetch) -> None:
+    async def _go_on(self, fetch: CopyFetch) -> None:
         try:
             await self._fetch(fetch)
-        except BusError as error:  # it goes on by itself, or is dead
+        except BusError as error:  # the host goes on by itself, or is dead
             log.warning("copy_not_continued", model=fetch.spec.name, host=fetch.host.id, error=str(error))
 
     def _end_fetch(self, host: str, model: str) -> bool:
-        """Whether there was one."""
+        """Forget the transfer of this model to this host. Returns whether there was one."""
         over = [plan for plan, one in self._fetches.items() if (one.host.id, one.spec.name) == (host, model)]
         for plan in over:
             del self._fetches[plan]

@@ -1,4 +1,4 @@
-"""A copy on its way to a host from who has it: from whom, and what both are told. Pure."""
+"""A copy of a model on its way to a host: which process sends it, and what both sides are commanded. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,8 +13,11 @@ CHUNK_BYTES = chunk_bytes_for(0.0)
 
 
 @dataclass
-class Fetch:
-    """`source` sends it along the flow `ticket`. `lost`: who was lost as its sender, or would not send."""
+class CopyFetch:
+    """The transfer of one version to one host.
+
+    `source` sends it along the flow `ticket`. `lost` holds the ids of senders that failed or refused.
+    """
 
     plan_id: str
     spec: ModelSpec
@@ -27,7 +30,7 @@ class Fetch:
     is_asking: bool = False
 
     def ask(self, source: Member | None, ticket: int) -> FetchModel:
-        """What the host is told: to receive from there, or to get from disk what it lacks."""
+        """The command for the host: receive from `source`, or without one read from disk what is missing."""
         self.source, self.ticket = source, ticket
         return FetchModel(
             plan_id=self.plan_id,
@@ -50,11 +53,11 @@ class Fetch:
         )
 
     def is_over(self, members: Mapping[str, Member]) -> bool:
-        """Its host is not there any more."""
+        """Whether the host has died or joined again since the transfer began."""
         return self.host.id not in members or members[self.host.id].epoch != self.host.epoch
 
     def lose(self) -> bool:
-        """Its source is lost; whether somebody else has to be asked, and nobody does yet."""
+        """Note that the source is lost. Returns whether the next one has still to be asked."""
         if self.source is not None:
             self.lost.add(self.source.id)
         return not self.is_asking

@@ -1,16 +1,16 @@
-"""Who holds which blocks: the last report of everyone who is alive and can hold parameters. Pure."""
+"""Which process holds which blocks of parameters, by the last report of every worker and host that is alive. Pure."""
 
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from livescale.services.registry.demands import Copy, HostMemory
+from livescale.services.registry.placement import HostCopy, HostMemory
 from livescale.shared.messages.membership import Holding, HostReport, WorkerReport
 from livescale.shared.messages.parameters import Manifest
 
 
 class Holdings:
-    """Reports, and what is known before the next one says it."""
+    """The last reports, amended by what is known before the next report says it."""
 
     def __init__(self) -> None:
         self._workers: dict[str, WorkerReport] = {}
@@ -52,12 +52,12 @@ class Holdings:
         return any(is_whole(holding, version) for host in self._hosts.values() for holding in host.holdings)
 
     def is_served(self, version: str) -> bool:
-        """By an instance that stays."""
+        """Whether an instance that is not draining holds all of this version."""
         serving = (one.holding for one in self._workers.values() if one.state in ("serving", "live"))
         return any(holding is not None and is_whole(holding, version) for holding in serving)
 
     def uses(self, model: str) -> bool:
-        """Whether any worker has to do with it."""
+        """Whether any worker loads, serves or drains this model."""
         return any(worker.model == model for worker in self._workers.values())
 
     def flows_out(self, worker: str) -> int:
@@ -68,7 +68,7 @@ class Holdings:
         return report is not None and any((one.model, one.version) == (model, version) for one in report.holdings)
 
     def hold(self, host: str, name: str, manifest: Manifest) -> None:
-        """It is whole there. Until the host's next report says so nobody has to read the model again."""
+        """Count the model as whole on this host, so that it is not read again before the host's next report."""
         report = self._hosts.get(host)
         if report is None or any(is_whole(one, manifest.version) and one.model == name for one in report.holdings):
             return
@@ -84,7 +84,7 @@ class Holdings:
         self._hosts[host] = replace(report, holdings=[*others, whole])
 
     def drop(self, host: str, name: str, version: str) -> None:
-        """It was released there."""
+        """Count the version as released by this host."""
         report = self._hosts.get(host)
         if report is not None:
             left = [one for one in report.holdings if (one.model, one.version) != (name, version)]
@@ -97,6 +97,7 @@ def is_whole(holding: Holding, version: str) -> bool:
 
 def _memory(host: HostReport) -> HostMemory:
     copies = (
-        Copy(one.model, one.version, one.size_bytes, is_whole(one, one.version), one.sending) for one in host.holdings
+        HostCopy(one.model, one.version, one.size_bytes, is_whole(one, one.version), one.sending)
+        for one in host.holdings
     )
     return HostMemory(host.id, host.cache_limit_bytes, tuple(copies))

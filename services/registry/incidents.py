@@ -1,7 +1,7 @@
-"""What befell processes and machines, for who asks later: deaths, restarts, and moments in which something stood still.
-Pure; times are seconds since the epoch.
+"""The memory of deaths, restarts and stalls of processes and machines. Pure; times are seconds since the epoch.
 
-Every process tells how long it was away. Where most of a machine's tell so of the same moment, it was the machine.
+Every process tells how long it was stopped. Where most processes of a machine tell so of the same moment, the machine
+itself stood still.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ MOMENT_SECONDS = 1.0
 
 @dataclass
 class _Stall:
-    """`present`: how many processes lived on the machine then."""
+    """`present`: how many processes of the machine were alive at that moment."""
 
     host: str
     start: float
@@ -37,7 +37,7 @@ class _Stall:
 
 
 class Incidents:
-    """The last of them."""
+    """Keeps the last `KEPT` incidents."""
 
     def __init__(self) -> None:
         self._told: deque[Incident | _Stall] = deque(maxlen=KEPT)
@@ -46,11 +46,11 @@ class Incidents:
         self._told.append(Incident(at=at, kind="death", who=id, text=f"declared dead: {reason}"))
 
     def ended(self, id: str, reason: str, at: float) -> None:
-        """Who started it says how."""
+        """A process ended. The supervisor that had started it tells how."""
         self._told.append(Incident(at=at, kind="end", who=id, text=reason))
 
     def joined(self, id: str, pid: int, before: Member | None, at: float) -> None:
-        """That somebody comes for the first time is no incident."""
+        """Note a restart. A process that joins for the first time, with nothing `before`, is no incident."""
         if before is None:
             return
         text = f"joined again as pid {pid}" if before.pid == pid else f"started again, as pid {pid} after {before.pid}"
@@ -72,6 +72,6 @@ class Incidents:
         return None
 
     def last(self, limit: int) -> list[Incident]:
-        """Newest last."""
+        """The last `limit` incidents, the newest at the end."""
         told = [one for each in self._told for one in (each.tell() if isinstance(each, _Stall) else [each])]
         return sorted(told, key=lambda one: one.at)[-limit:]

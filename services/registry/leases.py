@@ -1,5 +1,7 @@
-"""Who is alive: leases renewed by heartbeats, fenced by epochs. Pure; times are seconds of the registry's running time:
-while it was away itself nobody was silent.
+"""Which processes are alive: leases, renewed by heartbeats and fenced by epochs. Pure.
+
+Times are seconds of the registry's own running time, so that no process counts as silent while the registry itself was
+stopped.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,8 +25,8 @@ MOVES: StateMachine[LeaseState] = StateMachine(
 
 LEFT = "it ended, and said so"
 
-# What heartbeats of an earlier registry's time are believed of its epochs: more than can have been given out, and
-# far from the largest of a message.
+# The highest epoch that is believed of a heartbeat from an earlier registry's time: more than can have been given out,
+# and far below the largest number of a message.
 MOST_EPOCHS = 2**48
 
 
@@ -39,7 +41,7 @@ class LeaseTimes:
 
 @dataclass(frozen=True)
 class LeaseMoved:
-    """A member's lease changed."""
+    """A member's lease changed to `state`."""
 
     service: ServiceName
     id: str
@@ -50,7 +52,7 @@ class LeaseMoved:
 
 @dataclass(frozen=True)
 class SpokeStale:
-    """Someone spoke with an epoch that is no longer (or not) his; he has to join again."""
+    """A process spoke with an epoch that it does not have, or no longer; it has to join again."""
 
     id: str
     epoch: int
@@ -58,7 +60,7 @@ class SpokeStale:
 
 @dataclass(frozen=True)
 class SpokeFalse:
-    """Someone spoke for a member with what the registry cannot have given him: not to be heeded, nor told to him."""
+    """A message claims a service or an epoch that the registry cannot have given; it is ignored and not answered."""
 
     id: str
     epoch: int
@@ -69,7 +71,7 @@ class SpokeFalse:
 class _Lease:
     member: Member
     seen: float
-    sure: bool  # its epoch is from us, or was heard; else an earlier registry may have given a later one
+    sure: bool  # its epoch was given here, or heard; else an earlier registry may have given a later one
 
     def move(self, state: LeaseState, reason: str) -> LeaseMoved:
         member = self.member = replace(self.member, lease=MOVES.advance(self.member.lease, state))
@@ -77,9 +79,10 @@ class _Lease:
 
 
 class Leases:
-    """The table of leases. A member is alive as long as it beats, whatever it is busy with.
+    """The table of leases. A member is alive as long as its heartbeats come, whatever it is busy with.
 
-    `own` is the member that keeps this table: where it does not hear itself, silence says nothing about the others.
+    `own` is the id of the registry that keeps this table. While it does not hear its own heartbeats, the silence of
+    others says nothing about them.
     """
 
     def __init__(self, times: LeaseTimes, own: str = "") -> None:
@@ -92,25 +95,25 @@ class Leases:
         self._frozen = False
 
     def members(self) -> list[Member]:
-        """All that are known, the dead included, by id."""
+        """All known members in the order of their ids, the dead included."""
         return [self._leases[id].member for id in sorted(self._leases)]
 
     def by_id(self) -> dict[str, Member]:
         return {id: lease.member for id, lease in self._leases.items()}
 
     def is_alive(self, id: str) -> bool:
-        """Suspects count as alive."""
+        """Whether the member is known and not dead; a suspect counts as alive."""
         return id in self._leases and self._leases[id].member.lease != "dead"
 
     @property
     def last_epoch(self) -> int:
-        """The highest that was given out or heard of."""
+        """The highest epoch that was given out or heard of."""
         return self._last_epoch
 
     def restore(self, members: Iterable[Member], now: float, last_epoch: int = 0) -> None:
-        """Take over what an earlier registry knew. Each is suspect until heard, and has one lease time for it.
+        """Take over what an earlier registry knew. Each member is suspect until heard, for one lease time at most.
 
-        `last_epoch`: it gave out none above; 0 where that is not known.
+        `last_epoch`: the earlier registry gave out no epoch above it; 0 where that is not known.
         """
         self._last_epoch = last_epoch
         self._most_epochs = last_epoch or MOST_EPOCHS
@@ -153,7 +156,7 @@ class Leases:
             )
 
     def beat(self, service: ServiceName, id: str, epoch: int, now: float) -> list[LeaseMoved | SpokeStale | SpokeFalse]:
-        """A sign of life."""
+        """Take a heartbeat: it renews the lease, or it is stale or false."""
         lease = self._leases.get(id)
         if lease is not None and lease.member.service != service:
             return [SpokeFalse(id, epoch, f"a {service} spoke for a {lease.member.service}")]
@@ -169,7 +172,7 @@ class Leases:
         return []
 
     def leave(self, service: ServiceName, id: str, epoch: int) -> list[LeaseMoved]:
-        """Its last word. From another epoch than the one that it has it says nothing."""
+        """End the lease of a process that says that it ends. A message from another epoch changes nothing."""
         lease = self._leases.get(id)
         if lease is None or lease.member.lease == "dead":
             return []
@@ -178,18 +181,18 @@ class Leases:
         return [lease.move("dead", LEFT)]
 
     def freeze(self) -> None:
-        """The bus is down: silence says nothing about anyone."""
+        """Judge nobody from now on: while the bus is down all are silent."""
         self._frozen = True
 
     def thaw(self, now: float) -> None:
-        """The bus is back: everyone has one whole lease time to be heard."""
+        """Judge again: every member has one whole lease time to be heard."""
         self._frozen = False
         for lease in self._leases.values():
             if lease.member.lease != "dead":
                 lease.seen = now
 
     def tick(self, now: float) -> list[LeaseMoved]:
-        """Judge the silent. To be called several times a second."""
+        """Move the leases of silent members. It is meant to be called several times a second."""
         if self._frozen:
             return []
         if self._is_deaf(now):

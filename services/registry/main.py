@@ -1,4 +1,4 @@
-"""The registry's process."""
+"""Runs the registry as a process."""
 
 from livescale.services.registry.actor import Registry
 from livescale.services.registry.settings import RegistrySettings

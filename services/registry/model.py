@@ -1,21 +1,72 @@
-"""A registered model: the version that is served, and the one that is to take its place. Pure."""
+"""A registered model: what may be declared of it, the version that is served, and the one to take its place. Pure."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from livescale.services.registry.demands import Demand
+from msgspec.structs import asdict, replace
+
+from livescale.services.registry.placement import CopyDemand
+from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.copies import ModelChecked, ModelRead
 from livescale.shared.messages.parameters import Manifest, ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 
+LEAST_LOAD = 0.001  # the lowest scaling bound: capacities are divided by it
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
+
 ModelState = Literal["reading", "ready", "failed", "removing"]
+
+
+def check_spec(spec: ModelSpec) -> None:
+    """Raises Refusal 400, which names the first field that is out of range."""
+    bounds = spec.bounds
+    rules = (
+        (MODEL_NAME.fullmatch(spec.name) is not None, "name must be 1 to 128 of letters, digits and . _ / -"),
+        (spec.path != "", "path must name a directory"),
+        (spec.min_instances >= 0, "min_instances must be 0 or more"),
+        (spec.max_instances >= 1, "max_instances must be 1 or more"),
+        (
+            spec.max_instances >= spec.min_instances,
+            f"max_instances must be at least min_instances, which is {spec.min_instances}: name both",
+        ),
+        (
+            LEAST_LOAD <= bounds.prefill_lo <= bounds.prefill_hi,
+            f"bounds: {LEAST_LOAD} <= prefill_lo <= prefill_hi must hold",
+        ),
+        (
+            LEAST_LOAD <= bounds.decode_lo <= bounds.decode_hi <= 1,
+            f"bounds: {LEAST_LOAD} <= decode_lo <= decode_hi <= 1 must hold",
+        ),
+        (spec.upscale_delay_s >= 0, "upscale_delay_s must be 0 or more"),
+        (spec.downscale_delay_s >= 0, "downscale_delay_s must be 0 or more"),
+        (spec.downscale_to_zero_delay_s >= 0, "downscale_to_zero_delay_s must be 0 or more"),
+        (spec.max_model_len is None or spec.max_model_len > 0, "max_model_len must be 1 or more"),
+    )
+    for holds, message in rules:
+        if not holds:
+            raise Refusal(400, f"model {spec.name!r}: {message}")
+
+
+def complete_spec(said: ModelSpec, named: Sequence[str] | None, rest: ModelSpec) -> ModelSpec:
+    """The fields of `said` that are `named`, and all others from `rest`.
+
+    `rest` is the model as it is registered, or the defaults. Where `named` is None, `said` is complete as it is.
+    """
+    if named is None:
+        return said
+    parts = {name.partition(".")[2]: getattr(said.bounds, name.partition(".")[2]) for name in named if "." in name}
+    values = {name: value for name, value in asdict(said).items() if name in named}
+    return replace(rest, **{"bounds": replace(rest.bounds, **parts), **values, "name": said.name})
 
 
 @dataclass
 class Content:
-    """What is in a checkpoint. `reader`: the host that was told to get it, until it is whole there or the host is
-    gone."""
+    """One content of a model's checkpoint, as a host has found it.
+
+    `reader` is the host that was commanded to get it, until it is whole there or the host is gone.
+    """
 
     spec: ModelSpec
     checked: ModelChecked
@@ -23,7 +74,7 @@ class Content:
 
     @property
     def version(self) -> str:
-        """Empty where nobody has read it yet."""
+        """The version of this content, empty until a host has read it."""
         return "" if self.checked.manifest is None else self.checked.manifest.version
 
     def is_from(self, spec: ModelSpec) -> bool:
@@ -41,10 +92,12 @@ class Content:
 
 
 @dataclass
-class Model:
-    """Until `kept_until` its last instance may be given back, and a host has to keep it.
+class RegisteredModel:
+    """A model that operators have registered, and the content that its name stands for.
 
-    `in_the_way`: why no host can. `was_whole`: in some host's memory, since it is known.
+    `next` is the content that replaces `current` once it is in memory. Until `kept_until` the last instance may be
+    given back, and a host has to keep a copy; `in_the_way` says why none can. `was_whole` says whether some host has
+    had all of it in memory since the model is known.
     """
 
     current: Content
@@ -63,7 +116,7 @@ class Model:
 
     @property
     def version(self) -> str:
-        """Empty where nobody has read it yet."""
+        """The version that the name stands for, empty until a host has read it."""
         return self.current.version if self.manifest is None else self.manifest.version
 
     @property
@@ -81,19 +134,22 @@ class Model:
             yield self.next
 
     def content(self, version: str) -> Content:
-        """What an order for this version means."""
+        """The content that an order for this version means."""
         return self.next if self.next is not None and version != self.version else self.current
 
-    def demands(self, *, needed: bool) -> Iterator[Demand]:
-        """What hosts are to keep for it."""
+    def demands(self, *, needed: bool) -> Iterator[CopyDemand]:
+        """The copies that hosts are to keep of this model, none once it is being removed."""
         name = self.spec.name
         if self.removed_at is None:
-            yield Demand(name, self.version, self.current.checked.size_bytes, needed, self.current.reader)
+            yield CopyDemand(name, self.version, self.current.checked.size_bytes, needed, self.current.reader)
             if self.next is not None:
-                yield Demand(name, self.next.version, self.next.checked.size_bytes, True, self.next.reader)
+                yield CopyDemand(name, self.next.version, self.next.checked.size_bytes, True, self.next.reader)
 
     def read(self, event: ModelRead, *, is_held: bool) -> None:
-        """A host has it in memory, or could not read it. `is_held`: somebody has what the name stands for."""
+        """Take a host's word that it has the model in memory, or could not read it.
+
+        `is_held` says whether any process holds the version that the name stands for.
+        """
         manifest, content = event.manifest, next((one for one in self.contents if one.reader == event.host), None)
         if content is not None:
             content.reader = None
@@ -114,7 +170,7 @@ class Model:
         self.error = error
 
     def _confirm(self, content: Content | None, manifest: Manifest) -> None:
-        """It is what the name stands for, be it from other files."""
+        """The content read is what the name stands for, perhaps from other files."""
         if content is not None and content is self.next:
             self._replace_by(content, manifest)
         self.manifest, self.was_whole, self.error = manifest, True, None
@@ -127,13 +183,13 @@ class Model:
             self._replace_by(content, manifest)
 
     def _replace_by(self, content: Content, manifest: Manifest) -> None:
-        """From here on this is what the name stands for."""
+        """Let the name stand for this content from here on."""
         self.current, self.manifest, self.was_whole = content, manifest, True
         self.next = self.error = self.in_the_way = None
         content.reader = None
 
     def forget_reader(self, host: str) -> None:
-        """Whatever this host was told to get, it does not any more."""
+        """This host gets nothing of the model any more."""
         for content in self.contents:
             content.reader = None if content.reader == host else content.reader
 
@@ -142,7 +198,7 @@ class Model:
             content.reader = None
 
     def doubt_reader(self, host: str, version: str) -> None:
-        """It has read something new; that it said so may have been lost."""
+        """Ask this host again: it has read something new, and its word of that may have been lost."""
         if self.manifest is None or version != self.version:
             content = self.content(version)
             content.reader = None if content.reader == host else content.reader
@@ -164,6 +220,6 @@ class Model:
 
 
 def content_of(entry: ModelEntry) -> Content:
-    """As an earlier registry knew it."""
+    """The content of a model as an earlier registry had saved it."""
     checked = ModelChecked(size_bytes=entry.size_bytes, blocks=entry.blocks, max_model_len=max(1, entry.max_model_len))
     return Content(entry.spec, checked)

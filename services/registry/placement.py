@@ -5,15 +5,94 @@ A settled state orders nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 
-from livescale.services.registry.demands import Copy, Demand, FreeCopy, HostMemory, MakeCopy, NoRoom, Order, as_mib
+MIB = 1024**2
 
 
-def plan_copies(hosts: Sequence[HostMemory], demands: Sequence[Demand]) -> list[Order]:
-    """What to do now; what follows from it is ordered once it has happened."""
+@dataclass(frozen=True)
+class HostCopy:
+    """Memory that a host has set aside for a model. `version` is empty until it is known."""
+
+    model: str
+    version: str
+    size_bytes: int
+    whole: bool
+    sending: bool = False
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """A host cache: how many bytes it may take, and which copies take some."""
+
+    id: str
+    limit_bytes: int
+    copies: tuple[HostCopy, ...] = ()
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(copy.size_bytes for copy in self.copies)
+
+    @property
+    def free_bytes(self) -> int:
+        return self.limit_bytes - self.used_bytes
+
+
+@dataclass(frozen=True)
+class CopyDemand:
+    """A version that a host is to keep.
+
+    `needed` says that no instance can be relied on instead. `coming` is the host that was commanded to get it.
+    """
+
+    model: str
+    version: str
+    size_bytes: int
+    needed: bool
+    coming: str | None = None
+
+
+@dataclass(frozen=True)
+class MakeCopy:
+    """An order: this host is to get this version, from other holders or from disk."""
+
+    host: str
+    model: str
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FreeCopy:
+    """An order: this host is to give the memory of this version back."""
+
+    host: str
+    model: str
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class NoRoom:
+    """No host can keep this version, whatever is released."""
+
+    model: str
+    version: str
+    reason: str
+
+
+CopyOrder = MakeCopy | FreeCopy | NoRoom
+
+
+def as_mib(size_bytes: int) -> str:
+    return f"{size_bytes / MIB:.1f} MiB"
+
+
+def plan_copies(hosts: Sequence[HostMemory], demands: Sequence[CopyDemand]) -> list[CopyOrder]:
+    """The orders that can be carried out now. What depends on them is ordered by a later call."""
     pool = _Pool(hosts, demands)
-    orders: list[Order] = [*_free_stale(pool), *_free_surplus(pool), *_make_missing(pool)]
+    orders: list[CopyOrder] = [*_free_stale(pool), *_free_surplus(pool), *_make_missing(pool)]
     under_way = any(not copy.whole for host in hosts for copy in host.copies) or any(d.coming for d in demands)
     if not orders and not under_way:
         orders += _move(pool)
@@ -21,8 +100,8 @@ def plan_copies(hosts: Sequence[HostMemory], demands: Sequence[Demand]) -> list[
     return [*freed.values(), *(one for one in orders if not isinstance(one, FreeCopy))]
 
 
-def why_no_room(hosts: Sequence[HostMemory], demands: Sequence[Demand], model: str, size_bytes: int) -> str | None:
-    """Why no host can keep so many bytes, even if all that may be released is; None where one can."""
+def why_no_room(hosts: Sequence[HostMemory], demands: Sequence[CopyDemand], model: str, size_bytes: int) -> str | None:
+    """Why no host can keep so many bytes, even after it releases all that may be released; None where one can."""
     pool = _Pool(hosts, demands)
     rooms = {host.id: (host.limit_bytes - pool.bound_bytes(host), host.limit_bytes) for host in hosts}
     if any(room >= size_bytes for room, _ in rooms.values()):
@@ -35,43 +114,46 @@ def why_no_room(hosts: Sequence[HostMemory], demands: Sequence[Demand], model: s
 
 
 class _Pool:
-    """Hosts by id, and whose each copy is."""
+    """Hosts in the order of their ids, and which demand each copy satisfies."""
 
-    def __init__(self, hosts: Sequence[HostMemory], demands: Sequence[Demand]) -> None:
+    def __init__(self, hosts: Sequence[HostMemory], demands: Sequence[CopyDemand]) -> None:
         self.hosts = sorted(hosts, key=lambda host: host.id)
         self.demands = demands
-        self._by_model: dict[str, list[Demand]] = {}
+        self._by_model: dict[str, list[CopyDemand]] = {}
         for demand in demands:
             self._by_model.setdefault(demand.model, []).append(demand)
 
-    def owner(self, host: HostMemory, copy: Copy) -> Demand | None:
-        """What is being read may turn out to be any version of its model, and with an unknown version is wanted
-        whatever there is."""
+    def owner(self, host: HostMemory, copy: HostCopy) -> CopyDemand | None:
+        """The demand that this copy satisfies, or None.
+
+        A copy that is still being read may turn out to be any version of its model, and a demand of unknown version
+        takes any copy.
+        """
         ours = self._by_model.get(copy.model, [])
         exact = [one for one in ours if copy.version and one.version == copy.version]
         possible = [one for one in ours if "" in (copy.version, one.version)]
         told = [one for one in possible if one.coming == host.id]
         return next(iter([*exact, *told, *possible]), None)
 
-    def owned(self, host: HostMemory) -> list[Demand]:
+    def owned(self, host: HostMemory) -> list[CopyDemand]:
         owners = (self.owner(host, copy) for copy in host.copies)
         return [one for one in owners if one is not None]
 
     def announced_bytes(self, host: HostMemory, *, needed: bool = False) -> int:
-        """What the host was told to take and does not report yet."""
+        """Bytes that the host was commanded to take and does not report yet."""
         here = self.owned(host)
         told = [one for one in self.demands if one.coming == host.id and one not in here]
         return sum(one.size_bytes for one in told if one.needed or not needed)
 
     def bound_bytes(self, host: HostMemory) -> int:
-        """What cannot be released."""
+        """Bytes of this host that cannot be released."""
         owners = [(copy, self.owner(host, copy)) for copy in host.copies]
         bound = sum(copy.size_bytes for copy, owner in owners if owner is not None and owner.needed)
         return bound + self.announced_bytes(host, needed=True)
 
-    def holders(self) -> dict[Demand, list[HostMemory]]:
-        """Who has, or is getting, what is wanted."""
-        found: dict[Demand, list[HostMemory]] = {}
+    def holders(self) -> dict[CopyDemand, list[HostMemory]]:
+        """The hosts that have, or are getting, each demanded version."""
+        found: dict[CopyDemand, list[HostMemory]] = {}
         for host in self.hosts:
             for one in self.owned(host):
                 found.setdefault(one, []).append(host)
@@ -79,7 +161,7 @@ class _Pool:
 
 
 def _free_stale(pool: _Pool) -> Iterator[FreeCopy]:
-    """Old versions, and models that were removed."""
+    """Release old versions, and models that were removed."""
     for host in pool.hosts:
         for copy in host.copies:
             if pool.owner(host, copy) is None and not copy.sending:
@@ -87,9 +169,9 @@ def _free_stale(pool: _Pool) -> Iterator[FreeCopy]:
 
 
 def _free_surplus(pool: _Pool) -> Iterator[FreeCopy]:
-    """Of several copies the one in the emptiest cache stays."""
+    """Release all copies of a version but the one in the emptiest cache."""
     wanted = {(one.model, one.version) for one in pool.demands if one.version}
-    holders: dict[tuple[str, str], list[tuple[HostMemory, Copy]]] = {}
+    holders: dict[tuple[str, str], list[tuple[HostMemory, HostCopy]]] = {}
     for host in pool.hosts:
         for copy in host.copies:
             if copy.whole and (copy.model, copy.version) in wanted:
@@ -100,8 +182,8 @@ def _free_surplus(pool: _Pool) -> Iterator[FreeCopy]:
                 yield FreeCopy(host.id, copy.model, copy.version, "another host has a copy")
 
 
-def _make_missing(pool: _Pool) -> Iterator[Order]:
-    """What is needed comes first, then what is large. A copy that can be done without takes only what is left over."""
+def _make_missing(pool: _Pool) -> Iterator[CopyOrder]:
+    """Make needed copies first, and large ones before small ones. Others take only memory that is left over."""
     holders = pool.holders()
     there = {one for one in holders if one.version}
     missing = [one for one in pool.demands if one.coming is None and one not in there]
@@ -123,10 +205,10 @@ def _make_missing(pool: _Pool) -> Iterator[Order]:
             yield from _make_room(one, pool, free)
 
 
-def _make_room(wanted: Demand, pool: _Pool, free: Mapping[str, int]) -> Iterator[FreeCopy | NoRoom]:
-    """Release what instances serve, on the host where the least has to go."""
+def _make_room(wanted: CopyDemand, pool: _Pool, free: Mapping[str, int]) -> Iterator[FreeCopy | NoRoom]:
+    """Release models that instances serve, on the host where the fewest bytes have to go."""
     spare = {(one.model, one.version) for one in pool.demands if not one.needed}
-    least, chosen, refuge = inf, list[Copy](), ""
+    least, chosen, refuge = inf, list[HostCopy](), ""
     for host in pool.hosts:
         releasable = [c for c in host.copies if c.whole and not c.sending and (c.model, c.version) in spare]
         copies = _cover(releasable, wanted.size_bytes - free[host.id])
@@ -141,21 +223,23 @@ def _make_room(wanted: Demand, pool: _Pool, free: Mapping[str, int]) -> Iterator
         yield NoRoom(wanted.model, wanted.version, why)
 
 
-def _cover(copies: Iterable[Copy], size_bytes: int) -> list[Copy]:
-    """Few copies of at least so many bytes: the smallest that is enough alone, else the largest ones. None if all are
-    too small."""
+def _cover(copies: Iterable[HostCopy], size_bytes: int) -> list[HostCopy]:
+    """Few copies that free at least so many bytes; an empty list where all together are too small.
+
+    The smallest copy that is enough alone is chosen, else the largest ones.
+    """
     ordered = sorted(copies, key=lambda copy: (copy.size_bytes, copy.model))
     alone = [copy for copy in ordered if copy.size_bytes >= size_bytes]
     if alone:
         return alone[:1]
-    chosen: list[Copy] = []
+    chosen: list[HostCopy] = []
     while ordered and sum(copy.size_bytes for copy in chosen) < size_bytes:
         chosen.append(ordered.pop())
     return chosen if sum(copy.size_bytes for copy in chosen) >= size_bytes else []
 
 
 def _move(pool: _Pool) -> Iterator[MakeCopy]:
-    """From the fullest cache to the emptiest, if that brings them nearer together. The old copy is surplus then."""
+    """Copy a model from the fullest cache to the emptiest where that evens them out. The old copy is surplus then."""
     if len(pool.hosts) < 2:
         return
     emptiest = min(pool.hosts, key=lambda host: (host.used_bytes, host.id))

@@ -1,14 +1,14 @@
-"""The parameter pool (BlitzScale 5.3): which models there are, and who holds which blocks. Pure.
+"""The parameter pool (BlitzScale 5.3): which models there are, and which processes hold which blocks. Pure.
 
-Built from what workers and hosts report; what was declared, and the manifests, have to outlive the registry.
+Who holds what is built from reports of workers and hosts. What operators declared, and the manifests, are saved and
+outlive the registry.
 """
 
 from collections.abc import Collection, Iterator
 
-from livescale.services.registry.demands import Demand, FreeCopy, MakeCopy, NoRoom
 from livescale.services.registry.holdings import Holdings, is_whole
-from livescale.services.registry.model import Content, Model, content_of
-from livescale.services.registry.placement import plan_copies, why_no_room
+from livescale.services.registry.model import Content, RegisteredModel, content_of
+from livescale.services.registry.placement import CopyDemand, FreeCopy, MakeCopy, NoRoom, plan_copies, why_no_room
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.copies import ModelChecked, ModelRead
 from livescale.shared.messages.membership import HostReport, WorkerReport
@@ -22,11 +22,11 @@ REMOVING_SECONDS = 5.0
 
 
 class Pool:
-    """Models by name, and who `holds` them."""
+    """Models by name, and in `holds` the processes that have their parameters."""
 
     def __init__(self) -> None:
         self.holds = Holdings()
-        self._models: dict[str, Model] = {}
+        self._models: dict[str, RegisteredModel] = {}
 
     def names(self) -> list[str]:
         return sorted(self._models)
@@ -39,13 +39,13 @@ class Pool:
         return model.entry(self.holds.holders(model.version))
 
     def next_entry(self, name: str) -> ModelEntry | None:
-        """Of the version that is to take its place."""
+        """The version that is to replace this one, or None."""
         model = self._model(name)
         return None if model.next is None else model.next.entry(model.created)
 
     def restore(self, entry: ModelEntry, manifest: Manifest | None, next: ModelEntry | None = None) -> None:
-        """Take over what an earlier registry knew; who holds it, reports will tell."""
-        model = Model(content_of(entry), entry.created, manifest=manifest)
+        """Take over what an earlier registry saved. Reports will tell who holds the model."""
+        model = RegisteredModel(content_of(entry), entry.created, manifest=manifest)
         model.was_whole = manifest is not None
         model.next = None if next is None else content_of(next)
         model.removed_at = 0.0 if entry.state == "removing" else None
@@ -63,28 +63,33 @@ class Pool:
         return self._model(name).manifest
 
     def versions(self, name: str) -> tuple[str, str | None] | None:
-        """What the name stands for, and what it is going to; None for an unknown model."""
+        """The version that the name stands for, and the one that is to replace it; None for an unknown model.
+
+        A version is empty while it is not known.
+        """
         model = self._models.get(name)
         if model is None:
             return None
         known = "" if model.manifest is None else model.version
         return known, None if model.next is None else model.next.version
 
-    def _model(self, name: str) -> Model:
+    def _model(self, name: str) -> RegisteredModel:
         if name not in self._models:
             raise Refusal(404, f"model {name!r} is not registered; there are: {', '.join(self.names()) or '-'}")
         return self._models[name]
 
     def declared(self, name: str) -> ModelSpec | None:
-        """What was last declared of a model, be its content still on the way; None of one that is not in service."""
+        """What was last declared of a model, perhaps with content still on the way; None where it is not in service."""
         model = self._models.get(name)
         if model is None or model.removed_at is not None:
             return None
         return (model.next or model.current).spec
 
     def host_to_check(self, name: str) -> str:
-        """Who may know the model's files from an earlier read, else the least filled host. Raises Refusal 503 where
-        there is none."""
+        """A host that may know the model's files from an earlier read, else the least filled one.
+
+        Raises Refusal 503 where no host is alive.
+        """
         hosts = {memory.id: memory for memory in self.holds.memories()}
         if not hosts:
             raise Refusal(
@@ -94,7 +99,10 @@ class Pool:
         return min(having or hosts, key=lambda id: (hosts[id].used_bytes, id))
 
     def rescale(self, spec: ModelSpec) -> bool:
-        """Change how a known model scales, where nobody can say whether its files are still the same."""
+        """Change how a known model scales, without a host that could check its files.
+
+        Returns whether the model is known with this path and form.
+        """
         model = self._models.get(spec.name)
         if model is None or model.manifest is None or not model.current.is_from(spec):
             return False
@@ -103,16 +111,16 @@ class Pool:
         return True
 
     def register(self, spec: ModelSpec, checked: ModelChecked, created: int, now: float) -> None:
-        """Add a model, change how a known one scales, or have another version take its place once it is in memory.
+        """Add a model, change how a known one scales, or have a new version replace it once that is in memory.
 
-        Raises Refusal 409 where no host has room, or the old one is still there.
+        Raises Refusal 409 where no host has room, or while a removed model of this name still has instances.
         """
         model, content = self._models.get(spec.name), Content(spec, checked)
         if model is not None and model.removed_at is not None and self.holds.uses(spec.name):
             raise Refusal(409, f"model {spec.name!r} is being removed; try again when its instances are gone", 1000)
         if model is None or model.removed_at is not None:
             self._check_room(content, now)
-            self._models[spec.name] = Model(content, created, manifest=checked.manifest)
+            self._models[spec.name] = RegisteredModel(content, created, manifest=checked.manifest)
         elif model.manifest is None:
             self._reregister(model, content, now)
         elif content.version == model.version:
@@ -121,15 +129,15 @@ class Pool:
         else:
             self._replace(model, content, now)
 
-    def _reregister(self, model: Model, content: Content, now: float) -> None:
-        """Nobody has had it in memory yet."""
+    def _reregister(self, model: RegisteredModel, content: Content, now: float) -> None:
+        """Register again a model that has not been in memory yet."""
         if model.error is None and model.current.is_from(content.spec):
             model.current.spec = content.spec
         else:
             self._check_room(content, now)
-            self._models[content.spec.name] = Model(content, model.created, manifest=content.checked.manifest)
+            self._models[content.spec.name] = RegisteredModel(content, model.created, manifest=content.checked.manifest)
 
-    def _replace(self, model: Model, content: Content, now: float) -> None:
+    def _replace(self, model: RegisteredModel, content: Content, now: float) -> None:
         self._check_length(model, content.spec)
         if model.next is not None and model.next.is_from(content.spec):
             model.next.spec = content.spec
@@ -139,8 +147,8 @@ class Pool:
         model.next = content
 
     @staticmethod
-    def _check_length(model: Model, spec: ModelSpec) -> None:
-        """Instances of two versions answer side by side."""
+    def _check_length(model: RegisteredModel, spec: ModelSpec) -> None:
+        """Instances of two versions answer side by side, so both must accept requests of the same length."""
         old, new = model.spec.max_model_len, spec.max_model_len
         if old != new:
             raise Refusal(
@@ -156,7 +164,7 @@ class Pool:
         self._check_arenas(content)
 
     def _check_arenas(self, content: Content) -> None:
-        """A model that no worker can ever hold. Of those that have not said how large they are nothing is known."""
+        """Refuse a model that no worker can ever hold, as far as workers have told the sizes of their arenas."""
         needed = content.entry(0).rank_bytes
         largest = max((report.arena_bytes for report in self.holds.workers()), default=0)
         if 0 < largest < needed:
@@ -167,14 +175,14 @@ class Pool:
             )
 
     def remove(self, name: str, now: float) -> ModelEntry:
-        """No requests from now on. Its instances drain, and then it is forgotten. Idempotent; raises Refusal 404."""
+        """Take no requests from now on; the model is forgotten once its instances have drained. Raises Refusal 404."""
         model = self._model(name)
         model.next = None
         model.removed_at = now if model.removed_at is None else model.removed_at
         return self.entry(name)
 
     def forget_removed(self, now: float) -> list[str]:
-        """Those of which nothing is left."""
+        """Forget removed models that no worker uses any more. Returns their names."""
         removed = {name: model.removed_at for name, model in self._models.items() if model.removed_at is not None}
         over = [name for name, at in removed.items() if now - at >= REMOVING_SECONDS and not self.holds.uses(name)]
         for name in over:
@@ -182,7 +190,10 @@ class Pool:
         return over
 
     def keep(self, name: str, now: float) -> str | None:
-        """Its last instance is to be given back: what has to come first, or None. Raises Refusal 404."""
+        """Have a host keep the model, as its last instance is to be given back.
+
+        Returns what has to happen first, or None where the instance may go. Raises Refusal 404.
+        """
         model = self._model(name)
         if model.removed_at is not None:
             return None
@@ -193,7 +204,7 @@ class Pool:
         return model.in_the_way or f"a host has to keep model {name!r} first, and gets it now"
 
     def plan(self, now: float) -> list[MakeCopy | FreeCopy]:
-        """What hosts are to do now."""
+        """The orders for hosts at this moment; what cannot be ordered is noted with its model."""
         orders = plan_copies(self.holds.memories(), self._demands(now))
         for model in self._models.values():
             model.in_the_way = None
@@ -202,30 +213,33 @@ class Pool:
                 self._models[order.model].in_the_way = order.reason
         return [order for order in orders if not isinstance(order, NoRoom)]
 
-    def _demands(self, now: float) -> list[Demand]:
+    def _demands(self, now: float) -> list[CopyDemand]:
         models = [self._models[name] for name in self.names()]
         needed = [now < model.kept_until or not self.holds.is_served(model.version) for model in models]
         return [one for model, needs in zip(models, needed, strict=True) for one in model.demands(needed=needs)]
 
     def make(self, order: MakeCopy) -> tuple[ModelSpec, Manifest | None]:
-        """The host is told now. Returns what it is to get; with a manifest it may come from a `source`."""
+        """Note that the host is commanded now. Returns what it is to get.
+
+        With a manifest the parameters may come from one of `sources`, without one from disk only.
+        """
         model = self._models[order.model]
         content = model.content(order.version)
         content.reader = order.host
         return content.spec, model.manifest if content is model.current else None
 
     def not_made(self, order: MakeCopy) -> None:
-        """The host could not be asked, or did not answer: ask again later."""
+        """Order it again later: the host could not be asked, or did not answer."""
         if order.model in self._models:
             self._models[order.model].forget_reader(order.host)
 
     def sources(self, order: MakeCopy) -> list[str]:
-        """Who has all of it. None where the host has some of it already, and goes on by itself."""
+        """The ids of all holders that may send it; none where the host has some of it and goes on by itself."""
         has_begun = self.holds.has_begun(order.host, order.model, order.version)
         return [] if has_begun else self.holders(order.version)
 
     def holders(self, version: str) -> list[str]:
-        """Who has all of it: hosts, then workers that send little."""
+        """The ids of those that hold the whole version: hosts first, then workers, the least busy senders first."""
         hosts = {host.id for host in self.holds.hosts()}
         holders = self.holds.holders(version)
         return sorted(holders, key=lambda id: (id not in hosts, self.holds.flows_out(id), id))
@@ -240,7 +254,7 @@ class Pool:
             self.holds.hold(event.host, event.model, event.manifest)
 
     def doubt_readers(self) -> None:
-        """What they said may have been lost. Asked again, a host goes on, and says again what it has."""
+        """Ask all hosts again, as their words may have been lost; a host goes on, and tells again what it has."""
         for model in self._models.values():
             model.forget_readers()
 
@@ -254,7 +268,7 @@ class Pool:
                 self._models[holding.model].doubt_reader(report.id, holding.version)
 
     def gone(self, id: str) -> None:
-        """A member is dead or has joined anew: nothing it said counts any more."""
+        """Forget what this member said: it is dead, or has joined anew."""
         self.holds.gone(id)
         for model in self._models.values():
             model.forget_reader(id)
@@ -265,7 +279,10 @@ class Pool:
         return [name for name, model in there if model.state == "failed" or not self.holds.holders(model.version)]
 
     def check_invariants(self, alive: Collection[str]) -> None:
-        """Only who is alive holds or reads anything, and no more than there is. Raises InvariantBroken."""
+        """Check that only members that are alive hold or read anything, and only blocks that exist.
+
+        Raises InvariantBroken.
+        """
         check(self._broken(alive))
 
     def _broken(self, alive: Collection[str]) -> Iterator[str]:

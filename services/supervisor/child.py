@@ -1,4 +1,4 @@
-"""What runs in a new process before its own program: `python child.py PARENT_PID NICE PROGRAM ARGUMENTS...`.
+"""Runs in a new process before its own program: `python child.py PARENT_PID NICE PROGRAM ARGUMENTS...`.
 
 The kernel is asked to kill this process when its parent dies, however the parent dies; then the program takes
 this process over. Done here and not in a `preexec_fn`, which is unsafe in a parent with threads.
@@ -13,7 +13,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(parent_pid: int, nice: int, program: list[str]) -> None:
-    """Never returns."""
+    """Bind this process to its parent's life and become `program`. It never returns."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         sys.exit(f"prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}")
     # A parent that died before the call above would never be noticed.

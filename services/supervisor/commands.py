@@ -1,4 +1,4 @@
-"""The command lines of a whole system. They are the only thing the supervisor knows of the services."""
+"""The command lines of a whole system. The supervisor knows nothing else of the services."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from livescale.services.supervisor.checks import count_workers, spec_bounds, worker_device
-from livescale.services.supervisor.placement import Placement
-from livescale.services.supervisor.processes import Command
+from livescale.services.supervisor.processes import ProcessCommand
+from livescale.services.supervisor.resources import Placement
 from livescale.services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
 from livescale.shared.bus.identity import NatsFiles
 from livescale.shared.messages.membership import ServiceName
@@ -32,8 +32,8 @@ WORKER_ENV = {
     ":glibc.malloc.mmap_threshold=1073741824",
 }
 
-# A configuration file named by the environment is the whole system's, not that of a single service; and only the
-# gateway needs to know its keys.
+# A configuration file that the environment names is the whole system's, not a single service's; and only gateways
+# need to know the keys of clients.
 OWN_ENV = {"LIVESCALE_CONFIG": "", "LIVESCALE_API_KEY": "", "LIVESCALE_API_KEYS": ""}
 
 Flags = Mapping[str, str | float]
@@ -53,14 +53,14 @@ def flag(name: str, value: str | float) -> str:
             return f"--{name}={value}"
 
 
-def nats_command(program: str, config: Path) -> Command:
-    return Command(NATS, (program, "--config", str(config)), quiet=True)
+def nats_command(program: str, config: Path) -> ProcessCommand:
+    return ProcessCommand(NATS, (program, "--config", str(config)), quiet=True)
 
 
 def service_commands(
     settings: StackSettings, nats_urls: Mapping[str, str], placement: Placement | None = None
-) -> list[Command]:
-    """Every process of a system on this machine but the gateways. `nats_urls` by service."""
+) -> list[ProcessCommand]:
+    """Every process of a system on this machine but the gateways. `nats_urls` has the bus's url by service."""
     bus = bus_flags(settings)
     link: Flags = {
         "transport": settings.transport,
@@ -68,12 +68,12 @@ def service_commands(
         "link_rate": settings.link_rate,
     }
 
-    def command(service: ServiceName, flags: Flags = MappingProxyType({}), index: int = 0) -> Command:
+    def command(service: ServiceName, flags: Flags = MappingProxyType({}), index: int = 0) -> ProcessCommand:
         name = f"{service}-{index}"
         env = {**OWN_ENV, **bus_env(settings, nats_urls[service])}
-        return Command(name, service_argv(service, {"id": name, **bus, **flags}), env=env)
+        return ProcessCommand(name, service_argv(service, {"id": name, **bus, **flags}), env=env)
 
-    def worker(index: int, place: Flags) -> Command:
+    def worker(index: int, place: Flags) -> ProcessCommand:
         device: Flags = {"device": worker_device(settings, index)}
         own: Flags = {**device, **engine_flags(settings), **worker_flags(settings)}
         plain = command("worker", {**own, **link, **place}, index)
@@ -89,13 +89,14 @@ def service_commands(
 
 
 def worker_flags(settings: StackSettings) -> Flags:
-    """What all workers are told alike. What is left out is not said: workers read the environment too."""
+    """The settings that all workers get alike. One that is left out is not passed, as workers read the environment."""
     flags = {name: getattr(settings, name) for name in WORKER_FLAGS}
-    return {name: value for name, value in flags.items() if value is not None}
+    told = {name: value for name, value in flags.items() if value is not None}
+    return {**told, **settings.worker_options}
 
 
 def engine_flags(settings: StackSettings) -> Flags:
-    """What runs models. Said in any case: workers read the environment too."""
+    """The engine of all workers. It is always passed, as workers would else take it from the environment."""
     if settings.engine == "torch":
         return {"engine": settings.engine}
     return {
@@ -106,7 +107,7 @@ def engine_flags(settings: StackSettings) -> Flags:
 
 
 def control_flags(service: ServiceName, settings: StackSettings, placement: Placement | None) -> Flags:
-    """What only the registry and the planner are told: where everybody is, how fast links are, how to plan."""
+    """What only registry and planner are told: the topology, the rate of links, how to plan, and models' defaults."""
     cluster: Flags = {"topology": placement.topology} if placement else {}
     match service:
         case "registry":
@@ -126,8 +127,7 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
 
 
 def spec_flags(settings: StackSettings) -> Flags:
-    """What models have that are registered later, and of which nothing else is said: what those have that are named at
-    the start."""
+    """The defaults of models that are registered later. They are those of the models that are named at the start."""
     lowest, highest = spec_bounds(ModelSettings(name="later", path="later"), settings)
     flags = {
         "dtype": settings.dtype,
@@ -141,7 +141,7 @@ def spec_flags(settings: StackSettings) -> Flags:
 
 
 def places(settings: StackSettings, placement: Placement | None) -> tuple[list[Flags], list[Flags]]:
-    """What each worker and each host is told of its place; without a topology all are on this one machine."""
+    """What each worker and each host is told of its place. Without a topology there is one host, this machine."""
     if placement is None:
         return [{} for _ in range(count_workers(settings))], [{}]
     return [placement.flags(gpu) for gpu in placement.gpus], [placement.flags(host) for host in placement.hosts]
@@ -149,8 +149,8 @@ def places(settings: StackSettings, placement: Placement | None) -> tuple[list[F
 
 def gateway_commands(
     settings: StackSettings, nats_urls: Mapping[str, str], ports: Sequence[int], run_dir: Path
-) -> list[Command]:
-    """A gateway a port; each writes a file of its name to `run_dir` when it listens."""
+) -> list[ProcessCommand]:
+    """One gateway for each port. It writes a file of its name to `run_dir` once it listens."""
     # Keys travel by the environment: everybody can read command lines.
     keys = {
         "LIVESCALE_API_KEY": " ".join(settings.api_key),
@@ -158,14 +158,14 @@ def gateway_commands(
     }
     env = {**OWN_ENV, **bus_env(settings, nats_urls["gateway"]), **keys}
 
-    def command(name: str, port: int) -> Command:
+    def command(name: str, port: int) -> ProcessCommand:
         door: Flags = {
             "host": settings.host,
             "port": port,
             "ready_file": str(ready_file(run_dir, name)),
             "shutdown_grace_s": GATEWAY_GRACE_SECONDS,
         }
-        return Command(name, service_argv("gateway", {"id": name, **bus_flags(settings), **door}), env=env)
+        return ProcessCommand(name, service_argv("gateway", {"id": name, **bus_flags(settings), **door}), env=env)
 
     return [command(f"gateway-{index}", port) for index, port in enumerate(ports)]
 
@@ -179,10 +179,10 @@ def bus_flags(settings: StackSettings) -> Flags:
 
 
 def bus_env(settings: StackSettings, nats_url: str) -> Mapping[str, str]:
-    """By the environment too: the url holds a password."""
+    """How a process reaches the bus, by the environment: the url holds a password."""
     return {"LIVESCALE_NATS_URL": nats_url, **bus_files(settings).environment()}
 
 
 def bus_files(settings: StackSettings) -> NatsFiles:
-    """A server of our own asks for passwords alone."""
+    """Credential files for a server that is named. The system's own server asks for passwords alone."""
     return NatsFiles.of(settings) if settings.nats_url else NatsFiles()

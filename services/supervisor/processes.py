@@ -1,4 +1,4 @@
-"""A small supervisor: starts processes, restarts them, ends them, and leaves none behind."""
+"""A small supervisor: it starts processes, restarts and ends them, and leaves none behind."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from livescale.services.supervisor.restarts import GiveUp, RestartPolicy
+from livescale.services.supervisor.policy import GiveUp, RestartPolicy
 
 SHIM = Path(__file__).with_name("child.py")
 KEPT_LINES = 40
@@ -22,9 +22,12 @@ Echo = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
-class Command:
-    """A program to keep running. `essential`: without it the rest is of no use. `quiet`: its lines are kept, for its
-    last words, and not echoed."""
+class ProcessCommand:
+    """A program to keep running.
+
+    Without an `essential` program the others are of no use. Lines of a `quiet` one are kept for error messages, and not
+    echoed.
+    """
 
     name: str
     argv: tuple[str, ...]
@@ -35,7 +38,7 @@ class Command:
 
 
 class ChildFailed(Exception):
-    """A process died again and again; carries its last log lines."""
+    """A process died again and again. The message has its last lines of output."""
 
     def __init__(self, name: str, reason: str, last_lines: list[str]) -> None:
         lines = "".join(f"\n  {line}" for line in last_lines) or " nothing"
@@ -44,9 +47,11 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """One program, started again whenever it ends."""
+    """One program, which is started again whenever it ends."""
 
-    def __init__(self, command: Command, policy: RestartPolicy, echo: Echo, ended: Echo, grace_seconds: float) -> None:
+    def __init__(
+        self, command: ProcessCommand, policy: RestartPolicy, echo: Echo, ended: Echo, grace_seconds: float
+    ) -> None:
         self.command = command
         self.pid: int | None = None
         self.starts = 0
@@ -57,7 +62,7 @@ class Child:
         self._grace_seconds = grace_seconds
 
     async def keep_up(self) -> None:
-        """Until cancelled, which ends the program. Raises ChildFailed when the policy gives up."""
+        """Run the program until this is cancelled, which ends it. Raises ChildFailed when the policy gives up."""
         loop = asyncio.get_running_loop()
         while True:
             started_at = loop.time()
@@ -101,9 +106,11 @@ class Child:
             self._echo(self.command.name, text)
 
 
-async def spawn(command: Command) -> Process:
-    """The program in a session of its own, bound to this process's life. Call it on the main thread: the kernel
-    watches the thread that forks."""
+async def spawn(command: ProcessCommand) -> Process:
+    """Start the program in a session of its own, bound to the life of this process.
+
+    It must be called on the main thread, as the kernel watches the thread that forks.
+    """
     shim = (sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), str(command.nice))
     return await asyncio.create_subprocess_exec(
         *shim,
@@ -117,7 +124,7 @@ async def spawn(command: Command) -> Process:
 
 
 async def end_group(process: Process, grace_seconds: float) -> None:
-    """SIGTERM and time to finish; then SIGKILL to whatever is left of the group."""
+    """Send SIGTERM and give the group time to finish, then send SIGKILL to what is left of it."""
     if process.returncode is None:
         signal_group(process.pid, signal.SIGTERM)
         with suppress(TimeoutError):
@@ -141,7 +148,7 @@ def status_text(returncode: int) -> str:
 class Supervisor:
     """Keeps programs running from `start` until the end of its `async with`, which ends the last started first.
 
-    `ended` is told how a program ended that is started again; by default it is echoed.
+    `ended` is called with name and reason when a program has ended that is started again; by default that is echoed.
     """
 
     def __init__(
@@ -171,13 +178,13 @@ class Supervisor:
         for wave in reversed(self._waves):
             await self._stop(wave)
 
-    def start(self, *commands: Command) -> None:
-        """Start these together; together they end, after all that is started later."""
+    def start(self, *commands: ProcessCommand) -> None:
+        """Start these programs together. They end together too, after all that are started later."""
         self._waves.append(tuple(command.name for command in commands))
         for command in commands:
             self._start(command)
 
-    def _start(self, command: Command) -> None:
+    def _start(self, command: ProcessCommand) -> None:
         child = Child(command, self._make_policy(), self._echo, self._ended, self._grace_seconds)
         task = asyncio.create_task(child.keep_up(), name=f"supervise-{command.name}")
         self.children[command.name] = child
@@ -185,22 +192,22 @@ class Supervisor:
         task.add_done_callback(lambda done: self._on_done(command, done))
 
     def restart(self, name: str) -> None:
-        """Have a program end, and so be started again."""
+        """Send a program SIGTERM; it is started again as any that ends."""
         pid = self.children[name].pid
         if pid is not None:
             signal_group(pid, signal.SIGTERM)
 
     def running(self) -> dict[str, int]:
-        """The pids of the programs that run now, by name."""
+        """The pid of each program that runs now, by name."""
         return {name: child.pid for name, child in self.children.items() if child.pid is not None}
 
     def kill(self, name: str, pid: int) -> None:
-        """End a program that does not do anything any more, if it is still this one; so it is started again."""
+        """Send SIGKILL to a program that does nothing any more, if it still has this pid. It is started again."""
         if self.children[name].pid == pid:
             signal_group(pid, signal.SIGKILL)
 
     async def failed(self) -> ChildFailed:
-        """Return once an essential program was given up."""
+        """Wait until an essential program is given up, and return why."""
         return await asyncio.shield(self._failure)
 
     def check(self, *needed: str) -> None:
@@ -214,7 +221,7 @@ class Supervisor:
             self._tasks[name].cancel()
         await asyncio.gather(*(self._tasks[name] for name in names), return_exceptions=True)
 
-    def _on_done(self, command: Command, task: asyncio.Task[None]) -> None:
+    def _on_done(self, command: ProcessCommand, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             return
         error = task.exception()

@@ -1,28 +1,21 @@
-"""What a whole system on one machine can be told."""
+"""The settings of a whole system on one machine."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from livescale.shared.runtime.settings import (
-    BlockSize,
     BusSettings,
-    ContextSeconds,
-    ContextShare,
     EngineName,
     EngineProfile,
     EngineSpeed,
     LiveEveryHop,
     LiveName,
     LiveWhen,
-    MaxNumBatchedTokens,
-    MaxNumSeqs,
-    MaxNumWaiting,
     PolicyName,
     Settings,
     SwitchKv,
-    TbtRatio,
-    Threads,
     TopologyName,
     TtftSlo,
 )
@@ -31,7 +24,7 @@ MIB = 1024 * 1024
 
 
 class Bounds(Settings, frozen=True, kw_only=True):
-    """Scaling bounds, as `ScalingBounds` has them; here a misspelt key is refused."""
+    """Scaling bounds of a model, as in `ScalingBounds`; here a misspelt key is refused."""
 
     prefill_lo: Annotated[float, Meta(ge=0)] = 0.5
     prefill_hi: Annotated[float, Meta(gt=0)] = 0.7
@@ -40,7 +33,7 @@ class Bounds(Settings, frozen=True, kw_only=True):
 
 
 class ModelSettings(Settings, frozen=True, kw_only=True):
-    """One model. What is None is taken from the flag of the same name."""
+    """One model of the system. A field that is None is taken from the flag of the same name."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
     path: Annotated[str, Meta(min_length=1)]
@@ -55,84 +48,92 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     downscale_to_zero_delay_s: Annotated[float, Meta(ge=0)] = 60.0
 
 
-# Flags of a system that are passed on to its workers as they are; of what is None the workers' own default counts.
+# Flags of a system that all workers are told as they are, and that are not among its `worker_options`: a system has
+# another default for them, or computes it; of what is None the workers' own default counts.
 WORKER_FLAGS = (
     "arena_bytes",
     "kv_bytes",
     "host_kv_bytes",
     "enable_prefix_caching",
-    "context_share",
-    "context_seconds",
-    "max_num_seqs",
-    "max_num_waiting",
-    "max_num_batched_tokens",
-    "tbt_ratio",
-    "block_size",
-    "threads",
     "switch_kv",
 )
 
 
 class StackSettings(BusSettings, frozen=True, kw_only=True):
-    """A whole system on this machine."""
+    """A whole system on this machine.
+
+    `worker_options`: what else all workers are told, by the names of fields of `WorkerSettings`. `livescale up` has a
+    flag for each of those fields that is marked so.
+    """
 
     models: Annotated[
         tuple[ModelSettings, ...],
-        Meta(description="A model to serve, NAME=DIR; DIR is in Hugging Face format, or a hub id. May be repeated"),
+        Meta(
+            description="A model to serve: its name, and its directory in Hugging Face format or hub id. May be "
+            "repeated"
+        ),
     ] = ()
     workers: Annotated[
         int,
         Meta(
-            description="Worker processes; 0 is one a CPU core and at least two, but no more than a topology has GPUs",
+            description="Number of worker processes; 0 starts one for each GPU or CPU core, at least two, but no more "
+            "than a topology has GPUs",
             ge=0,
             le=1024,
         ),
     ] = 0
     routers: Annotated[
-        int, Meta(description="Router processes; one is in office, the others stand by", ge=1, le=16)
+        int, Meta(description="Number of router processes; one is active, the others stand by", ge=1, le=16)
     ] = 1
-    gateways: Annotated[int, Meta(description="Gateway processes, each with a port of its own", ge=1, le=16)] = 1
+    gateways: Annotated[int, Meta(description="Number of gateway processes, each with its own port", ge=1, le=16)] = 1
     host: Annotated[str, Meta(description="Address that the gateways listen on")] = "127.0.0.1"
     port: Annotated[
         int,
         Meta(
-            description="Port of the first gateway, the others take those after it; 0 takes free ones", ge=0, le=65535
+            description="Port of the first gateway; the others take the ports after it, and 0 takes free ones",
+            ge=0,
+            le=65535,
         ),
     ] = 8000
     api_key: Annotated[
         tuple[str, ...],
-        Meta(description="Ask clients for this KEY, or one of several NAME=KEY; better given by the environment"),
+        Meta(description="KEY that clients must bring, or one of several NAME=KEY; better given by the environment"),
     ] = ()
     api_keys: Annotated[str, Meta(description="YAML file with more keys and their limits; see SECURITY.md")] = ""
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
         Meta(
-            description="Type the models run in; auto is bfloat16, or float32 on CPUs that lack it where no kernels "
-            "were compiled"
+            description="Type that models run in; auto is bfloat16, or float32 on CPUs that lack bfloat16 where no "
+            "kernels were compiled"
         ),
     ] = "auto"
     layout: Annotated[
         Literal["auto", "plain", "panels"],
         Meta(
-            description="How matrices of bfloat16 lie in files, memory and on the way; panels: as kernels for CPUs "
-            "read them, so that a worker need not lay them out; auto: panels unless workers have GPUs"
+            description="How bfloat16 matrices are laid out in files, in memory and on links; panels is what kernels "
+            "for CPUs read, so that workers need not rearrange them; auto is panels unless workers have GPUs"
         ),
     ] = "auto"
-    min_instances: Annotated[int, Meta(description="Instances that every model keeps", ge=0)] = 1
+    min_instances: Annotated[int, Meta(description="Least instances of every model", ge=0)] = 1
     max_instances: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Most instances of every model; all workers when left out")
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Most instances of every model; no limit but the workers when left out"),
     ] = None
     max_model_len: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="Tokens of a request, prompt and output; the checkpoint's limit when left out"),
+        Meta(description="Most tokens of a request, prompt and output together; when left out the checkpoint's limit"),
     ] = None
     tensor_parallel_size: Annotated[
         int,
-        Meta(description="Workers of an instance, each with its part of every layer, for large models", ge=1, le=64),
+        Meta(
+            description="Number of workers of an instance, each with a part of every layer, for large models",
+            ge=1,
+            le=64,
+        ),
     ] = 1
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
-        Meta(description="What workers compute on; auto: a GPU each where CUDA shows enough, else a CPU core"),
+        Meta(description="What workers compute on; auto is a GPU each where CUDA shows enough, else a CPU core"),
     ] = "auto"
     engine: EngineName = "torch"
     engine_profile: EngineProfile = "llama3-8b-a100"
@@ -140,58 +141,55 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     arena_bytes: Annotated[
         Annotated[int, Meta(ge=MIB)] | None,
         Meta(
-            description="Memory of each worker for parameters, on a CPU twice, see `run worker`; when left out as much "
-            "as the largest of the models that are named takes, as much again for others, and 64 MiB"
+            description="Memory of each worker for parameters, of which a CPU takes twice as much (see `run worker`); "
+            "when left out, twice what the largest of the named models takes, and 64 MiB"
         ),
     ] = None
     kv_bytes: Annotated[
         Annotated[int, Meta(ge=MIB)] | None,
         Meta(
-            description="Memory of each worker for its KV cache; when left out for twice as many requests of full "
-            "length as run at once, at least 16 MiB and at most 512"
+            description="Memory of each worker for its KV cache; when left out, it fits twice as many requests of "
+            "full length as run at once, but has at least 16 MiB and at most 512 MiB"
         ),
     ] = None
     host_kv_bytes: Annotated[
-        int, Meta(description="Memory of each worker for KV of prompts that its KV cache has no room for", ge=0)
+        int, Meta(description="Memory of each worker for the KV of prompts that its KV cache has no room for", ge=0)
     ] = 0
     enable_prefix_caching: Annotated[
-        bool, Meta(description="Workers keep the KV of prompts for prompts that begin the same")
+        bool, Meta(description="Keep the KV of prompts for later prompts that begin with the same tokens")
     ] = True
-    max_num_seqs: MaxNumSeqs | None = None
-    max_num_waiting: MaxNumWaiting | None = None
-    max_num_batched_tokens: MaxNumBatchedTokens | None = None
-    tbt_ratio: TbtRatio | None = None
-    block_size: BlockSize | None = None
-    context_share: ContextShare | None = None
-    context_seconds: ContextSeconds | None = None
-    threads: Threads | None = None
+    worker_options: Mapping[str, float | str] = {}
     transport: Annotated[Literal["ucx", "socket"], Meta(description="How parameters travel between processes")] = "ucx"
     link_rate: Annotated[
-        float, Meta(description="Shape what leaves each process to so many bytes a second; 0 is unshaped", ge=0)
+        float,
+        Meta(description="Limit what each process sends over its link to so many bytes a second; 0 is no limit", ge=0),
     ] = 0.0
     share_memory: Annotated[
         Literal["auto", "off"],
-        Meta(description="Whether workers map the host's copy of a model; auto: unless links are shaped"),
+        Meta(
+            description="Whether workers map the host's copy of a model instead of receiving it; auto: unless links "
+            "are shaped"
+        ),
     ] = "auto"
     topology: TopologyName = ""
-    shaped: Annotated[bool, Meta(description="Shape links to the topology, to emulate its cluster on this machine")] = (
-        False
-    )
+    shaped: Annotated[
+        bool, Meta(description="Limit links to the rates of the topology, to emulate its cluster on this machine")
+    ] = False
     plan_policy: PolicyName = "auto"
     live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
     switch_kv: SwitchKv = "auto"
     ttft_slo: TtftSlo = 1.0
-    nats_url: Annotated[str, Meta(description="A NATS server to use; by default one of its own is started")] = ""
+    nats_url: Annotated[str, Meta(description="A NATS server to use; by default the system starts its own")] = ""
     start_timeout_s: Annotated[
-        float, Meta(description="How long processes and models may take until all is ready", gt=0)
+        float, Meta(description="Seconds that processes and models may take until all is ready", gt=0)
     ] = 300.0
     kill_hung_s: Annotated[
         float,
         Meta(
-            description="A process that was declared dead, and still runs without joining again, is killed and started "
-            "again after so many seconds; 0 leaves it alone, as for a debugger",
+            description="Seconds after which a process that was declared dead, still runs and does not join again, is "
+            "killed and started again; 0 leaves it alone, as for a debugger",
             ge=0,
         ),
     ] = 1.0
@@ -199,5 +197,5 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe log event that is printed")
     ] = "info"
     log_format: Annotated[
-        Literal["text", "json"], Meta(description="How log events are printed; json: nothing else is on stderr")
+        Literal["text", "json"], Meta(description="How log events are printed; with json nothing else is on stderr")
     ] = "text"

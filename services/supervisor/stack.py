@@ -25,16 +25,14 @@ from livescale.services.supervisor.checks import (
     resolve_form,
 )
 from livescale.services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
-from livescale.services.supervisor.lease_watch import LeaseWatch
-from livescale.services.supervisor.model_sizes import measure_models, resolve_memory
-from livescale.services.supervisor.placement import place_workers
+from livescale.services.supervisor.credentials import OPERATOR, ROLES
+from livescale.services.supervisor.policy import failed_models, missing_instances, missing_members
 from livescale.services.supervisor.processes import Child, Echo, Supervisor
-from livescale.services.supervisor.readiness import failed_models, missing_instances, missing_members
-from livescale.services.supervisor.run_dir import run_directory
+from livescale.services.supervisor.resources import measure_models, place_workers, resolve_memory
+from livescale.services.supervisor.run_files import run_directory
 from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.store_watch import StoreWatch
+from livescale.services.supervisor.watches import LeaseWatch, StoreWatch
 from livescale.shared.bus.contract import Bus, BusError, Refusal
-from livescale.shared.bus.credentials import OPERATOR, ROWS
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.membership import ProcessEnded
 from livescale.shared.messages.parameters import ModelSpec
@@ -49,12 +47,14 @@ Progress = Callable[[str], None]
 
 
 class StackFailed(Exception):
-    """The system did not come up; says what was missing and what the processes last said."""
+    """The system did not come up. The message says what was missing, and what the processes wrote last."""
 
 
 class Stack:
-    """The bus, the services and the models. `urls` (by gateway), `nats_url`, `bus` and `supervisor` are set inside
-    `async with`. `ended` is told how processes end that are started again; by default that is echoed.
+    """The bus, the services and the models.
+
+    `urls` (by gateway), `nats_url`, `bus` and `supervisor` are set inside `async with`. `ended` is called with name and
+    reason when a process has ended that is started again; by default that is echoed.
 
     Raises BadSettings before anything was started, ChildFailed and StackFailed while starting.
     """
@@ -99,20 +99,20 @@ class Stack:
 
     @property
     def url(self) -> str:
-        """The first gateway's."""
+        """The url of the first gateway."""
         return next(iter(self.urls.values()))
 
     def memory_bytes(self) -> dict[str, int]:
-        """What each process takes now; pages that several share count in each."""
+        """The resident memory of each process by name; pages that several share count in each."""
         found = {name: resident_bytes(pid) for name, pid in self.supervisor.running().items()}
         return {name: size for name, size in found.items() if size is not None}
 
     async def _start(self, cleanup: AsyncExitStack, run_dir: Path, ports: Sequence[int]) -> None:
         settings = self._settings
         self.supervisor = await cleanup.enter_async_context(Supervisor(self._echo, ended=self._tell_end))
-        # What is started last ends first: streams before those who feed them, the bus after all.
+        # What is started last ends first: streams before the processes that feed them, and the bus last.
         try:
-            # Its files are of this run alone: models of an earlier run do not come back.
+            # The server's files are of this run alone: models of an earlier run do not come back.
             nats_urls = await self._nats_urls(run_dir / "nats")
             self.nats_url = nats_urls[OPERATOR]
             self.bus = await NatsBus.connect(
@@ -128,7 +128,7 @@ class Stack:
             self._run_beside(cleanup, watch_store.run(), "store watch")
         deadline = asyncio.get_running_loop().time() + settings.start_timeout_s
         if self._placement is not None and settings.shaped:
-            # Below the run's directory, as it must not outlive the processes.
+            # The file lies in the run's directory, as it must not outlive the processes.
             self._placement = replace(self._placement, shaping_file=str(run_dir / "links"))
         self.supervisor.start(*service_commands(settings, nats_urls, self._placement))
         gateways = gateway_commands(settings, nats_urls, ports, run_dir)
@@ -151,14 +151,14 @@ class Stack:
         await self.bus.close()
 
     def _tell_end(self, name: str, reason: str) -> None:
-        """To whoever watches now, and by the registry to whoever asks later."""
+        """Tell how a process ended: at once to `ended`, and to the registry, which is asked for incidents later."""
         self._ended(name, reason)
         if self._is_connected:
             self.bus.publish(PROCESS, ProcessEnded(id=name, reason=reason, at=time.time()), id=name)
 
     @staticmethod
     def _run_beside(cleanup: AsyncExitStack, work: Coroutine[None, None, None], name: str) -> None:
-        """Until the system ends."""
+        """Run `work` in a task of its own until the system ends."""
         running = asyncio.create_task(work, name=name)
 
         async def end() -> None:
@@ -168,13 +168,13 @@ class Stack:
         cleanup.push_async_callback(end)
 
     async def _nats_urls(self, store: Path) -> Mapping[str, str]:
-        """The bus as each role reaches it."""
+        """The url by which each role reaches the bus."""
         if self._settings.nats_url:
-            return dict.fromkeys((*ROWS, OPERATOR), self._settings.nats_url)
+            return dict.fromkeys((*ROLES, OPERATOR), self._settings.nats_url)
         return await start_nats(self.supervisor, store, self._settings.namespace)
 
     async def _wait(self, missing: Callable[[Snapshot], list[str]], deadline: float) -> None:
-        """Until nothing is missing. Raises StackFailed at the deadline or for a model that cannot be read."""
+        """Wait until nothing is missing. Raises StackFailed at the deadline, and for a model that cannot be read."""
         waiting_for = ["the registry"]
         while asyncio.get_running_loop().time() < deadline:
             self.supervisor.check(*waiting_for)
@@ -201,7 +201,7 @@ class Stack:
             return None  # the registry is starting; the deadline is the caller's
 
     async def _register(self, spec: ModelSpec, deadline: float) -> None:
-        """A hub id is fetched before this is answered, so it may take all the time there is."""
+        """Register a model. A hub id is fetched before the answer, so this may take all the time until the deadline."""
         self._progress(f"registering {spec.name} ({spec.dtype}) from {spec.path}")
         try:
             await self._ask_to_register(spec, deadline)
@@ -219,7 +219,7 @@ class Stack:
             except Refusal as refusal:
                 if refusal.retry_after_ms is None or remaining < POLL_SECONDS:
                     raise
-            # A host that has only just joined is of use once it has said what it holds.
+            # A host that has only just joined can be used once it has reported what it holds.
             await asyncio.sleep(POLL_SECONDS)
 
 
@@ -228,7 +228,7 @@ def read_proc(name: str) -> str:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """None of a process that has ended."""
+    """The resident memory of a process; None where it has ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):

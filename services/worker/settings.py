@@ -7,21 +7,7 @@ from msgspec import Meta
 from livescale.services.worker.engine.kernels.variants import KernelsName
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK
 from livescale.services.worker.scheduling.limits import SchedulerLimits
-from livescale.shared.runtime.settings import (
-    BlockSize,
-    ContextSeconds,
-    ContextShare,
-    EngineName,
-    EngineProfile,
-    EngineSpeed,
-    LinkSettings,
-    MaxNumBatchedTokens,
-    MaxNumSeqs,
-    MaxNumWaiting,
-    SwitchKv,
-    TbtRatio,
-    Threads,
-)
+from livescale.shared.runtime.settings import EngineName, EngineProfile, EngineSpeed, LinkSettings, SwitchKv
 
 MIB = 1024 * 1024
 
@@ -51,11 +37,42 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     kv_bytes: Annotated[
         int, Meta(description="Memory for the KV cache, touched at start (a modelled engine only counts it)", ge=MIB)
     ] = 512 * MIB
-    max_num_seqs: MaxNumSeqs = 16
-    max_num_waiting: MaxNumWaiting = 64
-    max_num_batched_tokens: MaxNumBatchedTokens = 512
-    tbt_ratio: TbtRatio = 1.85  # twice as long is what is meant to be kept: some rows take longer than others
-    block_size: BlockSize = 16
+    max_num_seqs: Annotated[
+        int, Meta(description="Requests that run at the same time on a worker", ge=1, le=1024, extra={"up": "Batches"})
+    ] = 16
+    max_num_waiting: Annotated[
+        int,
+        Meta(
+            description="Requests that may wait at a worker for a slot; the router keeps the others",
+            ge=0,
+            extra={"up": "Batches"},
+        ),
+    ] = 64
+    max_num_batched_tokens: Annotated[
+        int,
+        Meta(
+            description="Rows of one engine step, prefill and decode together", ge=64, le=2048, extra={"up": "Batches"}
+        ),
+    ] = 512
+    tbt_ratio: Annotated[
+        float,
+        Meta(
+            description="With prompts in the same step, decodes take at most so many times as long as alone: rows of "
+            "prompts are left for later steps, all but a few",
+            ge=1,
+            extra={"up": "Batches"},
+        ),
+    ] = 1.85  # twice as long is what is meant to be kept: some rows take longer than others
+    block_size: Annotated[
+        int,
+        Meta(
+            description="Tokens in a block of the KV cache, a multiple of 16",
+            ge=16,
+            le=1024,
+            multiple_of=16,
+            extra={"up": "Memory of workers"},
+        ),
+    ] = 16
     host_kv_bytes: Annotated[
         int,
         Meta(
@@ -68,8 +85,25 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
         bool,
         Meta(description="Keep the KV of prompts in blocks that nobody needs, for prompts that begin the same"),
     ] = True
-    context_share: ContextShare = 0.5
-    context_seconds: ContextSeconds = 1800.0
+    context_share: Annotated[
+        float,
+        Meta(
+            description="Of the KV cache and that in host memory, the share for contexts: prompts and answers of "
+            "requests with a prompt_cache_key stay in it ahead of others; 0: none do",
+            ge=0,
+            le=1,
+            extra={"up": "Prefix caching"},
+        ),
+    ] = 0.5
+    context_seconds: Annotated[
+        float,
+        Meta(
+            description="How long a context stays after its last answer, while there is room",
+            ge=0,
+            le=86_400,
+            extra={"up": "Prefix caching"},
+        ),
+    ] = 1800.0
     switch_kv: SwitchKv = "auto"
     kernels: Annotated[
         KernelsName,
@@ -83,7 +117,15 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     cuda_graphs: Annotated[
         bool, Meta(description="On a GPU, steps of up to 128 rows are queued by CUDA graphs, made as parameters come")
     ] = True
-    threads: Threads = 1
+    threads: Annotated[
+        int,
+        Meta(
+            description="Threads torch computes with; equal on all workers of a model",
+            ge=1,
+            le=256,
+            extra={"up": "Processes"},
+        ),
+    ] = 1
 
     def limits(self, max_model_len: int, vocab_size: int, kv_blocks: int, host_kv_blocks: int = 0) -> SchedulerLimits:
         """Of a model on this worker."""

@@ -76,41 +76,13 @@ TtftSlo = Annotated[
     float, Meta(description="Seconds that a first token may take: what --live-when needed goes by", gt=0)
 ]
 
-MaxNumSeqs = Annotated[int, Meta(description="Requests that run at the same time on a worker", ge=1, le=1024)]
-MaxNumWaiting = Annotated[
-    int, Meta(description="Requests that may wait at a worker for a slot; the router keeps the others", ge=0)
-]
-MaxNumBatchedTokens = Annotated[
-    int, Meta(description="Rows of one engine step, prefill and decode together", ge=64, le=2048)
-]
-TbtRatio = Annotated[
-    float,
-    Meta(
-        description="With prompts in the same step, decodes take at most so many times as long as alone: rows of "
-        "prompts are left for later steps, all but a few",
-        ge=1,
-    ),
-]
-BlockSize = Annotated[
-    int, Meta(description="Tokens in a block of the KV cache, a multiple of 16", ge=16, le=1024, multiple_of=16)
-]
-ContextShare = Annotated[
-    float,
-    Meta(
-        description="Of the KV cache and that in host memory, the share for contexts: prompts and answers of "
-        "requests with a prompt_cache_key stay in it ahead of others; 0: none do",
-        ge=0,
-        le=1,
-    ),
-]
-ContextSeconds = Annotated[
-    float, Meta(description="How long a context stays after its last answer, while there is room", ge=0, le=86_400)
-]
-Threads = Annotated[int, Meta(description="Threads torch computes with; equal on all workers of a model", ge=1, le=256)]
-
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all settings. Fields carry `Annotated[type, Meta(description=..., ge=...)]`: the help and the bounds."""
+    """Base of all settings. Fields carry `Annotated[type, Meta(description=..., ge=...)]`: the help and the bounds.
+
+    A worker's field with `extra={"up": title}` in its Meta is an option of `livescale up` too, which passes it on to
+    all workers; its help shows it in the group of that title.
+    """
 
 
 class BusSettings(Settings, frozen=True, kw_only=True):

@@ -1,10 +1,15 @@
 """Commands are run as on a machine where nothing is set and nothing runs; what they configure is undone."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import structlog
+
+from livescale.shared.bus.contract import ServiceInfo
+from livescale.shared.bus.nats import NatsBus
+from tests.cli.answers import Answers
+from tests.nats_server import NatsServer
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +20,23 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     before = structlog.get_config()
     yield
     structlog.configure(**before)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    async with NatsServer.start(tmp_path / "nats") as server:
+        yield server
+
+
+@pytest.fixture
+async def bus(server: NatsServer) -> AsyncIterator[NatsBus]:
+    bus = await NatsBus.connect(server.url, "default", "test")
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def answers(bus: NatsBus) -> Answers:
+    answers = Answers()
+    await bus.serve(ServiceInfo("registry", "registry-0", "test"), answers.endpoints())
+    return answers

@@ -5,14 +5,12 @@ import sys
 import time
 from importlib.util import find_spec
 
-import click
 import pytest
 from click.testing import CliRunner
 
-from livescale.services.cli.lazy import LazyCommand, LazyGroup, load_command
 from livescale.services.cli.main import BENCHES, COMMANDS, cli
 from livescale.services.cli.run import SUMMARIES
-from livescale.services.cli.up import GROUPS
+from livescale.services.cli.up import GROUPS, up
 from livescale.services.supervisor.settings import StackSettings
 
 EVERY_COMMAND = [
@@ -85,34 +83,6 @@ def test_an_unknown_command_is_refused_by_name(words: list[str]) -> None:
     assert words[-1] in result.output
 
 
-def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.delitem(sys.modules, "livescale.services.cli.config_file", raising=False)
-    with pytest.raises(click.ClickException, match="'yaml', which is not installed: run `make install`"):
-        load_command("livescale.services.cli.config_file:as_yaml")
-
-
-def test_a_group_imports_a_command_only_when_it_is_called() -> None:
-    group = LazyGroup("group", {"broken": LazyCommand("nowhere.at_all:command", "Never loaded.")}, "Help.")
-    assert "Never loaded." in CliRunner().invoke(group, ["--help"]).output
-    assert "nowhere" in CliRunner().invoke(group, ["broken"]).output
-
-
-@pytest.mark.parametrize(
-    ("words", "meant"), [(["run", "wroker"], "worker"), (["stauts"], "status"), (["bench", "piepline"], "pipeline")]
-)
-def test_a_misspelt_command_is_told_the_one_that_is_like_it(words: list[str], meant: str) -> None:
-    result = CliRunner().invoke(cli, words)
-    assert result.exit_code == 2
-    assert f"Did you mean {meant!r}?" in result.output
-
-
-def test_a_command_like_no_other_is_refused_as_ever() -> None:
-    result = CliRunner().invoke(cli, ["xyzzy"])
-    assert result.exit_code == 2
-    assert "No such command 'xyzzy'" in result.output
-
-
 @pytest.mark.parametrize("words", [[], ["up"], ["run"], ["run", "worker"], ["bench"]], ids=" ".join)
 def test_h_is_help(words: list[str]) -> None:
     result = CliRunner().invoke(cli, [*words, "-h"])
@@ -122,7 +92,8 @@ def test_h_is_help(words: list[str]) -> None:
 
 def test_every_option_of_up_is_in_one_group_of_its_help() -> None:
     grouped = [name for names in GROUPS.values() for name in names]
-    assert sorted(grouped) == sorted([*StackSettings.__struct_fields__, "config", "print_config"])
+    assert sorted(grouped) == sorted(str(option.name) for option in up.params)
+    assert {*StackSettings.__struct_fields__, "tbt_ratio", "threads"} - {*grouped} == {"worker_options"}
     output = CliRunner().invoke(cli, ["up", "-h"]).output
     assert all(f"{title}:" in output for title in GROUPS)
     assert output.split("Help:")[1].strip().startswith("-h, --help")

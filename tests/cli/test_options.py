@@ -1,6 +1,6 @@
 """Flags, environment, file, default: which counts, and what is refused."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from msgspec import Meta
+from msgspec.structs import fields
 
 from livescale.services.cli.options import settings_options
 from livescale.shared.runtime.settings import Settings
@@ -156,3 +157,28 @@ def test_help_shows_description_variable_default_and_bounds(run: Run) -> None:
     words = " ".join(run("--help").output.split())
     assert "Requests at once [env var: LIVESCALE_MAX_NUM_SEQS; default: 16; 1<=x<=64]" in words
     assert "[env var: LIVESCALE_NATS_URL, NATS_URL; default: nats://default]" in words
+
+
+class Whole(Settings, frozen=True, kw_only=True):
+    first: int = 1
+    passed: Mapping[str, float] = {}
+    last: int = 2
+
+
+def test_fields_of_another_struct_are_passed_on_where_they_are_given(file: Write) -> None:
+    rate, limit = (field for field in fields(Engine) if field.name in ("rate", "limit"))
+
+    @click.command()
+    @settings_options(Whole, {"passed": [rate, limit]})
+    def whole(settings: Whole) -> None:
+        click.echo(repr(settings))
+
+    def call(*words: str) -> str:
+        return CliRunner().invoke(whole, words).output
+
+    assert call().strip() == repr(Whole())
+    assert call("--limit", "3", "--last", "5").strip() == repr(Whole(last=5, passed={"limit": 3}))
+    assert call("--config", file("rate: 2.5")).strip() == repr(Whole(passed={"rate": 2.5}))
+    assert "0.0 is not in the range x>0" in call("--rate", "0.0")
+    assert "did you mean 'limit'?" in call("--config", file("limits: 3"))
+    assert call("--limit", "3", "--print-config") == "first: 1\nrate: null\nlimit: 3\nlast: 2\n"

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from livescale.services.cli.printer import JsonPrinter, Printer, make_printer
+from livescale.services.cli.printer import JsonPrinter, UpPrinter, make_printer
 
 OWN = '{"event": "joined", "service": "router", "id": "router-0", "level": "info"}'
 
 
-def say_all(printer: Printer) -> None:
+def say_all(printer: UpPrinter) -> None:
     printer.line("router-0", OWN)
     printer.line("worker-1", "Traceback (most recent call last):")
     printer.line("worker-1", "{not json")

@@ -10,10 +10,10 @@ import pytest
 from livescale.services.cli.tap import describe, tap
 from livescale.shared.bus.codec import encode
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.bus.server import NatsServer
 from livescale.shared.messages.membership import Beat, Join
 from livescale.shared.messages.requests import Admit, Cancel, Submit, TokenFrame, Tokens
 from livescale.shared.subjects import CANCEL, HEARTBEAT
+from tests.nats_server import NatsServer
 
 REQUEST = Submit(request_id="req-1", model="m", gateway="gateway-0", prompt=list(range(17)), deadline=1.0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from livescale.services.cli.up import up
+from livescale.services.cli.main import cli
 from tests.checkpoints import copy_checkpoint
 
 
@@ -17,7 +17,8 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(up, arguments)
+    # Through the whole command line: click keeps the help option of the first context that a command is called in.
+    return CliRunner().invoke(cli, ["up", *arguments])
 
 
 @pytest.mark.parametrize("text", ["tiny", "=dir", "tiny=", ""])

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from livescale.services.cli.why_times import tell_times
+from livescale.services.cli.why import tell_times
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.simulation import virtual_time
 from tests.control.control_plane import control_plane, spec

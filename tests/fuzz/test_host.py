@@ -19,7 +19,7 @@ from livescale.shared.subjects import ABORT, CHECK_MODEL, FETCH_MODEL, READ_MODE
 from tests.checkpoints import tiny_checkpoint
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, shot, shots, volley
-from tests.host.site import HOST, Site, site
+from tests.host.local import HOST, LocalHost, local_host
 from tests.host.test_sending import receive
 from tests.shared.messages.test_message import messages
 
@@ -36,7 +36,7 @@ ORDERS: list[type[Message]] = [Send, Abort, CheckModel, ReadModel, FetchModel, R
 @given(st.lists(shots(TARGETS, [HOST]), min_size=20, max_size=40))
 def test_whatever_is_said_to_it_a_host_reads_and_sends(fired: list[Shot]) -> None:
     async def main() -> None:
-        async with site(open_link=lambda: open_link(SOCKET)) as here:
+        async with local_host(open_link=lambda: open_link(SOCKET)) as here:
             await volley(here.broker, fired)
             await serves(here)
             await volley(here.broker, fired)
@@ -51,7 +51,7 @@ def test_orders_for_what_it_holds_that_lead_nowhere_keep_a_host_from_nothing(ord
     """The model, the version and the epoch are right; addresses, tickets, chunks and paths are anything."""
 
     async def main() -> None:
-        async with site(open_link=lambda: open_link(SOCKET)) as here:
+        async with local_host(open_link=lambda: open_link(SOCKET)) as here:
             manifest = await held(here)
             await volley(here.broker, [aimed(order, manifest) for order in orders])
             plans = {order.plan_id for order in orders if isinstance(order, Send)}
@@ -79,7 +79,7 @@ def aimed(order: Any, manifest: Manifest) -> Shot:
             return shot(ABORT, order, id=HOST)
 
 
-async def held(here: Site) -> Manifest:
+async def held(here: LocalHost) -> Manifest:
     """It is asked for again, as the registry does, where somebody had it released or fetched from nowhere."""
     while True:
         here.reads.clear()
@@ -90,7 +90,7 @@ async def held(here: Site) -> Manifest:
             return manifest
 
 
-async def serves(here: Site) -> None:
+async def serves(here: LocalHost) -> None:
     link = await open_link(SOCKET)
     try:
         await receive(here, await held(here), link)

@@ -25,13 +25,13 @@ from livescale.shared.bus.codec import (
 )
 from livescale.shared.bus.contract import Call, Context, Endpoint, ServiceInfo
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.bus.server import NatsServer
 from livescale.shared.messages.membership import Beat
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import Named, Register
 from livescale.shared.subjects import HEARTBEAT
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import hostile
+from tests.nats_server import NatsServer
 
 pytestmark = pytest.mark.system
 

@@ -12,8 +12,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from livescale.shared.bus.server import NatsServer
 from tests.gateway.conftest import eventually
+from tests.nats_server import NatsServer
 
 pytestmark = pytest.mark.system
 

@@ -12,7 +12,7 @@ from livescale.shared.messages.transfers import FromDisk, Inflow, Node, Outflow,
 from livescale.shared.subjects import SEND
 from livescale.shared.transfer.flow_end import ModelCopy
 from livescale.shared.transfer.receiver import BlockReceiver, Events
-from tests.host.site import HOST, Site
+from tests.host.local import HOST, LocalHost
 
 CHUNK_BYTES = 1 << 18
 
@@ -20,7 +20,7 @@ CHUNK_BYTES = 1 << 18
 class Receiver:
     """Takes the whole model; `verified` blocks in the order in which they came."""
 
-    def __init__(self, link: Link, here: Site, manifest: Manifest, from_disk: FromDisk | None = None) -> None:
+    def __init__(self, link: Link, here: LocalHost, manifest: Manifest, from_disk: FromDisk | None = None) -> None:
         self._link, self._here, self._manifest = link, here, manifest
         self._from_disk = from_disk
         self._executor = ThreadPoolExecutor(1)

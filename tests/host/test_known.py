@@ -20,8 +20,8 @@ from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.subjects import SEND
 from tests.checkpoints import copy_checkpoint
+from tests.host.local import HOST, LocalHost, SlowDisk, in_virtual_time, local_host
 from tests.host.receiver import Receiver
-from tests.host.site import HOST, Site, SlowDisk, in_virtual_time, site
 
 SOCKET = LinkSettings(transport="socket")
 
@@ -58,7 +58,7 @@ class GatedDisk(ThreadDisk):
 async def read_before(directory: Path) -> Manifest:
     """Have another host read it and end."""
     disk = KeepingDisk()
-    async with site(disk) as here:
+    async with local_host(disk) as here:
         await here.read(directory)
         manifest = (await here.whole()).manifest
         assert manifest is not None
@@ -72,10 +72,10 @@ def directory(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def reading(directory: Path, disk: GatedDisk) -> AsyncIterator[tuple[Site, Manifest]]:
+async def reading(directory: Path, disk: GatedDisk) -> AsyncIterator[tuple[LocalHost, Manifest]]:
     """A host that has read the first block of a model that was read before."""
     manifest = await read_before(directory)
-    async with site(disk, open_link=lambda: open_link(SOCKET)) as here:
+    async with local_host(disk, open_link=lambda: open_link(SOCKET)) as here:
         checked = await here.read(directory)
         assert checked.manifest == manifest
         disk.gate.release()
@@ -121,7 +121,7 @@ async def test_a_read_that_fails_ends_the_flow_and_frees_the_memory(directory: P
 async def test_the_log_says_what_a_model_was_read_from(directory: Path) -> None:
     with capture_logs() as logs:
         manifest = await read_before(directory)
-        async with site(ThreadDisk(keep=True)) as here:
+        async with local_host(ThreadDisk(keep=True)) as here:
             await here.read(directory)
             assert (await here.whole()).manifest == manifest
     read = [entry for entry in logs if entry["event"] == "model_read"]
@@ -131,7 +131,7 @@ async def test_the_log_says_what_a_model_was_read_from(directory: Path) -> None:
 
 def test_nothing_half_is_left_of_a_host_that_ends_while_it_packs(directory: Path) -> None:
     async def main() -> None:
-        async with site(ThreadDisk(keep=True)) as here:
+        async with local_host(ThreadDisk(keep=True)) as here:
             await here.read(directory)
             await here.whole()
 
@@ -142,7 +142,7 @@ def test_nothing_half_is_left_of_a_host_that_ends_while_it_packs(directory: Path
 def test_a_model_that_waits_for_its_turn_is_not_sent_yet(directory: Path) -> None:
     async def main() -> None:
         manifest = await read_before(directory)
-        async with site(SlowDisk(keep=True)) as here:
+        async with local_host(SlowDisk(keep=True)) as here:
             await here.read(directory, "first", dtype="float32")
             assert (await here.read(directory, "second")).manifest == manifest
             await asyncio.sleep(1)
@@ -164,7 +164,7 @@ def test_a_model_is_refused_where_the_machine_has_too_little_memory_left(
     async def main() -> None:
         disk, free_bytes = SlowDisk(), 1 << 30
         monkeypatch.setattr(disk, "free_bytes", lambda: free_bytes)
-        async with site(disk) as here:
+        async with local_host(disk) as here:
             checked = await here.read(directory, "first")
             await asyncio.sleep(0.5)
             free_bytes = 2 * checked.size_bytes + (1 << 20)

@@ -19,7 +19,7 @@ from livescale.shared.transfer.arrivals import checksum
 from livescale.shared.transfer.flow_end import ModelCopy
 from livescale.shared.transfer.receiver import BlockReceiver, Events
 from tests.checkpoints import tiny_checkpoint
-from tests.host.site import HOST, Site, site
+from tests.host.local import HOST, LocalHost, local_host
 
 CHUNK_BYTES = 1 << 18
 
@@ -31,14 +31,14 @@ async def target() -> AsyncIterator[Link]:
     await link.close()
 
 
-async def held(here: Site) -> Manifest:
+async def held(here: LocalHost) -> Manifest:
     await here.read(tiny_checkpoint("llama"))
     manifest = (await here.whole()).manifest
     assert manifest is not None
     return manifest
 
 
-async def send(here: Site, manifest: Manifest, target: Link) -> None:
+async def send(here: LocalHost, manifest: Manifest, target: Link) -> None:
     child = Outflow(ticket=7, downstream=Node(id="worker-0", place="worker", address=target.address))
     command = Send(
         plan_id=f"plan-{manifest.shard}",
@@ -55,7 +55,7 @@ def socket_link(rate: float = 0.0) -> LinkSettings:
     return LinkSettings(transport="socket", link_rate=rate)
 
 
-async def receive_shard(here: Site, manifest: Manifest, target: Link) -> list[memoryview]:
+async def receive_shard(here: LocalHost, manifest: Manifest, target: Link) -> list[memoryview]:
     """The blocks of this manifest, verified."""
     memory = [memoryview(bytearray(block.size_bytes)) for block in manifest.blocks]
     upstream = Node(id=HOST, place="host", address=here.joins[0].address or b"")
@@ -71,7 +71,7 @@ async def receive_shard(here: Site, manifest: Manifest, target: Link) -> list[me
     return memory
 
 
-async def receive(here: Site, manifest: Manifest, target: Link) -> None:
+async def receive(here: LocalHost, manifest: Manifest, target: Link) -> None:
     """All of it, checked against the checkpoint."""
     memory = await receive_shard(here, manifest, target)
     checkpoint = open_checkpoint(tiny_checkpoint("llama"), "bfloat16")
@@ -82,12 +82,12 @@ async def receive(here: Site, manifest: Manifest, target: Link) -> None:
 
 
 async def test_a_worker_receives_exactly_what_the_checkpoint_holds(target: Link) -> None:
-    async with site(open_link=lambda: open_link(socket_link())) as here:
+    async with local_host(open_link=lambda: open_link(socket_link())) as here:
         await receive(here, await held(here), target)
 
 
 async def test_a_send_is_counted_until_its_plan_is_aborted(target: Link) -> None:
-    async with site(open_link=lambda: open_link(socket_link(rate=1_000.0))) as here:
+    async with local_host(open_link=lambda: open_link(socket_link(rate=1_000.0))) as here:
         manifest = await held(here)
         await send(here, manifest, target)
         await here.until(lambda: here.reports[-1].flows_out == 1)
@@ -96,7 +96,7 @@ async def test_a_send_is_counted_until_its_plan_is_aborted(target: Link) -> None
 
 
 async def test_of_a_model_that_is_cut_for_ranks_each_is_sent_its_shard(target: Link) -> None:
-    async with site(open_link=lambda: open_link(socket_link())) as here:
+    async with local_host(open_link=lambda: open_link(socket_link())) as here:
         await here.read(tiny_checkpoint("qwen2"), tensor_parallel_size=2)
         whole = (await here.whole()).manifest
         assert whole is not None

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from livescale.load.incidents import TICK_SECONDS
 from livescale.load.story import Story
 from livescale.load.watch import complete_story, describe, watching, watching_lives
-from livescale.services.supervisor.processes import Command, Supervisor
+from livescale.services.supervisor.processes import ProcessCommand, Supervisor
 from livescale.shared.bus.contract import Context, Endpoint, ServiceInfo
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.scaling import AskScales, ScaleRecords
@@ -89,7 +89,7 @@ def test_records_of_the_planner_complete_the_story() -> None:
 
 async def test_a_killed_process_and_a_stall_of_ones_own_are_noted_as_they_happen() -> None:
     notes: list[str] = []
-    sleeper = Command("sleeper", (sys.executable, "-c", "import time; time.sleep(60)"))
+    sleeper = ProcessCommand("sleeper", (sys.executable, "-c", "import time; time.sleep(60)"))
     async with Supervisor(lambda name, line: None) as supervisor:
         supervisor.start(sleeper)
         while (pid := supervisor.children["sleeper"].pid) is None:  # noqa: ASYNC110

@@ -1,9 +1,8 @@
 import pytest
 
-from livescale.services.monitor.journal import Journal
-from livescale.services.monitor.policy import Verdict
+from livescale.services.monitor.policy import Journal, ScalingVerdict
 from livescale.shared.messages.scaling import Action, Decision
-from tests.monitor.made import Watched, dead, decision, load, queues, record, serving, spare, spec
+from tests.monitor.reports import Watched, dead, decision, load, queues, record, serving, spare, spec
 
 SPARES = [spare(f"w-{index}") for index in range(3, 9)]
 
@@ -252,7 +251,7 @@ def test_the_journal_keeps_scales_and_what_makes_it_hold() -> None:
     journal = Journal()
 
     def news(number: int, action: Action, rule: str) -> bool:
-        if not journal.is_news(Verdict("m", action, 1, 1, rule, "why", {})):
+        if not journal.is_news(ScalingVerdict("m", action, 1, 1, rule, "why", {})):
             return False
         made = Decision(
             id=f"d-{number}", model="m", at=0.0, action=action, current=1, target=1, rule=rule, reason="", by="monitor"

@@ -2,7 +2,7 @@
 
 from livescale.services.monitor.signals import Signals
 from livescale.shared.messages.registry import ModelEntry
-from tests.monitor.made import SIZE, load, queues, record, serving, spare, spec
+from tests.monitor.reports import SIZE, load, queues, record, serving, spare, spec
 
 
 def test_an_instance_where_a_request_waits_for_kv_blocks_has_none_left() -> None:

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from tests.monitor.made import Watched, queues, serving, spare, spec
+from tests.monitor.reports import Watched, queues, serving, spare, spec
 
 
 def watched(*versions: str, spares: int = 1, waiting: int = 0, **more: object) -> Watched:

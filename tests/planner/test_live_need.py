@@ -12,8 +12,8 @@ from livescale.services.worker.live.policy import OFF
 from livescale.services.worker.live.simulation import simulate
 from livescale.services.worker.live.tasks import LiveTask
 from livescale.shared.messages.scaling import Decision
-from tests.monitor.made import Watched, load, queues, serving
-from tests.monitor.made import spare as spare_worker
+from tests.monitor.reports import Watched, load, queues, serving
+from tests.monitor.reports import spare as spare_worker
 from tests.planner.samples import decision
 
 INPUTS = {

@@ -1,6 +1,6 @@
 """What a host that fetches a copy, and who sends it, are told."""
 
-from livescale.services.registry.fetches import Fetch
+from livescale.services.registry.fetches import CopyFetch
 from livescale.shared.messages.membership import Member, ServiceName
 from livescale.shared.messages.parameters import ModelSpec
 from tests.control.fakes import manifest
@@ -10,8 +10,8 @@ def member(id: str, epoch: int = 1, service: ServiceName = "host") -> Member:
     return Member(service=service, id=id, pid=1, host="box", epoch=epoch, lease="alive", address=id.encode())
 
 
-def fetch() -> Fetch:
-    return Fetch("copy-1", ModelSpec(name="m", path="/m"), manifest("v"), member("host-0", 3), b"secret")
+def fetch() -> CopyFetch:
+    return CopyFetch("copy-1", ModelSpec(name="m", path="/m"), manifest("v"), member("host-0", 3), b"secret")
 
 
 def test_both_ends_of_a_flow_are_told_of_each_other_each_in_its_epoch() -> None:

@@ -5,29 +5,37 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.registry.demands import Copy, Demand, FreeCopy, HostMemory, MakeCopy, NoRoom
-from livescale.services.registry.placement import plan_copies, why_no_room
+from livescale.services.registry.placement import (
+    CopyDemand,
+    FreeCopy,
+    HostCopy,
+    HostMemory,
+    MakeCopy,
+    NoRoom,
+    plan_copies,
+    why_no_room,
+)
 
 ROUNDS = 60
 
 
-def copy(model: str, size: int, version: str = "v1", *, whole: bool = True, sending: bool = False) -> Copy:
-    return Copy(model, version, size, whole, sending)
+def copy(model: str, size: int, version: str = "v1", *, whole: bool = True, sending: bool = False) -> HostCopy:
+    return HostCopy(model, version, size, whole, sending)
 
 
-def host(id: str, limit: int, *copies: Copy) -> HostMemory:
+def host(id: str, limit: int, *copies: HostCopy) -> HostMemory:
     return HostMemory(id, limit, copies)
 
 
-def needed(model: str, size: int, version: str = "v1", coming: str | None = None) -> Demand:
-    return Demand(model, version, size, True, coming)
+def needed(model: str, size: int, version: str = "v1", coming: str | None = None) -> CopyDemand:
+    return CopyDemand(model, version, size, True, coming)
 
 
-def served(model: str, size: int, version: str = "v1") -> Demand:
-    return Demand(model, version, size, False)
+def served(model: str, size: int, version: str = "v1") -> CopyDemand:
+    return CopyDemand(model, version, size, False)
 
 
-def told(hosts: list[HostMemory], demands: list[Demand]) -> list[tuple[str, ...]]:
+def told(hosts: list[HostMemory], demands: list[CopyDemand]) -> list[tuple[str, ...]]:
     """Orders without their reasons."""
     return [
         ("no room", one.model)
@@ -123,22 +131,22 @@ SIZES = st.integers(1, 40)
 
 
 @st.composite
-def pools(draw: st.DrawFn) -> tuple[list[HostMemory], list[Demand]]:
+def pools(draw: st.DrawFn) -> tuple[list[HostMemory], list[CopyDemand]]:
     limits = draw(st.lists(st.integers(10, 100), min_size=1, max_size=5))
     sizes = draw(st.lists(SIZES, max_size=8))
-    demands = [Demand(f"m{i}", "v1", size, draw(st.booleans())) for i, size in enumerate(sizes)]
+    demands = [CopyDemand(f"m{i}", "v1", size, draw(st.booleans())) for i, size in enumerate(sizes)]
     hosts = []
     for number, limit in enumerate(limits):
-        copies: list[Copy] = []
+        copies: list[HostCopy] = []
         for demand in draw(st.lists(st.sampled_from(demands), unique=True, max_size=4)) if demands else []:
             version = draw(st.sampled_from(["v0", "v1"]))
             if sum(one.size_bytes for one in copies) + demand.size_bytes <= limit:
-                copies.append(Copy(demand.model, version, demand.size_bytes, True))
+                copies.append(HostCopy(demand.model, version, demand.size_bytes, True))
         hosts.append(HostMemory(f"h{number}", limit, tuple(copies)))
     return hosts, demands
 
 
-def carry_out(hosts: list[HostMemory], demands: list[Demand]) -> list[HostMemory]:
+def carry_out(hosts: list[HostMemory], demands: list[CopyDemand]) -> list[HostMemory]:
     """One round: every order is done at once."""
     sizes = {(one.model, one.version): one.size_bytes for one in demands}
     for order in plan_copies(hosts, demands):
@@ -147,12 +155,12 @@ def carry_out(hosts: list[HostMemory], demands: list[Demand]) -> list[HostMemory
         [at] = [index for index, one in enumerate(hosts) if one.id == order.host]
         kept = [c for c in hosts[at].copies if (c.model, c.version) != (order.model, order.version)]
         if isinstance(order, MakeCopy):
-            kept.append(Copy(order.model, order.version, sizes[order.model, order.version], True))
+            kept.append(HostCopy(order.model, order.version, sizes[order.model, order.version], True))
         hosts = [replace(one, copies=tuple(kept)) if index == at else one for index, one in enumerate(hosts)]
     return hosts
 
 
-def settle(hosts: list[HostMemory], demands: list[Demand]) -> list[HostMemory]:
+def settle(hosts: list[HostMemory], demands: list[CopyDemand]) -> list[HostMemory]:
     for _ in range(ROUNDS):
         assert all(one.used_bytes <= one.limit_bytes for one in hosts), "over its budget"
         after = carry_out(hosts, demands)
@@ -164,7 +172,7 @@ def settle(hosts: list[HostMemory], demands: list[Demand]) -> list[HostMemory]:
 
 @given(pools())
 def test_it_settles_within_budgets_with_one_copy_of_all_that_can_be_kept(
-    pool: tuple[list[HostMemory], list[Demand]],
+    pool: tuple[list[HostMemory], list[CopyDemand]],
 ) -> None:
     hosts = settle(*pool)
     demands = pool[1]
@@ -182,7 +190,7 @@ def test_it_settles_within_budgets_with_one_copy_of_all_that_can_be_kept(
 
 @given(pools())
 def test_a_needed_copy_is_never_released_unless_another_host_has_it(
-    pool: tuple[list[HostMemory], list[Demand]],
+    pool: tuple[list[HostMemory], list[CopyDemand]],
 ) -> None:
     hosts, demands = pool
     for order in plan_copies(hosts, demands):
@@ -197,7 +205,7 @@ def test_a_needed_copy_is_never_released_unless_another_host_has_it(
 
 @given(pools())
 def test_caches_with_room_differ_by_no_more_than_the_smallest_copy_that_could_move(
-    pool: tuple[list[HostMemory], list[Demand]],
+    pool: tuple[list[HostMemory], list[CopyDemand]],
 ) -> None:
     hosts = settle([replace(one, limit_bytes=1_000) for one in pool[0]], pool[1])
     fullest = max(hosts, key=lambda one: (one.used_bytes, one.id))

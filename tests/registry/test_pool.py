@@ -3,61 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from livescale.services.registry.demands import FreeCopy, MakeCopy
+from livescale.services.registry.placement import FreeCopy, MakeCopy
 from livescale.services.registry.pool import KEPT_SECONDS, REMOVING_SECONDS, Pool
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.copies import ModelChecked, ModelRead
-from livescale.shared.messages.membership import Holding, HostReport, WorkerReport
-from livescale.shared.messages.parameters import ModelSpec
-from tests.control.fakes import BLOCK_BYTES, BLOCKS, manifest, whole
-
-SIZE = BLOCKS * BLOCK_BYTES
-CHECKED = ModelChecked(size_bytes=SIZE, blocks=BLOCKS, max_model_len=512)
-
-
-def spec(name: str = "m", **more: object) -> ModelSpec:
-    return ModelSpec(name=name, **{"path": f"/models/{name}", **more})  # type: ignore[arg-type]
-
-
-def host(id: str, *holdings: Holding, limit: int = 100 * SIZE) -> HostReport:
-    sized = [replace(one, size_bytes=SIZE) for one in holdings]
-    return HostReport(id=id, epoch=1, holdings=sized, cache_limit_bytes=limit)
-
-
-def worker(id: str, holding: Holding) -> WorkerReport:
-    return WorkerReport(id=id, epoch=1, state="serving", model=holding.model, instance=f"i-{id}", holding=holding)
-
-
-def reading(name: str, *ready: int, version: str = "") -> Holding:
-    return Holding(model=name, version=version, ready=list(ready), total=BLOCKS)
-
-
-def read(name: str, version: str | None = None, host: str = "h-0") -> ModelRead:
-    return ModelRead(host=host, model=name, manifest=manifest(version or f"v-{name}"))
-
-
-def orders(pool: Pool, now: float = 0.0) -> list[tuple[str, str, str, str]]:
-    return [(type(one).__name__[:4], one.host, one.model, one.version) for one in pool.plan(now)]
-
-
-def make(pool: Pool) -> list[str]:
-    """Have all that is wanted made; the hosts that were told."""
-    made = [order for order in pool.plan(0.0) if isinstance(order, MakeCopy)]
-    for order in made:
-        pool.make(order)
-    return [order.host for order in made]
-
-
-def pool_with(*names: str, is_read: bool = True) -> Pool:
-    """Models that host h-0 was told to read, and has read."""
-    pool = Pool()
-    pool.on_host(host("h-0"))
-    for name in names:
-        pool.register(spec(name), CHECKED, 1, 0.0)
-    assert make(pool) == ["h-0"] * len(names)
-    for name in names if is_read else ():
-        pool.read(read(name))
-    return pool
+from livescale.shared.messages.copies import ModelRead
+from livescale.shared.messages.membership import WorkerReport
+from tests.control.fakes import manifest, whole
+from tests.registry.reports import CHECKED, SIZE, host, make, orders, pool_with, read, reading, spec, worker
 
 
 def test_a_model_is_reading_then_ready() -> None:
@@ -239,37 +191,6 @@ def test_whoever_may_know_the_files_checks_them_else_the_least_filled() -> None:
     assert pool.host_to_check("new") == "h-2"
 
 
-def test_holders_are_those_who_have_every_block() -> None:
-    pool = pool_with("m")
-    pool.on_worker(worker("w-1", whole("m", "v-m")))
-    pool.on_worker(worker("w-2", reading("m", 0, 1, version="v-m")))
-    pool.on_worker(worker("w-3", whole("m", "other version")))
-    assert pool.entry("m").copies == ["h-0", "w-1"]
-
-
-def test_a_model_whose_last_copy_is_lost_is_named_and_made_again() -> None:
-    pool = pool_with("m", "n")
-    pool.on_host(host("h-1"))
-    pool.on_worker(worker("w-1", whole("m", "v-m")))
-    assert pool.without_copy() == []
-    pool.gone("h-0")
-    assert pool.without_copy() == ["n"]
-    made = {order.model: (order, pool.sources(order)) for order in pool.plan(0.0) if isinstance(order, MakeCopy)}
-    assert {name: sources for name, (_, sources) in made.items()} == {"n": [], "m": ["w-1"]}
-    assert make(pool) == ["h-1", "h-1"]
-    assert (pool.without_copy(), orders(pool)) == (["n"], [])
-    pool.read(read("n", host="h-1"))
-    assert pool.without_copy() == []
-
-
-def test_hosts_are_better_sources_than_workers_and_idle_workers_than_busy_ones() -> None:
-    pool = pool_with("m")
-    pool.on_worker(replace(worker("w-1", whole("m", "v-m")), flows_out=2))
-    pool.on_worker(worker("w-2", whole("m", "v-m")))
-    assert pool.sources(MakeCopy("h-1", "m", "v-m", "")) == ["h-0", "w-2", "w-1"]
-    assert pool.sources(MakeCopy("h-1", "m", "", "")) == []
-
-
 def test_a_reader_that_dies_does_not_answer_or_may_not_have_been_heard_is_replaced() -> None:
     pool = pool_with("m", is_read=False)
     assert orders(pool) == []
@@ -345,22 +266,6 @@ def test_a_model_restored_without_its_manifest_is_asked_for_where_it_is() -> Non
     pool.on_host(host("h-0"))
     pool.on_host(host("h-1", whole("m", "v-m")))
     assert orders(pool) == [("Make", "h-1", "m", "")]
-
-
-def test_a_released_copy_is_gone_before_the_host_s_next_report() -> None:
-    pool = pool_with("m")
-    pool.holds.drop("h-0", "m", "v-m")
-    assert pool.without_copy() == ["m"]
-
-
-def test_reports_are_kept_in_order_and_forgotten_with_their_sender() -> None:
-    pool = pool_with("m")
-    for id in ("w-2", "w-1"):
-        pool.on_worker(worker(id, whole("m", "v-m")))
-    assert [report.id for report in pool.holds.workers()] == ["w-1", "w-2"]
-    pool.gone("w-1")
-    assert [report.id for report in pool.holds.workers()] == ["w-2"]
-    assert [report.id for report in pool.holds.hosts()] == ["h-0"]
 
 
 def test_a_model_nobody_knows_being_read_is_released() -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from livescale.services.supervisor.processes import Command
+from livescale.services.supervisor.processes import ProcessCommand
 
 DEADLINE_SECONDS = 20.0
 
@@ -24,9 +24,9 @@ class Log:
         return [line for who, line in self.lines if who == name]
 
 
-def python(name: str, code: str, **options: object) -> Command:
+def python(name: str, code: str, **options: object) -> ProcessCommand:
     """A command that runs `code` in a bare interpreter."""
-    return Command(name, (sys.executable, "-I", "-S", "-u", "-c", code), **options)  # type: ignore[arg-type]
+    return ProcessCommand(name, (sys.executable, "-I", "-S", "-u", "-c", code), **options)  # type: ignore[arg-type]
 
 
 def is_alive(pid: int) -> bool:

@@ -2,17 +2,50 @@
 
 import os
 import signal
+import stat
+import sys
 from pathlib import Path
 
 import pytest
 
 from livescale.services.supervisor import bus_server
-from livescale.services.supervisor.bus_server import server_name, start_nats
+from livescale.services.supervisor.bus_server import ServerError, find_server, server_name, start_nats
 from livescale.services.supervisor.processes import Supervisor
 from livescale.shared.bus.contract import Disconnected
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.bus.server import NatsServer, ServerError
+from tests.nats_server import NatsServer
 from tests.supervisor.children import Log, until
+
+
+def program(path: Path) -> str:
+    path.write_text("#!/bin/sh\nexit 3\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_the_named_binary_comes_first_and_must_exist(tmp_path: Path) -> None:
+    named = program(tmp_path / "my-nats")
+    assert find_server({"NATS_SERVER_BIN": named}) == named
+    with pytest.raises(ServerError, match="NATS_SERVER_BIN=/nowhere"):
+        find_server({"NATS_SERVER_BIN": "/nowhere"})
+
+
+def test_then_the_wheels_then_the_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = tmp_path / "bin"
+    environment.mkdir()
+    monkeypatch.setattr(sys, "executable", str(environment / "python"))
+    elsewhere = tmp_path / "usr"
+    elsewhere.mkdir()
+    on_path = program(elsewhere / "nats-server")
+    assert find_server({"PATH": str(elsewhere)}) == on_path
+    beside = program(environment / "nats-server")
+    assert find_server({"PATH": str(elsewhere)}) == beside
+
+
+def test_where_there_is_none_the_error_names_the_remedies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(ServerError, match=r"livescale\[embedded\].*NATS_SERVER_BIN.*NATS_URL"):
+        find_server({"PATH": str(tmp_path)})
 
 
 async def test_a_bus_can_be_opened_at_once_and_returns_after_the_server_died(tmp_path: Path) -> None:

@@ -12,20 +12,18 @@ from livescale.services.cli.main import cli
 from livescale.services.supervisor.bus_server import write_config
 from livescale.services.supervisor.checks import make_spec, resolve_form
 from livescale.services.supervisor.commands import gateway_commands, nats_command, service_commands
-from livescale.services.supervisor.processes import Command
-from livescale.services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
-from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.bus.credentials import ROWS, authorization, fresh_passwords
-from livescale.shared.runtime.settings import BusSettings
+from livescale.services.supervisor.credentials import ROLES, authorization, fresh_passwords
+from livescale.services.supervisor.processes import ProcessCommand
+from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.shared.runtime.yaml_file import kebab
 
 SETTINGS = StackSettings(workers=2, port=0, api_key=("sesame",), transport="socket", link_rate=1e8, arena_bytes=1 << 26)
-URLS = {role: f"nats://{role}:swordfish@127.0.0.1:1" for role in ROWS}
+URLS = {role: f"nats://{role}:swordfish@127.0.0.1:1" for role in ROLES}
 [GATEWAY] = gateway_commands(SETTINGS, URLS, [4711], Path("/run"))
 COMMANDS = {each.name: each for each in [*service_commands(SETTINGS, URLS), GATEWAY]}
 
 
-def resolve(command: Command) -> str:
+def resolve(command: ProcessCommand) -> str:
     """The configuration that the command's process would have."""
     arguments = command.argv[command.argv.index("run") :]
     result = CliRunner().invoke(cli, [*arguments, "--print-config"], env=dict(command.env))
@@ -120,10 +118,9 @@ def test_what_an_operator_tells_all_workers_reaches_each() -> None:
         "block_size": 32,
         "context_share": 0.25,
         "context_seconds": 60.0,
-        "host_kv_bytes": 5,
         "threads": 2,
     }
-    for name, command in _workers(StackSettings(workers=2, **told)).items():
+    for name, command in _workers(StackSettings(workers=2, worker_options=told, host_kv_bytes=5)).items():
         config = resolve(command)
         assert [field for field, value in told.items() if f"{kebab(field)}: {value}\n" not in config] == [], name
 
@@ -135,16 +132,7 @@ def test_what_nobody_says_is_left_to_the_workers_and_their_environment() -> None
     assert "context-share: 0.25\n" in resolve(replace(worker, env={**worker.env, "LIVESCALE_CONTEXT_SHARE": "0.25"}))
 
 
-def test_each_setting_of_a_worker_is_told_it_is_its_machines_or_is_only_for_the_environment() -> None:
-    told = {*WORKER_FLAGS, "device", "engine", "engine_profile", "engine_speed", "transport", "share_memory"}
-    own = {"id", "host_name", "bind", "place", "topology", "shaping_file", "link_rate"}
-    environment = {"log_format", "kernels", "cuda_graphs"}
-    assert set(WorkerSettings.__struct_fields__) == told | own | environment | set(BusSettings.__struct_fields__) | {
-        "log_level"
-    }
-
-
-def _workers(settings: StackSettings) -> dict[str, Command]:
+def _workers(settings: StackSettings) -> dict[str, ProcessCommand]:
     return {each.name: each for each in service_commands(settings, URLS) if each.name.startswith("worker")}
 
 
@@ -157,7 +145,7 @@ def test_no_secret_is_on_a_command_line_and_each_process_has_its_own_alone() -> 
 
 def test_files_for_an_external_server_reach_every_process_and_none_that_of_our_own() -> None:
     external = StackSettings(nats_url="tls://far:4222", nats_creds="/etc/creds", nats_ca="/etc/ca")
-    [registry, *_] = service_commands(external, dict.fromkeys(ROWS, external.nats_url))
+    [registry, *_] = service_commands(external, dict.fromkeys(ROLES, external.nats_url))
     assert registry.env["LIVESCALE_NATS_CREDS"] == registry.env["NATS_CREDS"] == "/etc/creds"
     assert "nats-ca: /etc/ca" in resolve(registry)
     assert GATEWAY.env["NATS_CREDS"] == GATEWAY.env["LIVESCALE_NATS_CREDS"] == ""

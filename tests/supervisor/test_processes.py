@@ -10,8 +10,8 @@ import time
 import pytest
 import uvloop
 
+from livescale.services.supervisor.policy import RestartPolicy
 from livescale.services.supervisor.processes import ChildFailed, Supervisor
-from livescale.services.supervisor.restarts import RestartPolicy
 from tests.supervisor.children import Log, is_alive, nice_of, python, until
 
 SLEEPER = "import time; print('up'); time.sleep(60)"

@@ -17,11 +17,11 @@ from livescale.load.machines import CannotEmulate, Network, network
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.stats import Tally
 from livescale.services.cli.scale import ask_scale
-from livescale.services.supervisor.processes import Command, Supervisor
-from livescale.services.supervisor.readiness import missing_instances, missing_members
+from livescale.services.supervisor.bus_server import find_server
+from livescale.services.supervisor.policy import missing_instances, missing_members
+from livescale.services.supervisor.processes import ProcessCommand, Supervisor
 from livescale.shared.bus.contract import BusError
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.bus.server import find_server
 from livescale.shared.messages.membership import Member
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import AskSnapshot, Snapshot
@@ -123,13 +123,13 @@ async def running(machines: Network, transport: str, directory: Path) -> AsyncIt
     # Without this UCX would copy from process to process, past the network.
     everywhere = {"NATS_URL": url, "LIVESCALE_API_KEY": KEY, "UCX_TLS": "tcp", "OMP_NUM_THREADS": "1"}
 
-    def service(name: str, machine: str, *flags: str) -> Command:
+    def service(name: str, machine: str, *flags: str) -> ProcessCommand:
         id = f"{name}-{machine}"
         program = (str(LIVESCALE), "run", name, "--id", id, "--host-name", machine, *flags)
         env = everywhere | {"LIVESCALE_BIND": machines.address(machine)}
-        return Command(id, machines.inside(machine, *program), env=env)
+        return ProcessCommand(id, machines.inside(machine, *program), env=env)
 
-    def holders(machine: str) -> Iterator[Command]:
+    def holders(machine: str) -> Iterator[ProcessCommand]:
         yield service("host", machine, "--transport", transport)
         yield service(
             "worker", machine, f"--transport={transport}", f"--arena-bytes={8 * MIB}", f"--kv-bytes={32 * MIB}"
@@ -145,7 +145,7 @@ async def running(machines: Network, transport: str, directory: Path) -> AsyncIt
     async with AsyncExitStack() as cleanup:
         log = cleanup.enter_context((directory / "log").open("w"))
         supervisor = await cleanup.enter_async_context(Supervisor(lambda name, line: print(name, line, file=log)))
-        supervisor.start(Command("nats", machines.inside("control", find_server(os.environ), *nats)))
+        supervisor.start(ProcessCommand("nats", machines.inside("control", find_server(os.environ), *nats)))
         supervisor.start(*services)
         bus = await NatsBus.connect(url, "default", "test", timeout=PATIENCE_SECONDS)
         cleanup.push_async_callback(bus.close)

@@ -21,8 +21,8 @@ from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.transfer.disk_model import drop_cached, make_disk_model
 from livescale.load.kept import KEPT
-from livescale.services.host.direct_file import CHUNK_BYTES
 from livescale.services.host.disk import READS, ThreadDisk, allocate
+from livescale.services.host.packed_file import CHUNK_BYTES
 from livescale.services.host.stored import open_stored
 from livescale.shared.links.contract import Link
 from livescale.shared.links.open import open_link

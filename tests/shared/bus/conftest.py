@@ -9,8 +9,8 @@ import pytest
 
 from livescale.shared.bus.contract import Bus
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.bus.server import NatsServer
 from livescale.shared.simulation.local_bus import LocalBroker
+from tests.nats_server import NatsServer
 
 
 @dataclass

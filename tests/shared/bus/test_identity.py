@@ -12,11 +12,10 @@ from typing import Any
 import nkeys
 import pytest
 
-from livescale.services.supervisor.bus_server import free_port, server_name
+from livescale.services.supervisor.bus_server import find_server, free_port, server_name
 from livescale.shared.bus.contract import BusError, Disconnected
 from livescale.shared.bus.identity import NatsFiles, connect_options, hide_password, inbox_prefix
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.bus.server import find_server
 
 OPENSSL = shutil.which("openssl")
 

@@ -23,9 +23,9 @@ import pytest
 
 from livescale.services.registry.actor import Registry
 from livescale.services.registry.settings import RegistrySettings
+from livescale.services.supervisor.bus_server import ServerError
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.bus.server import NatsServer, ServerError
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.registry import AskSnapshot, Named
 from livescale.shared.messages.requests import Cancel
@@ -34,6 +34,7 @@ from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import RandomIds, SystemClock
 from livescale.shared.subjects import CANCEL, LEASE, SNAPSHOT
+from tests.nats_server import NatsServer
 from tests.shared.bus.conftest import Net, RealServer
 from tests.shared.bus.test_nats import ECHO, INFO, until_connected
 

@@ -12,10 +12,10 @@ import pytest
 
 from livescale.shared.bus.contract import Bus, CallTimeout, ServiceAbsent
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.bus.server import NatsServer
 from livescale.shared.messages.membership import AskMetrics
 from livescale.shared.messages.scaling import AskDecisions
 from livescale.shared.subjects import DECISIONS, METRICS
+from tests.nats_server import NatsServer
 
 pytestmark = pytest.mark.system
 
@@ -166,7 +166,7 @@ async def test_a_process_whose_bus_closes_for_good_exits_non_zero(tmp_path: Path
 
 async def test_the_server_dies_with_its_starter(tmp_path: Path) -> None:
     program = (
-        "import asyncio, os\nfrom pathlib import Path\nfrom livescale.shared.bus.server import NatsServer\n"
+        "import asyncio, os\nfrom pathlib import Path\nfrom tests.nats_server import NatsServer\n"
         "async def main():\n"
         f"    async with NatsServer.start(Path({str(tmp_path)!r})) as server:\n"
         "        print(server.process.pid, flush=True)\n        await asyncio.sleep(30)\n"

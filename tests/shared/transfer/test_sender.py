@@ -10,7 +10,7 @@ from livescale.shared.messages.transfers import Node, Outflow, Send
 from livescale.shared.simulation import virtual_time
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.sender import BlockSender
-from tests.host.site import NoLink
+from tests.host.local import NoLink
 from tests.shared.transfer.virtual_link import NO_LINK
 
 

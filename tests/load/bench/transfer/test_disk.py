@@ -11,7 +11,7 @@ from livescale.load.bench.transfer.disk import DTYPE, load_and_copy, read_model
 from livescale.load.bench.transfer.disk_model import make_disk_model
 from livescale.services.host.disk import allocate
 from livescale.services.host.stored import open_stored
-from tests.host.test_direct_file import takes_direct_reads
+from tests.host.test_packed_file import takes_direct_reads
 from tests.load.bench.bench_output import records_in
 
 MEGABYTES = 60

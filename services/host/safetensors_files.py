@@ -1,0 +1,192 @@
+"""The safetensors files of a checkpoint: where each tensor lies, checked in full before any parameter is read.
+
+The index may name files of its own directory only. Symbolic links are followed wherever they lead, because the hub's
+cache is made of them: whoever may write into the directory may serve any file that has a checkpoint's form."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from livescale.shared.model.block_layout import Shapes
+from livescale.shared.model.checkpoint import CheckpointError, open_regular, read_file
+
+StoredDType = Literal["F32", "BF16", "F16"]
+STORED_BYTES: dict[StoredDType, int] = {"F32": 4, "BF16": 2, "F16": 2}
+HEADER_LIMIT_BYTES = 16 << 20  # a hundred thousand tensors; the format's own limit would take a gigabyte to decode
+LONGEST_NAME = 256
+AGAIN = "download or convert the checkpoint again"
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+HEAD = "lm_head.weight"
+INDEX_LIMIT_BYTES = 16 << 20
+MAX_NAMED = 5
+LONGEST_NAMED = 256
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    dtype: str
+    shape: Annotated[list[int], Meta(max_length=8)]
+    data_offsets: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file: `size_bytes` bytes from the offset `start`, row-major and little-endian."""
+
+    file: Path
+    name: str
+    dtype: StoredDType
+    shape: tuple[int, ...]
+    start: int
+    size_bytes: int
+
+    def rows(self, start: int, stop: int) -> "StoredTensor":
+        """The rows from `start` up to `stop`, as a tensor in the same file."""
+        row_bytes = self.size_bytes // self.shape[0]
+        begin, size_bytes = self.start + start * row_bytes, (stop - start) * row_bytes
+        return replace(self, shape=(stop - start, *self.shape[1:]), start=begin, size_bytes=size_bytes)
+
+
+def read_header(file: Path) -> dict[str, StoredTensor]:
+    """The tensors of a file by name. Raises CheckpointError for a missing, truncated or malformed file."""
+    try:
+        with open_regular(file) as stream:
+            file_bytes = stream.seek(0, 2)
+            stream.seek(0)
+            header_bytes = int.from_bytes(stream.read(8), "little")
+            if not 2 <= header_bytes <= min(HEADER_LIMIT_BYTES, file_bytes - 8):
+                raise CheckpointError(f"{file}: truncated, or not a safetensors file; {AGAIN}")
+            header = stream.read(header_bytes)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error.strerror}); {AGAIN}") from None
+    entries = _decode(file, header)
+    data_bytes = file_bytes - 8 - header_bytes
+    described = max((entry.data_offsets[1] for entry in entries.values()), default=0)
+    if described != data_bytes:
+        raise CheckpointError(
+            f"{file}: holds {data_bytes} bytes of tensors, its header {described}: truncated or damaged; {AGAIN}"
+        )
+    return {name: _tensor(file, name, entry, 8 + header_bytes) for name, entry in entries.items()}
+
+
+def _decode(file: Path, header: bytes) -> Mapping[str, _Entry]:
+    try:
+        raw = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
+        raw.pop("__metadata__", None)
+        entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
+        # Of a name that comes twice every reader takes one tensor, and not all readers the same one.
+        json.loads(header, object_pairs_hook=_unique)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: malformed safetensors header ({error}); {AGAIN}") from None
+    if max(map(len, entries), default=0) > LONGEST_NAME:
+        raise CheckpointError(f"{file}: has a tensor whose name is longer than {LONGEST_NAME}; {AGAIN}")
+    return entries
+
+
+def _unique(pairs: list[tuple[str, object]]) -> None:
+    """Raises ValueError for a name that an object has twice."""
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise ValueError(f"{name[:LONGEST_NAME]!r} comes twice")
+        names.add(name)
+
+
+def _tensor(file: Path, name: str, entry: _Entry, data_start: int) -> StoredTensor:
+    if entry.dtype not in STORED_BYTES:
+        supported = ", ".join(STORED_BYTES)
+        raise CheckpointError(f"{file}: {name} is {entry.dtype}; supported are {supported}: convert the checkpoint")
+    start, end = entry.data_offsets
+    size_bytes = prod(entry.shape) * STORED_BYTES[entry.dtype]
+    if start < 0 or min(entry.shape, default=0) < 0 or end - start != size_bytes:
+        raise CheckpointError(
+            f"{file}: {name} has shape {entry.shape} and {entry.dtype}, which is {size_bytes} bytes, "
+            f"but its offsets are {start} to {end}; {AGAIN}"
+        )
+    return StoredTensor(file, name, entry.dtype, tuple(entry.shape), data_start + start, size_bytes)
+
+
+class _Index(msgspec.Struct, frozen=True):
+    weight_map: dict[str, str]
+
+
+def find_tensors(directory: Path, shapes: Shapes) -> dict[str, StoredTensor]:
+    """Find every tensor of `shapes`, and the head where a checkpoint repeats a tied one.
+
+    Raises CheckpointError where one is missing or has another shape, and for tensors that the model does not use.
+    """
+    stored = _stored(directory)
+    missing = [name for name in shapes if name not in stored]
+    if missing:
+        raise CheckpointError(f"{directory}: tensors missing from the safetensors files: {_some(missing)}; {AGAIN}")
+    for name, shape in shapes.items():
+        if list(stored[name].shape) != shape:
+            raise CheckpointError(
+                f"{stored[name].file}: {name} has shape {list(stored[name].shape)}, config.json makes it {shape}; "
+                "use the config.json that belongs to these files"
+            )
+    # inv_freq was once saved with Llama checkpoints; it follows from the configuration.
+    unused = [
+        name for name in stored if name not in shapes and name != HEAD and not name.endswith("rotary_emb.inv_freq")
+    ]
+    if unused:
+        raise CheckpointError(
+            f"{stored[unused[0]].file}: tensors that the architecture of config.json does not use: {_some(unused)}; "
+            "use the config.json that belongs to these files"
+        )
+    used = {name: tensor for name, tensor in stored.items() if name in shapes or name == HEAD}
+    _refuse_overlap(used)
+    return used
+
+
+def _refuse_overlap(stored: Mapping[str, StoredTensor]) -> None:
+    ordered = sorted(stored.values(), key=lambda one: (one.file, one.start, one.size_bytes))
+    for before, tensor in pairwise(ordered):
+        if tensor.file == before.file and tensor.start < before.start + before.size_bytes:
+            raise CheckpointError(f"{tensor.file}: {tensor.name} overlaps {before.name}; {AGAIN}")
+
+
+def _stored(directory: Path) -> Mapping[str, StoredTensor]:
+    if (directory / INDEX).exists():
+        return _sharded(directory)
+    if (directory / SINGLE).exists():
+        return read_header(directory / SINGLE)
+    pickled = any(directory.glob("*.bin"))
+    remedy = "convert its *.bin files to safetensors" if pickled else AGAIN
+    raise CheckpointError(f"{directory}: has neither {SINGLE} nor {INDEX}; {remedy}")
+
+
+def _sharded(directory: Path) -> Mapping[str, StoredTensor]:
+    path = directory / INDEX
+    try:
+        weight_map = msgspec.json.decode(read_file(path, INDEX_LIMIT_BYTES), type=_Index).weight_map
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {AGAIN}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: {error}; {AGAIN}") from None
+    names = sorted(set(weight_map.values()))
+    for name in names:
+        # A checkpoint must not make the host read other files of its machine.
+        if Path(name).name != name or {*"\0\\"} & {*name} or not name.endswith(".safetensors"):
+            raise CheckpointError(
+                f"{path}: {name[:LONGEST_NAMED]!r} is not the name of a safetensors file beside it; {AGAIN}"
+            )
+    headers = {name: read_header(directory / name) for name in names}
+    absent = [tensor for tensor, name in weight_map.items() if tensor not in headers[name]]
+    if absent:
+        file = directory / weight_map[absent[0]]
+        raise CheckpointError(f"{file}: lacks tensors that {INDEX} places there: {_some(absent)}; {AGAIN}")
+    return {tensor: headers[name][tensor] for tensor, name in weight_map.items()}
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(name[:LONGEST_NAMED] for name in names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

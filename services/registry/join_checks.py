@@ -1,0 +1,63 @@
+"""Which processes may join: one for each place, and workers whose kernels compute the same bits. Pure."""
+
+from collections.abc import Iterable
+
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import Join, Member
+from livescale.shared.topology.topology import Topology
+
+COMPILED = ("amx", "avx512_bf16", "portable")
+
+
+def check_place(join: Join, members: Iterable[Member], topology: Topology | None) -> None:
+    """Raises Refusal 422 for a place that the topology lacks, 409 for one that another member of the service has."""
+    if join.service not in ("worker", "host"):
+        return
+    if topology is not None:
+        _refuse_unknown(join, topology)
+    for member in members:
+        is_there = (member.service, member.place) == (join.service, join.place)
+        if join.place is not None and is_there and member.id != join.id and member.lease == "alive":
+            raise Refusal(409, f"place {join.place!r} is {member.id}'s: choose another with --place", 1000)
+
+
+def _refuse_unknown(join: Join, topology: Topology) -> None:
+    kind = "GPU" if join.service == "worker" else "host"
+    known = [gpu.id for gpu in topology.gpus] if join.service == "worker" else [host.id for host in topology.hosts]
+    if join.place not in known:
+        said = f"{join.place!r} is no {kind} of topology {topology.name}" if join.place else "it says no place"
+        raise Refusal(422, f"{join.id}: {said}; give --place, a {kind} such as {', '.join(known[:3]) or 'none'}")
+
+
+def check_kernels(join: Join, members: Iterable[Member]) -> None:
+    """Raises Refusal 409 for a worker that computes other bits than a worker that is alive.
+
+    A request's tokens must not depend on which worker of the pool runs it.
+    """
+    for member in members:
+        others = member.id != join.id and member.lease == "alive" and member.kernels not in (None, join.kernels)
+        if join.kernels is not None and member.kernels is not None and others:
+            raise Refusal(
+                409,
+                f"{join.id} computes with the kernels {join.kernels}, {member.id} with {member.kernels}: their bits "
+                f"differ. {remedy(join.kernels, member.kernels)}",
+            )
+
+
+def remedy(own: str, others: str) -> str:
+    """What to set so that a worker with the kernels `own` computes the same bits as the `others`."""
+    variant, wanted = variant_of(own), variant_of(others)
+    if wanted not in COMPILED:
+        return "Give all workers --kernels portable: every CPU has them where there was a C compiler at installation"
+    if variant == wanted:
+        return "These are other kernels of the same name: install the same release for all workers"
+    if wanted == "amx":
+        return "Give this worker --kernels amx-emulated, which has the bits of AMX on every CPU"
+    if wanted == "portable":
+        return "Give this worker --kernels portable"
+    return f"Give this worker --kernels {wanted}; where its CPU lacks that, give all workers --kernels portable"
+
+
+def variant_of(kernels: str) -> str:
+    """The name of these kernels, without the digest and the version of torch behind it."""
+    return kernels.partition("-")[0]

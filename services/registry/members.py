@@ -1,0 +1,225 @@
+"""The members of the system: processes join, are heard, fall silent and leave.
+
+Deaths, restarts and stalls are remembered, and told when the registry is asked for incidents.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import get_args
+
+import structlog
+
+from livescale.services.registry.incidents import Incidents
+from livescale.services.registry.join_checks import check_kernels, check_place
+from livescale.services.registry.leases import LEFT, LeaseMoved, Leases, SpokeFalse, SpokeStale
+from livescale.services.registry.pool import Pool
+from livescale.services.registry.saved import SavedState
+from livescale.shared.bus.contract import Context, Endpoint, Subscription
+from livescale.shared.messages.membership import (
+    AskIncidents,
+    Beat,
+    HostReport,
+    IncidentList,
+    Join,
+    Joined,
+    LeaseChanged,
+    LeaseState,
+    Leave,
+    Member,
+    ProcessEnded,
+    Report,
+    RouterReport,
+    ServiceName,
+    Stale,
+    WasAway,
+    WorkerReport,
+    WorkerState,
+)
+from livescale.shared.process.run import World
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
+from livescale.shared.subjects import AWAY, INCIDENTS, JOIN, LEASE, PROCESS, STALE
+from livescale.shared.topology.topology import Topology
+
+TICK_SECONDS = 0.1
+EPOCHS_RESERVED, EPOCHS_LEFT = 1000, 500
+
+# What is done about a death, for those who read the log.
+THEN: Mapping[ServiceName, str] = {
+    "gateway": "its requests end; clients ask another, or once it is back",
+    "router": "the next in line takes office, or itself when it is started again",
+    "registry": "it goes on from what it had saved",
+    "planner": "running scales go on once it is back",
+    "monitor": "nothing is scaled until it is back",
+    "host": "copies that only it had are made elsewhere",
+    "worker": "its requests go on at other workers, its transfers from other senders",
+}
+
+log = structlog.get_logger()
+
+
+class Members:
+    """Keeps the leases: whatever is heard of a process comes here, and every change of a lease is published from here.
+
+    What workers and hosts report that they hold goes on to the pool. `lost_copies` is called after a death, as copies
+    of models may be gone with the process.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        leases: Leases,
+        pool: Pool,
+        saved: SavedState,
+        topology: Topology | None,
+        lost_copies: Callable[[], None],
+    ) -> None:
+        self._bus, self._clock = world.bus, world.clock
+        self._leases = leases
+        self._pool = pool
+        self._saved = saved
+        self._topology = topology
+        self._lost_copies = lost_copies
+        self._incidents = Incidents()
+        self._seldom = RateLimitedLog(world.clock.now)
+        self._before: dict[str, Member] = {}
+        self._metrics = MemberMetrics(world.telemetry, leases, pool)
+        self.endpoints = [Endpoint(JOIN, self._join), Endpoint(INCIDENTS, self._last_incidents)]
+
+    def restore(self, members: Iterable[Member]) -> None:
+        """Take over the members that an earlier registry knew."""
+        known = list(members)
+        # Its own lease died with the registry before this one.
+        self._before = {one.id: one for one in known if one.service == "registry"}
+        others = (one for one in known if one.service != "registry")
+        self._leases.restore(others, self._clock.now(), self._saved.epochs)
+        self._reserve_epochs()
+
+    async def run(self, heartbeats: Subscription[Report], leaves: Subscription[Leave]) -> None:
+        """Hear everyone and judge the silent, for ever. Both subscriptions are made before anybody can join."""
+        aways, ends = await self._bus.subscribe(AWAY), await self._bus.subscribe(PROCESS)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._hear(heartbeats), name="heartbeats")
+            group.create_task(self._follow_leaves(leaves), name="leaves")
+            group.create_task(self._follow_aways(aways), name="aways")
+            group.create_task(self._follow_ends(ends), name="ends")
+            group.create_task(self._judge(), name="leases")
+
+    async def _join(self, join: Join, context: Context) -> Joined:
+        check_place(join, self._leases.members(), self._topology)
+        check_kernels(join, self._leases.members())
+        before = self._leases.by_id().get(join.id) or self._before.pop(join.id, None)
+        member, moves = self._leases.join(join, self._clock.now())
+        self._incidents.joined(join.id, join.pid, before, self._clock.wall())
+        self._pool.gone(join.id)
+        for move in moves:
+            self._announce(move)
+        self._saved.put_member(member)
+        self._reserve_epochs()
+        return Joined(epoch=member.epoch)
+
+    def _reserve_epochs(self) -> None:
+        if self._saved.epochs - self._leases.last_epoch < EPOCHS_LEFT:
+            self._saved.reserve_epochs(self._leases.last_epoch + EPOCHS_RESERVED)
+
+    async def _last_incidents(self, ask: AskIncidents, context: Context) -> IncidentList:
+        return IncidentList(incidents=self._incidents.last(ask.limit))
+
+    async def _hear(self, heartbeats: Subscription[Report]) -> None:
+        async for received in heartbeats:
+            report = received.message
+            effects = self._leases.beat(report.service, report.id, report.epoch, self._clock.now())
+            for effect in effects:
+                self._announce(effect)
+            if not any(isinstance(effect, SpokeStale | SpokeFalse) for effect in effects):
+                self._take(report)
+
+    def _take(self, report: Report) -> None:
+        match report:
+            case WorkerReport():
+                self._pool.on_worker(report)
+            case HostReport():
+                self._pool.on_host(report)
+            case Beat() | RouterReport():
+                pass
+
+    async def _follow_leaves(self, leaves: Subscription[Leave]) -> None:
+        async for received in leaves:
+            last = received.message
+            for move in self._leases.leave(last.service, last.id, last.epoch):
+                self._announce(move)
+
+    async def _follow_aways(self, aways: Subscription[WasAway]) -> None:
+        async for received in aways:
+            self._incidents.away(received.message, self._leases.members())
+
+    async def _follow_ends(self, ends: Subscription[ProcessEnded]) -> None:
+        async for received in ends:
+            ended = received.message
+            self._incidents.ended(ended.id, ended.reason, ended.at)
+
+    async def _judge(self) -> None:
+        while True:
+            for move in self._leases.tick(self._clock.now()):
+                self._announce(move)
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _announce(self, effect: LeaseMoved | SpokeStale | SpokeFalse) -> None:
+        if isinstance(effect, SpokeFalse):
+            self._seldom.warning("false_heartbeat", effect.id, epoch=effect.epoch, reason=effect.reason)
+            return
+        if isinstance(effect, SpokeStale):
+            # A process that slept has said it many times before it hears this.
+            self._seldom.warning("stale_epoch", effect.id, member=effect.id, epoch=effect.epoch)
+            self._bus.publish(STALE, Stale(id=effect.id, epoch=effect.epoch), id=effect.id)
+            return
+        if effect.state == "dead":
+            self._incidents.died(effect.id, effect.reason, self._clock.wall())
+            self._pool.gone(effect.id)
+            self._lost_copies()
+            self._saved.delete_member(effect.id)
+        self._metrics.lease_moved(effect.state)
+        tell = log.warning if effect.state == "dead" and effect.reason != LEFT else log.info
+        then = {"then": THEN[effect.service]} if effect.state == "dead" else {}
+        tell("lease_changed", member=effect.id, epoch=effect.epoch, state=effect.state, reason=effect.reason, **then)
+        change = LeaseChanged(
+            service=effect.service,
+            id=effect.id,
+            epoch=effect.epoch,
+            state=effect.state,
+            reason=effect.reason,
+            at=self._clock.wall(),
+        )
+        self._bus.publish(LEASE, change, id=effect.id)
+
+
+class MemberMetrics:
+    """Counts members for Prometheus. Zeros are shown too, as an operator wants to be woken for them."""
+
+    def __init__(self, telemetry: Telemetry, leases: Leases, pool: Pool) -> None:
+        self._leases = leases
+        self._holds = pool.holds
+        self._moves = telemetry.counter(
+            "livescale_registry_lease_changes_total",
+            "Changes of leases by new state",
+            ["state"],
+            [("alive",), ("suspect",), ("dead",)],
+        )
+        telemetry.watch_gauge(
+            "livescale_registry_members", "Processes that live, by service", ["service"], self._count_members
+        )
+        telemetry.watch_gauge(
+            "livescale_registry_workers", "Workers that live, by state", ["state"], self._count_workers
+        )
+
+    def lease_moved(self, state: LeaseState) -> None:
+        self._moves.labels(state).inc()
+
+    def _count_members(self) -> dict[tuple[str, ...], float]:
+        living = Counter(one.service for one in self._leases.members() if one.lease != "dead")
+        return {(service,): float(living[service]) for service in get_args(ServiceName)}
+
+    def _count_workers(self) -> dict[tuple[str, ...], float]:
+        states = Counter(report.state for report in self._holds.workers())
+        return {(state,): float(states[state]) for state in get_args(WorkerState)}

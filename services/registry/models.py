@@ -1,0 +1,88 @@
+"""What operators ask of models: to register one, to remove one, to keep one that has no instance left."""
+
+import structlog
+
+from livescale.services.registry.copies import READ_TIMEOUT_SECONDS, CopyReconciler
+from livescale.services.registry.model import check_spec, complete_spec
+from livescale.services.registry.pool import Pool
+from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal
+from livescale.shared.messages.copies import CheckModel, ModelChecked
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.registry import AskModels, ModelEntry, ModelList, Named, Register
+from livescale.shared.process.run import World
+from livescale.shared.subjects import CHECK_MODEL, KEEP, MANIFEST, MODELS, REGISTER, REMOVE
+
+log = structlog.get_logger()
+
+
+class Models:
+    """Answers for the pool. What a question changes is saved, and `copies` makes hosts follow it.
+
+    `default_spec` says what is not said of a model that is new.
+    """
+
+    def __init__(self, world: World, pool: Pool, copies: CopyReconciler, default_spec: ModelSpec) -> None:
+        self._bus, self._clock = world.bus, world.clock
+        self._pool = pool
+        self._copies = copies
+        self._default_spec = default_spec
+        self.endpoints = [
+            Endpoint(MODELS, self._models),
+            Endpoint(REGISTER, self._register, limit=16),
+            Endpoint(REMOVE, self._remove),
+            Endpoint(KEEP, self._keep),
+            Endpoint(MANIFEST, self._manifest),
+        ]
+
+    async def _models(self, ask: AskModels, context: Context) -> ModelList:
+        return ModelList(models=self._pool.entries())
+
+    async def _manifest(self, named: Named, context: Context) -> Manifest:
+        return self._pool.manifest(named.model)
+
+    async def _register(self, register: Register, context: Context) -> ModelEntry:
+        """A model is there once a host has found its checkpoint well-formed, and hosts have room for it."""
+        known = self._pool.declared(register.spec.name)
+        spec = complete_spec(register.spec, register.named, known or self._default_spec)
+        check_spec(spec)
+        try:
+            host = self._pool.host_to_check(spec.name)
+        except Refusal:
+            if not self._pool.rescale(spec):
+                raise
+        else:
+            checked = await self._check(host, spec, self._seconds_left(context))
+            self._pool.register(spec, checked, int(self._clock.wall()), self._clock.now())
+        self._copies.save(spec.name)
+        self._copies.look()
+        entry = self._pool.entry(spec.name)
+        log.info("model_registered", model=spec.name, size_bytes=entry.size_bytes, blocks=entry.blocks)
+        return entry
+
+    def _seconds_left(self, context: Context) -> float:
+        return READ_TIMEOUT_SECONDS if context.deadline is None else context.deadline - self._clock.wall()
+
+    async def _check(self, host: str, spec: ModelSpec, timeout: float) -> ModelChecked:
+        try:
+            return await self._bus.call(CHECK_MODEL, CheckModel(spec=spec), timeout=timeout, id=host)
+        except Refusal:
+            raise
+        except BusError as error:
+            raise Refusal(503, "the host did not answer", retry_after_ms=1000) from error
+
+    async def _remove(self, named: Named, context: Context) -> ModelEntry:
+        """This is answered at once, and then the model's instances drain."""
+        entry = self._pool.remove(named.model, self._clock.now())
+        log.info("model_being_removed", model=named.model)
+        self._copies.save(named.model)
+        self._copies.look()
+        return entry
+
+    async def _keep(self, named: Named, context: Context) -> Ack:
+        """The model's last instance may be given back once this is answered without a refusal."""
+        missing = self._pool.keep(named.model, self._clock.now())
+        if missing is not None:
+            self._copies.look()
+            raise Refusal(503, missing, retry_after_ms=500)
+        return Ack()

@@ -1,0 +1,43 @@
+"""How commands find the bus, and what they say where nobody answers."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from livescale.services.cli.main import cli
+from livescale.services.supervisor.run_files import announce, pointer_path
+from tests.cli.answers import Answers, run
+from tests.nats_server import NatsServer
+
+
+async def test_a_refusal_is_one_line(server: NatsServer, answers: Answers) -> None:
+    result = await run(server, "scale", "huge", "--instances", "2")
+    assert result.exit_code == 1
+    assert result.output == "Error: no model 'huge' is registered\n"
+
+
+async def test_a_service_that_does_not_run_is_named(server: NatsServer) -> None:
+    result = await run(server, "status")
+    assert result.exit_code == 1
+    assert "svc.registry.snapshot" in result.output
+    assert "that service does not run" in result.output
+
+
+async def test_the_system_of_this_machine_is_found_without_flags(server: NatsServer, answers: Answers) -> None:
+    with announce(pointer_path(), url="", nats_url=server.url, namespace="default"):
+        result = await asyncio.to_thread(CliRunner().invoke, cli, ["status", "--json"])
+    assert json.loads(result.output)["processes"][0]["id"] == "worker-0"
+
+
+def test_without_a_server_it_is_told_where_one_was_looked_for(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["status"])
+    assert result.exit_code == 1
+    assert f"{tmp_path / 'run.json'} names no `livescale up` that runs, and NATS_URL is not set" in result.output
+
+
+def test_without_a_server_the_remedy_is_told() -> None:
+    result = CliRunner().invoke(cli, ["status", "--nats-url", "nats://127.0.0.1:9"])
+    assert result.exit_code == 1
+    assert "start `livescale up`, or name a server with --nats-url" in result.output
