@@ -33,19 +33,21 @@ def better_than_the_queue(tasks: Sequence[LiveTask], ready: Sequence[float], lim
 
 
 class LayerPlanner:
-    """Plans again whenever others wait than those planned for, in batches of what runs together (`room`). What there is
-    no plan for runs in zigzag."""
+    """How many layers of each request the target is to run, planned again whenever other requests wait.
 
-    def __init__(self, seen: Forecast, room: BatchBudget, limit_seconds: float = LIMIT_SECONDS) -> None:
+    Requests are planned in batches of what runs together (`budget`). Those that there is no plan for run in zigzag.
+    """
+
+    def __init__(self, seen: Forecast, budget: BatchBudget, limit_seconds: float = LIMIT_SECONDS) -> None:
         self.seen = seen
-        self._room = room
+        self._budget = budget
         self._limit_seconds = limit_seconds
         self._planned: set[str] = set()  # and be it that the queue knows better
         self._on_target: dict[str, int] = {}
 
     async def plan(self, waiting: Sequence[LiveTask], now: float) -> Planned | None:
         """For the first of these; None where there is nothing new to plan, or not enough was seen."""
-        batches = list(islice(self._room.batches([QueuedTask(task) for task in waiting]), MOST_BATCHES))
+        batches = list(islice(self._budget.batches([QueuedTask(task) for task in waiting]), MOST_BATCHES))
         ids = [[entry.task.id for entry in batch] for batch in batches]
         ready, seconds = self.seen.ready(now), self.seen.layer_seconds(1)
         if ready is None or seconds is None or self._planned.issuperset(chain(*ids)):

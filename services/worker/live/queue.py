@@ -44,10 +44,11 @@ MOVES = Moves(
 
 
 class LiveQueue:
-    """Tasks in order of arrival. The target runs one layer at a time, of the earliest task whose next layer is loaded,
-    and of those after it that stand at the same layer, while there is `room`: a layer of few rows takes as long as one
-    of some more. Sources pull the earliest task, and as many after it as they want to run together, with the layers
-    that were done of each.
+    """Tasks in order of arrival, which the target runs layer by layer and sources pull.
+
+    The target runs one layer at a time: of the earliest task whose next layer is loaded, and of those after it that
+    stand at the same layer, within `budget`, as a layer of few rows takes as long as one of some more. Sources pull the
+    earliest task, and as many after it as they want to run together, with the layers that were done of each.
 
     A layer is what is loaded as a block and run as a step: the embedding goes with the first, and the head counts as
     one of its own where it is loaded last. Where things happen at the same time, the order of calls is `block_ready`,
@@ -62,11 +63,11 @@ class LiveQueue:
     may pull what waits here, and nothing is run ahead of what waits outside.
     """
 
-    def __init__(self, layers: int, rule: Rule = ZIGZAG, room: BatchBudget = ALONE) -> None:
+    def __init__(self, layers: int, rule: Rule = ZIGZAG, budget: BatchBudget = ALONE) -> None:
         self.layers = layers
         self.loaded = 0  # from the first on without a gap
         self.phase = QueuePhase.LIVE
-        self._rule, self._room = rule, room
+        self._rule, self._budget = rule, budget
         self._blocks: set[int] = set()
         self._entries: list[QueuedTask] = []
         self._running: tuple[QueuedTask, ...] = ()
@@ -123,7 +124,7 @@ class LiveQueue:
         if self._running:
             raise ValueError(f"a layer of task {self._running[0].task.id} is being run")
         ready = [entry for entry in self._entries if self._may_run(entry)]
-        chosen = self._room.batch(entry for entry in ready if entry.done == ready[0].done)
+        chosen = self._budget.batch(entry for entry in ready if entry.done == ready[0].done)
         last, self._last, self._running = self._last, chosen, chosen
         if not chosen:
             return ()
@@ -152,10 +153,10 @@ class LiveQueue:
         parked = [entry for entry in ran if entry.parked and entry in self._entries]
         return *effects, *(Park(each.task.id, each.done, "its next layer is not to be run here yet") for each in parked)
 
-    def pull(self, source: str, room: BatchBudget = ALONE) -> tuple[QueueEffect, ...]:
+    def pull(self, source: str, budget: BatchBudget = ALONE) -> tuple[QueueEffect, ...]:
         """The source has nothing to do, and could run so much together. Its pull stays until it is answered or
         withdrawn; asked again, it is one."""
-        self._pulls[source] = room
+        self._pulls[source] = budget
         return tuple(self._answer())
 
     def withdraw(self, source: str) -> None:
@@ -196,8 +197,8 @@ class LiveQueue:
     def _shares(self) -> list[tuple[str, tuple[QueuedTask, ...]]]:
         """Whose turn is what: the first who asked has the first in order, and so on."""
         leaving, shares = self._leaving(), []
-        for source, room in self._pulls.items():
-            share = room.batch(self._alike(leaving))
+        for source, budget in self._pulls.items():
+            share = budget.batch(self._alike(leaving))
             shares.append((source, share))
             leaving = leaving[len(share) :]
         return shares

@@ -89,7 +89,7 @@ class Simulation:
 class Batches:
     """How much runs together, and how long a layer of it takes."""
 
-    room: BatchBudget = ALONE
+    budget: BatchBudget = ALONE
     times: LayerTimes | None = None
 
     def seconds(self, tasks: Sequence[LiveTask]) -> float:
@@ -118,7 +118,7 @@ def simulate(
     Activations are handed over in no time (5.2). Once the target serves alone, a new task goes to who has less to do.
     """
     ordered = sorted(tasks, key=lambda task: task.order)
-    play = _Simulator(ordered, ready, LiveQueue(len(ready), rule, batches.room), batches)
+    play = _Simulator(ordered, ready, LiveQueue(len(ready), rule, batches.budget), batches)
     play.run()
     return Simulation(tuple(play.tasks.values()), play.ends, tuple(play.spans))
 
@@ -190,7 +190,7 @@ class _Simulator:
 
     def _source_goes_on(self) -> None:
         if self._own:
-            batch = self._batches.room.batch(map(QueuedTask, self._own))
+            batch = self._batches.budget.batch(map(QueuedTask, self._own))
             self._source_run(batch)
             for _ in batch:
                 self._own.popleft()
@@ -198,7 +198,7 @@ class _Simulator:
             self._ask()
 
     def _ask(self) -> None:
-        self._perform(self._queue.pull(SOURCE, self._batches.room))
+        self._perform(self._queue.pull(SOURCE, self._batches.budget))
 
     def _source_run(self, batch: Sequence[QueuedTask]) -> None:
         end = self._now + self._batches.seconds_from(batch, self._layers)

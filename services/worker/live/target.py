@@ -10,8 +10,7 @@ from typing import assert_never
 import structlog
 
 from livescale.services.worker.engine.contract import RankLost
-from livescale.services.worker.live.handoff_send import HandOffSender, QueuedRequest
-from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.live.handoff_send import HandOffOrigin, HandOffSender, QueuedRequest
 from livescale.services.worker.live.planner import LayerPlanner
 from livescale.services.worker.live.queue import LiveQueue, QueuePhase
 from livescale.services.worker.live.tasks import (
@@ -25,10 +24,14 @@ from livescale.services.worker.live.tasks import (
     Release,
     RunLayer,
 )
+from livescale.services.worker.metrics import LiveCounts
 from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.serving import Serving
+from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled
-from livescale.shared.messages.transfers import Load
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.world import Clock
 
 POLL_SECONDS = 0.5  # how long a pull is held while there is nothing to give
 
@@ -41,24 +44,31 @@ class LiveTarget:
 
     def __init__(
         self,
-        parts: Parts,
-        command: Load,
+        manifest: Manifest,
         scheduler: Scheduler,
         queue: LiveQueue,
+        planner: LayerPlanner | None,
         first_layer: Callable[[], None],
-        planner: LayerPlanner | None = None,
+        *,
+        serving: Serving,
+        group: TensorParallelGroup,
+        hand_offs: HandOffSender,
+        clock: Clock,
+        counts: LiveCounts,
     ) -> None:
-        """`first_layer` is called once a layer was run; `planner`: in the mode zigzag-ilp."""
-        self.command = command
+        """`planner` is None but in the mode zigzag-ilp; `first_layer` is called once a layer was run."""
         self.queue = queue
-        self._planner = planner
-        self._parts = parts
-        self._serving, self._clock = parts.serving, parts.world.clock
+        self.origin = HandOffOrigin(manifest, scheduler, self._returned)
         self._scheduler = scheduler
-        self._requests: dict[str, QueuedRequest] = {}
+        self._planner = planner
         self._first_layer: Callable[[], None] | None = first_layer
+        self._serving = serving
+        self._group = group
+        self._hand_offs = hand_offs
+        self._clock = clock
+        self._counts = counts
+        self._requests: dict[str, QueuedRequest] = {}
         self._pulls: dict[str, tuple[Pull, asyncio.Future[Pulled]]] = {}
-        self.given = HandOffSender(parts, command.manifest, scheduler, self._returned)
 
     async def run(self) -> None:
         """Run layers until all blocks are here."""
@@ -103,10 +113,10 @@ class LiveTarget:
     async def pull(self, command: Pull) -> Pulled:
         """The earliest requests that may leave; after a while none. Raises Refusal 409 where KV would not fit."""
         block_tokens = self._scheduler.limits.kv_block_tokens
-        if (command.version, command.block_tokens) != (self.command.manifest.version, block_tokens):
-            raise Refusal(409, f"KV here has blocks of {block_tokens} tokens, of {self.command.manifest.version}")
-        if len(command.ranks) != len(self._parts.ranks.leader.others):
-            raise Refusal(409, f"ranks: this instance has {len(self._parts.ranks.leader.others) + 1} of them")
+        if (command.version, command.block_tokens) != (self.origin.manifest.version, block_tokens):
+            raise Refusal(409, f"KV here has blocks of {block_tokens} tokens, of {self.origin.manifest.version}")
+        if len(command.ranks) != len(self._group.leader.others):
+            raise Refusal(409, f"ranks: this instance has {len(self._group.leader.others) + 1} of them")
         self._forget()
         self.withdraw(command.worker)
         answered: asyncio.Future[Pulled] = asyncio.get_running_loop().create_future()
@@ -125,16 +135,11 @@ class LiveTarget:
         self.queue.withdraw(source)
         self._answer(source, Pulled())
 
-    def lost(self, source: str) -> None:
-        """The source is dead: what was on its way to it is here."""
-        self.withdraw(source)
-        self.given.lost(source)
-
     async def stop(self, reason: str) -> None:
         """Give nothing any more, and end what is under way: then nothing is read any more of what is here."""
         self._perform(self.queue.abort(reason))
-        self.given.stop()
-        await self.given.stopped()
+        self._hand_offs.stop(self.origin)
+        await self._hand_offs.stopped(self.origin)
 
     async def _wait(self) -> None:
         """For whatever changes, or the first deadline."""
@@ -167,16 +172,15 @@ class LiveTarget:
     async def _run_layer(self, run: RunLayer) -> None:
         requests, began = [self._requests[id] for id in run.tasks], self._clock.now()
         partials = [request.begun() for request in requests]
-        self._parts.ranks.leader.tell_layer(partials)
         try:
-            await self._parts.runner.run_layer(partials)
+            await self._group.run_layer(partials)
         except RankLost:
             raise
         except (RuntimeError, MemoryError) as error:  # torch's own, out of memory included
             log.error("layer_failed", requests=len(requests), error=str(error))
             self._serving.publish(self._scheduler.fail(f"the engine failed: {error}"))
         else:
-            self._parts.counts.layers.inc(len(requests))
+            self._counts.layers.inc(len(requests))
             for request in requests:
                 request.reach()
             self._ran(run.layer, sum(request.rows for request in requests), self._clock.now() - began)
@@ -210,7 +214,10 @@ class LiveTarget:
             pull, _ = self._pulls[source]
             more = len(self.queue) > 0 or self._scheduler.waiting > 0
             self._answer(
-                source, Pulled(tasks=self.given.give(pull, requests), more=more, ranks=self._parts.ranks.leader.others)
+                source,
+                Pulled(
+                    tasks=self._hand_offs.give(pull, requests, self.origin), more=more, ranks=self._group.leader.others
+                ),
             )
         return run
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from livescale.services.worker.limits import Limits
+
 
 @dataclass(frozen=True)
 class LiveTask:
@@ -62,6 +64,11 @@ class BatchBudget:
 
 
 ALONE = BatchBudget()
+
+
+def batch_budget(limits: Limits, joined_rows: int) -> BatchBudget:
+    """How much is worth running together, where an engine's layers take no longer up to `joined_rows` rows."""
+    return BatchBudget(limits.max_num_seqs, min(joined_rows, limits.max_num_batched_tokens))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from livescale.services.worker.pipeline.filling import Filling, KvWay, choose_wa
 from livescale.services.worker.pipeline.wire import kv_slices, kv_spans, layers_of
 from livescale.services.worker.scheduler import Scheduler
 from livescale.shared.bus.contract import Bus, BusError, Refusal
-from livescale.shared.links.contract import Link, LinkError, Peer
+from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.pipelines import MoveKv, Pipeline
 from livescale.shared.subjects import GIVE_KV, MOVE_KV
 from livescale.shared.transfer.part import together
@@ -37,32 +37,32 @@ class KvMover:
         self._scheduler = scheduler
         self._bus = bus
         self._moved = moved
-        self._parts: dict[str, asyncio.Task[None]] = {}  # by worker
+        self._moves: dict[str, asyncio.Task[None]] = {}  # by worker
         self._number = 0
 
     def begin(self) -> None:
         """Another part for each worker that lacks something and waits for none."""
-        for worker in sorted(self._filling.movers - self._parts.keys()):
+        for worker in sorted(self._filling.movers - self._moves.keys()):
             pieces = self._filling.begin_move(worker, self._scheduler.placed)
             if pieces:
                 self._number += 1
-                self._parts[worker] = asyncio.create_task(self._move(worker, self._number, pieces))
+                self._moves[worker] = asyncio.create_task(self._move(worker, self._number, pieces))
 
     async def rest(self) -> None:
         """The pipeline has stopped: have moved what is left, as far as that is quickly done."""
         with suppress(TimeoutError):
             async with asyncio.timeout(REST_SECONDS):
                 self.begin()
-                while self._parts:
-                    await asyncio.wait(self._parts.values(), return_when=asyncio.FIRST_COMPLETED)
+                while self._moves:
+                    await asyncio.wait(self._moves.values(), return_when=asyncio.FIRST_COMPLETED)
                     self.begin()
 
     async def close(self) -> None:
         """Wait for nothing any more. What is under way may come until its worker leaves the pipeline."""
-        for part in self._parts.values():
+        for part in self._moves.values():
             part.cancel()
-        if self._parts:
-            await asyncio.wait(self._parts.values())
+        if self._moves:
+            await asyncio.wait(self._moves.values())
 
     async def _move(self, worker: str, number: int, pieces: Sequence[Piece]) -> None:
         order = MoveKv(pipeline=self._pipeline, number=number, worker=worker, spans=kv_spans(pieces))
@@ -76,7 +76,7 @@ class KvMover:
         else:
             self._filling.moved(worker)
         finally:
-            del self._parts[worker]
+            del self._moves[worker]
         self._moved()
 
 
@@ -92,13 +92,13 @@ class KvMoves:
     after the other, and none after it was told to compute.
     """
 
-    def __init__(self, command: Pipeline, running: StageContext, link: Link) -> None:
+    def __init__(self, command: Pipeline, context: StageContext) -> None:
         self.way: KvWay | None = None  # as it was last decided
         self._command = command
-        self._running = running
-        self._me, self._runner = running.parts.me, running.parts.runner
-        self._bus, self._clock = running.parts.world.bus, running.parts.world.clock
-        self._link = link
+        self._context = context
+        self._me, self._runner = context.worker.me, context.runner
+        self._bus, self._clock = context.worker.bus, context.worker.clock
+        self._link = context.worker.link
         self._addresses = {stage.node.id: stage.node.address for stage in command.stages}
         self._others = {one: layers for one in self._addresses if one != self._me and (layers := self._layers(one))}
         self._peers: dict[tuple[str, str], Peer] = {}  # by who sends and who receives
@@ -144,7 +144,7 @@ class KvMoves:
         if order.worker not in self._addresses:
             raise Refusal(400, f"worker: {order.worker} is none of {self._command.id}")
         try:
-            kv_slices(order, [], self._running.limits)
+            kv_slices(order, [], self._context.limits)
         except ValueError as error:
             raise Refusal(400, str(error)) from None
 
@@ -156,48 +156,48 @@ class KvMoves:
         if self.way is None or self.way.moves != way.moves:
             self.way = way
             log.info("kv_way", pipeline=self._command.id, moves=way.moves, reason=way.reason)
-            self._running.changed()
+            self._context.changed()
         return way
 
     def _way(self) -> KvWay:
-        running = self._running
-        if running.manifest.shards > 1:
+        context = self._context
+        if context.manifest.shards > 1:
             return KvWay(False, "the ranks of an instance compute it together")
         others = sum(len(stretch) for layers in self._others.values() for stretch in layers)
-        token_bytes = kv_bytes(running.manifest, 1, others, block_tokens=1)
-        rates = running.link_rate.per_second, self._runner.rates.part_tokens_per_second
-        return choose_way(running.switch_kv, token_bytes, *rates)
+        token_bytes = kv_bytes(context.manifest, 1, others, block_tokens=1)
+        rates = context.link_rate.per_second, self._runner.rates.part_tokens_per_second
+        return choose_way(context.switch_kv, token_bytes, *rates)
 
     async def _come(self, order: MoveKv) -> str | None:
         """Why it does not, if so."""
-        running, came = self._running, dict[str, memoryview]()
+        context, came = self._context, dict[str, memoryview]()
         try:
             async with asyncio.timeout(COME_SECONDS):
                 await together(*(self._fetch(order, source, came) for source in self._others))
             for source, data in came.items():
-                slices = kv_slices(order, self._others[source], running.limits)
+                slices = kv_slices(order, self._others[source], context.limits)
                 await self._runner.import_slices(slices, data)
         except (BusError, LinkError, TimeoutError, ValueError, RuntimeError) as error:
-            running.counts.kv_lost.inc()
+            context.counts.kv_lost.inc()
             for source in self._others:
                 await self._hang_up(source, self._me)
             return str(error) or f"it did not come within {COME_SECONDS:g} s"
-        running.counts.moved.inc(sum(one.stop - one.start for one in order.spans))
+        context.counts.moved.inc(sum(one.stop - one.start for one in order.spans))
         return None
 
     async def _fetch(self, order: MoveKv, source: str, came: dict[str, memoryview]) -> None:
-        running = self._running
-        slices = kv_slices(order, self._others[source], running.limits)
-        size_bytes = sum(slice_bytes(running.manifest, one) for one in slices)
+        context = self._context
+        slices = kv_slices(order, self._others[source], context.limits)
+        size_bytes = sum(slice_bytes(context.manifest, one) for one in slices)
         await self._bus.call(GIVE_KV, order, timeout=GIVE_SECONDS, id=source)
         begun = self._clock.now()
         came[source] = await receive(await self._reach(source, self._me), order.number, size_bytes)
-        running.moved(size_bytes, self._clock.now() - begun)
+        context.moved(size_bytes, self._clock.now() - begun)
 
     async def _send(self, order: MoveKv) -> None:
-        running = self._running
+        context = self._context
         try:
-            slices = kv_slices(order, self._layers(self._me), running.limits)
+            slices = kv_slices(order, self._layers(self._me), context.limits)
             data = await self._runner.export_slices(slices)
             await send(await self._reach(self._me, order.worker), order.number, data)
         except (LinkError, RuntimeError) as error:

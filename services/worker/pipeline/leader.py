@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import structlog
 
 from livescale.services.worker.batch import Batch
+from livescale.services.worker.context import WorkerContext
+from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.instance import HeldInstance
 from livescale.services.worker.lifecycle import State
-from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.live.handoff_send import HandOffSender
+from livescale.services.worker.live.role import LiveRole
 from livescale.services.worker.loading import Loading
 from livescale.services.worker.metrics import PipelineCounts
 from livescale.services.worker.pipeline.filling import Filling
@@ -19,6 +22,7 @@ from livescale.services.worker.pipeline.shares import Shares
 from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import stage_pieces
 from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.serving import Serving
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
 from livescale.shared.transfer.part import together
@@ -48,15 +52,18 @@ class PipelineLeader:
         self,
         command: Pipeline,
         scheduler: Scheduler,
-        parts: Parts,
-        counts: PipelineCounts,
         first: Callable[[StageBatch], None],
+        *,
+        context: WorkerContext,
+        serving: Serving,
+        runner: Runner,
+        counts: PipelineCounts,
     ) -> None:
         self._command = command
         self._scheduler = scheduler
-        self._serving = parts.serving
-        self._runner = parts.runner
-        self._clock = parts.world.clock
+        self._serving = serving
+        self._runner = runner
+        self._clock = context.clock
         self._counts = counts
         self._first = first
         self._steps: dict[int, Step] = {}
@@ -64,7 +71,7 @@ class PipelineLeader:
         self._ends = False
         self._fills = False
         self._filling = Filling(list(dict.fromkeys(stage.node.id for stage in command.stages)))
-        self._moving = KvMover(command.id, self._filling, scheduler, parts.world.bus, parts.serving.wake)
+        self._moving = KvMover(command.id, self._filling, scheduler, context.bus, serving.wake)
 
     @property
     def shares(self) -> dict[str, str]:
@@ -175,28 +182,43 @@ class StepsEnded(Exception):
 
 
 class LedPipeline:
-    """`leader` while steps are run, `shares` while something is kept for the others. `shared` is called in between:
-    stages are run here no more."""
+    """One pipeline of this worker's. `leader` is there while steps are run; `stages_over` is called after the last.
+
+    Then requests are kept for the other workers, and `role` answers their pulls.
+    """
 
     def __init__(
-        self, parts: Parts, instance: HeldInstance, counts: PipelineCounts, loading: Loading, shared: Callable[[], None]
+        self,
+        context: WorkerContext,
+        instance: HeldInstance,
+        runner: Runner,
+        role: LiveRole,
+        hand_offs: HandOffSender,
+        counts: PipelineCounts,
+        loading: Loading,
+        stages_over: Callable[[], None],
     ) -> None:
         self.leader: PipelineLeader | None = None
-        self.shares: Shares | None = None
-        self._parts = parts
+        self._context = context
         self._instance = instance
+        self._serving = instance.serving
+        self._runner = runner
+        self._role = role
+        self._hand_offs = hand_offs
         self._counts = counts
         self._loading = loading
-        self._shared = shared
+        self._stages_over = stages_over
+        self._shares: Shares | None = None
 
     async def run(self, stages: Stages) -> None:
         """Until the others have what is theirs, or it broke."""
-        reason = f"{self._parts.me} gave up leading"
+        reason = f"{self._context.me} gave up leading"
         try:
             reason = await self._run(stages)
             if self._instance.lifecycle.state in (State.SERVING, State.DRAINING):
                 await self._share(stages)
         finally:
+            self._role.shares = None
             if self._instance.lifecycle.state is State.LIVE:
                 self._instance.go_back(reason)
 
@@ -215,31 +237,42 @@ class LedPipeline:
         return reason
 
     async def _run_steps(self, stages: Stages) -> None:
-        """Raises Ended after the last."""
+        """Raises StepsEnded after the last."""
         await stages.ready.wait()
         scheduler = self._instance.go_live(self._loading, stages.command.kv_blocks)
-        self.leader = PipelineLeader(stages.command, scheduler, self._parts, self._counts, stages.take)
+        self.leader = PipelineLeader(
+            stages.command,
+            scheduler,
+            stages.take,
+            context=self._context,
+            serving=self._serving,
+            runner=self._runner,
+            counts=self._counts,
+        )
         self._instance.changed()
         await self.leader.run()
-        if self._parts.serving.scheduler is scheduler:  # else nothing here is this worker's any more
-            self.shares = self._new_shares(stages, scheduler)
+        if self._serving.scheduler is scheduler:  # else nothing here is this worker's any more
+            self._keep_shares(stages, scheduler)
         raise StepsEnded
 
     async def _share(self, stages: Stages) -> None:
         """Serve by itself; what is the others' waits for them."""
-        scheduler = self._parts.serving.scheduler
+        scheduler = self._serving.scheduler
         if scheduler is None:
             return
-        shares = self.shares = self.shares or self._new_shares(stages, scheduler)
+        shares = self._shares or self._keep_shares(stages, scheduler)
         self.leader = None
-        self._shared()
-        self._parts.serving.begin_steps()
+        self._stages_over()
+        self._serving.begin_steps()
         try:
             await shares.run()
         finally:
             await shares.stop()
 
-    def _new_shares(self, stages: Stages, scheduler: Scheduler) -> Shares:
-        workers = [self._parts.me, *stages.others]
+    def _keep_shares(self, stages: Stages, scheduler: Scheduler) -> Shares:
+        workers = [self._context.me, *stages.others]
         before = {} if self.leader is None else self.leader.shares
-        return Shares(self._parts, self._loading.manifest, scheduler, workers, before)
+        manifest = self._loading.manifest
+        shares = Shares(self._serving, self._hand_offs, manifest, scheduler, workers, before)
+        self._shares = self._role.shares = shares
+        return shares

@@ -13,7 +13,7 @@ from livescale.services.worker.pipeline.context import StageContext, close, reac
 from livescale.services.worker.pipeline.kv_moves import KvMoves
 from livescale.services.worker.pipeline.wire import batch_pieces, fill_pieces
 from livescale.shared.bus.contract import BusError
-from livescale.shared.links.contract import Link, LinkError, Peer
+from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver, StageBatch, StageDone
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import PIPELINE_OVER, STAGE_BATCH, STAGE_DONE
@@ -23,14 +23,14 @@ from livescale.shared.transfer.part import together
 class StageRun:
     """Stage `index`. A batch is received while the one before is run, and sent while the one after is."""
 
-    def __init__(self, running: StageContext, command: Pipeline, index: int) -> None:
-        self._running = running
-        self._bus, self._clock = running.parts.world.bus, running.parts.world.clock
+    def __init__(self, context: StageContext, command: Pipeline, index: int) -> None:
+        self._context = context
+        self._bus, self._clock = context.worker.bus, context.worker.clock
         self._index = index
         self._pipeline = command.id
         stage = command.stages[index]
         self._blocks = range(stage.first, stage.stop)
-        self._is_first = all(stage.node.id != running.parts.me for stage in command.stages[:index])
+        self._is_first = all(stage.node.id != context.worker.me for stage in command.stages[:index])
         self._next = command.stages[index + 1].node.id if index + 1 < len(command.stages) else None
         self._came = 0
         self._coming = asyncio.Queue[tuple[StageBatch, float]]()
@@ -51,14 +51,14 @@ class StageRun:
         await together(self._receive(before), self._compute(), self._pass_on(after))
 
     async def _receive(self, before: Peer | None) -> None:
-        running, counts = self._running, self._running.counts
+        context, counts = self._context, self._context.counts
         while True:
             batch, heard = await self._coming.get()
-            pieces, activation = batch_pieces(batch, running.manifest, running.limits), NO_BYTES
+            pieces, activation = batch_pieces(batch, context.manifest, context.limits), NO_BYTES
             if before is not None:
                 begun = self._clock.now()
                 activation = await receive(before, batch.step, batch.activation_bytes)
-                running.moved(batch.activation_bytes, self._clock.now() - begun)
+                context.moved(batch.activation_bytes, self._clock.now() - begun)
                 counts.received.inc(batch.activation_bytes)
                 counts.hop_seconds.observe(self._clock.now() - heard)
             self._here.put_nowait((batch, pieces, activation))
@@ -67,18 +67,18 @@ class StageRun:
         while True:
             batch, pieces, activation = await self._here.get()
             batch = await self._fill(batch)
-            self._run.put_nowait((batch, await self._running.run_blocks(self._blocks, pieces, activation)))
+            self._run.put_nowait((batch, await self._context.group.run_blocks(self._blocks, pieces, activation)))
 
     async def _fill(self, batch: StageBatch) -> StageBatch:
         """Without what was this worker's of its fills. Only before any of its stages has run the batch: later ones may
         have other requests in the same blocks."""
-        running = self._running
-        mine = [fill for fill in batch.fills if fill.worker == running.parts.me]
-        if not mine or not self._is_first or not running.is_whole():
+        context = self._context
+        mine = [fill for fill in batch.fills if fill.worker == context.worker.me]
+        if not mine or not self._is_first or not context.is_whole():
             return batch
-        pieces = [piece for fill in mine for piece in fill_pieces(fill, running.limits)]
-        await running.run_blocks(range(len(running.manifest.blocks)), pieces, NO_BYTES)
-        running.counts.filled.inc(sum(len(piece.tokens) for piece in pieces))
+        pieces = [piece for fill in mine for piece in fill_pieces(fill, context.limits)]
+        await context.group.run_blocks(range(len(context.manifest.blocks)), pieces, NO_BYTES)
+        context.counts.filled.inc(sum(len(piece.tokens) for piece in pieces))
         return replace(batch, fills=[fill for fill in batch.fills if fill not in mine])
 
     async def _pass_on(self, after: Peer | None) -> None:
@@ -87,14 +87,14 @@ class StageRun:
             if after is None or self._next is None:
                 unfilled = [fill.worker for fill in batch.fills]
                 done = StageDone(pipeline=self._pipeline, step=batch.step, tokens=passed.tokens, unfilled=unfilled)
-                self._running.done(done)
+                self._context.done(done)
                 continue
             size_bytes = passed.activation.nbytes
             following = replace(batch, stage=self._index + 1, activation_bytes=size_bytes)
             self._bus.publish(STAGE_BATCH, following, id=self._next)
             begun = self._clock.now()
             await send(after, batch.step, passed.activation)
-            self._running.moved(size_bytes, self._clock.now() - begun)
+            self._context.moved(size_bytes, self._clock.now() - begun)
 
 
 log = structlog.get_logger()
@@ -107,14 +107,14 @@ class StagesFailed(Exception):
 class Stages:
     """Those of one worker. `ready` is set once all neighbours were reached. `moves`: of KV, between any two workers."""
 
-    def __init__(self, command: Pipeline, running: StageContext, link: Link) -> None:
+    def __init__(self, command: Pipeline, context: StageContext) -> None:
         self.command = command
         self.ready = asyncio.Event()
-        self.moves = KvMoves(command, running, link)
-        self._me, self._bus = running.parts.me, running.parts.world.bus
-        self._link = link
+        self.moves = KvMoves(command, context)
+        self._me, self._bus = context.worker.me, context.worker.bus
+        self._link = context.worker.link
         self._runs = {
-            index: StageRun(running, command, index)
+            index: StageRun(context, command, index)
             for index, stage in enumerate(command.stages)
             if stage.node.id == self._me
         }

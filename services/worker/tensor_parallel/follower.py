@@ -9,11 +9,12 @@ from typing import assert_never
 import structlog
 
 from livescale.services.worker.batch import NO_BYTES, Batch, KvImport
+from livescale.services.worker.context import WorkerContext
 from livescale.services.worker.engine.contract import RankLost, Runner
 from livescale.services.worker.engine.partial import Partial
 from livescale.services.worker.handoff import KV, Channel, receive, send
 from livescale.services.worker.tensor_parallel.wire import decode_batch
-from livescale.shared.bus.contract import Bus, BusError, Refusal
+from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.links.contract import Link, LinkError
 from livescale.shared.messages.ranks import AskMeeting, Meeting, RankGive, RankKeep, RankStep, RankTake, Told
 from livescale.shared.messages.transfers import Load
@@ -26,10 +27,10 @@ log = structlog.get_logger()
 class RankKv:
     """What came and is not laid down; what is being sent."""
 
-    def __init__(self, link: Link, runner: Runner, tasks: asyncio.TaskGroup) -> None:
-        self._link = link
+    def __init__(self, context: WorkerContext, runner: Runner) -> None:
+        self._link = context.link
         self._runner = runner
-        self._tasks = tasks
+        self._tasks = context.tasks
         self._late: dict[str, tuple[RankTake, memoryview]] = {}  # by request
         self._coming: dict[asyncio.Timeout, RankTake] = {}
         self._keep: RankKeep | None = None  # the last one
@@ -121,11 +122,11 @@ WATCH_SECONDS = 1.0
 class GroupFollower:
     """Of the instance of this LOAD."""
 
-    def __init__(self, bus: Bus, runner: Runner, link: Link, tasks: asyncio.TaskGroup, command: Load) -> None:
-        self._bus = bus
+    def __init__(self, context: WorkerContext, runner: Runner, command: Load) -> None:
+        self._bus = context.bus
         self._runner = runner
-        self._address = link.address
-        self._kv = RankKv(link, runner, tasks)
+        self._address = context.link.address
+        self._kv = RankKv(context, runner)
         self._command = command
         self._leader = command.ranks[0]
         self._blocks: list[int] = []

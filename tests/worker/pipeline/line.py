@@ -94,9 +94,9 @@ def say_over(made: Stage, cut: Cut = PAIR, id: str = "p1") -> None:
 
 async def nothing_left(made: Stage) -> None:
     """Of any pipeline, at any worker."""
-    sides = [member.worker._deployment.duties.pipelines for member in made.members.values()]
-    await made.until(lambda: all(side._running is None for side in sides))
-    assert [side.pipeline or side.shares or side.leads for side in sides] == [False] * len(sides)
+    workers = [member.worker._deployment for member in made.members.values()]
+    await made.until(lambda: all(worker.pipelines._running is None for worker in workers))
+    assert not any(worker.pipelines.pipeline or worker.live.shares or worker.pipelines.leads for worker in workers)
     names = [task.get_name() for task in asyncio.all_tasks()]
     assert not [name for name in names if name.startswith(("pipeline ", "hand-off ", "take "))]
 
