@@ -1,4 +1,4 @@
-"""A worker's shell: it joins, obeys the planner and the router, and reports."""
+"""A worker's process: it joins the pool, obeys the planner and the router, and reports."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -62,7 +62,10 @@ LOAD_REPORT_SECONDS = 0.1  # how often a changed load is worth a heartbeat of it
 
 
 class Worker:
-    """Model-agnostic and warm: arena and KV memory are touched before it joins, so that a scale costs only bytes."""
+    """A worker of any model.
+
+    Arena and KV memory are touched before it joins, so that a scale costs only the bytes of the parameters.
+    """
 
     def __init__(
         self,

@@ -14,8 +14,8 @@ from livescale.services.worker.lifecycle import Lifecycle, State
 from livescale.services.worker.live.handoff_send import HandOffSender
 from livescale.services.worker.live.role import LiveRole, goes_live
 from livescale.services.worker.live.source import LiveSource
-from livescale.services.worker.loading import LoadCounts, Loading, Transport
-from livescale.services.worker.metrics import LiveCounts
+from livescale.services.worker.loading import Loading, Transport
+from livescale.services.worker.metrics import LiveCounts, LoadCounts
 from livescale.services.worker.orders import check_load
 from livescale.services.worker.pipeline.member import PipelineMember
 from livescale.services.worker.resources import Resources
@@ -82,7 +82,7 @@ class Deployment:
 
     @property
     def kv_blocks(self) -> int:
-        """For the model that is here or on its way; none before the engine is ready for it."""
+        """KV blocks for the model that is here or on its way, or 0 before the engine is ready for it."""
         return 0 if self._instance.loading is None else self._instance.loading.kv_blocks
 
     @property
@@ -162,7 +162,9 @@ class Deployment:
         return Ack()
 
     async def serve(self, command: Serve, context: Context) -> Ack:
-        """Answer SERVE: serve alone, once what a pipeline has is here. Raises Refusal 409 before all blocks are."""
+        """Answer SERVE: serve alone, after what a pipeline still has to do. Raises Refusal 409 before all blocks are
+        here.
+        """
         instance, lifecycle = self._instance, self.lifecycle
         if lifecycle.whole and lifecycle.state is State.LOADING:
             await self.pipelines.leave()
@@ -199,14 +201,16 @@ class Deployment:
         return Ack()
 
     def give_up(self) -> None:
-        """The registry had declared this worker dead: nothing it holds is its own any more. Spare at once; what is
-        still running ends before anything is loaded again."""
+        """Become spare at once: the registry had declared this worker dead, and nothing it holds is its own any more.
+
+        What is still running ends before anything is loaded again.
+        """
         self._serving.close()
         self._instance.lifecycle = Lifecycle()
         self._giving_up = self._tasks.create_task(self._end_everything(self._giving_up), name="fence")
 
     def _rank_lost(self, reason: str) -> None:
-        """An instance of several ranks ends with the first of them; its requests go on elsewhere."""
+        """End an instance of several ranks with the first of them. Its requests go on elsewhere."""
         log.warning("rank_lost", worker=self._id, reason=reason)
         self._serving.lose(reason)
         self._serving.close()

@@ -167,6 +167,28 @@ class WorkerMetrics:
         gauge.labels(self._model, self.worker).set_function(read)
 
 
+class LoadCounts:
+    """What a worker counts of parameters on their way into it, and on."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self.received = telemetry.counter(
+            "livescale_worker_received_bytes_total", "Bytes of parameters that came over the link"
+        )
+        self.shared = telemetry.counter(
+            "livescale_worker_shared_bytes_total", "Bytes of parameters that are mapped from another process's memory"
+        )
+        self.broken = telemetry.counter(
+            "livescale_worker_broken_transfers_total", "Flows of parameters that were lost, and waited for another"
+        )
+        self.paused = telemetry.counter(
+            "livescale_worker_send_pause_seconds_total",
+            "Seconds that chunks waited to be sent while steps were computed",
+        )
+        self.damaged = telemetry.counter(
+            "livescale_worker_damaged_blocks_total", "Blocks that came with a wrong checksum and were fetched again"
+        )
+
+
 class LiveCounts:
     """As a target: layers run before the model was whole. As a source: requests taken over, and what came with them."""
 

@@ -1,4 +1,4 @@
-"""A request on its way from a target to this source: this worker's once the target has heard that it is here."""
+"""Requests on their way from a target to this source: each is this worker's once the target has heard that it is here."""
 
 import asyncio
 from collections.abc import Collection, Coroutine, Sequence
@@ -31,9 +31,9 @@ log = structlog.get_logger()
 
 
 class IncomingHandOff:
-    """One hand-off, of a request to a model of this `manifest`, to those of `scheduler`: `own`, `begin`, `finish`.
+    """One request on its way here, for `scheduler`, which runs a model of this `manifest`.
 
-    `ranks`: those that the target leads.
+    Call `own`, then `begin` and `finish`, and `close` in any case. `ranks` are those that the target leads.
     """
 
     def __init__(
@@ -76,18 +76,21 @@ class IncomingHandOff:
         return self._channel.other.id
 
     def needs(self, worker: str) -> bool:
-        """Whether something is to come from there."""
+        """Return whether something of this request is to come from that worker."""
         return worker == self.target or any(worker == node.id for node in self._ranks)
 
     def abandon(self) -> None:
-        """The target is dead: nothing more comes. A link may not notice that for long."""
+        """Stop waiting for the target, which is dead. A link may not notice that for long."""
         if not self._is_abandoned and self._patience is not None:
             self._patience.reschedule(asyncio.get_running_loop().time())
         self._is_abandoned = True
 
     async def own(self) -> bool:
-        """Have the activation, and the target's word: then the request is this worker's. False where it was declined,
-        True also where the target had the last word."""
+        """Receive the activation and tell the target. Returns whether the target may not have the request any more.
+
+        It is False where this worker declined the request or could not have it, and True also where the target had the
+        last word.
+        """
         clock, began = self._context.clock, self._context.clock.now()
         try:
             self._check()
@@ -118,7 +121,7 @@ class IncomingHandOff:
         return True
 
     def begin(self) -> None:
-        """Have it run, now or as soon as it is here."""
+        """Have the request run, now or as soon as it is here."""
         self._begun = True
         self._hold()
         self._serving.wake()
@@ -128,7 +131,7 @@ class IncomingHandOff:
             self._sequence.held = not self._begun
 
     async def finish(self) -> None:
-        """Have the KV too; where it does not come, all is computed again."""
+        """Receive the KV too. Where it does not come, all is computed again."""
         if self._late is None or self._peer is None:
             return
         data = None
@@ -144,12 +147,12 @@ class IncomingHandOff:
         self._serving.wake()
 
     async def close(self) -> None:
-        """The target learns that nothing more is taken."""
+        """Close the channel, from which the target learns that nothing more is taken."""
         if self._peer is not None:
             await self._peer.close()
 
     def _check(self) -> None:
-        """Raises Refusal for what cannot go on here."""
+        """Raise Refusal for a request that cannot go on here."""
         self._scheduler.check(self._request)
         if len(self._ranks) != len(self._group.leader.others):
             raise Refusal(400, f"ranks: {self.target} leads {len(self._ranks)}, not {len(self._group.leader.others)}")
@@ -178,7 +181,7 @@ class IncomingHandOff:
         return Entry(self._task.layers, self._positions, data)
 
     async def _receive_kv(self, peer: Peer) -> memoryview:
-        """This rank's part, once each of the others has its own."""
+        """Receive this rank's part, and have each of the other ranks receive its own."""
         size_bytes, kv = self._task.kv_bytes, NO_BYTES
 
         async def own() -> None:
@@ -189,7 +192,7 @@ class IncomingHandOff:
         return kv
 
     async def _patiently(self, work: Coroutine[None, None, memoryview]) -> memoryview:
-        """Raises LinkError, also once the target is known to be dead."""
+        """Await `work`. Raises LinkError, also once the target is known to be dead."""
         try:
             async with asyncio.timeout(0 if self._is_abandoned else None) as self._patience:
                 return await work
@@ -199,8 +202,11 @@ class IncomingHandOff:
             self._patience = None
 
     async def _tell(self, declined: str | None) -> bool:
-        """Whether the request is not the target's any more. One that says nothing may have heard, and then nobody else
-        has it: if not, both make the same tokens."""
+        """Tell the target, and return whether the request is not the target's any more.
+
+        A target that does not answer may have heard, and then nobody else has the request. If it has not heard, both
+        workers make the same tokens.
+        """
         took = Took(
             worker=self._context.me,
             ticket=self._channel.ticket,
@@ -216,7 +222,7 @@ class IncomingHandOff:
 
 
 class HandOffBatch:
-    """What came with one pull runs together: none is begun before the others are here, or do not come, or are late."""
+    """What came with one pull runs together: no request begins before the others are here, fail to come or are late."""
 
     def __init__(self, hand_offs: Collection[IncomingHandOff]) -> None:
         self._hand_offs = hand_offs
@@ -224,7 +230,7 @@ class HandOffBatch:
         self._timer = asyncio.get_running_loop().call_later(TOGETHER_SECONDS, self._begin)
 
     def settled(self) -> None:
-        """One more of them is here, or does not come."""
+        """Note that one more of them is here, or does not come."""
         self._missing -= 1
         if not self._missing:
             self._timer.cancel()

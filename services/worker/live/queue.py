@@ -24,7 +24,10 @@ from livescale.shared.moves import Moves
 
 
 class QueuePhase(StrEnum):
-    """live: blocks are missing. draining: all are there, and sources still take tasks. plain: served alone."""
+    """How far a live load has come.
+
+    live: blocks are missing. draining: all are there, and sources still take tasks. plain: the target serves alone.
+    """
 
     LIVE = "live"
     DRAINING = "draining"
@@ -82,11 +85,11 @@ class LiveQueue:
 
     @property
     def unbegun(self) -> tuple[LiveTask, ...]:
-        """Those of which no layer is run, in order."""
+        """The tasks of which no layer has been run or is being run, in order."""
         return tuple(entry.task for entry in self._entries if not entry.done and entry not in self._running)
 
     def go_by(self, rule: Rule) -> tuple[QueueEffect, ...]:
-        """Another rule from here on."""
+        """Follow another rule from here on."""
         self._rule = rule
         return tuple(self._answer())
 
@@ -97,8 +100,10 @@ class LiveQueue:
         return sum(entry.task.weight * layers for entry, layers in left)
 
     def append(self, task: LiveTask, done: int = 0) -> tuple[QueueEffect, ...]:
-        """A task, new or with layers that another process has run. Raises ValueError for what cannot be in the queue:
-        an id that is, more layers than there are, anything at all after an abort."""
+        """Add a task, new or with layers that another process has run.
+
+        Raises ValueError for an id that is in the queue, for more layers than there are, and after an abort.
+        """
         if self.phase is QueuePhase.ABORTED:
             raise ValueError(f"task {task.id}: the queue was aborted")
         if task.id in self:
@@ -109,7 +114,7 @@ class LiveQueue:
         return tuple(self._answer())
 
     def block_ready(self, layer: int) -> tuple[QueueEffect, ...]:
-        """A layer's block is verified, in whatever order. Raises ValueError for a layer that the model lacks."""
+        """Note that a layer's block is verified, in whatever order. Raises ValueError for a layer that the model lacks."""
         if not 0 <= layer < self.layers:
             raise ValueError(f"layer {layer} is none of {self.layers}")
         self._blocks.add(layer)
@@ -120,7 +125,7 @@ class LiveQueue:
         return tuple(self._answer())
 
     def next(self) -> tuple[QueueEffect, ...]:
-        """What the worker, which is free, does next: ends with a `RunLayer` unless there is nothing to run."""
+        """Return what the target does next. The last effect is a `RunLayer`, unless there is nothing to run."""
         if self._running:
             raise ValueError(f"a layer of task {self._running[0].task.id} is being run")
         ready = [entry for entry in self._entries if self._may_run(entry)]
@@ -137,7 +142,7 @@ class LiveQueue:
         return *(Park(entry.task.id, entry.done, reason) for entry in left), run
 
     def layer_done(self) -> tuple[QueueEffect, ...]:
-        """The layer of the last `RunLayer` is done. Raises ValueError when none is being run."""
+        """Note that the layer of the last `RunLayer` is done. Raises ValueError when none is being run."""
         if not self._running:
             raise ValueError("no layer is being run")
         # Those that were removed meanwhile are not here any more.
@@ -154,30 +159,32 @@ class LiveQueue:
         return *effects, *(Park(each.task.id, each.done, "its next layer is not to be run here yet") for each in parked)
 
     def pull(self, source: str, budget: BatchBudget = ALONE) -> tuple[QueueEffect, ...]:
-        """The source has nothing to do, and could run so much together. Its pull stays until it is answered or
-        withdrawn; asked again, it is one."""
+        """Note that the source has nothing to do, and could run so much together.
+
+        Its pull stays until it is answered or withdrawn. Asked again, it is still one.
+        """
         self._pulls[source] = budget
         return tuple(self._answer())
 
     def withdraw(self, source: str) -> None:
-        """The source found work elsewhere, or is gone."""
+        """Drop the pull of a source that found work elsewhere, or is gone."""
         self._pulls.pop(source, None)
 
     def remove(self, task_id: str) -> tuple[QueueEffect, ...]:
-        """Nobody waits for the task any more. One that is not here (any more) is no error."""
+        """Drop a task that nobody waits for any more. One that is not here is no error."""
         for entry in [entry for entry in self._entries if entry.task.id == task_id]:
             self._take(entry)
         return tuple(self._answer())
 
     def abort(self, reason: str) -> tuple[QueueEffect, ...]:
-        """The target will not serve: all tasks go back, and all sources are released."""
+        """Give all tasks back and release all sources, as the target will not serve."""
         self.phase = MOVES.advance(self.phase, QueuePhase.ABORTED)
         back = tuple(GiveBack(entry.task.id, entry.done, reason) for entry in self._entries)
         self._entries, self._last = [], ()
         return *back, *self._answer()
 
     def check_invariants(self) -> None:
-        """No layer before its block, and no pull waits for what could leave. Raises InvariantBroken."""
+        """Check that no layer runs before its block, and no pull waits for what could leave. Raises InvariantBroken."""
         check(self._broken())
 
     def _may_run(self, entry: QueuedTask) -> bool:
@@ -195,7 +202,7 @@ class LiveQueue:
                 return []
 
     def _shares(self) -> list[tuple[str, tuple[QueuedTask, ...]]]:
-        """Whose turn is what: the first who asked has the first in order, and so on."""
+        """Who gets what: the first source that asked gets the first in order, and so on."""
         leaving, shares = self._leaving(), []
         for source, budget in self._pulls.items():
             share = budget.batch(self._alike(leaving))
@@ -204,11 +211,11 @@ class LiveQueue:
         return shares
 
     def _alike(self, leaving: list[QueuedTask]) -> Iterator[QueuedTask]:
-        """The first of these, all of which are being run, or none."""
+        """Those at the front that are all being run, or of which none is."""
         return takewhile(lambda entry: (entry in self._running) is (leaving[0] in self._running), leaving)
 
     def _answer(self) -> Iterator[QueueEffect]:
-        """Who is to get what is being run waits."""
+        """Answer the pulls that can be. A source that is to get what is being run waits."""
         shares = self._shares()
         if self.phase is QueuePhase.DRAINING and not all(share for _, share in shares):
             self.phase = MOVES.advance(self.phase, QueuePhase.PLAIN)

@@ -35,7 +35,7 @@ def goes_live(command: Load) -> bool:
 
 
 class PullAnswerer(Protocol):
-    """Whatever has requests for other workers."""
+    """A part of the worker that has requests for other workers."""
 
     async def pull(self, command: Pull) -> Pulled:
         """Return the requests that the worker which pulls may have. Raises Refusal 409 where it may have none."""
@@ -164,7 +164,7 @@ class LiveRole:
         return await self.target.pull(command)
 
     def withdraw(self, message: Withdraw) -> None:
-        """A source found something else to do."""
+        """Make the pull of a source void that found something else to do."""
         if self.target is not None:
             self.target.withdraw(message.worker)
         elif self._is_coming:

@@ -1,6 +1,6 @@
 """A worker that serves and helps others that load: whenever it has nothing to prefill it pulls from them.
 
-It asks as the last layer of its last prompt begins: what comes is here when the step ends, and no time is lost.
+It asks as the last layer of its last prompt begins. What comes is here when the step ends, so that no time is lost.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Helped:
-    """A target, and by what it was named."""
+    """A target that this worker helps, as the HELP for it said."""
 
     node: Node
     plan_id: str
@@ -75,7 +75,7 @@ class LiveSource:
 
     @property
     def helping(self) -> list[str]:
-        """Ids of the targets."""
+        """The ids of the targets that this worker helps, sorted."""
         return sorted(self._helped)
 
     async def help(self, command: Help, context: Context) -> Ack:
@@ -100,12 +100,12 @@ class LiveSource:
         self._look()
 
     def leave(self, target: str) -> None:
-        """It needs no help any more, or is gone: others may."""
+        """Help this target no longer: it needs no help any more, or is gone."""
         self._leave(target)
         self._look()
 
     def lost(self, target: str) -> None:
-        """It is dead: of what is on its way here nothing more comes."""
+        """The target is dead, and nothing more comes of what is on its way here."""
         self.leave(target)
         for hand_off in self._receiving.values():
             if hand_off.needs(target):
@@ -121,7 +121,7 @@ class LiveSource:
             self._runner.on_last_layer = None
 
     async def run(self) -> None:
-        """Ask whenever there is nothing to prefill; and have nobody keep KV of what has ended."""
+        """Ask whenever there is nothing to prefill, and have no rank keep KV of requests that have ended."""
         while True:
             self._look()
             self._forget()
@@ -133,7 +133,7 @@ class LiveSource:
             leader.keep({one.request_id for one in scheduler.in_order if one.late is not None})
 
     async def stop(self) -> None:
-        """Ask nobody any more; what is on its way arrives."""
+        """Ask nobody any more, and return once what is on its way has arrived."""
         self._perform(self._policy.busy())
         for target in self.helping:
             self._leave(target)
@@ -141,7 +141,7 @@ class LiveSource:
             await asyncio.wait((*self._asking.values(), *self._receiving))
 
     async def give_up(self) -> None:
-        """Nothing here is this worker's own any more."""
+        """Drop what is on its way, as nothing here is this worker's own any more."""
         for task in (*self._asking.values(), *self._receiving):
             task.cancel()
         await self.stop()
@@ -166,7 +166,7 @@ class LiveSource:
                     assert_never(other)
 
     def _begin_asking(self, target: str) -> None:
-        """Unless the last pull is still under way: it is repeated then."""
+        """Pull from this target, unless the last pull is still under way and will be repeated."""
         if target in self._asking or target not in self._wanted:
             return
         asking = self._context.start(self._ask(self._helped[target]), f"pull from {target}")
@@ -184,7 +184,7 @@ class LiveSource:
             self._context.bus.publish(WITHDRAW, Withdraw(worker=self._context.me), id=target)
 
     async def _ask(self, helped: Helped) -> None:
-        """Until it gives something, or others did."""
+        """Pull until this target gives something, or others did."""
         target, clock = helped.node.id, self._context.clock
         heard_at = clock.now()
         while target in self._wanted and (scheduler := self._serving.scheduler) is not None:
@@ -217,12 +217,12 @@ class LiveSource:
         )
 
     def _budget(self, scheduler: Scheduler) -> BatchBudget:
-        """For what comes from one of those that are asked."""
+        """How much may come from one of the targets that are asked."""
         budget, running = batch_budget(scheduler.limits, self._runner.joined_rows), len(scheduler.running())
         return BatchBudget(max(1, budget.tasks - running), budget.rows // max(1, len(self._wanted)))
 
     def _next_tickets(self, count: int) -> int:
-        """The first of so many."""
+        """Reserve so many tickets, and return the first."""
         first = self._ticket if self._ticket + count <= TICKETS else 0
         self._ticket = first + count
         return first
@@ -284,7 +284,7 @@ class LiveSource:
             await hand_off.close()
 
     async def _hand_off_failed(self, target: str) -> None:
-        """What is given back it would be given again: not at once, and not for ever."""
+        """Wait, or leave the target: what a source gives back it would be given again at once, and for ever."""
         self._failed[target] += 1
         if self._failed[target] == FAILED_HAND_OFFS:
             log.warning("target_left", target=target, hand_offs_failed=FAILED_HAND_OFFS)

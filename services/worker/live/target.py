@@ -1,5 +1,7 @@
-"""A worker that takes requests while its parameters still arrive (BlitzScale 5.2): it runs the layers that it has, and
-whoever helps pulls requests away with the layers done."""
+"""A worker that takes requests while its parameters still arrive (BlitzScale 5.2).
+
+It runs the layers that it has, and sources pull requests away with the layers done.
+"""
 
 import asyncio
 from collections import defaultdict
@@ -39,8 +41,11 @@ log = structlog.get_logger()
 
 
 class LiveTarget:
-    """One load. While blocks are missing every request is in the queue, and none is the scheduler's to run. After the
-    last block all are, from the layer at which they stand, and those that no step has begun may still be pulled."""
+    """One live load.
+
+    While blocks are missing every request is in the queue, and none is the scheduler's to run. After the last block the
+    scheduler runs all, from the layer at which they stand, and those that no step has begun may still be pulled.
+    """
 
     def __init__(
         self,
@@ -56,7 +61,7 @@ class LiveTarget:
         clock: Clock,
         counts: LiveCounts,
     ) -> None:
-        """`planner` is None but in the mode zigzag-ilp; `first_layer` is called once a layer was run."""
+        """`planner` is None but in the mode zigzag-ilp. `first_layer` is called once, after the first layer was run."""
         self.queue = queue
         self.origin = HandOffOrigin(manifest, scheduler, self._returned)
         self._scheduler = scheduler
@@ -71,7 +76,7 @@ class LiveTarget:
         self._pulls: dict[str, tuple[Pull, asyncio.Future[Pulled]]] = {}
 
     async def run(self) -> None:
-        """Run layers until all blocks are here."""
+        """Run layers until all blocks are here, then hand over to the steps of the whole model."""
         try:
             await self._run_layers()
         except RankLost as error:
@@ -93,7 +98,7 @@ class LiveTarget:
         self._serving.begin_steps()
 
     async def plan(self, planner: LayerPlanner) -> None:
-        """Beside `run`: have as many layers run of each request as is best."""
+        """Beside `run`, keep to the best number of layers of each request, as far as the planner knows it."""
         while self.queue.phase is QueuePhase.LIVE:
             rule = await planner.plan(self.queue.unbegun, self._clock.now())
             if rule is None:
@@ -103,7 +108,7 @@ class LiveTarget:
                 self._serving.changes.tell()
 
     def layer_ready(self, layer: int) -> None:
-        """The block that it needs is laid out; the head counts as one more layer."""
+        """Note that the block of this layer is laid out. The head counts as one more layer."""
         self._forget()
         self._perform(self.queue.block_ready(layer))
         if self._planner is not None:
@@ -111,7 +116,9 @@ class LiveTarget:
         self._serving.changes.tell()
 
     async def pull(self, command: Pull) -> Pulled:
-        """The earliest requests that may leave; after a while none. Raises Refusal 409 where KV would not fit."""
+        """Return the earliest requests that may leave, or none after a while. Raises Refusal 409 where KV would not
+        fit.
+        """
         block_tokens = self._scheduler.limits.kv_block_tokens
         if (command.version, command.block_tokens) != (self.origin.manifest.version, block_tokens):
             raise Refusal(409, f"KV here has blocks of {block_tokens} tokens, of {self.origin.manifest.version}")
@@ -131,18 +138,18 @@ class LiveTarget:
         return answered.result()
 
     def withdraw(self, source: str) -> None:
-        """Its pull is void, if it has one here."""
+        """Make the pull of this source void, if it has one here."""
         self.queue.withdraw(source)
         self._answer(source, Pulled())
 
     async def stop(self, reason: str) -> None:
-        """Give nothing any more, and end what is under way: then nothing is read any more of what is here."""
+        """Give nothing any more. Once this returns nothing that is here is read."""
         self._perform(self.queue.abort(reason))
         self._hand_offs.stop(self.origin)
         await self._hand_offs.stopped(self.origin)
 
     async def _wait(self) -> None:
-        """For whatever changes, or the first deadline."""
+        """Wait for whatever changes, or for the first deadline."""
         deadline = self._scheduler.next_deadline()
         seconds = None if deadline is None else max(0.0, deadline - self._clock.wall())
         with suppress(TimeoutError):
@@ -150,7 +157,7 @@ class LiveTarget:
                 await self._serving.changes.wait()
 
     def _take_in(self) -> None:
-        """Whoever has KV blocks now waits in the queue."""
+        """Put what has KV blocks now into the queue."""
         for sequence in self._scheduler.start():
             sequence.held = True
             self._append(QueuedRequest(sequence))
@@ -163,7 +170,7 @@ class LiveTarget:
         self._perform(self.queue.append(queued, sequence.layers_done))
 
     def _forget(self) -> None:
-        """What ended here is no longer in the queue; nor what a step has begun."""
+        """Take out of the queue what has ended, and what a step has begun."""
         for id, request in list(self._requests.items()):
             if self._scheduler.get(id) is not request.sequence or self._scheduler.is_begun(request.sequence):
                 del self._requests[id]
@@ -196,7 +203,7 @@ class LiveTarget:
         log.debug("layer_ran", layer=layer, rows=rows, seconds=seconds)
 
     def _perform(self, effects: Iterable[QueueEffect]) -> RunLayer | None:
-        """Do what the queue wants done; what is to be run is left to the caller."""
+        """Do what the queue wants done, and return the layer that is to be run, which is left to the caller."""
         run, leaving = None, defaultdict[str, list[QueuedRequest]](list)
         for effect in effects:
             match effect:
@@ -227,7 +234,7 @@ class LiveTarget:
             answered.set_result(pulled)
 
     def _returned(self, request: QueuedRequest) -> None:
-        """It goes on here, with the layers done."""
+        """Go on with a request here, with the layers done."""
         request.sequence.held = self.queue.phase is QueuePhase.LIVE
         if self.queue.phase in (QueuePhase.LIVE, QueuePhase.DRAINING):
             self._append(request)

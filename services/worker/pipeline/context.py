@@ -23,13 +23,13 @@ CHANNELS = 1 << 24
 
 
 async def reach(link: Link, command: Pipeline, address: bytes, purpose: str) -> Peer:
-    """The other end, which names the same `purpose`. Raises LinkError."""
+    """Open a channel to the worker at `address`, which opens one for the same `purpose`. Raises LinkError."""
     number = FIRST_CHANNEL + crc32(f"{command.id}/{purpose}".encode()) % CHANNELS
     return await link.connect(address, timeout=CONNECT_SECONDS, channel=number, secret=command.secret)
 
 
 async def close(peer: Peer) -> None:
-    """Also one that is broken."""
+    """Close a channel, also one that is broken."""
     with suppress(LinkError):
         await peer.close()
 

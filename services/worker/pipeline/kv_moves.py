@@ -27,7 +27,10 @@ log = structlog.get_logger()
 
 
 class KvMover:
-    """For `filling`, of requests of `scheduler`. `moved` is called when one more part is there, or does not come."""
+    """The leader's part: it has KV moved to the workers whose requests will be, one part at a time for each.
+
+    `moved` is called when one more part is there, or does not come.
+    """
 
     def __init__(
         self, pipeline: str, filling: Filling, scheduler: Scheduler, bus: Bus, moved: Callable[[], None]
@@ -41,7 +44,7 @@ class KvMover:
         self._number = 0
 
     def begin(self) -> None:
-        """Another part for each worker that lacks something and waits for none."""
+        """Begin another part for each worker that lacks something and waits for none."""
         for worker in sorted(self._filling.movers - self._moves.keys()):
             pieces = self._filling.begin_move(worker, self._scheduler.placed)
             if pieces:
@@ -49,7 +52,7 @@ class KvMover:
                 self._moves[worker] = asyncio.create_task(self._move(worker, self._number, pieces))
 
     async def rest(self) -> None:
-        """The pipeline has stopped: have moved what is left, as far as that is quickly done."""
+        """Have what is left moved, as far as that is quickly done, once the pipeline has stopped."""
         with suppress(TimeoutError):
             async with asyncio.timeout(REST_SECONDS):
                 self.begin()
@@ -86,10 +89,11 @@ T = TypeVar("T")
 
 
 class KvMoves:
-    """At one worker. Between any two there is a channel each way, from the first part that goes it on.
+    """One worker's part: KV goes to the workers that ask for it, and comes from them.
 
-    A part may be of requests that have ended: then what comes of it is nobody's, as long as parts for a worker come one
-    after the other, and none after it was told to compute.
+    Between any two workers there is a channel each way, from the first part that goes it on. A part may be of requests
+    that have ended. Nobody uses it then, as parts for a worker come one after the other, and none after it was told to
+    compute.
     """
 
     def __init__(self, command: Pipeline, context: StageContext) -> None:
@@ -105,7 +109,7 @@ class KvMoves:
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Until cancelled: then nothing comes or goes any more."""
+        """Allow moves until cancelled. Then nothing comes or goes any more."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 await asyncio.get_running_loop().create_future()
@@ -115,7 +119,9 @@ class KvMoves:
                 await self._hang_up(*pair)
 
     async def take(self, order: MoveKv) -> None:
-        """Have it come here. Raises Refusal: 409 where it does not, or is computed faster."""
+        """Receive this KV from all workers that have it. Raises Refusal 409 where it does not come, or is computed
+        faster.
+        """
         self._check(order)
         way = self._decide()
         if not way.moves:
@@ -127,7 +133,7 @@ class KvMoves:
             raise Refusal(409, failed)
 
     def give(self, order: MoveKv) -> None:
-        """Send it. Raises Refusal."""
+        """Begin to send this KV. Raises Refusal for what is not here."""
         self._check(order)
         self._start(self._send(order))
 
@@ -169,7 +175,7 @@ class KvMoves:
         return choose_way(context.switch_kv, token_bytes, *rates)
 
     async def _come(self, order: MoveKv) -> str | None:
-        """Why it does not, if so."""
+        """Receive the KV, and return why it did not come, if so."""
         context, came = self._context, dict[str, memoryview]()
         try:
             async with asyncio.timeout(COME_SECONDS):
@@ -213,7 +219,7 @@ class KvMoves:
         return self._peers[pair]
 
     async def _hang_up(self, source: str, worker: str) -> None:
-        """Whoever waits at the other end learns of it at once."""
+        """Close a channel, so that the worker at its other end waits no longer."""
         peer = self._peers.pop((source, worker), None)
         if peer is not None:
             await close(peer)

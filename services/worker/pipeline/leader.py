@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 class PipelineBroken(Exception):
-    """No step can be run any more, and why."""
+    """No step of the pipeline can be run any more, for the reason given."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,10 @@ class Step:
 
 
 class PipelineLeader:
-    """As many batches are under way as there are stages; `first` takes them at the first. What comes of them goes to
-    gateways as with any worker."""
+    """Runs batches of its scheduler through all stages, as many at once as there are stages (LambdaScale 4.3).
+
+    `first` takes them at the first stage. Tokens that come out go to gateways as with any worker.
+    """
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class PipelineLeader:
 
     @property
     def shares(self) -> dict[str, str]:
-        """Whose each request is to be, as far as that is known."""
+        """Whose each request is to be, by its id, as far as that is known."""
         return self._filling.shares
 
     async def filled(self) -> None:
@@ -89,17 +91,17 @@ class PipelineLeader:
             self._fills = False
 
     def end(self) -> None:
-        """Begin no step any more; those under way end."""
+        """Begin no step any more. Those under way end."""
         self._ends = True
         self._serving.wake()
 
     def give_up(self, reason: str) -> None:
-        """A stage is lost."""
+        """Have `run` raise PipelineBroken: a stage is lost."""
         self._broken = self._broken or reason
         self._serving.wake()
 
     def done(self, done: StageDone) -> None:
-        """What came out of the last stage, or why nothing does."""
+        """Take what came out of the last stage, or the reason why nothing does."""
         if done.error is not None:
             return self.give_up(f"step {done.step}: {done.error}")
         step = self._steps.get(done.step)
@@ -115,7 +117,7 @@ class PipelineLeader:
         return self._serving.stepped(self._scheduler, step.batch, done.tokens, step.begun)
 
     async def run(self) -> None:
-        """Until `end` was called and nothing is under way, or nothing is served here any more.
+        """Run steps until `end` was called and none is under way, or nothing is served here any more.
 
         Raises PipelineBroken.
         """
@@ -135,7 +137,7 @@ class PipelineLeader:
             self._counts.in_flight.set(0)
 
     def _begin(self) -> None:
-        """As many as may be under way."""
+        """Begin as many steps as may be under way."""
         at_once = len(self._command.stages)
         while not self._ends and len(self._steps) < at_once:
             batch = self._scheduler.next_batch(at_once, self._runner.rates.pace)
@@ -158,14 +160,14 @@ class PipelineLeader:
             )
 
     def _fill(self, step: int) -> list[StageFill]:
-        """What one of the workers is to compute along with this step."""
+        """Return what one of the workers is to compute along with this step."""
         if not self._fills or self._ends:
             return []
         worker, pieces = self._filling.begin(step, self._scheduler.placed)
         return [StageFill(worker=worker, pieces=stage_pieces(pieces))] if pieces else []
 
     async def _wait(self) -> None:
-        """For whatever changes, or the first deadline: of a request, or of a step, which breaks the pipeline."""
+        """Wait for whatever changes, or for the first deadline: of a request, or of a step, which breaks the pipeline."""
         oldest = min(self._steps.values(), key=lambda step: step.begun, default=None)
         seconds = [] if oldest is None else [oldest.begun + STEP_SECONDS - self._clock.now()]
         if (deadline := self._scheduler.next_deadline()) is not None:
@@ -178,7 +180,7 @@ class PipelineLeader:
 
 
 class StepsEnded(Exception):
-    """The last step is over."""
+    """The last step of the pipeline is over."""
 
 
 class LedPipeline:
@@ -211,7 +213,7 @@ class LedPipeline:
         self._shares: Shares | None = None
 
     async def run(self, stages: Stages) -> None:
-        """Until the others have what is theirs, or it broke."""
+        """Run the pipeline, and return once the other workers have what is theirs, or it broke."""
         reason = f"{self._context.me} gave up leading"
         try:
             reason = await self._run(stages)
@@ -223,7 +225,7 @@ class LedPipeline:
                 self._instance.go_back(reason)
 
     async def _run(self, stages: Stages) -> str:
-        """Run steps to the end; why it came."""
+        """Run steps until the pipeline ends, and return why it did."""
         reason = "its workers are whole"
         try:
             await together(stages.run(), self._run_steps(stages))
@@ -237,7 +239,7 @@ class LedPipeline:
         return reason
 
     async def _run_steps(self, stages: Stages) -> None:
-        """Raises StepsEnded after the last."""
+        """Run steps. Raises StepsEnded after the last."""
         await stages.ready.wait()
         scheduler = self._instance.go_live(self._loading, stages.command.kv_blocks)
         self.leader = PipelineLeader(
@@ -256,7 +258,7 @@ class LedPipeline:
         raise StepsEnded
 
     async def _share(self, stages: Stages) -> None:
-        """Serve by itself; what is the others' waits for them."""
+        """Serve alone, while what is the other workers' waits for them."""
         scheduler = self._serving.scheduler
         if scheduler is None:
             return

@@ -35,9 +35,10 @@ log = structlog.get_logger()
 
 
 class PipelineMember:
-    """One pipeline at a time. `led_by`: who leads it, or led the last one and may have requests for this worker now.
+    """A worker's part in pipelines, one at a time.
 
-    Of an instance of several workers the first takes part, and has the others run what it runs.
+    `led_by` is the worker that leads it, or led the last one and may have requests for this worker now. Of an instance
+    of several workers the first takes part, and has the others run what it runs.
     """
 
     def __init__(
@@ -66,28 +67,28 @@ class PipelineMember:
 
     @property
     def pipeline(self) -> str | None:
-        """Its id."""
+        """The id of the pipeline, or None."""
         return None if self._stages is None else self._stages.command.id
 
     @property
     def span(self) -> str:
-        """The blocks that are run here."""
+        """The blocks that are run here, in words, such as `0-3, 8-11`."""
         return "" if self._stages is None else self._stages.span
 
     @property
     def kv_way(self) -> str:
-        """How KV of what is to be its own gets here, in words, once that was decided."""
+        """How KV of what is to be this worker's gets here, in words, once that was decided."""
         way = None if self._stages is None else self._stages.moves.way
         return "" if way is None else f"{'moved' if way.moves else 'computed again'}: {way.reason}"
 
     @property
     def layers(self) -> int:
-        """That are run here."""
+        """How many layers are run here."""
         return 0 if self._stages is None else self._stages.layers
 
     @property
     def leads(self) -> bool:
-        """Whether requests are its own."""
+        """Whether this worker leads: the requests of the pipeline are its own."""
         return self._leader is not None
 
     @property
@@ -144,12 +145,12 @@ class PipelineMember:
         )
 
     def batch(self, batch: StageBatch) -> None:
-        """For a stage that is run here."""
+        """Take a batch for a stage that is run here."""
         if self._stages is not None and self.pipeline == batch.pipeline:
             self._stages.take(batch)
 
     def done(self, done: StageDone) -> None:
-        """The last stage is done with a step, or one cannot be run."""
+        """Note that the last stage is done with a step, or that one cannot be run."""
         if self.pipeline != done.pipeline or self._stages is None:
             return
         if self._leader is not None:
@@ -168,7 +169,7 @@ class PipelineMember:
         return Ack()
 
     def over(self, over: PipelineOver) -> None:
-        """No step will come; who leads is told so by the planner."""
+        """End this worker's part, as no step will come. The leader is told so by the planner."""
         if self._stages is None or self._running is None or self.pipeline != over.pipeline:
             return
         if self._stages.leads:
@@ -177,26 +178,26 @@ class PipelineMember:
             self._running.cancel()
 
     def lost(self, worker: str) -> None:
-        """The registry has declared it dead."""
+        """Break the pipeline if this dead worker is part of it."""
         if self.led_by is not None and self.led_by.id == worker:
             self.led_by = None
         if self._stages is not None and worker in self._stages.others:
             self._break(f"{worker} is dead")
 
     async def fill(self) -> None:
-        """This worker leads and is whole: return once everybody has KV of what is to be its own, or after a while."""
+        """As the leader, which is whole now, return once all workers have KV of what will be theirs, or after a while."""
         if self._leader is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FILL_SECONDS):
                     await self._leader.filled()
 
     def switch(self) -> None:
-        """This worker leads and is whole: serve by itself as soon as the steps under way have ended."""
+        """As the leader, which is whole now, serve alone as soon as the steps under way have ended."""
         if self._leader is not None:
             self._leader.end()
 
     async def leave(self) -> None:
-        """This worker is whole, and does not lead: serve by itself once the pipeline is over, or after a while."""
+        """As another worker, which is whole now, return once the pipeline is over, or after a while."""
         if self._running is not None and self._stages is not None:
             await asyncio.wait((self._running,), timeout=0 if self._stages.leads else LEAVE_SECONDS)
         await self._stop(f"{self._context.me} serves by itself")
@@ -227,7 +228,7 @@ class PipelineMember:
                     await self._serving.changes.wait()
 
     async def end(self, reason: str) -> None:
-        """Nothing is left of it here."""
+        """Leave any pipeline at once, and tell the others why."""
         self.led_by = None
         await self._stop(reason)
 

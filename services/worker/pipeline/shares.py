@@ -1,5 +1,8 @@
-"""When a pipeline is over: its requests are spread evenly over who ran it, and go on there. What is not filled of them
-is computed again from prompt and tokens (LambdaScale 4.4)."""
+"""What happens to requests when a pipeline is over: they are spread evenly over the workers that ran it, and go on
+there.
+
+KV that a worker lacks is computed again from prompt and tokens (LambdaScale 4.4).
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -21,9 +24,9 @@ log = structlog.get_logger()
 
 
 class Shares:
-    """At who led, the first of `workers`: its own share runs, and the others wait for those whose they are.
+    """Requests that the leader of a pipeline, the first of `workers`, keeps for the other workers. Its own share runs.
 
-    `before`: whose requests are to be, where that was said. Whoever has KV of what it gets goes on from that.
+    `before` says whose requests are to be, where that is known. A worker that has KV of what it gets goes on from that.
     """
 
     def __init__(
@@ -49,7 +52,7 @@ class Shares:
         log.info("pipeline_shared", own=len(unfinished) - len(others), kept=len(others))
 
     async def run(self) -> None:
-        """Until each is somebody's."""
+        """Return once each request is some worker's."""
         with suppress(TimeoutError):
             async with asyncio.timeout(KEEP_SECONDS):
                 while self._kept:
@@ -60,13 +63,13 @@ class Shares:
         await self._hand_offs.stopped(self._origin)
 
     async def stop(self) -> None:
-        """Give nothing any more."""
+        """Give nothing more, and return once nothing is being sent."""
         self._kept.clear()
         self._hand_offs.stop(self._origin)
         await self._hand_offs.stopped(self._origin)
 
     async def pull(self, command: Pull) -> Pulled:
-        """Its share, at once: who pulls again may have new ones to prefill by then.
+        """Return the share of the worker that pulls, at once, as it may have new requests to prefill by its next pull.
 
         Raises Refusal 409 for another version.
         """

@@ -21,7 +21,10 @@ from livescale.shared.transfer.part import together
 
 
 class StageRun:
-    """Stage `index`. A batch is received while the one before is run, and sent while the one after is."""
+    """One stage of a pipeline, number `index`: batches come in order, run through its blocks, and go on.
+
+    A batch is received while the one before is run, and sent while the one after is.
+    """
 
     def __init__(self, context: StageContext, command: Pipeline, index: int) -> None:
         self._context = context
@@ -38,7 +41,9 @@ class StageRun:
         self._run = asyncio.Queue[tuple[StageBatch, Passed]]()
 
     def take(self, batch: StageBatch) -> None:
-        """The next one. Raises ValueError where one before was lost; what is said twice is nothing new."""
+        """Take the next batch. Raises ValueError where one before it was lost. A batch that was taken already is
+        ignored.
+        """
         if batch.step > self._came + 1:
             raise ValueError(f"step: {batch.step} came after {self._came}")
         if batch.step == self._came + 1:
@@ -46,8 +51,10 @@ class StageRun:
             self._coming.put_nowait((batch, self._clock.now()))
 
     async def run(self, before: Peer | None, after: Peer | None) -> None:
-        """Between these neighbours, until cancelled. Raises LinkError, ValueError for a batch that cannot be, and what
-        the engine raises."""
+        """Run batches between these neighbours, until cancelled.
+
+        Raises LinkError, ValueError for a batch that cannot be run, and what the engine raises.
+        """
         await together(self._receive(before), self._compute(), self._pass_on(after))
 
     async def _receive(self, before: Peer | None) -> None:
@@ -70,8 +77,11 @@ class StageRun:
             self._run.put_nowait((batch, await self._context.group.run_blocks(self._blocks, pieces, activation)))
 
     async def _fill(self, batch: StageBatch) -> StageBatch:
-        """Without what was this worker's of its fills. Only before any of its stages has run the batch: later ones may
-        have other requests in the same blocks."""
+        """Compute this worker's fills of the batch, and return the batch without them.
+
+        That is done only before any of its stages has run the batch, as later ones may have other requests in the same
+        blocks.
+        """
         context = self._context
         mine = [fill for fill in batch.fills if fill.worker == context.worker.me]
         if not mine or not self._is_first or not context.is_whole():
@@ -105,7 +115,10 @@ class StagesFailed(Exception):
 
 
 class Stages:
-    """Those of one worker. `ready` is set once all neighbours were reached. `moves`: of KV, between any two workers."""
+    """The stages that one worker runs.
+
+    `ready` is set once all neighbours were reached. `moves` are those of KV, between any two workers.
+    """
 
     def __init__(self, command: Pipeline, context: StageContext) -> None:
         self.command = command
@@ -122,6 +135,7 @@ class Stages:
 
     @property
     def leader(self) -> Node:
+        """The worker that runs the first stage."""
         return self.command.stages[0].node
 
     @property
@@ -130,23 +144,23 @@ class Stages:
 
     @property
     def others(self) -> list[str]:
-        """Who runs the other stages."""
+        """The ids of the workers that run the other stages, sorted."""
         return sorted({stage.node.id for stage in self.command.stages} - {self._me})
 
     @property
     def span(self) -> str:
-        """The blocks of all its stages, in words."""
+        """The blocks of all stages that are run here, in words, such as `0-3, 8-11`."""
         stages = [self.command.stages[index] for index in self._runs]
         return ", ".join(f"{stage.first}-{stage.stop - 1}" for stage in stages)
 
     @property
     def layers(self) -> int:
-        """That are run here: the blocks without embedding and head."""
+        """How many layers are run here: the blocks without embedding and head."""
         last = self.command.stages[-1].stop - 1
         return sum(0 < block < last for index in self._runs for block in self._blocks(index))
 
     def take(self, batch: StageBatch) -> None:
-        """A batch for one of them. What cannot be run ends them all."""
+        """Take a batch for one of the stages. A batch that cannot be run ends them all."""
         run = self._runs.get(batch.stage)
         try:
             if run is None:
@@ -156,12 +170,12 @@ class Stages:
             self.fail(str(error))
 
     def fail(self, reason: str) -> None:
-        """Have `run` raise this."""
+        """End all stages: `run` raises StagesFailed with this reason."""
         if not self._failed.done():
             self._failed.set_result(reason)
 
     def tell_over(self, reason: str) -> None:
-        """The others, or who leads them, that it ends here."""
+        """Tell the leader, or as the leader the other workers, that the pipeline ends here."""
         id = self.command.id
         if not self.leads:
             self._bus.publish(STAGE_DONE, StageDone(pipeline=id, step=1, error=reason), id=self.leader.id)
@@ -170,7 +184,7 @@ class Stages:
             self._bus.publish(PIPELINE_OVER, PipelineOver(pipeline=id, reason=reason), id=worker)
 
     async def run(self) -> None:
-        """Until cancelled. Raises StagesFailed."""
+        """Run the stages until cancelled. Raises StagesFailed."""
         try:
             async with AsyncExitStack() as closing:
                 peers = await self._connect(closing)
@@ -188,8 +202,10 @@ class Stages:
         return range(stage.first, stage.stop)
 
     async def _connect(self, closing: AsyncExitStack) -> dict[int, Peer]:
-        """To each neighbour, by the later of the two stages. In the order of stages, so that two workers open theirs in
-        the same one."""
+        """Open a channel to each neighbour, by the number of the later of the two stages.
+
+        Channels are opened in the order of stages, so that two workers open theirs in the same one.
+        """
         peers = {}
         stages = self.command.stages
         for later in range(1, len(stages)):

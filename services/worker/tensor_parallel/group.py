@@ -23,15 +23,17 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class GroupCallbacks:
-    """`ready`: another rank has more blocks; `lost`: why this one cannot go on."""
+    """What is called when another rank has more blocks (`ready`), and when this rank cannot go on, and why (`lost`)."""
 
     ready: Callable[[], None]
     lost: Callable[[str], None]
 
 
 class TensorParallelGroup:
-    """One instance at a time. The others reach this rank at `address`; what they say comes to `told`. `leader`: what
-    this rank tells those that it leads, if it leads any."""
+    """The ranks of one instance at a time, seen from one of them, which the others reach at `address`.
+
+    `leader` tells the ranks that this one leads what to run. It leads none unless it is rank 0 of several.
+    """
 
     def __init__(self, context: WorkerContext, runner: Runner, address: str, callbacks: GroupCallbacks) -> None:
         self.leader = GroupLeader(context.bus)
@@ -79,7 +81,7 @@ class TensorParallelGroup:
             raise
 
     async def where(self, ask: AskMeeting, context: Context) -> Meeting:
-        """Asked of the rank that leads."""
+        """Answer MEETING, as the rank that leads: where the ranks meet. Raises Refusal 409 for another instance."""
         if self._meeting is None or self.leader.instance != ask.instance:
             raise Refusal(409, f"instance: {ask.instance} is not led here")
         self.leader.asked(ask)
@@ -87,31 +89,31 @@ class TensorParallelGroup:
         return self._meeting
 
     def have(self, blocks: AbstractSet[int]) -> None:
-        """These are laid out here."""
+        """Note that these blocks are laid out here."""
         if self._follower is not None:
             self._follower.have(blocks)
 
     def whole(self, instance: str) -> None:
-        """Each rank has everything: the planner knows."""
+        """Note that each rank has everything, as the planner says."""
         self.leader.whole(instance)
         self._callbacks.ready()
 
     def hear(self, step: Told) -> None:
-        """What the rank that leads tells."""
+        """Take what the rank that leads has told this one."""
         if self._follower is not None and self._follower.instance == step.instance:
             self._follower.hear(step)
         elif isinstance(step, RankGive):
             self._refuse(step)
 
     async def take(self, take: RankTake, context: Context) -> Ack:
-        """What the rank that leads wants to be here."""
+        """Answer RANK_TAKE: receive KV that the rank that leads wants to be here. Raises Refusal."""
         if self._follower is None or self._follower.instance != take.instance:
             raise Refusal(409, f"instance: this worker is no rank of {take.instance}")
         await self._follower.take(take)
         return Ack()
 
     def lost(self, worker: str) -> None:
-        """The registry has declared it dead."""
+        """End the instance if this dead worker is one of its ranks."""
         if self._command is not None and worker in self._command.ranks:
             self._stop()
             self._callbacks.lost(f"{worker} is gone, and {self._command.instance} is nothing without it")
@@ -122,7 +124,7 @@ class TensorParallelGroup:
             await asyncio.wait([self._following])
 
     async def end(self) -> None:
-        """Whoever follows learns it by asking."""
+        """Leave the instance. The ranks that follow learn it when they next ask."""
         self.leader, self._command, self._meeting = GroupLeader(self._bus), None, None
         self._stop()
         await self.led()
