@@ -1,4 +1,4 @@
-"""Requests on their way from a target to this source: each is this worker's once the target has heard that it is here."""
+"""Requests on their way from a target to this source. Each is this worker's once the target hears that it is here."""
 
 import asyncio
 from collections.abc import Collection, Coroutine, Sequence

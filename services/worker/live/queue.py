@@ -114,7 +114,7 @@ class LiveQueue:
         return tuple(self._answer())
 
     def block_ready(self, layer: int) -> tuple[QueueEffect, ...]:
-        """Note that a layer's block is verified, in whatever order. Raises ValueError for a layer that the model lacks."""
+        """Note that a layer's block is verified, in whatever order. Raises ValueError for a layer the model lacks."""
         if not 0 <= layer < self.layers:
             raise ValueError(f"layer {layer} is none of {self.layers}")
         self._blocks.add(layer)

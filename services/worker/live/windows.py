@@ -47,7 +47,7 @@ class Pair:
         return max((time + self._work(on_target, time), time) for time in self.times if time <= until)
 
     def ends(self, on_target: Sequence[int]) -> list[float]:
-        """Return when each task ends on the source, which takes them in order and waits for the target where it must."""
+        """Return when each task ends on the source, which takes them in order and waits for the target if it must."""
         ends, free = [], self.began
         for number, task in enumerate(self.tasks):
             start = max(free, task.arrival, self.needed(on_target[: number + 1])[0])

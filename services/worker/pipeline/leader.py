@@ -167,7 +167,7 @@ class PipelineLeader:
         return [StageFill(worker=worker, pieces=stage_pieces(pieces))] if pieces else []
 
     async def _wait(self) -> None:
-        """Wait for whatever changes, or for the first deadline: of a request, or of a step, which breaks the pipeline."""
+        """Wait for whatever changes, or for the first deadline: of a request, or of a step, which ends the pipeline."""
         oldest = min(self._steps.values(), key=lambda step: step.begun, default=None)
         seconds = [] if oldest is None else [oldest.begun + STEP_SECONDS - self._clock.now()]
         if (deadline := self._scheduler.next_deadline()) is not None:

@@ -185,7 +185,7 @@ class PipelineMember:
             self._break(f"{worker} is dead")
 
     async def fill(self) -> None:
-        """As the leader, which is whole now, return once all workers have KV of what will be theirs, or after a while."""
+        """As the leader, which is whole now, return once all workers have KV of what will be theirs, or in a while."""
         if self._leader is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FILL_SECONDS):
