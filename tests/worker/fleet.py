@@ -10,6 +10,9 @@ from msgspec.structs import replace
 
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.actor import Worker
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.kernels.contract import choose_kernels
+from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.main import runner_maker
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.bus.contract import Bus, Context, Endpoint, ServiceInfo, Topic
@@ -20,7 +23,14 @@ from livescale.shared.links.open import open_link
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import Join, Joined, WorkerReport
 from livescale.shared.messages.parameters import DType, Manifest
-from livescale.shared.messages.requests import Admit, RequestLost, RequestsEnded, Submit, TokenFrame, Tokens
+from livescale.shared.messages.requests import (
+    Admit,
+    RequestLost,
+    RequestsEnded,
+    Submit,
+    TokenFrame,
+    Tokens,
+)
 from livescale.shared.messages.transfers import Inflow, InstanceServing, Load, Node, Outflow, Send, Serve, Transfer
 from livescale.shared.process import World
 from livescale.shared.settings import LinkSettings
@@ -43,6 +53,7 @@ from livescale.shared.transfer.part import FlowEnd, Part, TransferFailed
 from livescale.shared.transfer.send import feed
 from livescale.shared.world import RandomIds, SystemClock
 from tests.made import tiny
+from tests.worker.serving import random_prompt, serve, submit
 
 CONTEXT = 256
 TICKET = 7
@@ -229,3 +240,15 @@ async def _listen(made: Fleet) -> list[asyncio.Task[None]]:
     tasks = [made.tasks.create_task(follow(topic)) for topic in (HEARTBEAT, TRANSFER, TOKENS, ENDED, MOVED, INSTANCE)]
     await asyncio.sleep(0)
     return tasks
+
+
+def undisturbed(made: Fleet, **requests: int) -> dict[str, list[int]]:
+    """What an engine alone makes of prompts of these seeds."""
+    engine = Engine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels)
+    for index, view in enumerate(made.memory):
+        engine.add_block(index, view)
+
+    def alone(name: str, seed: int) -> list[int]:
+        return serve(engine, [(0, submit(name, random_prompt(seed, 40), max_tokens=24))]).tokens[name]
+
+    return {name: alone(name, seed) for name, seed in requests.items()}

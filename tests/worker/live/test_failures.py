@@ -1,17 +1,11 @@
 """Whoever dies, leaves or gives up in the middle of a live scale."""
 
-import pytest
-
-from livescale.services.worker.handoff import ACTIVATION, KV
 from livescale.services.worker.live.source import FAILED_HAND_OFFS
-from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Stale
-from livescale.shared.messages.transfers import Drain
-from livescale.shared.subjects import DRAIN, STALE
-from livescale.shared.virtual_time import run
+from livescale.shared.subjects import STALE
 from tests.worker.live.kinds import BLOCKS, CLOCK
 from tests.worker.live.scenes import parked, play
-from tests.worker.live.stage import Stage, stage
+from tests.worker.live.stage import Stage
 from tests.worker.serving import random_prompt, submit
 
 
@@ -41,21 +35,6 @@ def test_a_target_that_dies_before_its_kv_has_gone_out_has_the_source_compute_it
         assert CLOCK.now() - known < 1.0  # and not only when the link gives up
 
     play(act)
-
-
-def test_a_target_that_was_whole_before_it_could_go_live_is_helped_no_more() -> None:
-    async def whole() -> None:
-        async with stage("s", "t") as made:
-            await made.loaded("s")
-            await made.load("t", [block for block in range(BLOCKS) if block != 1], "zigzag")
-            await made.help("s", "t")
-            await made.until(lambda: made.reports["s"].helping == ["t"])
-            await made.load("t", [1], "zigzag")
-            await made.until(lambda: made.ready("t") == BLOCKS)
-            await made.serve("t")
-            await made.until(lambda: made.state("t") == "serving" and made.reports["s"].helping == [])
-
-    run(whole(), limit_seconds=600)
 
 
 def test_a_request_whose_deadline_comes_while_it_is_parked_ends_then() -> None:
@@ -135,16 +114,6 @@ def test_a_block_that_comes_damaged_is_run_by_nobody_and_the_target_stays_live()
     play(act)
 
 
-def test_an_instance_that_is_live_does_not_drain() -> None:
-    async def act(made: Stage) -> None:
-        with pytest.raises(Refusal, match="cannot go from live to draining"):
-            await made.bus.call(DRAIN, Drain(instance="m-t", epoch=1), timeout=5, id="t")
-        await parked(made)
-        await made.finish_loading("t")
-
-    play(act)
-
-
 def test_a_target_of_which_nothing_arrives_is_left_with_its_requests() -> None:
     async def act(made: Stage) -> None:
         await parked(made)
@@ -176,53 +145,5 @@ def test_a_target_that_says_nothing_is_left_after_a_while() -> None:
         await made.until(lambda: made.reports["s"].helping == ["t"])
         await made.until(lambda: made.reports["s"].helping == [])
         await made.finish_loading("t")
-
-    play(act)
-
-
-def test_a_link_that_breaks_before_the_kv_is_there_has_the_source_compute_it_again() -> None:
-    async def act(made: Stage) -> None:
-        await parked(made)
-        made.faults.messages = 2  # the activation and its checksum
-        await made.help("s", "t")
-        await made.until(lambda: made.count("s", "lost_kv") == 1)
-
-    play(act)
-
-
-def test_an_activation_that_arrives_damaged_is_given_back_and_taken_once_it_is_right() -> None:
-    async def act(made: Stage) -> None:
-        await parked(made)
-        made.faults.damaged = ACTIVATION
-        await made.help("s", "t")
-        await made.until(lambda: made.count("t", "returned_tasks") == 1)
-        assert made.count("s", "pulled_tasks") == 0
-        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
-        assert made.count("s", "lost_kv") == 0
-
-    play(act)
-
-
-def test_kv_that_arrives_damaged_is_computed_again() -> None:
-    async def act(made: Stage) -> None:
-        await parked(made)
-        made.faults.damaged = KV
-        await made.help("s", "t")
-        await made.until(lambda: made.count("s", "lost_kv") == 1)
-        assert made.count("t", "returned_tasks") == 0
-
-    play(act)
-
-
-def test_a_request_whose_deadline_comes_while_its_kv_is_awaited_ends_then() -> None:
-    async def act(made: Stage) -> None:
-        deadline = CLOCK.wall() + 1.0
-        await parked(made, deadline=deadline)
-        await made.help("s", "t")
-        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
-        made.faults.message_seconds = 5.0
-        await made.until(lambda: made.client.wishes[0].is_over)
-        assert CLOCK.wall() < deadline + 0.1
-        assert made.client.wishes[0].ends == ["deadline"]
 
     play(act)

@@ -1,16 +1,12 @@
 """Who helps whom: several sources, several targets, plans one after the other, and the end of it."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
 import pytest
 
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Took
 from livescale.shared.subjects import PULL, TOOK
-from livescale.shared.virtual_time import run
 from tests.worker.live.scenes import parked, play
-from tests.worker.live.stage import Stage, stage
+from tests.worker.live.stage import Stage
 from tests.worker.serving import random_prompt, submit
 
 
@@ -94,73 +90,3 @@ def test_nobody_else_can_say_that_a_source_took_a_request() -> None:
         await made.until(lambda: made.count("s", "pulled_tasks") == 1)
 
     play(act)
-
-
-def test_a_pull_that_waits_for_a_target_to_go_live_is_void_once_the_source_has_requests_of_its_own() -> None:
-    async def main() -> None:
-        async with stage("s", "t") as made:
-            await made.loaded("s")
-            await made.load("t", [1], "zigzag")
-            await made.help("s", "t")
-            await asyncio.sleep(0.1)
-            for number in range(4):
-                await made.client.submit(submit(f"own{number}", random_prompt(number, 50), max_tokens=60), "s")
-            await asyncio.sleep(0.1)
-            await made.load("t", [0], "zigzag")
-            await made.until(lambda: made.state("t") == "live")
-            made.act(made.client.submit(submit("other", random_prompt(9, 300), max_tokens=1), "t"))
-            await made.until(lambda: made.count("s", "pulled_tasks") == 1)
-            assert made.count("s", "pulled_layers") == 1
-            await made.finish_loading("t")
-            await made.done()
-
-    run(main(), limit_seconds=600)
-
-
-def waiting_for_the_first_layer(act: Callable[[Stage], Awaitable[None]]) -> None:
-    """A source that serves, and a request at a target that has no more than its embedding."""
-
-    async def main() -> None:
-        async with stage("s", "t") as made:
-            await made.beside("s", "t", [0])
-            await made.client.submit(submit("r", random_prompt(0, 90), max_tokens=8), "t")
-            await act(made)
-            await made.done()
-
-    run(main(), limit_seconds=600)
-
-
-def test_what_waits_for_the_first_layer_is_taken_whole_by_a_source_that_has_nothing_to_do() -> None:
-    async def act(made: Stage) -> None:
-        await made.help("s", "t")
-        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
-        assert made.count("s", "pulled_layers") == 0
-        await made.finish_loading("t")
-
-    waiting_for_the_first_layer(act)
-
-
-def test_what_waits_for_the_first_layer_is_given_back_by_a_target_that_gives_up() -> None:
-    async def act(made: Stage) -> None:
-        await made.abort("t")
-        await made.until(lambda: made.state("t") == "spare")
-
-    waiting_for_the_first_layer(act)
-
-
-def test_layers_that_came_before_the_first_are_run_after_it() -> None:
-    async def main() -> None:
-        async with stage("t") as made:
-            await made.load("t", [0, 2], "zigzag")
-            await made.until(lambda: made.ready("t") == 2)
-            assert made.state("t") == "live"
-            await made.client.submit(submit("r", random_prompt(0, 90), max_tokens=1), "t")
-            await asyncio.sleep(1.0)
-            assert made.reports["t"].live_waiting == 1
-            assert made.count("t", "live_layers") == 0
-            await made.load("t", [1], "zigzag")
-            await made.until(lambda: made.count("t", "live_layers") == 2)
-            await made.finish_loading("t")
-            await made.done()
-
-    run(main(), limit_seconds=600)

@@ -1,6 +1,7 @@
 """Workers that load parts of a model and run it as a pipeline, under virtual time."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,9 +11,10 @@ from msgspec.structs import replace
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver
 from livescale.shared.messages.pipelines import Stage as Part
 from livescale.shared.messages.requests import Sampling, Submit
+from livescale.shared.settings import SwitchKv
 from livescale.shared.subjects import PIPELINE, PIPELINE_OVER
 from livescale.shared.virtual_time import run
-from tests.worker.live.kinds import BLOCKS, FLOAT32, Kind
+from tests.worker.live.kinds import BLOCKS, FLOAT32, MODELLED, Kind
 from tests.worker.live.stage import Stage, stage
 from tests.worker.serving import random_prompt, submit
 
@@ -131,3 +133,22 @@ def play(
 
 async def has_tokens(made: Stage, count: int) -> None:
     await made.until(lambda: sum(len(wish.tokens) >= count for wish in made.client.wishes) >= 4)
+
+
+THREE = (("a", 2), ("b", 4), ("c", BLOCKS))
+
+
+Act = Callable[[Stage], Awaitable[None]]
+
+
+def running(act: Act, switch_kv: SwitchKv = "auto", kind: Kind = MODELLED) -> None:
+    """While requests are run by three, and a fourth worker serves."""
+
+    async def whole_play(made: Stage) -> None:
+        await ask(made, 6, tokens=30)
+        await made.until(lambda: sum(len(wish.tokens) >= 2 for wish in made.client.wishes) >= 3)
+        await act(made)
+        await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
+        await made.until(lambda: all(report.pipeline is None for report in made.reports.values()))
+
+    play(whole_play, THREE, "other", kind=dataclasses.replace(kind, switch_kv=switch_kv))

@@ -1,9 +1,7 @@
 """Whoever dies, leaves or gives up while a pipeline runs: every request goes on, and nothing of it is left."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
@@ -12,25 +10,18 @@ from livescale.shared.messages.membership import Stale
 from livescale.shared.settings import SwitchKv
 from livescale.shared.subjects import STALE
 from livescale.shared.virtual_time import run
-from tests.worker.live.kinds import BFLOAT16, BLOCKS, CLOCK, FLOAT32, MODELLED, Kind
+from tests.worker.live.kinds import BFLOAT16, CLOCK, FLOAT32, MODELLED, Kind
 from tests.worker.live.stage import Stage, stage
-from tests.worker.pipeline.line import ask, form, loaded, nothing_left, play, request, say_over, whole
-
-THREE = (("a", 2), ("b", 4), ("c", BLOCKS))
-Act = Callable[[Stage], Awaitable[None]]
-
-
-def running(act: Act, switch_kv: SwitchKv = "auto", kind: Kind = MODELLED) -> None:
-    """While requests are run by three, and a fourth worker serves."""
-
-    async def whole_play(made: Stage) -> None:
-        await ask(made, 6, tokens=30)
-        await made.until(lambda: sum(len(wish.tokens) >= 2 for wish in made.client.wishes) >= 3)
-        await act(made)
-        await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
-        await made.until(lambda: all(report.pipeline is None for report in made.reports.values()))
-
-    play(whole_play, THREE, "other", kind=replace(kind, switch_kv=switch_kv))
+from tests.worker.pipeline.line import (
+    THREE,
+    form,
+    loaded,
+    nothing_left,
+    request,
+    running,
+    say_over,
+    whole,
+)
 
 
 @pytest.mark.parametrize("who", ["a", "b", "c"])
@@ -92,40 +83,6 @@ def test_a_worker_that_was_declared_dead_while_its_pipeline_is_formed() -> None:
                 await nothing_left(made)
 
         run(main(), limit_seconds=600)
-
-
-def test_a_link_that_breaks_between_two_stages() -> None:
-    async def act(made: Stage) -> None:
-        made.faults.messages = 3
-        await made.until(lambda: made.state("a") == "loading")
-        made.faults.messages = None
-        assert made.count("a", "broken_pipelines") == 1
-        await form(made, THREE, "p2")
-        await made.until(lambda: made.state("a") == "live")
-        await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
-        await whole(made, "a", "b", "c")
-        for worker in "abc":
-            await made.serve(worker)
-
-    running(act)
-
-
-def test_an_activation_that_is_damaged_on_its_way_is_computed_by_nobody() -> None:
-    async def act(made: Stage) -> None:
-        made.faults.damaged = 40
-        await made.until(lambda: made.count("a", "broken_pipelines") == 1)
-
-    running(act)
-
-
-def test_a_stage_that_hears_of_no_batch_is_given_up_after_a_while() -> None:
-    async def act(made: Stage) -> None:
-        made.members["b"].bus.hold()  # nothing that is said reaches anybody
-        await made.until(lambda: made.state("a") == "loading")
-        made.members["b"].bus.forget()
-        await made.kill("b")
-
-    running(act)
 
 
 def test_a_request_whose_deadline_comes_while_a_stage_is_silent_ends_then() -> None:
