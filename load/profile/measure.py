@@ -34,7 +34,7 @@ async def measure(directory: Path, dtype: DType, threads: int) -> list[Measured]
                 begun = perf_counter()
                 await runner.step(batch)
                 seconds.append(perf_counter() - begun)
-            measured.append(Measured(work_of(batch.pieces), min(seconds[1:])))
+            measured.append(Measured(work_of(batch.chunks), min(seconds[1:])))
         return measured
     finally:
         await runner.close()

@@ -98,8 +98,8 @@ class WorkerMetrics:
 
     def stepped(self, batch: Batch, begun: float) -> None:
         """A step began at `begun` and is over."""
-        for piece in batch.pieces:
-            times = self._times.get(piece.request_id)
+        for chunk in batch.chunks:
+            times = self._times.get(chunk.request_id)
             if times is not None and times.started is None:
                 times.started = begun
                 self._observe(self._queue, begun - times.admitted)

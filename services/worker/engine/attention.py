@@ -40,7 +40,7 @@ class StepAttention(Protocol):
 class Attention(Protocol):
     """Of one model."""
 
-    def over(self, pieces: Sequence[ScheduledChunk]) -> StepAttention: ...
+    def over(self, chunks: Sequence[ScheduledChunk]) -> StepAttention: ...
 
 
 class AttentionCall(Protocol):
@@ -54,8 +54,8 @@ class AttentionCall(Protocol):
 
 
 class AttentionBackend(Protocol):
-    def of(self, pieces: Sequence[ScheduledChunk]) -> Sequence[AttentionCall]:
-        """All rows of `pieces`, in order."""
+    def of(self, chunks: Sequence[ScheduledChunk]) -> Sequence[AttentionCall]:
+        """All rows of `chunks`, in order."""
 
 
 class TorchAttention:
@@ -67,14 +67,14 @@ class TorchAttention:
         self._group = group
         self._parts = parts
 
-    def over(self, pieces: Sequence[ScheduledChunk]) -> StepAttention:
+    def over(self, chunks: Sequence[ScheduledChunk]) -> StepAttention:
         store, device = self._store, self._store.cache.device
-        positions = [position for piece in pieces for position in range(piece.start, piece.stop)]
-        offsets = [piece.blocks.start * store.block_tokens for piece in pieces for _ in piece.tokens]
+        positions = [position for chunk in chunks for position in range(chunk.start, chunk.stop)]
+        offsets = [chunk.blocks.start * store.block_tokens for chunk in chunks for _ in chunk.tokens]
         padding = [0] * (padded_count(len(positions), device.type) - len(positions))
         slots = torch.tensor(positions, device=device) + torch.tensor(offsets, device=device)
         turns = self._rope.at(torch.tensor(positions + padding, device=device))
-        return TorchStep(store, self._group, slots, turns, self._parts.of(pieces))
+        return TorchStep(store, self._group, slots, turns, self._parts.of(chunks))
 
 
 class TorchBackend:
@@ -85,17 +85,17 @@ class TorchBackend:
         self._group = group
         self._mask = CausalMask(positions, store.cache.dtype, store.cache.device)
 
-    def of(self, pieces: Sequence[ScheduledChunk]) -> list[AttentionCall]:
-        return [part for piece in pieces for part in self._parts(piece)]
+    def of(self, chunks: Sequence[ScheduledChunk]) -> list[AttentionCall]:
+        return [part for chunk in chunks for part in self._parts(chunk)]
 
-    def _parts(self, piece: ScheduledChunk) -> Iterator[AttentionCall]:
-        if piece.decode:
-            for position in range(piece.start, piece.stop):
-                yield RowAttention(self._store.stretch(piece.blocks, position + 1))
+    def _parts(self, chunk: ScheduledChunk) -> Iterator[AttentionCall]:
+        if chunk.decode:
+            for position in range(chunk.start, chunk.stop):
+                yield RowAttention(self._store.stretch(chunk.blocks, position + 1))
         else:
-            for start in range(piece.start, piece.stop, PROMPT_CUT):
-                stop = min(start + PROMPT_CUT, piece.stop)
-                stretch = self._store.stretch(piece.blocks, stop)
+            for start in range(chunk.start, chunk.stop, PROMPT_CUT):
+                stop = min(start + PROMPT_CUT, chunk.stop)
+                stretch = self._store.stretch(chunk.blocks, stop)
                 yield ChunkAttention(stretch, stop - start, self._group, self._mask.part(start, stop))
 
 
@@ -183,19 +183,19 @@ class CausalMask:
 
 
 class Rows:
-    """The rows of `pieces`, in order.
+    """The rows of `chunks`, in order.
 
     `token_ids` `[row]`; `drawn`: the rows after which a token is chosen, as an index.
     """
 
-    def __init__(self, pieces: Sequence[ScheduledChunk], attention: Attention, device: torch.device) -> None:
-        token_ids = [token for piece in pieces for token in piece.tokens]
+    def __init__(self, chunks: Sequence[ScheduledChunk], attention: Attention, device: torch.device) -> None:
+        token_ids = [token for chunk in chunks for token in chunk.tokens]
         if not 1 <= len(token_ids) <= MAX_BATCH_ROWS:
             raise ValueError(f"a batch has 1 to {MAX_BATCH_ROWS} rows, not {len(token_ids)}")
-        ends = accumulate(len(piece.tokens) for piece in pieces)
-        drawn = [end - 1 for piece, end in zip(pieces, ends, strict=True) if piece.draw is not None]
+        ends = accumulate(len(chunk.tokens) for chunk in chunks)
+        drawn = [end - 1 for chunk, end in zip(chunks, ends, strict=True) if chunk.sampling is not None]
         self.count = len(token_ids)
         self.token_ids = torch.tensor(token_ids, device=device)
         # Where only decodes run these are all.
         self.drawn = slice(None) if len(drawn) == self.count else torch.tensor(drawn, dtype=torch.long)
-        self.attend = attention.over(pieces)
+        self.attend = attention.over(chunks)

@@ -40,23 +40,23 @@ class CompiledAttention:
         self.layers = [array("q", (*cache, *shape, *tables)) for cache in caches]
         self.addresses = [layer.buffer_info()[0] for layer in self.layers]
 
-    def over(self, pieces: Sequence[ScheduledChunk]) -> "CompiledStep":
-        """Raises ValueError for pieces that the cache or the tables have no room for: the kernels do not look."""
+    def over(self, chunks: Sequence[ScheduledChunk]) -> "CompiledStep":
+        """Raises ValueError for chunks that the cache or the tables have no room for: the kernels do not look."""
         # An array and no tensor, which would take longer to make than all that is in it.
         runs, rows = array("q"), 0
-        for piece in pieces:
-            self._check(piece)
-            slot = piece.blocks.start * self._store.block_tokens
-            for start in range(piece.start, piece.stop, self._run_rows):
-                runs.extend((min(piece.stop - start, self._run_rows), slot, start, int(piece.decode)))
-            rows += len(piece.tokens)
+        for chunk in chunks:
+            self._check(chunk)
+            slot = chunk.blocks.start * self._store.block_tokens
+            for start in range(chunk.start, chunk.stop, self._run_rows):
+                runs.extend((min(chunk.stop - start, self._run_rows), slot, start, int(chunk.decode)))
+            rows += len(chunk.tokens)
         return CompiledStep(self, runs, rows)
 
-    def _check(self, piece: ScheduledChunk) -> None:
-        room = min(self._positions, len(piece.blocks) * self._store.block_tokens)
-        is_in_cache = piece.blocks.start >= 0 and piece.blocks.stop <= self._store.blocks
-        if not (is_in_cache and 0 <= piece.start < piece.stop <= room):
-            raise ValueError(f"{piece.request_id}: positions {piece.start} .. {piece.stop} are not in {piece.blocks}")
+    def _check(self, chunk: ScheduledChunk) -> None:
+        room = min(self._positions, len(chunk.blocks) * self._store.block_tokens)
+        is_in_cache = chunk.blocks.start >= 0 and chunk.blocks.stop <= self._store.blocks
+        if not (is_in_cache and 0 <= chunk.start < chunk.stop <= room):
+            raise ValueError(f"{chunk.request_id}: positions {chunk.start} .. {chunk.stop} are not in {chunk.blocks}")
 
 
 class CompiledStep:

@@ -23,35 +23,35 @@ class StageResult:
 
 
 class LayerwiseRun:
-    """All rows of a request, as `pieces` of it in order; `done` layers were run.
+    """All rows of a request, as `chunks` of it in order; `done` layers were run.
 
     `activation` is what the next layer takes, `[position, hidden]` as bytes. It changes with every layer.
     """
 
-    def __init__(self, pieces: Sequence[ScheduledChunk], done: int = 0) -> None:
+    def __init__(self, chunks: Sequence[ScheduledChunk], done: int = 0) -> None:
         self.done = done
-        self.pieces = pieces
+        self.chunks = chunks
         self.activation = NO_BYTES
 
     def begin(self, row_bytes: int) -> None:
         """Have room for the activation."""
-        self.activation = memoryview(bytearray(row_bytes * sum(len(piece.tokens) for piece in self.pieces)))
+        self.activation = memoryview(bytearray(row_bytes * sum(len(chunk.tokens) for chunk in self.chunks)))
 
     def parts(self) -> Iterator[tuple[ScheduledChunk, memoryview]]:
-        """Of each piece the activations `[row, hidden]` as bytes, to be read and written."""
-        row_bytes = len(self.activation) // sum(len(piece.tokens) for piece in self.pieces)
+        """Of each chunk the activations `[row, hidden]` as bytes, to be read and written."""
+        row_bytes = len(self.activation) // sum(len(chunk.tokens) for chunk in self.chunks)
         start = 0
-        for piece in self.pieces:
-            stop = start + len(piece.tokens) * row_bytes
-            yield piece, self.activation[start:stop]
+        for chunk in self.chunks:
+            stop = start + len(chunk.tokens) * row_bytes
+            yield chunk, self.activation[start:stop]
             start = stop
 
 
 @dataclass(frozen=True)
 class Slab:
-    """Rows of one or several requests that run together, and of each piece its activations."""
+    """Rows of one or several requests that run together, and of each chunk its activations."""
 
-    pieces: list[ScheduledChunk]
+    chunks: list[ScheduledChunk]
     activations: list[memoryview]
 
 
@@ -65,17 +65,17 @@ def slabs(partials: Sequence[LayerwiseRun], row_bytes: int) -> Iterator[Slab]:
     for partial in partials:
         if not partial.activation:
             partial.begin(row_bytes)
-        for piece, activation in partial.parts():
-            if rows + len(piece.tokens) > MAX_BATCH_ROWS:
+        for chunk, activation in partial.parts():
+            if rows + len(chunk.tokens) > MAX_BATCH_ROWS:
                 yield _slab(chosen)
                 chosen, rows = [], 0
-            chosen.append((piece, activation))
-            rows += len(piece.tokens)
+            chosen.append((chunk, activation))
+            rows += len(chunk.tokens)
     yield _slab(chosen)
 
 
 def _slab(chosen: Sequence[tuple[ScheduledChunk, memoryview]]) -> Slab:
-    return Slab([piece for piece, _ in chosen], [activation for _, activation in chosen])
+    return Slab([chunk for chunk, _ in chosen], [activation for _, activation in chosen])
 
 
 # A layer of fewer rows than this takes nearly as long. On a core what every layer takes as such is that of 10 to 20
@@ -140,8 +140,8 @@ class Runner(Protocol):
     async def step(self, batch: Batch) -> list[int]:
         """Run `batch` through the whole model: the token of each of its draws."""
 
-    async def run_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
-        """Run `pieces` through a part of the model. `activation`: what came out of the block before, where the first is
+    async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        """Run `chunks` through a part of the model. `activation`: what came out of the block before, where the first is
         not the embedding. Raises BlockMissing."""
 
     async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:

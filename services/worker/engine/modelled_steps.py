@@ -15,46 +15,46 @@ from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, To
 from livescale.shared.latency import EMBEDDING_SHARE, HEAD_SHARE, Latency, Work
 
 
-def work_of(pieces: Iterable[ScheduledChunk]) -> Work:
-    """Chunks of a prompt add up to what the prompt in one piece would be."""
+def work_of(chunks: Iterable[ScheduledChunk]) -> Work:
+    """Chunks of a prompt add up to what the prompt in one chunk would be."""
     tokens = squares = rows = kv_tokens = 0
-    for piece in pieces:
-        if piece.decode:
-            rows += len(piece.tokens)
-            kv_tokens += sum(range(piece.start + 1, piece.stop + 1))
+    for chunk in chunks:
+        if chunk.decode:
+            rows += len(chunk.tokens)
+            kv_tokens += sum(range(chunk.start + 1, chunk.stop + 1))
         else:
-            tokens += len(piece.tokens)
-            squares += piece.stop**2 - piece.start**2
+            tokens += len(chunk.tokens)
+            squares += chunk.stop**2 - chunk.start**2
     return Work(tokens, squares, rows, kv_tokens)
 
 
-def embedding_seconds(latency: Latency, pieces: Sequence[ScheduledChunk]) -> float:
-    return EMBEDDING_SHARE * latency.seconds(work_of(pieces))
+def embedding_seconds(latency: Latency, chunks: Sequence[ScheduledChunk]) -> float:
+    return EMBEDDING_SHARE * latency.seconds(work_of(chunks))
 
 
-def layer_seconds(latency: Latency, pieces: Sequence[ScheduledChunk], layers: int) -> float:
+def layer_seconds(latency: Latency, chunks: Sequence[ScheduledChunk], layers: int) -> float:
     """One of a model's `layers` layers."""
-    return (1 - EMBEDDING_SHARE - HEAD_SHARE) / layers * latency.seconds(work_of(pieces))
+    return (1 - EMBEDDING_SHARE - HEAD_SHARE) / layers * latency.seconds(work_of(chunks))
 
 
-def blocks_seconds(latency: Latency, pieces: Sequence[ScheduledChunk], blocks: range, layers: int) -> float:
+def blocks_seconds(latency: Latency, chunks: Sequence[ScheduledChunk], blocks: range, layers: int) -> float:
     """A part of the model, of which the first block is the embedding and the last the head."""
-    seconds = layer_seconds(latency, pieces, layers) * len(range(max(blocks.start, 1), min(blocks.stop, layers + 1)))
+    seconds = layer_seconds(latency, chunks, layers) * len(range(max(blocks.start, 1), min(blocks.stop, layers + 1)))
     if blocks.start == 0:
-        seconds += embedding_seconds(latency, pieces)
+        seconds += embedding_seconds(latency, chunks)
     if blocks.stop == layers + 2:
-        seconds += HEAD_SHARE * latency.seconds(work_of(pieces))
+        seconds += HEAD_SHARE * latency.seconds(work_of(chunks))
     return seconds
 
 
 def step_seconds(latency: Latency, batch: Batch, layers: int) -> float:
-    """All layers that are left of each piece, embedding and head: rows join at the layer at which they come in."""
-    starts = sorted({piece.layer for piece in batch.pieces})
-    seconds = HEAD_SHARE * latency.seconds(work_of(batch.pieces))
+    """All layers that are left of each chunk, embedding and head: rows join at the layer at which they come in."""
+    starts = sorted({chunk.layer for chunk in batch.chunks})
+    seconds = HEAD_SHARE * latency.seconds(work_of(batch.chunks))
     if starts[0] == 0:
-        seconds += embedding_seconds(latency, [piece for piece in batch.pieces if piece.layer == 0])
+        seconds += embedding_seconds(latency, [chunk for chunk in batch.chunks if chunk.layer == 0])
     for start, end in pairwise([*starts, layers]):
-        joined = [piece for piece in batch.pieces if piece.layer <= start]
+        joined = [chunk for chunk in batch.chunks if chunk.layer <= start]
         seconds += (end - start) * layer_seconds(latency, joined, layers)
     return seconds
 
@@ -81,11 +81,11 @@ def agreed(state: int, other: int) -> int:
     return (2 * state - other) & MASK
 
 
-def choose_token(state: int, draw: TokenSampling, vocab_size: int) -> int:
+def choose_token(state: int, sampling: TokenSampling, vocab_size: int) -> int:
     """The token that comes next: evenly from the vocabulary, but never one that would end the request."""
-    seed = 0 if draw.is_greedy else draw.sampling.seed + 1
+    seed = 0 if sampling.is_greedy else sampling.params.seed + 1
     first = _mixed(state ^ _mixed(seed & MASK)) % vocab_size
-    never = {*draw.forbidden, *draw.stops}
+    never = {*sampling.forbidden, *sampling.stops}
     return next((token for token in chain(range(first, vocab_size), range(first)) if token not in never), first)
 
 
@@ -105,13 +105,13 @@ class StateCache:
         self._blocks = blocks + host_blocks
         self._states = array("Q", (0,)) * (self._blocks * block_tokens)
 
-    def before(self, piece: ScheduledChunk) -> int:
-        """The state that `piece`, not the first of its request, goes on from."""
-        return self._states[self._slot(piece) - 1]
+    def before(self, chunk: ScheduledChunk) -> int:
+        """The state that `chunk`, not the first of its request, goes on from."""
+        return self._states[self._slot(chunk) - 1]
 
-    def write(self, piece: ScheduledChunk, states: Iterable[int]) -> None:
-        slot = self._slot(piece)
-        self._states[slot : slot + len(piece.tokens)] = array("Q", states)
+    def write(self, chunk: ScheduledChunk, states: Iterable[int]) -> None:
+        slot = self._slot(chunk)
+        self._states[slot : slot + len(chunk.tokens)] = array("Q", states)
 
     def export(self, blocks: range, size_bytes: int) -> memoryview:
         """A copy of `blocks`, filled up to the size that their keys and values would have."""
@@ -133,8 +133,8 @@ class StateCache:
         start = blocks.start % self._blocks * self._block_tokens
         return slice(start, start + len(blocks) * self._block_tokens)
 
-    def _slot(self, piece: ScheduledChunk) -> int:
-        return piece.blocks.start * self._block_tokens + piece.start
+    def _slot(self, chunk: ScheduledChunk) -> int:
+        return chunk.blocks.start * self._block_tokens + chunk.start
 
 
 def write_states(data: memoryview, states: Sequence[int]) -> None:

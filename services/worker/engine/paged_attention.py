@@ -63,8 +63,8 @@ class PagedBackend:
         paged = store.cache.view(layers, 2, kv_heads, store.blocks, store.block_tokens, head_dim).transpose(2, 3)
         self._caches: list[KeysValues] = [(keys, values) for keys, values in paged]
 
-    def of(self, pieces: Sequence[ScheduledChunk]) -> list[AttentionCall]:
-        spans, calls = list(spans_of(pieces)), []
+    def of(self, chunks: Sequence[ScheduledChunk]) -> list[AttentionCall]:
+        spans, calls = list(spans_of(chunks)), []
         for rows, kernels in self._kernels.items():
             alike = [span for span in spans if span.rows == rows]
             if alike:
@@ -91,15 +91,15 @@ class PagedAttention:
         return result.flatten(1)
 
 
-def spans_of(pieces: Iterable[ScheduledChunk]) -> Iterator[RowSpan]:
+def spans_of(chunks: Iterable[ScheduledChunk]) -> Iterator[RowSpan]:
     """In the order of their rows."""
     first = 0
-    for piece in pieces:
-        start = piece.start
-        while start < piece.stop:
-            is_whole = not piece.decode and start + PROMPT_CUT <= piece.stop
+    for chunk in chunks:
+        start = chunk.start
+        while start < chunk.stop:
+            is_whole = not chunk.decode and start + PROMPT_CUT <= chunk.stop
             rows = PROMPT_CUT if is_whole else 1
-            yield RowSpan(first, rows, start + rows, piece.blocks.start)
+            yield RowSpan(first, rows, start + rows, chunk.blocks.start)
             start, first = start + rows, first + rows
 
 

@@ -161,13 +161,13 @@ class EngineRunner:
             self.pauses.step_ends(lost)
         return tokens
 
-    async def run_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
-        """Run `pieces` through a part of the model. Raises BlockMissing."""
+    async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        """Run `chunks` through a part of the model. Raises BlockMissing."""
 
         def timed() -> StageResult:
             engine, begun = self._loaded(), time.perf_counter()
-            passed = engine.run_blocks(blocks, pieces, activation)
-            self.rates.observe_part(pieces, layers_share(blocks, engine.store.layers), time.perf_counter() - begun)
+            passed = engine.run_blocks(blocks, chunks, activation)
+            self.rates.observe_part(chunks, layers_share(blocks, engine.store.layers), time.perf_counter() - begun)
             return passed
 
         return await self.call(timed)

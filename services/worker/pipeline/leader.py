@@ -98,9 +98,11 @@ class PipelineLeader:
         step = self._steps.get(done.step)
         if step is None:
             return None
-        draws = len(step.batch.draws)
-        if len(done.tokens) != draws or max(done.tokens, default=0) >= self._scheduler.limits.vocab_size:
-            return self.give_up(f"step {done.step}: {len(done.tokens)} tokens came, {draws} of the vocabulary are due")
+        samplings = len(step.batch.samplings)
+        if len(done.tokens) != samplings or max(done.tokens, default=0) >= self._scheduler.limits.vocab_size:
+            return self.give_up(
+                f"step {done.step}: {len(done.tokens)} tokens came, {samplings} of the vocabulary are due"
+            )
         del self._steps[done.step]
         self._filling.ended(done.step, done.unfilled)
         self._counts.steps.inc()
@@ -144,7 +146,7 @@ class PipelineLeader:
                     stage=0,
                     step=batch.step,
                     block_tokens=self._scheduler.limits.kv_block_tokens,
-                    pieces=stage_pieces(batch.pieces),
+                    pieces=stage_pieces(batch.chunks),
                     activation_bytes=0,
                     fills=self._fill(batch.step),
                 )

@@ -82,9 +82,9 @@ def _told(piece: ScheduledChunk) -> StagePiece:
         blocks=len(piece.blocks),
         decode=piece.decode,
     )
-    if piece.draw is None:
+    if piece.sampling is None:
         return told
-    draw = piece.draw
+    sampling = piece.sampling
     return StagePiece(
         request_id=told.request_id,
         tokens=told.tokens,
@@ -92,19 +92,19 @@ def _told(piece: ScheduledChunk) -> StagePiece:
         first_block=told.first_block,
         blocks=told.blocks,
         decode=told.decode,
-        sampling=draw.sampling,
-        index=draw.index,
-        forbidden=list(draw.forbidden),
-        stops=list(draw.stops),
+        sampling=sampling.params,
+        index=sampling.index,
+        forbidden=list(sampling.forbidden),
+        stops=list(sampling.stops),
     )
 
 
 def _piece(told: StagePiece, limits: SchedulerLimits) -> ScheduledChunk:
-    draw = None
+    sampling = None
     if told.sampling is not None:
-        draw = TokenSampling(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops))
+        sampling = TokenSampling(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops))
     blocks = range(told.first_block, told.first_block + told.blocks)
-    piece = ScheduledChunk(told.request_id, tuple(told.tokens), told.start, blocks, told.decode, draw)
+    piece = ScheduledChunk(told.request_id, tuple(told.tokens), told.start, blocks, told.decode, sampling)
     room = min(told.blocks * limits.kv_block_tokens, limits.max_model_len)
     if piece.stop > room or blocks.stop > limits.kv_blocks:
         raise ValueError(

@@ -192,9 +192,9 @@ class GroupFollower:
 
     async def _run(self, batch: Batch, step: RankStep) -> None:
         if step.first is not None:
-            await self._runner.run_blocks(range(step.first, step.stop), batch.pieces, NO_BYTES)
+            await self._runner.run_blocks(range(step.first, step.stop), batch.chunks, NO_BYTES)
         elif step.layer is not None:
-            await self._runner.run_layer([LayerwiseRun(batch.pieces, step.layer)])
+            await self._runner.run_layer([LayerwiseRun(batch.chunks, step.layer)])
         else:
             await self._runner.step(self._kv.lay_down(batch))
 

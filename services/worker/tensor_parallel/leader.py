@@ -64,7 +64,7 @@ class GroupLeader:
 
     def tell_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         """This rank is going to run the next layer of these."""
-        pieces = tuple(piece for partial in partials for piece in partial.pieces)
+        pieces = tuple(piece for partial in partials for piece in partial.chunks)
         self._tell_step(Batch(0, pieces), partials[0].done)
 
     def give(self, blocks: range, layers: int, channel: Channel, to: Sequence[Node]) -> None:

@@ -159,7 +159,7 @@ def test_no_layer_runs_before_its_block_came() -> None:
         with pytest.raises(RuntimeError, match="no model is loaded"):
             await runner.add_block(0, NO_BYTES)
         assert await runner.load(made, 4_096) == 8
-        started = LayerwiseRun([piece([1, 2, 3])])
+        started = LayerwiseRun([chunk([1, 2, 3])])
         with pytest.raises(BlockMissing, match=r"block 0 \(embedding\)"):
             await runner.run_layer([started])
         await runner.add_block(0, NO_BYTES)
@@ -169,7 +169,7 @@ def test_no_layer_runs_before_its_block_came() -> None:
         await runner.run_layer([started])
         assert started.done == 1
         with pytest.raises(BlockMissing, match="block 2 "):
-            await runner.step(Batch(1, (piece([1, 2, 3]),)))
+            await runner.step(Batch(1, (chunk([1, 2, 3]),)))
         with pytest.raises(ValueError, match="blocks 0 to 5, not 6"):
             await runner.add_block(6, NO_BYTES)
 
@@ -198,7 +198,7 @@ def test_slices_have_the_size_of_keys_and_values() -> None:
     run(main())
 
 
-def piece(tokens: list[int], start: int = 0, entry: LayerEntry | None = None, **fields: Any) -> ScheduledChunk:
+def chunk(tokens: list[int], start: int = 0, entry: LayerEntry | None = None, **fields: Any) -> ScheduledChunk:
     return ScheduledChunk(
         "a", tuple(tokens), start, range(2, 16), start >= 128, TokenSampling(Sampling(), 0), entry, **fields
     )
@@ -218,7 +218,8 @@ def test_a_request_that_changes_hands_between_layers_goes_on_with_the_same_token
         assert len(kv) == kv_bytes(manifest(), len(prompt), layers, BLOCK_TOKENS)
         entry = LayerEntry(started.done, len(prompt), memoryview(bytearray(started.activation)))
         moved = [
-            ScheduledChunk("a", one.tokens, one.start, range(40, 60), False, one.draw, entry) for one in slab(prompt)
+            ScheduledChunk("a", one.tokens, one.start, range(40, 60), False, one.sampling, entry)
+            for one in slab(prompt)
         ]
         [first] = await there.step(Batch(1, tuple(moved)))
         came = range(40, 40 + len(blocks)) if with_kv else range(10, 10 + len(blocks))
@@ -259,13 +260,13 @@ def slab(prompt: list[int]) -> tuple[ScheduledChunk, ...]:
 
 def test_layers_one_by_one_take_what_a_step_takes_but_for_the_head() -> None:
     async def main() -> None:
-        pieces, clock = slab(random_prompt(3, 190, VOCABULARY)), LoopClock(0.0)
-        runner, started = await loaded(), LayerwiseRun(pieces)
+        chunks, clock = slab(random_prompt(3, 190, VOCABULARY)), LoopClock(0.0)
+        runner, started = await loaded(), LayerwiseRun(chunks)
         begun = clock.now()
         for _ in range(LAYERS):
             await runner.run_layer([started])
         one_by_one = clock.now() - begun
-        await runner.step(Batch(1, pieces))
+        await runner.step(Batch(1, chunks))
         whole = clock.now() - begun - one_by_one
         assert one_by_one == pytest.approx(0.98 * whole)
 
@@ -274,12 +275,14 @@ def test_layers_one_by_one_take_what_a_step_takes_but_for_the_head() -> None:
 
 def test_rows_that_come_in_later_pay_for_the_layers_that_are_left() -> None:
     async def main() -> None:
-        clock, runner, pieces = LoopClock(0.0), await loaded(), slab(random_prompt(3, 190, VOCABULARY))
-        started = LayerwiseRun(pieces)
+        clock, runner, chunks = LoopClock(0.0), await loaded(), slab(random_prompt(3, 190, VOCABULARY))
+        started = LayerwiseRun(chunks)
         for _ in range(LAYERS - 1):
             await runner.run_layer([started])
         entry = LayerEntry(LAYERS - 1, 190, started.activation)
-        late = tuple(ScheduledChunk("a", one.tokens, one.start, one.blocks, False, one.draw, entry) for one in pieces)
+        late = tuple(
+            ScheduledChunk("a", one.tokens, one.start, one.blocks, False, one.sampling, entry) for one in chunks
+        )
         begun = clock.now()
         await runner.step(Batch(1, late))
         whole = (10 + 19 + 1e-5 * 190**2) / 1e3
@@ -294,8 +297,8 @@ def test_a_caller_that_is_cancelled_leaves_its_step_running() -> None:
         begun = clock.now()
         with pytest.raises(TimeoutError):
             async with timeout(0.001):
-                await runner.step(Batch(1, (piece([1, 2, 3]),)))
-        await runner.step(Batch(2, (piece([1, 2, 3]),)))
+                await runner.step(Batch(1, (chunk([1, 2, 3]),)))
+        await runner.step(Batch(2, (chunk([1, 2, 3]),)))
         assert clock.now() - begun == pytest.approx(0.040)
         await runner.unload()
         await runner.close()
@@ -311,7 +314,7 @@ def test_kv_that_was_copied_to_host_memory_and_back_is_gone_on_from() -> None:
         await runner.load(manifest(), 4_096)
         for block in manifest().blocks:
             await runner.add_block(block.index, NO_BYTES)
-        await runner.step(Batch(1, (piece(prompt[:128]),)))
+        await runner.step(Batch(1, (chunk(prompt[:128]),)))
         copies = KvCopy(range(2, 10), range(-8, 0)), KvCopy(range(-8, 0), range(40, 48))
         rest = ScheduledChunk("a", tuple(prompt[128:]), 128, range(40, 60), False, TokenSampling(Sampling(), 0))
         assert await runner.step(Batch(2, (rest,), prefixes=PrefixUse(copies))) == [expected]

@@ -27,7 +27,7 @@ class Noting(ModelledRunner):
         await super().run_layer(partials)
 
     async def step(self, batch: Batch) -> list[int]:
-        self.steps.append(len({piece.request_id for piece in batch.pieces}))
+        self.steps.append(len({piece.request_id for piece in batch.chunks}))
         return await super().step(batch)
 
 
