@@ -22,7 +22,7 @@ from livescale.load.bench.system import logged
 from livescale.load.kept import KEPT, kept_model
 from livescale.load.report import check_report_path
 from livescale.load.sizes import Size
-from livescale.services.worker.engine.kernels.contract import KernelsName
+from livescale.services.worker.engine.kernels.variants import KernelsName
 from livescale.shared.messages.parameters import DType
 
 SIZES: Mapping[str, Size] = {"30m": "small", "120m": "medium", "500m": "large"}

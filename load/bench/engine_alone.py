@@ -9,11 +9,11 @@ from time import time
 from typing import cast
 
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.worker.batch import Batch
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.engine.kernels.contract import KernelsName, choose_kernels
+from livescale.services.worker.engine.kernels.variants import KernelsName, choose_kernels
 from livescale.services.worker.engine.runner import EngineRunner
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.parameters import DType, Layout, Manifest
 from livescale.shared.messages.requests import Submit

@@ -20,12 +20,12 @@ from livescale.load.peers.member import ask_engine, serve
 from livescale.load.peers.questions import Answer, Chosen, Keep, Mix, Mixed, Prompts, Question, Ready, Start, Took
 from livescale.load.peers.stopwatch import Stopwatch
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.worker.batch import Draw
-from livescale.services.worker.engine.kernels.contract import KernelsName, choose_kernels
+from livescale.services.worker.engine.kernels.variants import KernelsName, choose_kernels
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.sizes import block_bytes
 from livescale.services.worker.main import runner_maker
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.batch import TokenSampling
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.arena import Arena, placed_bytes
 from livescale.shared.devices import CPU
@@ -83,9 +83,9 @@ class Own:
         """Logits are seen where the engine chooses from them."""
         seen: list[bytes] = []
 
-        def see(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+        def see(logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> list[int]:
             seen.append(logits[0].float().numpy().tobytes())
-            return choose_tokens(logits, draws)
+            return choose_tokens(logits, samplings)
 
         with patch("livescale.services.worker.engine.engine.choose_tokens", see):
             chosen = self._run(self._ask([prompt], tokens))

@@ -6,21 +6,21 @@ from livescale.load.bench.engine_alone import EngineAlone, running
 from livescale.load.peers.questions import Kept, Took
 from livescale.load.peers.stopwatch import Stopwatch
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.limits import Limits
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.limits import SchedulerLimits
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Submit
 
 NEVER = 4e9
 
 
-async def measure_kept(runner: Runner, limits: Limits, prompt: list[int]) -> Kept:
+async def measure_kept(runner: Runner, limits: SchedulerLimits, prompt: list[int]) -> Kept:
     """The prompt, and the same again, in a KV cache that has room for what is kept, and in one that has none."""
     none, cached = await _ask_twice(runner, replace(limits, host_kv_blocks=0), prompt)
     _, fetched = await _ask_twice(runner, replace(limits, kv_blocks=limits.blocks(len(prompt) + 1)), prompt)
     return Kept(none, cached, fetched)
 
 
-async def _ask_twice(runner: Runner, limits: Limits, prompt: list[int]) -> list[Took]:
+async def _ask_twice(runner: Runner, limits: SchedulerLimits, prompt: list[int]) -> list[Took]:
     """To the first token, each."""
     scheduler = Scheduler(limits)
     scheduler.keep_prefixes()

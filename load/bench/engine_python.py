@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from livescale.load.peers.member import serve
 from livescale.load.peers.questions import Answer, CountPython, Failed, LayerCost, Question, Ready, Start
-from livescale.services.worker.engine.kernels.contract import Chosen, Kernels, KernelsName, choose_kernels
+from livescale.services.worker.engine.kernels.variants import KernelChoice, Kernels, KernelsName, choose_kernels
 from livescale.services.worker.engine.runner import EngineRunner
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.block_layout import block_layouts
 from livescale.shared.messages.parameters import Manifest, ModelConfig
@@ -68,7 +68,7 @@ class TimedKernels:
         self.seconds = 0.0
         chosen = choose_kernels(kernels)
         self._kernels = chosen.kernels
-        self.chosen = Chosen(chosen.variant, None if chosen.kernels is None else cast(Kernels, self))
+        self.chosen = KernelChoice(chosen.variant, None if chosen.kernels is None else cast(Kernels, self))
 
     def __getattr__(self, name: str) -> object:
         kernel = getattr(self._kernels, name)

@@ -13,8 +13,8 @@ from livescale.load.bench.engine_arithmetic import layer_shapes
 from livescale.load.peers.member import serve
 from livescale.load.peers.questions import Answer, Failed, Multiply, Question, Rate, Read, Ready, Start, Took
 from livescale.load.peers.stopwatch import Stopwatch
-from livescale.services.worker.engine.compiled_linear import CompiledLinear
-from livescale.services.worker.engine.kernels.contract import Kernels, KernelsName, choose_kernels
+from livescale.services.worker.engine.kernels.variants import Kernels, KernelsName, choose_kernels
+from livescale.services.worker.engine.matrices import CompiledLinear
 from livescale.shared.model_config import load_model_config
 
 READ_BYTES = 512 << 20  # many times what caches hold

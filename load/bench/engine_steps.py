@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from livescale.load.peers.questions import Took
-from livescale.services.worker.batch import Batch
+from livescale.services.worker.scheduling.batch import Batch
 
 
 @dataclass(frozen=True)

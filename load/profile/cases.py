@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from livescale.services.worker.batch import PREFILL_CHUNK, Batch, Draw, Piece
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, ScheduledChunk, TokenSampling
 from livescale.shared.messages.requests import Sampling
 
 # Lengths of prompts that are one step together. What grows with their squares shows in one long against many short.
@@ -17,27 +17,27 @@ def batches(block_tokens: int) -> Iterator[Batch]:
     """One a case. Requests lie one after the other in the KV cache."""
     for lengths in PROMPTS:
         starts = [sum(lengths[:index]) for index in range(len(lengths))]
-        pieces = [
-            piece
+        chunks = [
+            chunk
             for start, length in zip(starts, lengths, strict=True)
-            for piece in _prompt(_blocks(start, length, block_tokens), length)
+            for chunk in _prompt(_blocks(start, length, block_tokens), length)
         ]
-        yield Batch(1, tuple(pieces))
+        yield Batch(1, tuple(chunks))
     for rows, context in DECODES:
         places = [_blocks(row * REQUEST_TOKENS, REQUEST_TOKENS, block_tokens) for row in range(rows)]
-        yield Batch(1, tuple(_piece((1,), context, blocks, decode=True, draws=True) for blocks in places))
+        yield Batch(1, tuple(_chunk((1,), context, blocks, decode=True, draws=True) for blocks in places))
 
 
 def _blocks(start: int, tokens: int, block_tokens: int) -> range:
     return range(start // block_tokens, -(-(start + tokens) // block_tokens))
 
 
-def _prompt(blocks: range, length: int) -> Iterator[Piece]:
+def _prompt(blocks: range, length: int) -> Iterator[ScheduledChunk]:
     for start in range(0, length, PREFILL_CHUNK):
         stop = min(start + PREFILL_CHUNK, length)
-        yield _piece(range(start, stop), start, blocks, decode=False, draws=stop == length)
+        yield _chunk(range(start, stop), start, blocks, decode=False, draws=stop == length)
 
 
-def _piece(tokens: Sequence[int], start: int, blocks: range, *, decode: bool, draws: bool) -> Piece:
-    draw = Draw(Sampling(), 0) if draws else None
-    return Piece(f"at {blocks.start}", tuple(token % 100 for token in tokens), start, blocks, decode, draw)
+def _chunk(tokens: Sequence[int], start: int, blocks: range, *, decode: bool, draws: bool) -> ScheduledChunk:
+    sampling = TokenSampling(Sampling(), 0) if draws else None
+    return ScheduledChunk(f"at {blocks.start}", tuple(token % 100 for token in tokens), start, blocks, decode, sampling)

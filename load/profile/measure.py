@@ -6,9 +6,9 @@ from time import perf_counter
 from livescale.load.profile.cases import CACHE_TOKENS, REQUEST_TOKENS, batches
 from livescale.load.profile.fit import Measured
 from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.worker.engine.modelled_steps import work_of
 from livescale.services.worker.engine.runner import EngineRunner
 from livescale.services.worker.engine.sizes import kv_bytes
-from livescale.services.worker.engine.step_times import work_of
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.messages.parameters import DType
 
@@ -34,7 +34,7 @@ async def measure(directory: Path, dtype: DType, threads: int) -> list[Measured]
                 begun = perf_counter()
                 await runner.step(batch)
                 seconds.append(perf_counter() - begun)
-            measured.append(Measured(work_of(batch.pieces), min(seconds[1:])))
+            measured.append(Measured(work_of(batch.chunks), min(seconds[1:])))
         return measured
     finally:
         await runner.close()

@@ -11,7 +11,7 @@ from livescale.services.worker.deployment import Deployment
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.metrics import WorkerMetrics
 from livescale.services.worker.resources import AnyArena, Resources
-from livescale.services.worker.serving import Serving
+from livescale.services.worker.serving import ServingLoop
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.arena import Arena
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, Topic
@@ -88,7 +88,7 @@ class Worker:
 
     async def run(self) -> None:
         world, runner = self._world, self._make_runner()
-        self._serving = Serving(self._id, world.bus, world.clock, runner, WorkerMetrics(world.telemetry, self._id))
+        self._serving = ServingLoop(self._id, world.bus, world.clock, runner, WorkerMetrics(world.telemetry, self._id))
         self._serving.on_step = self._load_changed
         arena, _ = await asyncio.gather(asyncio.to_thread(self._make_arena), runner.ready())
         link = await self._open_link()

@@ -10,16 +10,15 @@ import structlog
 
 from livescale.services.worker.context import WorkerContext
 from livescale.services.worker.instance import HeldInstance
-from livescale.services.worker.lifecycle import Lifecycle, State
+from livescale.services.worker.lifecycle import Lifecycle, WorkerState, check_load
 from livescale.services.worker.live.handoff_send import HandOffSender
 from livescale.services.worker.live.role import LiveRole, goes_live
 from livescale.services.worker.live.source import LiveSource
 from livescale.services.worker.loading import Loading, Transport
 from livescale.services.worker.metrics import LiveCounts, LoadCounts
-from livescale.services.worker.orders import check_load
 from livescale.services.worker.pipeline.member import PipelineMember
 from livescale.services.worker.resources import Resources
-from livescale.services.worker.serving import Serving
+from livescale.services.worker.serving import ServingLoop
 from livescale.services.worker.settings import WorkerSettings
 from livescale.services.worker.tensor_parallel.group import GroupCallbacks, TensorParallelGroup
 from livescale.shared.arena import ArenaFull
@@ -46,7 +45,7 @@ class Deployment:
         world: World,
         settings: WorkerSettings,
         resources: Resources,
-        serving: Serving,
+        serving: ServingLoop,
         tasks: asyncio.TaskGroup,
         changed: Callable[[], None],
     ) -> None:
@@ -166,21 +165,21 @@ class Deployment:
         here.
         """
         instance, lifecycle = self._instance, self.lifecycle
-        if lifecycle.whole and lifecycle.state is State.LOADING:
+        if lifecycle.whole and lifecycle.state is WorkerState.LOADING:
             await self.pipelines.leave()
             await self.pipelines.fetch_share(command)
-        elif lifecycle.whole and lifecycle.state is State.LIVE:
+        elif lifecycle.whole and lifecycle.state is WorkerState.LIVE:
             await self.pipelines.fill()
         lifecycle = instance.lifecycle  # it may have been fenced meanwhile
         before, loading = lifecycle.state, instance.loading
         lifecycle.serve(command)
-        if before is State.LOADING and loading is not None:
+        if before is WorkerState.LOADING and loading is not None:
             self.live.missed()
             if self._serving.scheduler is None and loading.command.rank == 0:
                 instance.open(loading, whole=True)
-        if before is State.LIVE:
+        if before is WorkerState.LIVE:
             self.pipelines.switch()
-        if before is not State.SERVING:
+        if before is not WorkerState.SERVING:
             instance.tell("serving")
             instance.changed()
         self.group.whole(command.instance)
@@ -214,10 +213,10 @@ class Deployment:
         log.warning("rank_lost", worker=self._id, reason=reason)
         self._serving.lose(reason)
         self._serving.close()
-        if self.lifecycle.state is State.SERVING:
+        if self.lifecycle.state is WorkerState.SERVING:
             self.lifecycle.leave()
             self._draining = self._tasks.create_task(self._drain(), name="drain for want of a rank")
-        elif self.lifecycle.state in (State.LOADING, State.LIVE):
+        elif self.lifecycle.state in (WorkerState.LOADING, WorkerState.LIVE):
             if self._instance.loading is not None:
                 self._instance.loading.fail(reason)
             self.give_up()

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Literal
 
 from livescale.services.worker.engine.sizes import block_bytes
-from livescale.services.worker.lifecycle import Lifecycle, State
-from livescale.services.worker.limits import Limits
+from livescale.services.worker.lifecycle import Lifecycle, WorkerState
 from livescale.services.worker.loading import Loading
-from livescale.services.worker.scheduler import Scheduler
-from livescale.services.worker.serving import Serving
+from livescale.services.worker.scheduling.limits import SchedulerLimits
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.serving import ServingLoop
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.messages.transfers import InstanceServing
 from livescale.shared.process import World
@@ -21,7 +21,9 @@ class HeldInstance:
     `loading` are the parameters that are here or on their way. `changed` has the worker report itself at once.
     """
 
-    def __init__(self, world: World, settings: WorkerSettings, serving: Serving, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, world: World, settings: WorkerSettings, serving: ServingLoop, changed: Callable[[], None]
+    ) -> None:
         self.lifecycle = Lifecycle()
         self.loading: Loading | None = None
         self.changed = changed
@@ -29,7 +31,7 @@ class HeldInstance:
         self._world = world
         self.settings = settings
 
-    def limits(self, loading: Loading, kv_blocks: int) -> Limits:
+    def limits(self, loading: Loading, kv_blocks: int) -> SchedulerLimits:
         """Return how many requests and tokens a worker with so many KV blocks takes for this model."""
         settings, manifest = self.settings, loading.manifest
         host_kv_blocks = settings.host_kv_bytes // block_bytes(manifest, settings.block_size)
@@ -51,7 +53,7 @@ class HeldInstance:
         """Move from live to loading. Gateways submit the requests that are here again."""
         self.serving.lose(reason)
         self.serving.close()
-        if self.lifecycle.state is State.LIVE:
+        if self.lifecycle.state is WorkerState.LIVE:
             self.lifecycle.go_back()
         self.changed()
 

@@ -9,15 +9,17 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 
+from livescale.shared.block_layout import shard_layouts
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.invariants import check
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Drain, Load, Serve
 from livescale.shared.moves import Moves
+from livescale.shared.sharding import check_shards
 
 
-class State(StrEnum):
+class WorkerState(StrEnum):
     """The papers' words."""
 
     SPARE = "spare"
@@ -30,11 +32,11 @@ class State(StrEnum):
 MOVES = Moves(
     "a worker",
     {
-        State.SPARE: frozenset({State.LOADING}),
-        State.LOADING: frozenset({State.LIVE, State.SERVING, State.SPARE}),
-        State.LIVE: frozenset({State.LOADING, State.SERVING, State.SPARE}),
-        State.SERVING: frozenset({State.DRAINING}),
-        State.DRAINING: frozenset({State.SPARE}),
+        WorkerState.SPARE: frozenset({WorkerState.LOADING}),
+        WorkerState.LOADING: frozenset({WorkerState.LIVE, WorkerState.SERVING, WorkerState.SPARE}),
+        WorkerState.LIVE: frozenset({WorkerState.LOADING, WorkerState.SERVING, WorkerState.SPARE}),
+        WorkerState.SERVING: frozenset({WorkerState.DRAINING}),
+        WorkerState.DRAINING: frozenset({WorkerState.SPARE}),
     },
 )
 
@@ -58,7 +60,7 @@ class Lifecycle:
     """
 
     def __init__(self) -> None:
-        self.state = State.SPARE
+        self.state = WorkerState.SPARE
         self.assignment: Assignment | None = None
         self.ready: set[int] = set()
         self._drained = ""  # the instance that it was, until it loads another
@@ -70,9 +72,9 @@ class Lifecycle:
 
     def load(self, command: Load) -> Assignment:
         """spare -> loading."""
-        if self.state is not State.SPARE:
+        if self.state is not WorkerState.SPARE:
             raise Refusal(409, f"cannot load {command.instance}: the worker is {self.state}, not spare")
-        self._advance(State.LOADING)
+        self._advance(WorkerState.LOADING)
         self._drained = ""
         self.assignment = Assignment(
             command.plan_id, command.instance, command.model, command.role, command.rank, command.manifest
@@ -93,57 +95,59 @@ class Lifecycle:
     def may_go_live(self, ready: AbstractSet[int]) -> bool:
         """Whether of what is `ready` at all ranks the embedding is, and something is missing: requests are to be here
         before the first layer."""
-        return self.state is State.LOADING and 0 in ready and not self._is_all(ready)
+        return self.state is WorkerState.LOADING and 0 in ready and not self._is_all(ready)
 
     def go_live(self) -> None:
         """loading -> live."""
-        self._advance(State.LIVE)
+        self._advance(WorkerState.LIVE)
 
     def go_back(self) -> None:
         """live -> loading."""
-        self._advance(State.LOADING)
+        self._advance(WorkerState.LOADING)
 
     def may_serve(self, command: Serve) -> bool:
         """Whether it loads this instance, and has all of it."""
         held = self.assignment
-        return self.state is State.LOADING and self.whole and held is not None and held.instance == command.instance
+        return (
+            self.state is WorkerState.LOADING and self.whole and held is not None and held.instance == command.instance
+        )
 
     def serve(self, command: Serve) -> None:
         """loading or live -> serving, once whole. Told again, it stays."""
         self._expect(command.instance)
-        if self.state is State.SERVING:
+        if self.state is WorkerState.SERVING:
             return
         if not self.whole:
             raise Refusal(409, f"cannot serve {command.instance}: {len(self.ready)} blocks are ready, not all")
-        self._advance(State.SERVING)
+        self._advance(WorkerState.SERVING)
 
     def drain(self, command: Drain) -> bool:
         """serving -> draining; whether that is new. Told again, also after it has drained, it stays as it is."""
         if command.instance == self._drained:
             return False
         self._expect(command.instance)
-        if self.state is State.DRAINING:
+        if self.state is WorkerState.DRAINING:
             return False
         self.leave()
         return True
 
     def leave(self) -> None:
         """serving -> draining."""
-        self._advance(State.DRAINING)
+        self._advance(WorkerState.DRAINING)
 
     def accepts_requests(self, model: str) -> bool:
-        takes = self.state in (State.LIVE, State.SERVING)
+        takes = self.state in (WorkerState.LIVE, WorkerState.SERVING)
         return takes and self.assignment is not None and self.assignment.model == model
 
     def aborts(self, plan_id: str) -> bool:
         """Whether ending this plan makes a worker spare that loads, live or not."""
-        loads = self.state in (State.LOADING, State.LIVE)
+        loads = self.state in (WorkerState.LOADING, WorkerState.LIVE)
         return loads and self.assignment is not None and self.assignment.plan_id == plan_id
 
     def release(self) -> None:
         """loading, live or draining -> spare; forgets the parameters."""
-        drained = self.assignment.instance if self.assignment and self.state is State.DRAINING else self._drained
-        self._advance(State.SPARE)
+        drained = self.assignment.instance if self.assignment and self.state is WorkerState.DRAINING else self._drained
+        self._advance(WorkerState.SPARE)
         self._drained = drained
         self.assignment = None
         self.ready = set()
@@ -156,7 +160,7 @@ class Lifecycle:
         if held != instance:
             raise Refusal(409, f"this worker holds {held or 'no instance'}, not {instance}")
 
-    def _advance(self, state: State) -> None:
+    def _advance(self, state: WorkerState) -> None:
         try:
             self.state = MOVES.advance(self.state, state)
         except ValueError as error:
@@ -167,12 +171,40 @@ class Lifecycle:
         check(self._broken())
 
     def _broken(self) -> Iterator[str]:
-        if (self.state is State.SPARE) != (self.assignment is None):
+        if (self.state is WorkerState.SPARE) != (self.assignment is None):
             yield f"worker: {self.state} with {self.assignment and self.assignment.instance}"
         blocks = set() if self.assignment is None else {block.index for block in self.assignment.manifest.blocks}
         if not self.ready <= blocks:
             yield f"worker: blocks {sorted(self.ready - blocks)} are of nothing that it holds"
-        if self.state in (State.SERVING, State.DRAINING) and not self.whole:
+        if self.state in (WorkerState.SERVING, WorkerState.DRAINING) and not self.whole:
             yield f"worker: {self.state} with {len(self.ready)} blocks"
-        if self.state is State.LIVE and 0 not in self.ready:
+        if self.state is WorkerState.LIVE and 0 not in self.ready:
             yield f"worker: live with blocks {sorted(self.ready)}"
+
+
+def check_load(command: Load) -> None:
+    """A manifest's blocks follow from its configuration, checksums aside. Raises Refusal 400 naming the field."""
+    manifest = command.manifest
+    _check_ranks(command)
+    wanted = manifest.config.num_hidden_layers + 2
+    if len(manifest.blocks) != wanted:
+        raise Refusal(400, f"manifest.blocks: {len(manifest.blocks)} of them, manifest.config makes {wanted}")
+    layouts = shard_layouts(manifest.config, manifest.dtype, manifest.shard, manifest.shards, manifest.layout)
+    for block, layout in zip(manifest.blocks, layouts, strict=True):
+        if block != layout.block(block.checksum):
+            raise Refusal(400, f"manifest.blocks: {block.name!r} is not block {layout.index} of manifest.config")
+    longest = manifest.config.max_position_embeddings
+    if command.max_model_len > longest:
+        raise Refusal(400, f"max_model_len: {command.max_model_len} is more than the model's own {longest}")
+
+
+def _check_ranks(command: Load) -> None:
+    manifest, ranks = command.manifest, max(len(command.ranks), 1)
+    try:
+        check_shards(manifest.config, manifest.shards)
+    except ValueError as error:
+        raise Refusal(400, f"manifest.shards: {error}") from None
+    if manifest.shards != ranks:
+        raise Refusal(400, f"ranks: {ranks} of them, the manifest is for {manifest.shards}")
+    if not command.rank == manifest.shard < ranks:
+        raise Refusal(400, f"rank: {command.rank} of {ranks} cannot have shard {manifest.shard}")

@@ -25,7 +25,7 @@ from livescale.shared.transfer.ready import ReadyBlocks
 
 log = structlog.get_logger()
 
-Memory = list[memoryview] | list[DeviceBytes]  # of a model's blocks
+BlockMemory = list[memoryview] | list[DeviceBytes]  # of a model's blocks
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Loading:
         self,
         worker: str,
         command: Load,
-        memory: Memory,
+        memory: BlockMemory,
         world: World,
         runner: Runner,
         transport: Transport,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import structlog
 
 from livescale.services.worker.actor import Worker
-from livescale.services.worker.engine.contract import PLAIN, OnGpu, Runner
+from livescale.services.worker.engine.contract import NO_GPU_FEATURES, GpuFeatures, Runner
 from livescale.services.worker.engine.heap import keep_freed_memory
-from livescale.services.worker.engine.kernels.contract import Chosen, choose_kernels
+from livescale.services.worker.engine.kernels.variants import KernelChoice, choose_kernels
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.devices import CPU, NoDevice, choose_device, count_gpus
@@ -53,17 +53,17 @@ def computes_on_cpu(settings: WorkerSettings, device: str) -> bool:
     return device == CPU and settings.engine == "torch"
 
 
-def use_of_gpu(settings: WorkerSettings, device: str) -> OnGpu:
+def use_of_gpu(settings: WorkerSettings, device: str) -> GpuFeatures:
     """Nothing on a CPU."""
     if device == CPU:
-        return PLAIN
-    from livescale.services.worker.engine.flashinfer_kernels import find_flashinfer  # torch again
+        return NO_GPU_FEATURES
+    from livescale.services.worker.engine.paged_attention import find_flashinfer  # torch again
 
-    return OnGpu(settings.kernels != "torch" and find_flashinfer(), settings.cuda_graphs)
+    return GpuFeatures(settings.kernels != "torch" and find_flashinfer(), settings.cuda_graphs)
 
 
 def runner_maker(
-    settings: WorkerSettings, device: str, used: OnGpu = PLAIN, kernels: Chosen | None = None
+    settings: WorkerSettings, device: str, used: GpuFeatures = NO_GPU_FEATURES, kernels: KernelChoice | None = None
 ) -> Callable[[Clock], Runner]:
     """Makes the engine that is set. Raises ValueError for a latency that is not there or says nothing."""
     if settings.engine == "modelled":

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from livescale.services.worker.batch import Batch
+from livescale.services.worker.scheduling.batch import Batch
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Submit, Tokens
 from livescale.shared.telemetry import Telemetry
@@ -17,7 +17,7 @@ GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5, 1.0
 
 
 @dataclass
-class Times:
+class RequestTimes:
     """One request's moments, in seconds of the worker's clock."""
 
     prompt_tokens: int
@@ -35,7 +35,7 @@ class WorkerMetrics:
     telemetry: Telemetry
     worker: str
     _model: str = ""
-    _times: dict[str, Times] = field(default_factory=dict)
+    _times: dict[str, RequestTimes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         counter, gauge = self.telemetry.counter, self.telemetry.gauge
@@ -85,7 +85,7 @@ class WorkerMetrics:
             self._success.labels(model, self.worker, reason)
 
     def admitted(self, request: Submit, now: float) -> None:
-        self._times[request.request_id] = Times(len(request.prompt), now)
+        self._times[request.request_id] = RequestTimes(len(request.prompt), now)
         self._observe(self._prompt_size, len(request.prompt))
 
     def waited(self, request_id: str, now: float) -> float:
@@ -98,8 +98,8 @@ class WorkerMetrics:
 
     def stepped(self, batch: Batch, begun: float) -> None:
         """A step began at `begun` and is over."""
-        for piece in batch.pieces:
-            times = self._times.get(piece.request_id)
+        for chunk in batch.chunks:
+            times = self._times.get(chunk.request_id)
             if times is not None and times.started is None:
                 times.started = begun
                 self._observe(self._queue, begun - times.admitted)
@@ -116,7 +116,7 @@ class WorkerMetrics:
         for row, times in known:
             self._emitted(row, times, now)
 
-    def _emitted(self, row: Tokens, times: Times, now: float) -> None:
+    def _emitted(self, row: Tokens, times: RequestTimes, now: float) -> None:
         if row.token_ids:
             times.tokens += len(row.token_ids)
             self._token(times, now)
@@ -125,7 +125,7 @@ class WorkerMetrics:
             self._success.labels(self._model, self.worker, row.finish_reason).inc()
             self._ended(times, now)
 
-    def _token(self, times: Times, now: float) -> None:
+    def _token(self, times: RequestTimes, now: float) -> None:
         if times.last is not None:
             self._observe(self._gap, now - times.last)
         if times.first is None:
@@ -135,7 +135,7 @@ class WorkerMetrics:
                 self._observe(self._prefill, now - times.started)
         times.last = now
 
-    def _ended(self, times: Times, now: float) -> None:
+    def _ended(self, times: RequestTimes, now: float) -> None:
         self._observe(self._e2e, now - times.admitted)
         self._observe(self._output_size, times.tokens)
         if times.started is not None:

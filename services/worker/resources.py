@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.loading import Memory
+from livescale.services.worker.loading import BlockMemory
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import Meter
 from livescale.shared.transfer.door import Door
@@ -15,7 +15,7 @@ from livescale.shared.transfer.door import Door
 class AnyArena(Protocol):
     """In the host's memory or in a GPU's."""
 
-    def place(self, sizes: Sequence[int]) -> Memory:
+    def place(self, sizes: Sequence[int]) -> BlockMemory:
         """A stretch per block. Raises ArenaFull and places nothing."""
 
     def clear(self) -> None: ...

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
-from livescale.services.worker.batch import Batch, Entry
 from livescale.services.worker.engine.contract import RankLost, Runner
-from livescale.services.worker.history import History
-from livescale.services.worker.limits import Limits
 from livescale.services.worker.metrics import WorkerMetrics
-from livescale.services.worker.outputs import Output
-from livescale.services.worker.scheduler import Scheduler
-from livescale.services.worker.sequence import Filled, LateKv
+from livescale.services.worker.scheduling.batch import Batch, LayerEntry
+from livescale.services.worker.scheduling.limits import SchedulerLimits
+from livescale.services.worker.scheduling.outputs import TokenHistory, TokenOutput
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.scheduling.sequence import Filled, LateKv
 from livescale.shared.bus.contract import Bus, Refusal
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
@@ -24,7 +23,7 @@ from livescale.shared.world import Clock
 log = structlog.get_logger()
 
 
-class Serving:
+class ServingLoop:
     """Runs the requests of one model at a time. `on_step` is called after every step, and when a request moves."""
 
     def __init__(self, worker: str, bus: Bus, clock: Clock, runner: Runner, metrics: WorkerMetrics) -> None:
@@ -34,7 +33,7 @@ class Serving:
         self._runner = runner
         self._metrics = metrics
         self.scheduler: Scheduler | None = None
-        self._history = History()
+        self._history = TokenHistory()
         self._work = asyncio.Event()
         self._steps = 0
         self.idle = asyncio.Event()
@@ -53,7 +52,7 @@ class Serving:
         self._log = log.bind()  # once, and not for every step
         bus.watch_connection(self._connection_changed)
 
-    def open(self, model: str, version: str, limits: Limits, *, whole: bool = True) -> Scheduler:
+    def open(self, model: str, version: str, limits: SchedulerLimits, *, whole: bool = True) -> Scheduler:
         """Take requests from now on. While the model is not `whole` no step is run."""
         scheduler = self.scheduler = Scheduler(limits)
         self._version = version
@@ -131,7 +130,7 @@ class Serving:
             self.unasked_seconds = self._clock.now() - self._opened_at
 
     def adopt(
-        self, scheduler: Scheduler, request: Submit, entry: Entry | None, filled: Filled | None, waited: float
+        self, scheduler: Scheduler, request: Submit, entry: LayerEntry | None, filled: Filled | None, waited: float
     ) -> LateKv | None:
         """Take over a request that waited so many seconds at another worker, as `Scheduler.adopt`. Its gateway learns
         whose it is now."""
@@ -234,13 +233,13 @@ class Serving:
         self._metrics.stepped(batch, begun)
         self._stepped(scheduler, outputs)
 
-    def _stepped(self, scheduler: Scheduler, outputs: list[Output]) -> None:
+    def _stepped(self, scheduler: Scheduler, outputs: list[TokenOutput]) -> None:
         if self.scheduler is scheduler:
             self.publish(outputs)
         self.on_step()
         self.changes.tell()
 
-    def publish(self, outputs: Iterable[Output]) -> None:
+    def publish(self, outputs: Iterable[TokenOutput]) -> None:
         rows: dict[str, list[Tokens]] = defaultdict(list)
         for output in outputs:
             rows[output.gateway].append(output.row)

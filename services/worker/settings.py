@@ -4,9 +4,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from livescale.services.worker.batch import PREFILL_CHUNK
-from livescale.services.worker.engine.kernels.contract import KernelsName
-from livescale.services.worker.limits import Limits
+from livescale.services.worker.engine.kernels.variants import KernelsName
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK
+from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.settings import (
     BlockSize,
     ContextSeconds,
@@ -85,9 +85,9 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     ] = True
     threads: Threads = 1
 
-    def limits(self, max_model_len: int, vocab_size: int, kv_blocks: int, host_kv_blocks: int = 0) -> Limits:
+    def limits(self, max_model_len: int, vocab_size: int, kv_blocks: int, host_kv_blocks: int = 0) -> SchedulerLimits:
         """Of a model on this worker."""
-        return Limits(
+        return SchedulerLimits(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             tbt_ratio=self.tbt_ratio,

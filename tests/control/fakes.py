@@ -5,8 +5,8 @@ from collections.abc import Coroutine
 from contextvars import copy_context
 from dataclasses import dataclass
 
-from livescale.services.worker.history import History
 from livescale.services.worker.lifecycle import Lifecycle
+from livescale.services.worker.scheduling.outputs import TokenHistory
 from livescale.shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.membership import Membership
 from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
@@ -367,7 +367,7 @@ class FakeWorker(Node):
         self.taken: list[str] = []  # requests that came from workers that loaded
         self.stages = FakeStages(self)
         self.step = 0
-        self.history = History()
+        self.history = TokenHistory()
         self.work = asyncio.Event()
         self.membership = Membership(
             bus, CLOCK, "worker", id, host, address=id.encode(), report=self.report, on_stale=self.give_up

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from livescale.services.worker.engine.attention import use_math_kernels
-from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
 from livescale.services.worker.engine.runner import EngineRunner
 from livescale.shared.arena import Arena, placed_bytes
@@ -36,7 +36,7 @@ def arena_with(made: Checkpointed, device: str) -> DeviceArena:
 def test_tokens_are_right(name: str, gpus: tuple[str, str]) -> None:
     use_math_kernels()
     made, device = checkpointed(name), gpus[1]
-    engine = Engine(made.manifest, allocate_kv_memory(64 * MIB, device), BLOCK_TOKENS, CONTEXT)
+    engine = TorchEngine(made.manifest, allocate_kv_memory(64 * MIB, device), BLOCK_TOKENS, CONTEXT)
     for index, memory in enumerate(arena_with(made, device).place([len(block) for block in made.blocks])):
         engine.add_block(index, memory)
     prompts = {str(length): random_prompt(length, length) for length in (1, 40, 129, 300)}

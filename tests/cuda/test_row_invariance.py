@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from livescale.services.worker.engine.attention import use_math_kernels
-from livescale.services.worker.engine.contract import PLAIN, OnGpu
-from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.flashinfer_kernels import find_flashinfer
+from livescale.services.worker.engine.contract import NO_GPU_FEATURES, GpuFeatures
+from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
+from livescale.services.worker.engine.paged_attention import find_flashinfer
 from livescale.shared.messages.parameters import DType
 from tests.cuda.test_engine import MIB, arena_with
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed
@@ -26,25 +26,25 @@ class Way:
     """A way to compute on a GPU."""
 
     dtype: DType
-    on_gpu: OnGpu = PLAIN
+    on_gpu: GpuFeatures = NO_GPU_FEATURES
 
-    def engine(self, device: str) -> Engine:
+    def engine(self, device: str) -> TorchEngine:
         use_math_kernels()
         made = checkpointed(MODEL, self.dtype)
         memory = allocate_kv_memory(64 * MIB, device)
-        engine = Engine(made.manifest, memory, BLOCK_TOKENS, CONTEXT, on_gpu=self.on_gpu)
+        engine = TorchEngine(made.manifest, memory, BLOCK_TOKENS, CONTEXT, on_gpu=self.on_gpu)
         for index, block in enumerate(arena_with(made, device).place([len(block) for block in made.blocks])):
             engine.add_block(index, block)
         return engine
 
 
-GRAPHS = Way("bfloat16", OnGpu(graphs=True))
+GRAPHS = Way("bfloat16", GpuFeatures(graphs=True))
 WAYS = [
     pytest.param(Way("float32"), id="float32"),
     pytest.param(Way("bfloat16"), id="bfloat16"),
     pytest.param(GRAPHS, id="graphs"),
-    pytest.param(Way("bfloat16", OnGpu(flashinfer=True)), id="flashinfer", marks=needs_flashinfer),
-    pytest.param(Way("bfloat16", OnGpu(flashinfer=True, graphs=True)), id="both", marks=needs_flashinfer),
+    pytest.param(Way("bfloat16", GpuFeatures(flashinfer=True)), id="flashinfer", marks=needs_flashinfer),
+    pytest.param(Way("bfloat16", GpuFeatures(flashinfer=True, graphs=True)), id="both", marks=needs_flashinfer),
 ]
 
 

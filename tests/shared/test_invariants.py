@@ -3,7 +3,7 @@
 import pytest
 
 from livescale.services.registry.leases import Leases, LeaseTimes
-from livescale.services.worker.engine.kv_blocks import KvBlocks
+from livescale.services.worker.kv.block_manager import BlockManager
 from livescale.shared.invariants import InvariantBroken, check
 from livescale.shared.messages.membership import Join
 
@@ -15,7 +15,7 @@ def test_everything_that_is_broken_is_named() -> None:
 
 
 def test_a_block_with_two_owners_and_an_owner_unknown_are_seen() -> None:
-    kv = KvBlocks(10)
+    kv = BlockManager(10)
     kv.place("a", 3, most=4)
     kv.place("b", 3, most=4)
     kv.check_invariants()

@@ -54,7 +54,7 @@ def test_on_gpus_models_are_served_in_bfloat16_and_nothing_lies_in_panels() -> N
 
 
 def test_kernels_are_looked_for_where_they_are_installed() -> None:
-    from livescale.services.worker.engine.kernels.contract import find_compiled
+    from livescale.services.worker.engine.kernels.variants import find_compiled
 
     assert has_compiled_kernels() == (find_compiled() is not None)
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.actor import Worker
-from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.kernels.contract import choose_kernels
+from livescale.services.worker.engine.engine import TorchEngine
+from livescale.services.worker.engine.kernels.variants import choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.main import runner_maker
 from livescale.services.worker.settings import MIB, WorkerSettings
@@ -244,7 +244,7 @@ async def _listen(made: Fleet) -> list[asyncio.Task[None]]:
 
 def undisturbed(made: Fleet, **requests: int) -> dict[str, list[int]]:
     """What an engine alone makes of prompts of these seeds."""
-    engine = Engine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels)
+    engine = TorchEngine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels)
     for index, view in enumerate(made.memory):
         engine.add_block(index, view)
 

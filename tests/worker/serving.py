@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from livescale.services.worker.batch import Batch
-from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.sampling import choose_tokens
-from livescale.services.worker.limits import Limits
-from livescale.services.worker.outputs import Output
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.limits import SchedulerLimits
+from livescale.services.worker.scheduling.outputs import TokenOutput
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Sampling, Submit
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, reference_logits
 
@@ -44,7 +44,7 @@ def mixed_requests(lengths: Iterable[int]) -> list[Submit]:
     ]
 
 
-def limits(**fields: Any) -> Limits:
+def limits(**fields: Any) -> SchedulerLimits:
     defaults = {
         "max_num_seqs": 16,
         "max_num_batched_tokens": 512,
@@ -53,7 +53,7 @@ def limits(**fields: Any) -> Limits:
         "kv_blocks": 512,
         "kv_block_tokens": BLOCK_TOKENS,
     }
-    return Limits(**{**defaults, **fields})
+    return SchedulerLimits(**{**defaults, **fields})
 
 
 @dataclass
@@ -67,11 +67,11 @@ class Served:
     cached: dict[str, int] = field(default_factory=dict)
     fetched: int = 0
 
-    def take(self, batch: Batch, logits: torch.Tensor | None, outputs: list[Output]) -> None:
+    def take(self, batch: Batch, logits: torch.Tensor | None, outputs: list[TokenOutput]) -> None:
         self.steps += 1
         self.preempted += len(batch.preempted)
         self.fetched += batch.prefixes.fetched
-        drawing = [piece.request_id for piece in batch.pieces if piece.draw is not None]
+        drawing = [chunk.request_id for chunk in batch.chunks if chunk.sampling is not None]
         for request_id, row in zip(drawing, () if logits is None else logits.unbind(0), strict=True):
             self.logits[request_id].append(row)
         for output in outputs:
@@ -83,7 +83,7 @@ class Served:
         return torch.stack(self.logits[request_id])
 
 
-def serve(engine: Engine, arrivals: Iterable[tuple[int, Submit]], spans: int = 1, **fields: Any) -> Served:
+def serve(engine: TorchEngine, arrivals: Iterable[tuple[int, Submit]], spans: int = 1, **fields: Any) -> Served:
     """Serve requests that arrive before the given steps, the layers in `spans` parts."""
     scheduler = Scheduler(limits(kv_blocks=engine.store.blocks, **fields))
     scheduler.keep_prefixes()
@@ -99,11 +99,11 @@ def serve(engine: Engine, arrivals: Iterable[tuple[int, Submit]], spans: int = 1
             served.steps += 1
             continue
         logits = batch_logits(engine, batch, spans)
-        tokens = [] if logits is None else choose_tokens(logits.clone(), batch.draws)
+        tokens = [] if logits is None else choose_tokens(logits.clone(), batch.samplings)
         served.take(batch, logits, scheduler.complete(batch, tokens, 0.0))
 
 
-def serve_each(engine: Engine, requests: Iterable[Submit]) -> dict[str, Served]:
+def serve_each(engine: TorchEngine, requests: Iterable[Submit]) -> dict[str, Served]:
     """Each alone, one after the other."""
     return {request.request_id: serve(engine, [(0, request)]) for request in requests}
 
@@ -124,12 +124,12 @@ def _root_mean_square(errors: list[torch.Tensor]) -> float:
     return float(torch.cat(errors).square().mean().sqrt())
 
 
-def batch_logits(engine: Engine, batch: Batch, spans: int) -> torch.Tensor | None:
-    """The logits of the batch's draws, `[draw, vocab]`."""
+def batch_logits(engine: TorchEngine, batch: Batch, spans: int) -> torch.Tensor | None:
+    """The logits of the batch's samplings, `[sampling, vocab]`."""
     engine.lay_down(batch)
-    rows = engine.rows(batch.pieces)
+    rows = engine.rows(batch.chunks)
     hidden = engine.embed(rows)
     count = len(engine.store.cache)
     for part in range(spans):
         hidden = engine.layers(part * count // spans, (part + 1) * count // spans, hidden, rows)
-    return engine.head(hidden[rows.drawn]) if batch.draws else None
+    return engine.head(hidden[rows.drawn]) if batch.samplings else None

@@ -5,8 +5,8 @@ import asyncio
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.kernels.contract import choose_kernels
+from livescale.services.worker.engine.engine import TorchEngine
+from livescale.services.worker.engine.kernels.variants import choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.settings import MIB
 from livescale.shared.messages.requests import Cancel, Sampling, Submit
@@ -31,7 +31,7 @@ def requests(count: int = COUNT) -> list[Submit]:
 
 
 def undisturbed(made: Fleet, asked: list[Submit]) -> dict[str, list[int]]:
-    engine = Engine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels)
+    engine = TorchEngine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels)
     for index, view in enumerate(made.memory):
         engine.add_block(index, view)
     served = serve(engine, [(0, request) for request in asked])

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from livescale.services.worker import main as worker_main
-from livescale.services.worker.engine import flashinfer_kernels
-from livescale.services.worker.engine.contract import PLAIN, OnGpu
-from livescale.services.worker.engine.kernels import contract
+from livescale.services.worker.engine import paged_attention
+from livescale.services.worker.engine.contract import NO_GPU_FEATURES, GpuFeatures
+from livescale.services.worker.engine.kernels import variants
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.settings import EngineName
 
@@ -25,7 +25,7 @@ def test_a_latency_that_is_not_there_ends_it_with_a_sentence() -> None:
 
 
 def test_kernels_that_are_not_there_end_it_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract, "find_compiled", lambda: None)
+    monkeypatch.setattr(variants, "find_compiled", lambda: None)
     with pytest.raises(SystemExit, match=r"^Error: kernels: compiled was asked for, and .*\. Choose --kernels auto"):
         worker_main.main(WorkerSettings(device="cpu", kernels="compiled"))
 
@@ -40,11 +40,11 @@ def test_who_computes_on_a_cpu_has_kernels_for_one(engine: EngineName, device: s
 def test_on_a_gpu_flashinfer_is_used_where_it_is_there_and_not_turned_down(
     found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flashinfer_kernels, "find_flashinfer", lambda: found)
-    assert worker_main.use_of_gpu(WorkerSettings(), "cpu") == PLAIN
-    assert worker_main.use_of_gpu(WorkerSettings(), "cuda:1") == OnGpu(flashinfer=found, graphs=True)
+    monkeypatch.setattr(paged_attention, "find_flashinfer", lambda: found)
+    assert worker_main.use_of_gpu(WorkerSettings(), "cpu") == NO_GPU_FEATURES
+    assert worker_main.use_of_gpu(WorkerSettings(), "cuda:1") == GpuFeatures(flashinfer=found, graphs=True)
     without = WorkerSettings(kernels="torch", cuda_graphs=False)
-    assert worker_main.use_of_gpu(without, "cuda:1") == PLAIN
+    assert worker_main.use_of_gpu(without, "cuda:1") == NO_GPU_FEATURES
 
 
 def test_a_worker_with_a_modelled_engine_has_no_torch() -> None:

@@ -4,15 +4,16 @@ One call a sequence: so that nothing of a row's result depends on what else is i
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Protocol
 
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from livescale.services.worker.batch import PROMPT_CUT, Piece
 from livescale.services.worker.engine.kv_store import KvStore
 from livescale.services.worker.engine.parameters import padded, padded_count
 from livescale.services.worker.engine.rope import RopeTable, turn
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, PROMPT_CUT, ScheduledChunk
 
 # On a CPU the bits of torch's attention depend on where its queries begin, modulo 16 bytes: rows of projections have a
 # multiple of so many numbers.
@@ -39,10 +40,10 @@ class StepAttention(Protocol):
 class Attention(Protocol):
     """Of one model."""
 
-    def over(self, pieces: Sequence[Piece]) -> StepAttention: ...
+    def over(self, chunks: Sequence[ScheduledChunk]) -> StepAttention: ...
 
 
-class Part(Protocol):
+class AttentionCall(Protocol):
     """Rows of a step, one after the other, that attend in one call."""
 
     @property
@@ -52,31 +53,31 @@ class Part(Protocol):
         """Turned queries `[row, kv_head, group, head_dim]` -> `[row, kv_head * group * head_dim]`."""
 
 
-class Parts(Protocol):
-    def of(self, pieces: Sequence[Piece]) -> Sequence[Part]:
-        """All rows of `pieces`, in order."""
+class AttentionBackend(Protocol):
+    def of(self, chunks: Sequence[ScheduledChunk]) -> Sequence[AttentionCall]:
+        """All rows of `chunks`, in order."""
 
 
 class TorchAttention:
     """By torch's kernels, on any device, but for what `parts` do; `group`: query heads to a KV head."""
 
-    def __init__(self, store: KvStore, rope: RopeTable, group: int, parts: Parts) -> None:
+    def __init__(self, store: KvStore, rope: RopeTable, group: int, parts: AttentionBackend) -> None:
         self._store = store
         self._rope = rope
         self._group = group
         self._parts = parts
 
-    def over(self, pieces: Sequence[Piece]) -> StepAttention:
+    def over(self, chunks: Sequence[ScheduledChunk]) -> StepAttention:
         store, device = self._store, self._store.cache.device
-        positions = [position for piece in pieces for position in range(piece.start, piece.stop)]
-        offsets = [piece.blocks.start * store.block_tokens for piece in pieces for _ in piece.tokens]
+        positions = [position for chunk in chunks for position in range(chunk.start, chunk.stop)]
+        offsets = [chunk.blocks.start * store.block_tokens for chunk in chunks for _ in chunk.tokens]
         padding = [0] * (padded_count(len(positions), device.type) - len(positions))
         slots = torch.tensor(positions, device=device) + torch.tensor(offsets, device=device)
         turns = self._rope.at(torch.tensor(positions + padding, device=device))
-        return TorchStep(store, self._group, slots, turns, self._parts.of(pieces))
+        return TorchStep(store, self._group, slots, turns, self._parts.of(chunks))
 
 
-class TorchParts:
+class TorchBackend:
     """A call a sequence, for requests of `positions` tokens; of a prompt one from cut to cut."""
 
     def __init__(self, store: KvStore, group: int, positions: int) -> None:
@@ -84,17 +85,17 @@ class TorchParts:
         self._group = group
         self._mask = CausalMask(positions, store.cache.dtype, store.cache.device)
 
-    def of(self, pieces: Sequence[Piece]) -> list[Part]:
-        return [part for piece in pieces for part in self._parts(piece)]
+    def of(self, chunks: Sequence[ScheduledChunk]) -> list[AttentionCall]:
+        return [part for chunk in chunks for part in self._parts(chunk)]
 
-    def _parts(self, piece: Piece) -> Iterator[Part]:
-        if piece.decode:
-            for position in range(piece.start, piece.stop):
-                yield RowAttention(self._store.stretch(piece.blocks, position + 1))
+    def _parts(self, chunk: ScheduledChunk) -> Iterator[AttentionCall]:
+        if chunk.decode:
+            for position in range(chunk.start, chunk.stop):
+                yield RowAttention(self._store.stretch(chunk.blocks, position + 1))
         else:
-            for start in range(piece.start, piece.stop, PROMPT_CUT):
-                stop = min(start + PROMPT_CUT, piece.stop)
-                stretch = self._store.stretch(piece.blocks, stop)
+            for start in range(chunk.start, chunk.stop, PROMPT_CUT):
+                stop = min(start + PROMPT_CUT, chunk.stop)
+                stretch = self._store.stretch(chunk.blocks, stop)
                 yield ChunkAttention(stretch, stop - start, self._group, self._mask.part(start, stop))
 
 
@@ -107,7 +108,7 @@ class TorchStep:
         group: int,
         slots: torch.Tensor,
         turns: tuple[torch.Tensor, torch.Tensor],
-        parts: Sequence[Part],
+        parts: Sequence[AttentionCall],
     ) -> None:
         self._store = store
         self._slots = slots
@@ -179,3 +180,22 @@ class CausalMask:
         if start == 0:
             return None
         return self._mask[: stop - start, self._positions - start : self._positions + stop - start]
+
+
+class Rows:
+    """The rows of `chunks`, in order.
+
+    `token_ids` `[row]`; `drawn`: the rows after which a token is chosen, as an index.
+    """
+
+    def __init__(self, chunks: Sequence[ScheduledChunk], attention: Attention, device: torch.device) -> None:
+        token_ids = [token for chunk in chunks for token in chunk.tokens]
+        if not 1 <= len(token_ids) <= MAX_BATCH_ROWS:
+            raise ValueError(f"a batch has 1 to {MAX_BATCH_ROWS} rows, not {len(token_ids)}")
+        ends = accumulate(len(chunk.tokens) for chunk in chunks)
+        drawn = [end - 1 for chunk, end in zip(chunks, ends, strict=True) if chunk.sampling is not None]
+        self.count = len(token_ids)
+        self.token_ids = torch.tensor(token_ids, device=device)
+        # Where only decodes run these are all.
+        self.drawn = slice(None) if len(drawn) == self.count else torch.tensor(drawn, dtype=torch.long)
+        self.attend = attention.over(chunks)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from livescale.services.worker.engine.kernels.contract import FLASHINFER, TORCH, Chosen
-from livescale.services.worker.engine.norm import TorchNorm
+from livescale.services.worker.engine.kernels.variants import FLASHINFER, TORCH, KernelChoice
+from livescale.services.worker.engine.layer import TorchNorm
 from livescale.services.worker.engine.parameters import TorchLinear, slab_rows, stable_silu
 from livescale.services.worker.engine.rope import turn
 from livescale.shared.devices import CPU
@@ -19,7 +19,7 @@ EMULATED = "amx-emulated"
 SHAPES = ((96, 64), (160, 640), (128, 1_536), (64, 2_560))
 
 
-def name_of_bits(chosen: Chosen, device: str, flashinfer: bool = False) -> str:
+def name_of_bits(chosen: KernelChoice, device: str, flashinfer: bool = False) -> str:
     """To be called on the thread that computes, as torch's bits may depend on its number of threads."""
     if chosen.kernels is not None:
         # What is emulated has the bits of the instruction.

@@ -1,19 +1,83 @@
-"""A layer as one call of a compiled kernel: next to nothing is between its matrices, and what they make stays in the
-CPU's cache."""
+"""A layer by the compiled kernels: attention is one call, and without other ranks the whole layer is one."""
 
 from array import array
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 
-from livescale.services.worker.engine.compiled_attention import CompiledAttention, CompiledStep
-from livescale.services.worker.engine.compiled_linear import CompiledLinear
-from livescale.services.worker.engine.kernels.contract import Kernels, find_compiled
-from livescale.services.worker.engine.layer import Layer
-from livescale.services.worker.engine.matrices import CompiledGated
-from livescale.services.worker.engine.norm import CompiledNorm
-from livescale.services.worker.engine.rows import Rows
+from livescale.services.worker.engine.attention import Rows
+from livescale.services.worker.engine.kernels.variants import TYPES, Kernels, find_compiled
+from livescale.services.worker.engine.kv_store import KvStore
+from livescale.services.worker.engine.layer import CompiledNorm, Layer
+from livescale.services.worker.engine.matrices import CompiledGated, CompiledLinear
+from livescale.services.worker.engine.parameters import DTYPES
+from livescale.services.worker.engine.rope import RopeTable
+from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.messages.parameters import ModelConfig
+
+RUN_NUMBERS = 4  # as kernels.h has them
+
+
+class CompiledAttention:
+    """Of one model, for requests of `positions` tokens; `group`: query heads to a KV head."""
+
+    def __init__(self, kernels: Kernels, store: KvStore, rope: RopeTable, group: int, positions: int) -> None:
+        compiled = find_compiled()
+        assert compiled is not None
+        self.attend = kernels.attend
+        self.dtype = store.cache.dtype
+        self.type = TYPES[DTYPES[self.dtype]]
+        self._store = store
+        self._rope = rope
+        self._positions = positions
+        self._run_rows = compiled.LAYER_ROWS
+        _, _, kv_heads, slots, head_dim = store.cache.shape
+        self.width = kv_heads * group * head_dim
+        # `Attention` of kernels.h, of each layer: looked up once, as it takes longer than the call.
+        shape, tables = (slots, kv_heads, group, head_dim), (rope.cosines.data_ptr(), rope.sines.data_ptr())
+        caches = [[part.data_ptr() for part in layer.unbind(0)] for layer in store.cache.unbind(0)]
+        self.layers = [array("q", (*cache, *shape, *tables)) for cache in caches]
+        self.addresses = [layer.buffer_info()[0] for layer in self.layers]
+
+    def over(self, chunks: Sequence[ScheduledChunk]) -> "CompiledStep":
+        """Raises ValueError for chunks that the cache or the tables have no room for: the kernels do not look."""
+        # An array and no tensor, which would take longer to make than all that is in it.
+        runs, rows = array("q"), 0
+        for chunk in chunks:
+            self._check(chunk)
+            slot = chunk.blocks.start * self._store.block_tokens
+            for start in range(chunk.start, chunk.stop, self._run_rows):
+                runs.extend((min(chunk.stop - start, self._run_rows), slot, start, int(chunk.decode)))
+            rows += len(chunk.tokens)
+        return CompiledStep(self, runs, rows)
+
+    def _check(self, chunk: ScheduledChunk) -> None:
+        room = min(self._positions, len(chunk.blocks) * self._store.block_tokens)
+        is_in_cache = chunk.blocks.start >= 0 and chunk.blocks.stop <= self._store.blocks
+        if not (is_in_cache and 0 <= chunk.start < chunk.stop <= room):
+            raise ValueError(f"{chunk.request_id}: positions {chunk.start} .. {chunk.stop} are not in {chunk.blocks}")
+
+
+class CompiledStep:
+    """`runs`: rows, slot of position 0, first position, whether generated, of each."""
+
+    def __init__(self, attention: CompiledAttention, runs: "array[int]", rows: int) -> None:
+        self._attention = attention
+        self._numbers = runs
+        self.runs = runs.buffer_info()[0], len(runs) // RUN_NUMBERS
+        self._rows = rows
+
+    @cached_property
+    def _out(self) -> torch.Tensor:
+        """Used anew by every layer."""
+        return torch.zeros(self._rows, self._attention.width, dtype=self._attention.dtype)
+
+    def __call__(self, layer: int, projected: torch.Tensor) -> torch.Tensor:
+        attention, out = self._attention, self._out
+        projected_and_out = projected.data_ptr(), projected.stride(0), out.data_ptr()
+        attention.attend(attention.type, *projected_and_out, *self.runs, attention.addresses[layer])
+        return out
 
 
 class LayerMemory:

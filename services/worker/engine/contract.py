@@ -1,17 +1,82 @@
 """An engine as an actor sees it, whether it computes (`runner.py`) or is a model of one that does (`modelled.py`)."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from livescale.services.worker.batch import Batch, KvSlice, Piece
-from livescale.services.worker.engine.partial import Partial, Passed
-from livescale.services.worker.engine.rates import Rates
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, NO_BYTES, Batch, KvSlice, ScheduledChunk
+from livescale.services.worker.scheduling.rates import EngineRates
 from livescale.services.worker.send_pauses import SendPauses
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.ranks import Meeting
+
+
+@dataclass(frozen=True, eq=False)
+class StageResult:
+    """A batch after some of the model's blocks: its activation `[row, hidden]` as bytes, or after the last the tokens
+    of its draws."""
+
+    activation: memoryview
+    tokens: list[int]
+
+
+class LayerwiseRun:
+    """All rows of a request, as `chunks` of it in order; `done` layers were run.
+
+    `activation` is what the next layer takes, `[position, hidden]` as bytes. It changes with every layer.
+    """
+
+    def __init__(self, chunks: Sequence[ScheduledChunk], done: int = 0) -> None:
+        self.done = done
+        self.chunks = chunks
+        self.activation = NO_BYTES
+
+    def begin(self, row_bytes: int) -> None:
+        """Have room for the activation."""
+        self.activation = memoryview(bytearray(row_bytes * sum(len(chunk.tokens) for chunk in self.chunks)))
+
+    def parts(self) -> Iterator[tuple[ScheduledChunk, memoryview]]:
+        """Of each chunk the activations `[row, hidden]` as bytes, to be read and written."""
+        row_bytes = len(self.activation) // sum(len(chunk.tokens) for chunk in self.chunks)
+        start = 0
+        for chunk in self.chunks:
+            stop = start + len(chunk.tokens) * row_bytes
+            yield chunk, self.activation[start:stop]
+            start = stop
+
+
+@dataclass(frozen=True)
+class Slab:
+    """Rows of one or several requests that run together, and of each chunk its activations."""
+
+    chunks: list[ScheduledChunk]
+    activations: list[memoryview]
+
+
+def slabs(partials: Sequence[LayerwiseRun], row_bytes: int) -> Iterator[Slab]:
+    """All rows of these, those of a request in order, no more together than a batch may have. Raises ValueError for
+    requests that stand at different layers."""
+    if len({partial.done for partial in partials}) > 1:
+        raise ValueError(f"layers {[partial.done for partial in partials]} are next: only one can be run")
+    chosen: list[tuple[ScheduledChunk, memoryview]] = []
+    rows = 0
+    for partial in partials:
+        if not partial.activation:
+            partial.begin(row_bytes)
+        for chunk, activation in partial.parts():
+            if rows + len(chunk.tokens) > MAX_BATCH_ROWS:
+                yield _slab(chosen)
+                chosen, rows = [], 0
+            chosen.append((chunk, activation))
+            rows += len(chunk.tokens)
+    yield _slab(chosen)
+
+
+def _slab(chosen: Sequence[tuple[ScheduledChunk, memoryview]]) -> Slab:
+    return Slab([chunk for chunk, _ in chosen], [activation for _, activation in chosen])
+
 
 # A layer of fewer rows than this takes nearly as long. On a core what every layer takes as such is that of 10 to 20
 # rows, on a GPU, which reads all of its parameters meanwhile, that of 100 to 300.
@@ -19,14 +84,14 @@ CPU_ROWS, GPU_ROWS = 128, 512
 
 
 @dataclass(frozen=True)
-class OnGpu:
+class GpuFeatures:
     """What an engine on a GPU makes use of, where it can, besides torch's kernels. FlashInfer has to be there."""
 
     flashinfer: bool = False
     graphs: bool = False
 
 
-PLAIN = OnGpu()
+NO_GPU_FEATURES = GpuFeatures()
 
 
 class BlockMissing(RuntimeError):
@@ -45,7 +110,7 @@ class Runner(Protocol):
     call waits for it.
     """
 
-    rates: Rates
+    rates: EngineRates
     pauses: SendPauses
     joined_rows: int
     on_last_layer: Callable[[], None] | None  # as the last layer of a step begins
@@ -75,11 +140,11 @@ class Runner(Protocol):
     async def step(self, batch: Batch) -> list[int]:
         """Run `batch` through the whole model: the token of each of its draws."""
 
-    async def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
-        """Run `pieces` through a part of the model. `activation`: what came out of the block before, where the first is
+    async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        """Run `chunks` through a part of the model. `activation`: what came out of the block before, where the first is
         not the embedding. Raises BlockMissing."""
 
-    async def run_layer(self, partials: Sequence[Partial]) -> None:
+    async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         """The next layer of these, which is the same: their rows run together. Raises BlockMissing before its block was
         added."""
 

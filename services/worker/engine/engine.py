@@ -11,24 +11,27 @@ from itertools import pairwise
 import torch
 from torch.nn.functional import embedding
 
-from livescale.services.worker.batch import NO_BYTES, Batch, Draw, Piece
-from livescale.services.worker.engine.attention import Attention, TorchAttention
-from livescale.services.worker.engine.compiled_attention import CompiledAttention
-from livescale.services.worker.engine.compiled_layer import CompiledLayer, LayerMemory, in_one_call
-from livescale.services.worker.engine.contract import PLAIN, BlockMissing, OnGpu
+from livescale.services.worker.engine.attention import Attention, Rows, TorchAttention
+from livescale.services.worker.engine.compiled_layer import CompiledAttention, CompiledLayer, LayerMemory, in_one_call
+from livescale.services.worker.engine.contract import (
+    NO_GPU_FEATURES,
+    BlockMissing,
+    GpuFeatures,
+    LayerwiseRun,
+    StageResult,
+    slabs,
+)
 from livescale.services.worker.engine.cuda_graphs import CudaCapture, GraphedLayer, LayerGraphs
-from livescale.services.worker.engine.flashinfer_kernels import choose_parts
-from livescale.services.worker.engine.kernels.contract import Kernels
+from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import KvStore
-from livescale.services.worker.engine.layer import Layer
+from livescale.services.worker.engine.layer import Layer, Norm, make_norm
 from livescale.services.worker.engine.matrices import make_linear
-from livescale.services.worker.engine.norm import Norm, make_norm
+from livescale.services.worker.engine.paged_attention import choose_backend
 from livescale.services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, padded
-from livescale.services.worker.engine.partial import Partial, Passed, slabs
 from livescale.services.worker.engine.rope import RopeTable
-from livescale.services.worker.engine.rows import Rows
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.tensor_parallel import Ranks, embed_part, shared, side_by_side
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, ScheduledChunk, TokenSampling
 from livescale.shared.block_layout import EMBEDDING
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
@@ -37,7 +40,7 @@ from livescale.shared.sharding import shard_config, vocabulary
 AnyLayer = Layer | GraphedLayer | CompiledLayer
 
 
-class Engine:
+class TorchEngine:
     """One model, its KV cache in `memory`, for requests of `max_model_len` tokens. To be called on the torch thread.
 
     `kernels` are the compiled ones, None for torch's; whoever exchanges activations or KV must have the same. Of a
@@ -53,7 +56,7 @@ class Engine:
         kernels: Kernels | None = None,
         ranks: Ranks | None = None,
         host_memory: torch.Tensor | None = None,
-        on_gpu: OnGpu = PLAIN,
+        on_gpu: GpuFeatures = NO_GPU_FEATURES,
     ) -> None:
         config = shard_config(manifest.config, manifest.shard, manifest.shards)
         dtype = TORCH_DTYPES[manifest.dtype]
@@ -69,7 +72,7 @@ class Engine:
         self._attention: Attention
         self._memory: LayerMemory | None = None
         if self._kernels is None:
-            parts = choose_parts(self.store, group, max_model_len, on_gpu.flashinfer)
+            parts = choose_backend(self.store, group, max_model_len, on_gpu.flashinfer)
             self._attention = TorchAttention(self.store, rope, group, parts)
         else:
             self._attention = compiled = CompiledAttention(self._kernels, self.store, rope, group, max_model_len)
@@ -112,9 +115,9 @@ class Engine:
         if not self._config.tie_word_embeddings:
             self._head = make_linear(tensors, "lm_head", kernels=self._kernels)
 
-    def rows(self, pieces: Sequence[Piece]) -> Rows:
-        """What the other steps need to know of `pieces`; made once, used for all layers."""
-        return Rows(pieces, self._attention, self.store.cache.device)
+    def rows(self, chunks: Sequence[ScheduledChunk]) -> Rows:
+        """What the other steps need to know of `chunks`; made once, used for all layers."""
+        return Rows(chunks, self._attention, self.store.cache.device)
 
     @torch.inference_mode()
     def embed(self, rows: Rows) -> torch.Tensor:
@@ -152,12 +155,12 @@ class Engine:
 
     @torch.inference_mode()
     def step(self, batch: Batch) -> list[int]:
-        """All layers that are left of each piece of `batch`; the token chosen for each of its draws, by rank 0."""
+        """Run all layers that are left of each chunk of `batch`; rank 0 returns a token for each of its samplings."""
         self.lay_down(batch)
-        hidden, rows = self._through(batch.pieces)
-        if not batch.draws:
+        hidden, rows = self._through(batch.chunks)
+        if not batch.samplings:
             return []
-        return self._chosen(self.head(hidden[rows.drawn]), batch.draws)
+        return self._chosen(self.head(hidden[rows.drawn]), batch.samplings)
 
     def lay_down(self, batch: Batch) -> None:
         """KV that others computed, or that was computed before, to where `batch` reads it."""
@@ -166,23 +169,23 @@ class Engine:
         for kv in batch.imports:
             self.store.import_kv(kv.blocks, range(kv.layers), kv.data)
 
-    def _through(self, pieces: Sequence[Piece]) -> tuple[torch.Tensor, Rows]:
+    def _through(self, chunks: Sequence[ScheduledChunk]) -> tuple[torch.Tensor, Rows]:
         """Rows join the others at the layer at which they come in: `[row, hidden]` before the head."""
-        starts = sorted({piece.layer for piece in pieces})
+        starts = sorted({chunk.layer for chunk in chunks})
         hidden = None
         for start, end in pairwise([*starts, self._config.num_hidden_layers]):
-            rows = self.rows([piece for piece in pieces if piece.layer <= start])
-            come = self._entering([piece for piece in pieces if piece.layer == start]) if start else self.embed(rows)
+            rows = self.rows([chunk for chunk in chunks if chunk.layer <= start])
+            come = self._entering([chunk for chunk in chunks if chunk.layer == start]) if start else self.embed(rows)
             hidden = self.layers(start, end, come if hidden is None else torch.cat((hidden, come)), rows)
         assert hidden is not None
         return hidden, rows
 
-    def _entering(self, pieces: Sequence[Piece]) -> torch.Tensor:
-        """What was computed of these pieces before, as a copy: the bytes may lie at any address. Rank 0 has it."""
+    def _entering(self, chunks: Sequence[ScheduledChunk]) -> torch.Tensor:
+        """What was computed of these chunks before, as a copy: the bytes may lie at any address. Rank 0 has it."""
         if self._manifest.shard:
-            return self._shared_rows(sum(len(piece.tokens) for piece in pieces))
-        entries = [(self._activation(piece.entry.activation), piece) for piece in pieces if piece.entry is not None]
-        rows = torch.cat([activation[piece.start : piece.stop] for activation, piece in entries])
+            return self._shared_rows(sum(len(chunk.tokens) for chunk in chunks))
+        entries = [(self._activation(chunk.entry.activation), chunk) for chunk in chunks if chunk.entry is not None]
+        rows = torch.cat([activation[chunk.start : chunk.stop] for activation, chunk in entries])
         return shared(rows.to(self.store.cache.device), self._ranks)
 
     def _shared_rows(self, count: int) -> torch.Tensor:
@@ -195,15 +198,15 @@ class Engine:
         return torch.frombuffer(data, dtype=dtype).view(-1, self._config.hidden_size)
 
     @torch.inference_mode()
-    def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
+    def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         """A part of the model, from tokens or an activation to an activation or tokens, which rank 0 has."""
-        rows, head = self.rows(pieces), self._config.num_hidden_layers + 1
+        rows, head = self.rows(chunks), self._config.num_hidden_layers + 1
         hidden = self._coming(activation, rows.count) if blocks.start else self.embed(rows)
         hidden = self.layers(max(blocks.start - 1, 0), min(blocks.stop, head) - 1, hidden, rows)
         if blocks.stop <= head:
-            return Passed(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data), [])
-        draws = [piece.draw for piece in pieces if piece.draw is not None]
-        return Passed(NO_BYTES, self._chosen(self.head(hidden[rows.drawn]), draws) if draws else [])
+            return StageResult(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data), [])
+        samplings = [chunk.sampling for chunk in chunks if chunk.sampling is not None]
+        return StageResult(NO_BYTES, self._chosen(self.head(hidden[rows.drawn]), samplings) if samplings else [])
 
     def _coming(self, activation: memoryview, count: int) -> torch.Tensor:
         """What another worker computed, as a copy: the bytes may lie at any address."""
@@ -211,14 +214,14 @@ class Engine:
             return self._shared_rows(count)
         return shared(self._activation(activation).to(self.store.cache.device, copy=True), self._ranks)
 
-    def _chosen(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
-        return choose_tokens(logits, draws) if self._manifest.shard == 0 else []
+    def _chosen(self, logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> list[int]:
+        return choose_tokens(logits, samplings) if self._manifest.shard == 0 else []
 
-    def run_layer(self, partials: Sequence[Partial]) -> None:
+    def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         """The next layer of these, which is the same: their rows run together. The embedding goes with the first."""
         layer, device = partials[0].done, self.store.cache.device
         for slab in slabs(partials, self._row_bytes):
-            rows, parts = self.rows(slab.pieces), list(map(self._activation, slab.activations))
+            rows, parts = self.rows(slab.chunks), list(map(self._activation, slab.activations))
             hidden = shared(torch.cat(parts).to(device), self._ranks) if layer else self.embed(rows)
             hidden = self.layers(layer, layer + 1, hidden, rows)
             for part, result in zip(parts, torch.split_with_sizes(hidden, list(map(len, parts))), strict=True):

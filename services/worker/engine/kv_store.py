@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import torch
 
-from livescale.services.worker.batch import KvSlice
 from livescale.services.worker.engine.parameters import TORCH_DTYPES
+from livescale.services.worker.scheduling.batch import KvSlice
 from livescale.shared.arena import Arena
 from livescale.shared.devices import CPU
 from livescale.shared.messages.parameters import DType, ModelConfig

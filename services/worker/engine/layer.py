@@ -1,14 +1,54 @@
-"""One decoder layer of Llama and Qwen2 (which differ by the biases of q, k and v)."""
+"""One decoder layer of Llama and Qwen2 (which differ by the biases of q, k and v), and its RMSNorm."""
+
+from typing import Protocol
 
 import torch
+from torch.nn.functional import rms_norm
 
-from livescale.services.worker.engine.kernels.contract import Kernels
+from livescale.services.worker.engine.attention import Rows
+from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
 from livescale.services.worker.engine.matrices import Gated, make_gated, make_linear
-from livescale.services.worker.engine.norm import Norm, make_norm
-from livescale.services.worker.engine.parameters import Linear, Tensors
-from livescale.services.worker.engine.rows import Rows
-from livescale.services.worker.engine.tensor_parallel import Adding, Ranks, row_parallel
+from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors
+from livescale.services.worker.engine.tensor_parallel import Ranks, ResidualLinear, row_parallel
 from livescale.shared.messages.parameters import ModelConfig
+
+
+class Norm(Protocol):
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`[row, hidden]` -> as much."""
+
+
+class TorchNorm:
+    """By torch's kernels, on any device."""
+
+    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
+        self._weight = weight
+        self._epsilon = epsilon
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        return rms_norm(hidden, self._weight.shape, self._weight, self._epsilon)
+
+
+class CompiledNorm:
+    """In one pass over each row."""
+
+    def __init__(self, kernels: Kernels, weight: torch.Tensor, epsilon: float) -> None:
+        self._rms_norm = kernels.rms_norm
+        self._type = TYPES[DTYPES[weight.dtype]]
+        self._weight = weight
+        self.address, self._size = weight.data_ptr(), len(weight)
+        self.epsilon = epsilon
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = hidden.contiguous()
+        normed = torch.empty_like(hidden)
+        numbers = hidden.data_ptr(), self.address, normed.data_ptr(), hidden.shape[0], self._size
+        self._rms_norm(self._type, *numbers, self.epsilon)
+        return normed
+
+
+def make_norm(weight: torch.Tensor, epsilon: float, kernels: Kernels | None) -> Norm:
+    return TorchNorm(weight, epsilon) if kernels is None else CompiledNorm(kernels, weight, epsilon)
 
 
 class Layer:
@@ -29,7 +69,7 @@ class Layer:
         self._down = row_parallel(make_linear(tensors, f"{mlp}.down_proj", kernels=kernels), ranks)
 
     @property
-    def parts(self) -> tuple[Norm, Linear, Adding, Norm, Gated, Adding]:
+    def parts(self) -> tuple[Norm, Linear, ResidualLinear, Norm, Gated, ResidualLinear]:
         """In the order in which rows go through them, attention between the second and the third."""
         return self._input_norm, self._qkv, self._output, self._mlp_norm, self._gated, self._down
 

@@ -1,12 +1,92 @@
-"""A model's matrices, for the device that they are on, by the kernels that there are."""
+"""A model's matrices, on the device that holds them: by torch's kernels (`parameters.py`) or by the compiled ones."""
 
+from array import array
 from typing import Protocol
 
 import torch
 
-from livescale.services.worker.engine.compiled_linear import CompiledLinear
-from livescale.services.worker.engine.kernels.contract import TYPES, Kernels
+from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
 from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, stable_silu
+from livescale.shared.block_layout import PANEL_ROWS, PANEL_STEP
+from livescale.shared.messages.parameters import Manifest
+
+MOST_PARTS = 3  # as kernels.h has it
+PART_NUMBERS = 3
+
+
+class CompiledLinear:
+    """One or more matrices with the same input as one. Those that arrived in panels are used where they lie; others are
+    laid out in panels here."""
+
+    def __init__(self, kernels: Kernels, tensors: Tensors, *names: str) -> None:
+        if len(names) > MOST_PARTS:
+            raise ValueError(f"one linear map has at most {MOST_PARTS} matrices, not {len(names)}")
+        weights = [tensors[f"{name}.weight"] for name in names]
+        dtype = weights[0].dtype
+        self._multiply = kernels.multiply
+        self._type = TYPES[DTYPES[dtype]]
+        self._panels = [in_panels(kernels, weight) for weight in weights]
+        self._biases = [tensors.get(f"{name}.bias") for name in names]
+        self.inputs, self.outputs = input_count(weights[0]), sum(map(output_count, weights))
+        parts = [
+            (panels.data_ptr(), 0 if bias is None else bias.data_ptr(), output_count(weight))
+            for panels, bias, weight in zip(self._panels, self._biases, weights, strict=True)
+        ]
+        missing = (0,) * (PART_NUMBERS * (MOST_PARTS - len(parts)))
+        # `Linear` of kernels.h.
+        self.numbers = (self.inputs, self.outputs, len(parts), *(number for part in parts for number in part), *missing)
+        self._struct = array("q", self.numbers)
+        self._address = self._struct.buffer_info()[0]
+
+    def padded(self, rows: torch.Tensor) -> torch.Tensor:
+        """`rows` as they are: the kernels take any number of them."""
+        return rows
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._run(rows, 0)
+
+    def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        residual = residual.contiguous()
+        return self._run(rows, residual.data_ptr())
+
+    def _run(self, rows: torch.Tensor, residual: int) -> torch.Tensor:
+        rows = rows.contiguous()
+        count = rows.shape[0]  # len() takes as long as the rest
+        result = rows.new_empty(count, self.outputs)
+        self._multiply(self._type, self._address, rows.data_ptr(), residual, result.data_ptr(), count)
+        return result
+
+
+def in_panels(kernels: Kernels, weight: torch.Tensor) -> torch.Tensor:
+    """The panels of a matrix, which are the matrix itself where it arrived so."""
+    if weight.dim() == 4:
+        return weight
+    outputs, inputs = weight.shape
+    weight = weight.contiguous()
+    panels = weight.new_zeros(rounded_up(outputs, PANEL_ROWS) * rounded_up(inputs, PANEL_STEP))
+    kernels.lay_out(TYPES[DTYPES[weight.dtype]], weight.data_ptr(), outputs, inputs, panels.data_ptr())
+    return panels
+
+
+def laid_out_shapes(manifest: Manifest) -> list[str]:
+    """Of a model's layers and head, the matrices that do not arrive in panels: each is copied when it is here."""
+    tensors = [tensor for block in manifest.blocks[1:] for tensor in block.tensors]
+    return sorted(
+        {"x".join(map(str, tensor.shape)) for tensor in tensors if len(tensor.shape) == 2 and tensor.layout == "plain"}
+    )
+
+
+def output_count(weight: torch.Tensor) -> int:
+    """Of a matrix, in panels or not."""
+    return int(weight.shape[0]) * (PANEL_ROWS if weight.dim() == 4 else 1)
+
+
+def input_count(weight: torch.Tensor) -> int:
+    return int(weight.shape[1]) * (2 if weight.dim() == 4 else 1)
+
+
+def rounded_up(count: int, step: int) -> int:
+    return -(-count // step) * step
 
 
 def make_linear(tensors: Tensors, *names: str, kernels: Kernels | None = None) -> Linear:

@@ -10,21 +10,23 @@ from itertools import accumulate
 
 import structlog
 
-from livescale.services.worker.batch import NO_BYTES, Batch, Draw, KvSlice, Piece
-from livescale.services.worker.engine.contract import GPU_ROWS, BlockMissing
-from livescale.services.worker.engine.partial import Partial, Passed, Slab, slabs
-from livescale.services.worker.engine.rates import Rates, layers_share
-from livescale.services.worker.engine.sizes import activation_bytes, block_bytes, kv_bytes, slice_bytes
-from livescale.services.worker.engine.step_times import blocks_seconds, embedding_seconds, layer_seconds, step_seconds
-from livescale.services.worker.engine.token_states import (
+from livescale.services.worker.engine.contract import GPU_ROWS, BlockMissing, LayerwiseRun, Slab, StageResult, slabs
+from livescale.services.worker.engine.modelled_steps import (
     StateCache,
     agreed,
-    choose,
+    blocks_seconds,
+    choose_token,
+    embedding_seconds,
     first_state,
     follow,
+    layer_seconds,
     read_states,
+    step_seconds,
     write_states,
 )
+from livescale.services.worker.engine.sizes import activation_bytes, block_bytes, kv_bytes, slice_bytes
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvSlice, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.services.worker.send_pauses import SendPauses
 from livescale.shared.latency import Latency
 from livescale.shared.links.contract import View
@@ -51,7 +53,7 @@ class ModelledRunner:
         host_bytes: int = 0,
     ) -> None:
         """`memory_bytes`, `host_bytes`: of the KV cache, and for KV in host memory; counted and not taken."""
-        self.rates = Rates()
+        self.rates = EngineRates()
         self.joined_rows = GPU_ROWS
         self.on_last_layer: Callable[[], None] | None = None
         self.pauses = SendPauses()  # no step takes the processor, so nothing has to wait for one
@@ -61,7 +63,7 @@ class ModelledRunner:
         self._latency = latency
         self._speed = speed
         self._clock = clock
-        self._model: Model | None = None
+        self._model: ModelledEngine | None = None
         self._free_at = 0.0
         self._late = 0.0
 
@@ -89,8 +91,8 @@ class ModelledRunner:
             raise ValueError(
                 f"kv_bytes is {self._memory_bytes}; one block of this model's KV cache takes {each}, raise it"
             )
-        self.rates = Rates()
-        self._model = Model(manifest, blocks, self._block_tokens, self._host_bytes // each)
+        self.rates = EngineRates()
+        self._model = ModelledEngine(manifest, blocks, self._block_tokens, self._host_bytes // each)
         return blocks
 
     async def add_block(self, index: int, buffer: View) -> None:
@@ -108,19 +110,19 @@ class ModelledRunner:
         self.rates.observe(batch, took)
         return tokens
 
-    async def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
+    async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         model = self._loaded()
-        passed = model.run_blocks(blocks, pieces, activation)
-        seconds = await self._take(blocks_seconds(self._latency, pieces, blocks, model.layers))
-        self.rates.observe_part(pieces, layers_share(blocks, model.layers), seconds)
+        passed = model.run_blocks(blocks, chunks, activation)
+        seconds = await self._take(blocks_seconds(self._latency, chunks, blocks, model.layers))
+        self.rates.observe_part(chunks, layers_share(blocks, model.layers), seconds)
         return passed
 
-    async def run_layer(self, partials: Sequence[Partial]) -> None:
+    async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         model, layer = self._loaded(), partials[0].done
         seconds = 0.0
         for slab in model.run_layer(partials):
-            seconds += layer_seconds(self._latency, slab.pieces, model.layers)
-            seconds += 0.0 if layer else embedding_seconds(self._latency, slab.pieces)
+            seconds += layer_seconds(self._latency, slab.chunks, model.layers)
+            seconds += 0.0 if layer else embedding_seconds(self._latency, slab.chunks)
         await self._take(seconds)
 
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
@@ -153,7 +155,7 @@ class ModelledRunner:
         self._late = min(now - due, MOST_LATE_SECONDS)
         return now - begun
 
-    def _loaded(self) -> "Model":
+    def _loaded(self) -> "ModelledEngine":
         if self._model is None:
             raise RuntimeError("no model is loaded: call load first")
         return self._model
@@ -165,7 +167,7 @@ def _at_once(exported: memoryview) -> asyncio.Future[memoryview]:
     return future
 
 
-class Model:
+class ModelledEngine:
     """The blocks that came, and the states of all tokens in the KV cache."""
 
     def __init__(self, manifest: Manifest, kv_blocks: int, block_tokens: int, host_blocks: int = 0) -> None:
@@ -182,36 +184,36 @@ class Model:
         self._missing.discard(index)
 
     def step(self, batch: Batch) -> list[int]:
-        """The token of each draw."""
+        """Returns a token for each sampling of `batch`."""
         self._need(range(len(self._manifest.blocks)))
         for copy in batch.prefixes.copies:
             self._cache.copy(copy.source, copy.target)
         for kv in batch.imports:
             self._cache.take(kv.blocks, kv.data)
-        return self._choose((self._states(piece)[-1], piece.draw) for piece in batch.pieces)
+        return self._choose((self._states(chunk)[-1], chunk.sampling) for chunk in batch.chunks)
 
-    def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
-        """What the states before `pieces` are is also in the KV here: they go on as these only where both agree. Of
+    def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        """What the states before `chunks` are is also in the KV here: they go on as these only where both agree. Of
         several ranks the first is told them."""
         self._need(blocks)
-        states = [state for piece in pieces for state in self._states(piece)]
+        states = [state for chunk in chunks for state in self._states(chunk)]
         if blocks.start and self._manifest.shard == 0:
             states = list(map(agreed, states, read_states(activation, range(len(states)), len(states))))
         if blocks.stop < len(self._manifest.blocks):
             data = memoryview(bytearray(activation_bytes(self._manifest, len(states))))
             write_states(data, states)
-            return Passed(data, [])
-        ends = zip(accumulate(len(piece.tokens) for piece in pieces), pieces, strict=True)
-        return Passed(NO_BYTES, self._choose((states[end - 1], piece.draw) for end, piece in ends))
+            return StageResult(data, [])
+        ends = zip(accumulate(len(chunk.tokens) for chunk in chunks), chunks, strict=True)
+        return StageResult(NO_BYTES, self._choose((states[end - 1], chunk.sampling) for end, chunk in ends))
 
-    def run_layer(self, partials: Sequence[Partial]) -> list[Slab]:
+    def run_layer(self, partials: Sequence[LayerwiseRun]) -> list[Slab]:
         """What runs together. The embedding goes with the first layer."""
         layer = partials[0].done
         self._need((layer + 1,) if layer else (0, 1))
         run = list(slabs(partials, activation_bytes(self._manifest, 1)))
         for slab in [] if layer else run:
-            for piece, activation in zip(slab.pieces, slab.activations, strict=True):
-                write_states(activation, self._states(piece))
+            for chunk, activation in zip(slab.chunks, slab.activations, strict=True):
+                write_states(activation, self._states(chunk))
         for partial in partials:
             partial.done += 1
         return run
@@ -223,20 +225,20 @@ class Model:
     def slices_bytes(self, slices: Sequence[KvSlice]) -> int:
         return sum(slice_bytes(self._manifest, one) for one in slices)
 
-    def _states(self, piece: Piece) -> list[int]:
-        """Of each token of `piece`, into the cache too."""
-        if piece.entry is not None:
-            states = read_states(piece.entry.activation, range(piece.start, piece.stop), piece.entry.stop)
+    def _states(self, chunk: ScheduledChunk) -> list[int]:
+        """Of each token of `chunk`, into the cache too."""
+        if chunk.entry is not None:
+            states = read_states(chunk.entry.activation, range(chunk.start, chunk.stop), chunk.entry.stop)
         else:
-            before = self._cache.before(piece) if piece.start else self._origin
-            states = list(follow(before, piece.tokens))
-        self._cache.write(piece, states)
+            before = self._cache.before(chunk) if chunk.start else self._origin
+            states = list(follow(before, chunk.tokens))
+        self._cache.write(chunk, states)
         return states
 
-    def _choose(self, ends: Iterable[tuple[int, Draw | None]]) -> list[int]:
-        """A token for each that draws one, by the state of its last."""
+    def _choose(self, ends: Iterable[tuple[int, TokenSampling | None]]) -> list[int]:
+        """A token for each that samples one, by the state of its last."""
         vocab_size = self._manifest.config.vocab_size
-        return [choose(state, draw, vocab_size) for state, draw in ends if draw is not None]
+        return [choose_token(state, sampling, vocab_size) for state, sampling in ends if sampling is not None]
 
     def _need(self, blocks: Iterable[int]) -> None:
         missing = next((block for block in blocks if block in self._missing), None)

@@ -2,21 +2,28 @@
 
 Rows of prompts attend from cut to cut, generated ones and the ends of prompts one by one. So all spans of a call have
 as many rows, always: kernels that choose how they work by that number choose the same for a row in any batch.
+
+FlashInfer's kernels do it in bfloat16 on a GPU, where `flashinfer-python` is installed. Their bits are those of a row
+alone: they choose tiles by the mean number of rows of a span, which is the same for all spans here, and no sequence is
+split (`disable_split_kv`), as that depends on the batch. Few and long contexts are slower for it.
+
+Written against flashinfer-python 0.7.2 and, for want of a GPU, not yet run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from livescale.services.worker.batch import PROMPT_CUT, Piece
-from livescale.services.worker.engine.attention import Part
+from livescale.services.worker.engine.attention import AttentionBackend, AttentionCall, TorchBackend
 from livescale.services.worker.engine.kv_store import KvStore
+from livescale.services.worker.scheduling.batch import PROMPT_CUT, ScheduledChunk
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]
 
 
-class Span(NamedTuple):
+class RowSpan(NamedTuple):
     """Rows `first` .. `first + rows` of a step, of one sequence; the last sees `tokens` tokens, from `block` on."""
 
     first: int
@@ -45,7 +52,7 @@ class PagedKernels(Protocol):
         head_dim]`. The last row of a span sees all of its tokens, each other one token less than the next."""
 
 
-class PagedParts:
+class PagedBackend:
     """By kernels for spans of `one` row and of `several`. What it gives is of use until it is asked again."""
 
     def __init__(self, store: KvStore, one: PagedKernels, several: PagedKernels) -> None:
@@ -56,8 +63,8 @@ class PagedParts:
         paged = store.cache.view(layers, 2, kv_heads, store.blocks, store.block_tokens, head_dim).transpose(2, 3)
         self._caches: list[KeysValues] = [(keys, values) for keys, values in paged]
 
-    def of(self, pieces: Sequence[Piece]) -> list[Part]:
-        spans, calls = list(spans_of(pieces)), []
+    def of(self, chunks: Sequence[ScheduledChunk]) -> list[AttentionCall]:
+        spans, calls = list(spans_of(chunks)), []
         for rows, kernels in self._kernels.items():
             alike = [span for span in spans if span.rows == rows]
             if alike:
@@ -84,27 +91,91 @@ class PagedAttention:
         return result.flatten(1)
 
 
-def spans_of(pieces: Iterable[Piece]) -> Iterator[Span]:
+def spans_of(chunks: Iterable[ScheduledChunk]) -> Iterator[RowSpan]:
     """In the order of their rows."""
     first = 0
-    for piece in pieces:
-        start = piece.start
-        while start < piece.stop:
-            is_whole = not piece.decode and start + PROMPT_CUT <= piece.stop
+    for chunk in chunks:
+        start = chunk.start
+        while start < chunk.stop:
+            is_whole = not chunk.decode and start + PROMPT_CUT <= chunk.stop
             rows = PROMPT_CUT if is_whole else 1
-            yield Span(first, rows, start + rows, piece.blocks.start)
+            yield RowSpan(first, rows, start + rows, chunk.blocks.start)
             start, first = start + rows, first + rows
 
 
-def rows_of(spans: Iterable[Span]) -> Iterator[int]:
+def rows_of(spans: Iterable[RowSpan]) -> Iterator[int]:
     for span in spans:
         yield from range(span.first, span.first + span.rows)
 
 
-def pages_of(spans: Sequence[Span], block_tokens: int) -> Pages:
+def pages_of(spans: Sequence[RowSpan], block_tokens: int) -> Pages:
     """Blocks of a sequence follow each other."""
     counts = [-(-span.tokens // block_tokens) for span in spans]
     blocks = [torch.arange(span.block, span.block + count) for span, count in zip(spans, counts, strict=True)]
     last = [(span.tokens - 1) % block_tokens + 1 for span in spans]
     ends = torch.tensor([0, *counts]).cumsum(0)
     return Pages(ends.int(), torch.cat(blocks).int(), torch.tensor(last, dtype=torch.int32))
+
+
+HEAD_DIMS = (64, 128, 256)
+BFLOAT16_GPU = (8, 0)  # the first that compute in it
+WORKSPACE_BYTES = 1 << 20  # for sequences that are split
+
+
+class FlashInferKernels:
+    """Over caches with the shape of `store`; `group`: query heads to a KV head."""
+
+    def __init__(self, store: KvStore, group: int) -> None:
+        flashinfer: Any = import_module("flashinfer")
+        _, _, kv_heads, _, head_dim = store.cache.shape
+        self._device, self._dtype = store.cache.device, store.cache.dtype
+        self._shape = group * kv_heads, kv_heads, head_dim, store.block_tokens
+        workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=self._device)
+        # `HND`: in a page the tokens of a head lie together.
+        self._wrapper: Any = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "HND", backend="fa2")
+        self._planned = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def plan(self, rows: int, pages: Pages) -> None:
+        """Raises RuntimeError and OSError where there are no kernels for this shape and they cannot be compiled."""
+        # The plan before is copied to the GPU from memory that is written anew: it may still be on its way.
+        self._planned.synchronize()
+        queries = torch.arange(len(pages.last) + 1, dtype=torch.int32) * rows
+        self._wrapper.plan(queries, *pages, *self._shape, causal=True, q_data_type=self._dtype, disable_split_kv=True)
+        self._planned.record(torch.cuda.current_stream(self._device))
+
+    def run(self, queries: torch.Tensor, keys_values: KeysValues) -> torch.Tensor:
+        result: torch.Tensor = self._wrapper.run(queries, keys_values)
+        return result
+
+
+def find_flashinfer() -> bool:
+    """Whether it is there. It is imported, which takes seconds."""
+    try:
+        import_module("flashinfer")
+    except ImportError:
+        return False
+    return True
+
+
+def fits_flashinfer(cache: torch.Tensor) -> bool:
+    """Whether it has kernels for a KV cache like this, `[..., head_dim]`."""
+    if cache.dtype != torch.bfloat16 or cache.shape[-1] not in HEAD_DIMS or not cache.is_cuda:
+        return False
+    return torch.cuda.get_device_capability(cache.device) >= BFLOAT16_GPU
+
+
+def choose_backend(store: KvStore, group: int, positions: int, flashinfer: bool) -> AttentionBackend:
+    """FlashInfer's where that is wanted and fits, else torch's, for requests of `positions` tokens. Raises RuntimeError
+    where FlashInfer's cannot be had."""
+    if not (flashinfer and fits_flashinfer(store.cache)):
+        return TorchBackend(store, group, positions)
+    one, several = FlashInferKernels(store, group), FlashInferKernels(store, group)
+    try:
+        # Kernels are found, or compiled, now: no request waits for it.
+        one.plan(1, pages_of([RowSpan(first=0, rows=1, tokens=1, block=0)], store.block_tokens))
+    except (RuntimeError, OSError) as error:
+        raise RuntimeError(
+            f"kernels: FlashInfer has none for heads of {store.cache.shape[-1]} and cannot compile them: {error}; "
+            "install flashinfer-jit-cache for this CUDA, or choose --kernels torch"
+        ) from error
+    return PagedBackend(store, one, several)

@@ -4,7 +4,7 @@ from math import pi
 
 import torch
 
-from livescale.services.worker.engine.kernels.contract import TYPES, Kernels
+from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
 from livescale.services.worker.engine.parameters import DTYPES
 from livescale.shared.messages.parameters import ModelConfig, RopeScaling
 

@@ -8,26 +8,33 @@ from typing import TypeVar
 
 import torch
 from torch._C._distributed_c10d import Store
+from torch.nn.functional import embedding
 
-from livescale.services.worker.batch import Batch, KvSlice, Piece
 from livescale.services.worker.engine.attention import use_math_kernels
 from livescale.services.worker.engine.bits import name_of_bits
-from livescale.services.worker.engine.compiled_linear import laid_out_shapes
-from livescale.services.worker.engine.contract import CPU_ROWS, GPU_ROWS, PLAIN, OnGpu
-from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.contract import (
+    CPU_ROWS,
+    GPU_ROWS,
+    NO_GPU_FEATURES,
+    GpuFeatures,
+    LayerwiseRun,
+    StageResult,
+)
+from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.heap import touch_heap
-from livescale.services.worker.engine.kernels.contract import TORCH, Chosen, choose_kernels
+from livescale.services.worker.engine.kernels.variants import TORCH, KernelChoice, choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
-from livescale.services.worker.engine.partial import Partial, Passed
-from livescale.services.worker.engine.process_group import ProcessGroup, open_store, reach_store
-from livescale.services.worker.engine.rates import Rates, layers_share
-from livescale.services.worker.engine.tensor_parallel import least
-from livescale.services.worker.engine.warm_up import warm_up
+from livescale.services.worker.engine.matrices import laid_out_shapes
+from livescale.services.worker.engine.sampling import choose_tokens
+from livescale.services.worker.engine.tensor_parallel import ProcessGroup, least, open_store, reach_store
+from livescale.services.worker.scheduling.batch import Batch, KvSlice, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.services.worker.send_pauses import SendPauses
 from livescale.shared.devices import CPU
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.ranks import Meeting
+from livescale.shared.messages.requests import Sampling
 
 T = TypeVar("T")
 
@@ -45,22 +52,22 @@ class EngineRunner:
         block_tokens: int,
         threads: int = 1,
         device: str = CPU,
-        kernels: Chosen | None = None,
+        kernels: KernelChoice | None = None,
         host_kv_bytes: int = 0,
         packed_bytes: int = 0,
-        on_gpu: OnGpu = PLAIN,
+        on_gpu: GpuFeatures = NO_GPU_FEATURES,
     ) -> None:
         """`kernels`: of a CPU, the best ones unless they are given. `packed_bytes`: on a CPU, so much is at hand to lay
         parameters out in."""
-        self.rates = Rates()
+        self.rates = EngineRates()
         self.pauses = SendPauses()
         self.joined_rows = CPU_ROWS if device == CPU else GPU_ROWS
         self.on_last_layer: Callable[[], None] | None = None
         self._device = device
-        self._kernels = (kernels or choose_kernels("auto", threads)) if device == CPU else Chosen(TORCH, None)
+        self._kernels = (kernels or choose_kernels("auto", threads)) if device == CPU else KernelChoice(TORCH, None)
         self._on_gpu = on_gpu
         self._block_tokens = block_tokens
-        self._engine: Engine | None = None
+        self._engine: TorchEngine | None = None
         self._store: Store | None = None
         self._ranks: ProcessGroup | None = None
         self._thread = ThreadPoolExecutor(1, "engine", torch.set_num_threads, (threads,))
@@ -111,7 +118,7 @@ class EngineRunner:
 
         def make() -> int:
             memory, host_memory, ranks = self._memory.result(), self._host_memory.result(), self._ranks
-            self._engine = Engine(
+            self._engine = TorchEngine(
                 manifest,
                 memory,
                 self._block_tokens,
@@ -127,7 +134,7 @@ class EngineRunner:
             # Blocks are named by the rank that leads: each rank has them.
             return blocks if ranks is None else least(blocks, ranks)
 
-        self.rates = Rates()
+        self.rates = EngineRates()
         return await self.call(make)
 
     async def add_block(self, index: int, buffer: View) -> None:
@@ -154,18 +161,18 @@ class EngineRunner:
             self.pauses.step_ends(lost)
         return tokens
 
-    async def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
-        """Run `pieces` through a part of the model. Raises BlockMissing."""
+    async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        """Run `chunks` through a part of the model. Raises BlockMissing."""
 
-        def timed() -> Passed:
+        def timed() -> StageResult:
             engine, begun = self._loaded(), time.perf_counter()
-            passed = engine.run_blocks(blocks, pieces, activation)
-            self.rates.observe_part(pieces, layers_share(blocks, engine.store.layers), time.perf_counter() - begun)
+            passed = engine.run_blocks(blocks, chunks, activation)
+            self.rates.observe_part(chunks, layers_share(blocks, engine.store.layers), time.perf_counter() - begun)
             return passed
 
         return await self.call(timed)
 
-    async def run_layer(self, partials: Sequence[Partial]) -> None:
+    async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         """The next layer of these, which is the same. Raises BlockMissing before its block was added."""
         await self.call(lambda: self._loaded().run_layer(partials))
 
@@ -205,7 +212,14 @@ class EngineRunner:
         other ranks do the same."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, job))
 
-    def _loaded(self) -> Engine:
+    def _loaded(self) -> TorchEngine:
         if self._engine is None:
             raise RuntimeError("no model is loaded: call load first")
         return self._engine
+
+
+@torch.inference_mode()
+def warm_up() -> None:
+    """On a CPU. To be called on the torch thread, before there is a model."""
+    hidden = embedding(torch.tensor([0, 1, 2]), torch.zeros(4, 32, dtype=torch.bfloat16))
+    choose_tokens(hidden[torch.tensor([1])], [TokenSampling(Sampling(temperature=0.0), 0)])

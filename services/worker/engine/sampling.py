@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from livescale.services.worker.batch import Draw
+from livescale.services.worker.scheduling.batch import TokenSampling
 
 SEED_BITS = (1 << 64) - 1
 
@@ -15,28 +15,28 @@ Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.intp]
 
 
-def choose_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+def choose_tokens(logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> list[int]:
     """The token of each row of `logits` `[row, vocab]`, which is overwritten. Ties go to the lowest id."""
     logits = logits.cpu()
-    for row, draw in enumerate(draws):
-        if draw.forbidden:
-            logits[row, list(draw.forbidden)] = float("-inf")
+    for row, sampling in enumerate(samplings):
+        if sampling.forbidden:
+            logits[row, list(sampling.forbidden)] = float("-inf")
     # numpy's argmax is twenty times as fast as torch's.
     tokens: list[int] = logits.float().numpy().argmax(axis=1).tolist()
-    for row, draw in enumerate(draws):
-        if not draw.is_greedy:
-            tokens[row] = draw_token(logits[row].double().numpy(), draw)
+    for row, sampling in enumerate(samplings):
+        if not sampling.is_greedy:
+            tokens[row] = draw_token(logits[row].double().numpy(), sampling)
     return tokens
 
 
-def draw_token(logits: Floats, draw: Draw) -> int:
+def draw_token(logits: Floats, sampling: TokenSampling) -> int:
     """One token by temperature, then top_k, then top_p of what is left."""
-    scaled = logits / draw.sampling.temperature
+    scaled = logits / sampling.params.temperature
     probabilities: Floats = np.exp(scaled - scaled.max())
     probabilities /= probabilities.sum()
-    candidates = likeliest(probabilities, draw.sampling.top_k, draw.sampling.top_p)
+    candidates = likeliest(probabilities, sampling.params.top_k, sampling.params.top_p)
     cumulative = probabilities[candidates].cumsum()
-    point = uniform(draw.sampling.seed, draw.index) * cumulative[-1]
+    point = uniform(sampling.params.seed, sampling.index) * cumulative[-1]
     place = min(int(cumulative.searchsorted(point, side="right")), len(candidates) - 1)
     return int(candidates[place])
 

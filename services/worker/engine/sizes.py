@@ -1,6 +1,6 @@
 """How many bytes activations and KV have (pure)."""
 
-from livescale.services.worker.batch import KvSlice
+from livescale.services.worker.scheduling.batch import KvSlice
 from livescale.shared.block_layout import ITEM_BYTES
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.sharding import shard_config

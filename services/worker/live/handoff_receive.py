@@ -5,15 +5,15 @@ from collections.abc import Collection, Coroutine, Sequence
 
 import structlog
 
-from livescale.services.worker.batch import NO_BYTES, PROMPT_CUT, Entry
 from livescale.services.worker.context import WorkerContext
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.services.worker.handoff import ACTIVATION, KV, Channel, receive
 from livescale.services.worker.metrics import LiveCounts
-from livescale.services.worker.scheduler import Scheduler
-from livescale.services.worker.sequence import Filled, LateKv
-from livescale.services.worker.sequence import Sequence as Waiting
-from livescale.services.worker.serving import Serving
+from livescale.services.worker.scheduling.batch import NO_BYTES, PROMPT_CUT, LayerEntry
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.scheduling.sequence import Filled, LateKv
+from livescale.services.worker.scheduling.sequence import Sequence as Waiting
+from livescale.services.worker.serving import ServingLoop
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.deadlines import arrived
@@ -45,7 +45,7 @@ class IncomingHandOff:
         ranks: Sequence[Node],
         *,
         context: WorkerContext,
-        serving: Serving,
+        serving: ServingLoop,
         group: TensorParallelGroup,
         counts: LiveCounts,
     ) -> None:
@@ -173,12 +173,12 @@ class IncomingHandOff:
                     400, f"activation_bytes, kv_bytes: {task.activation_bytes}, {task.kv_bytes}, not {expected}"
                 )
 
-    async def _receive_activation(self) -> Entry:
+    async def _receive_activation(self) -> LayerEntry:
         clock, began = self._context.clock, self._context.clock.now()
         self._peer = await self._channel.connect()
         data = await self._patiently(receive(self._peer, ACTIVATION, self._task.activation_bytes))
         self._counts.seconds.observe(clock.now() - began)
-        return Entry(self._task.layers, self._positions, data)
+        return LayerEntry(self._task.layers, self._positions, data)
 
     async def _receive_kv(self, peer: Peer) -> memoryview:
         """Receive this rank's part, and have each of the other ranks receive its own."""

@@ -9,16 +9,15 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from livescale.services.worker.batch import MAX_BATCH_ROWS, Entry
 from livescale.services.worker.context import WorkerContext
-from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.engine.partial import Partial
+from livescale.services.worker.engine.contract import LayerwiseRun, Runner
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.services.worker.handoff import ACTIVATION, KV, Channel, send
 from livescale.services.worker.metrics import LiveCounts
-from livescale.services.worker.scheduler import Scheduler
-from livescale.services.worker.sequence import NOTHING, Filled, Sequence
-from livescale.services.worker.serving import Serving
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, LayerEntry
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.scheduling.sequence import NOTHING, Filled, Sequence
+from livescale.services.worker.serving import ServingLoop
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.deadlines import leaving
@@ -44,23 +43,23 @@ class QueuedRequest:
     """
 
     sequence: Sequence
-    partial: Partial | None = None
+    partial: LayerwiseRun | None = None
     filled: Filled | None = None
 
     @property
     def rows(self) -> int:
         return len(self.sequence.tokens)
 
-    def begun(self) -> Partial:
+    def begun(self) -> LayerwiseRun:
         """Return its rows, ready to run the next layer of them."""
         if self.partial is None:
-            self.partial = Partial(list(self.sequence.rest(MAX_BATCH_ROWS)))
+            self.partial = LayerwiseRun(list(self.sequence.rest(MAX_BATCH_ROWS)))
         return self.partial
 
     def reach(self) -> None:
         """Note that one more layer is done: from here a step, or a source, would go on."""
         partial = self.begun()
-        self.sequence.entry = Entry(partial.done, self.rows, partial.activation)
+        self.sequence.entry = LayerEntry(partial.done, self.rows, partial.activation)
 
 
 class NotTaken(Exception):
@@ -141,7 +140,7 @@ class OutgoingHandOff:
         finally:
             self.settle(False)
 
-    async def _send(self, peer: Peer, entry: Entry, kv: asyncio.Future[memoryview]) -> None:
+    async def _send(self, peer: Peer, entry: LayerEntry, kv: asyncio.Future[memoryview]) -> None:
         await send(peer, ACTIVATION, entry.activation)
         await self._answered()
         await send(peer, KV, await kv)
@@ -158,7 +157,7 @@ class HandOffSender:
     def __init__(
         self,
         context: WorkerContext,
-        serving: Serving,
+        serving: ServingLoop,
         runner: Runner,
         group: TensorParallelGroup,
         counts: LiveCounts,

@@ -17,7 +17,7 @@ from livescale.services.worker.live.queue import LiveQueue
 from livescale.services.worker.live.target import POLL_SECONDS, LiveTarget
 from livescale.services.worker.live.tasks import batch_budget
 from livescale.services.worker.metrics import LiveCounts
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Context
 from livescale.shared.messages.live import Pull, Pulled, Withdraw

@@ -15,12 +15,12 @@ from livescale.services.worker.context import WorkerContext
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.handoff import Channel
 from livescale.services.worker.instance import HeldInstance
-from livescale.services.worker.lifecycle import State
+from livescale.services.worker.lifecycle import WorkerState
 from livescale.services.worker.live.handoff_receive import HandOffBatch, IncomingHandOff
 from livescale.services.worker.live.policy import SourcePolicy
 from livescale.services.worker.live.tasks import AskTarget, BatchBudget, SourceEffect, StopAsking, batch_budget
 from livescale.services.worker.metrics import LiveCounts
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import BusError, Context, Refusal
 from livescale.shared.messages.live import Help, Pull, Pulled, Task, Withdraw
@@ -81,7 +81,7 @@ class LiveSource:
     async def help(self, command: Help, context: Context) -> Ack:
         """Answer HELP: pull from targets that load what this worker serves. Raises Refusal 409 where it does not."""
         loading, state = self._instance.loading, self._instance.lifecycle.state
-        if loading is None or state is not State.SERVING or loading.manifest.version != command.version:
+        if loading is None or state is not WorkerState.SERVING or loading.manifest.version != command.version:
             raise Refusal(409, f"version: {command.version} is not served here, this worker is {state}")
         self.begin(command, loading.manifest)
         self._instance.changed()

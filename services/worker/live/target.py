@@ -27,8 +27,8 @@ from livescale.services.worker.live.tasks import (
     RunLayer,
 )
 from livescale.services.worker.metrics import LiveCounts
-from livescale.services.worker.scheduler import Scheduler
-from livescale.services.worker.serving import Serving
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.serving import ServingLoop
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled
@@ -55,7 +55,7 @@ class LiveTarget:
         planner: LayerPlanner | None,
         first_layer: Callable[[], None],
         *,
-        serving: Serving,
+        serving: ServingLoop,
         group: TensorParallelGroup,
         hand_offs: HandOffSender,
         clock: Clock,

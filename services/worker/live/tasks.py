@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from livescale.services.worker.limits import Limits
+from livescale.services.worker.scheduling.limits import SchedulerLimits
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class BatchBudget:
 ALONE = BatchBudget()
 
 
-def batch_budget(limits: Limits, joined_rows: int) -> BatchBudget:
+def batch_budget(limits: SchedulerLimits, joined_rows: int) -> BatchBudget:
     """Return how much is worth running together, where a layer takes no longer for up to `joined_rows` rows."""
     return BatchBudget(limits.max_num_seqs, min(joined_rows, limits.max_num_batched_tokens))
 

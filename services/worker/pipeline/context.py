@@ -7,10 +7,10 @@ from zlib import crc32
 
 from livescale.services.worker.context import WorkerContext
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.engine.rates import Rate
 from livescale.services.worker.handoff import CONNECT_SECONDS
-from livescale.services.worker.limits import Limits
 from livescale.services.worker.metrics import PipelineCounts
+from livescale.services.worker.scheduling.limits import SchedulerLimits
+from livescale.services.worker.scheduling.rates import TokenRate
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.links.contract import Link, LinkError, Peer
 from livescale.shared.messages.parameters import Manifest
@@ -51,12 +51,12 @@ class StageContext:
     group: TensorParallelGroup
     counts: PipelineCounts
     manifest: Manifest
-    limits: Limits
+    limits: SchedulerLimits
     done: Callable[[StageDone], None]
     is_whole: Callable[[], bool]
     switch_kv: SwitchKv
     changed: Callable[[], None]
-    link_rate: Rate = field(default_factory=Rate)
+    link_rate: TokenRate = field(default_factory=TokenRate)
 
     def moved(self, size_bytes: int, seconds: float) -> None:
         """Count a transfer over the link, as measured at either end, towards its rate."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 
-from livescale.services.worker.batch import PREFILL_CHUNK, Piece
-from livescale.services.worker.sequence import NOTHING, Filled, Sequence
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledChunk
+from livescale.services.worker.scheduling.sequence import NOTHING, Filled, Sequence
 from livescale.shared.settings import SwitchKv
 
 
@@ -71,7 +71,7 @@ class Filling:
         self._unsure = set(workers)
         self._under_way: dict[int | str, list[tuple[str, Filled, int]]] = {}  # by step, or the worker it is moved to
 
-    def begin(self, step: int, placed: List[Sequence]) -> tuple[str, list[Piece]]:
+    def begin(self, step: int, placed: List[Sequence]) -> tuple[str, list[ScheduledChunk]]:
         """Return the rows that go with this step, and the worker whose turn it is to compute them.
 
         No rows go before all workers have said whether they compute, or once what is under way is enough, as the end
@@ -85,7 +85,7 @@ class Filling:
         self._turns += 1
         return worker, list(self._rows(step, worker, self._of(worker, placed)))
 
-    def begin_move(self, worker: str, placed: List[Sequence]) -> list[Piece]:
+    def begin_move(self, worker: str, placed: List[Sequence]) -> list[ScheduledChunk]:
         """Return what is moved next to one of the `movers`, which waits for nothing."""
         self._share(placed)
         pieces = list(self._rows(worker, worker, self._of(worker, placed)))
@@ -134,7 +134,7 @@ class Filling:
     def _of(self, worker: str, placed: List[Sequence]) -> list[Sequence]:
         return [one for one in placed if self.shares.get(one.request_id) == worker and worker in self._willing]
 
-    def _rows(self, under_way: int | str, worker: str, share: List[Sequence]) -> Iterator[Piece]:
+    def _rows(self, under_way: int | str, worker: str, share: List[Sequence]) -> Iterator[ScheduledChunk]:
         """Yield what is left, the request first of which most is left.
 
         A prompt's rest comes in whole chunks, and would never find room beside the tokens that all others gain.

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 import structlog
 
-from livescale.services.worker.batch import Piece
 from livescale.services.worker.engine.sizes import kv_bytes, slice_bytes
 from livescale.services.worker.handoff import receive, send
 from livescale.services.worker.pipeline.context import StageContext, close, reach
 from livescale.services.worker.pipeline.filling import Filling, KvWay, choose_way
 from livescale.services.worker.pipeline.wire import kv_slices, kv_spans, layers_of
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.batch import ScheduledChunk
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.pipelines import MoveKv, Pipeline
@@ -67,7 +67,7 @@ class KvMover:
         if self._moves:
             await asyncio.wait(self._moves.values())
 
-    async def _move(self, worker: str, number: int, pieces: Sequence[Piece]) -> None:
+    async def _move(self, worker: str, number: int, pieces: Sequence[ScheduledChunk]) -> None:
         order = MoveKv(pipeline=self._pipeline, number=number, worker=worker, spans=kv_spans(pieces))
         try:
             await self._bus.call(MOVE_KV, order, timeout=MOVE_SECONDS, id=worker)

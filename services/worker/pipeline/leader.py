@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from livescale.services.worker.batch import Batch
 from livescale.services.worker.context import WorkerContext
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.instance import HeldInstance
-from livescale.services.worker.lifecycle import State
+from livescale.services.worker.lifecycle import WorkerState
 from livescale.services.worker.live.handoff_send import HandOffSender
 from livescale.services.worker.live.role import LiveRole
 from livescale.services.worker.loading import Loading
@@ -21,8 +20,9 @@ from livescale.services.worker.pipeline.kv_moves import KvMover
 from livescale.services.worker.pipeline.shares import Shares
 from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import stage_pieces
-from livescale.services.worker.scheduler import Scheduler
-from livescale.services.worker.serving import Serving
+from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.serving import ServingLoop
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
 from livescale.shared.transfer.part import together
@@ -57,7 +57,7 @@ class PipelineLeader:
         first: Callable[[StageBatch], None],
         *,
         context: WorkerContext,
-        serving: Serving,
+        serving: ServingLoop,
         runner: Runner,
         counts: PipelineCounts,
     ) -> None:
@@ -107,9 +107,11 @@ class PipelineLeader:
         step = self._steps.get(done.step)
         if step is None:
             return None
-        draws = len(step.batch.draws)
-        if len(done.tokens) != draws or max(done.tokens, default=0) >= self._scheduler.limits.vocab_size:
-            return self.give_up(f"step {done.step}: {len(done.tokens)} tokens came, {draws} of the vocabulary are due")
+        samplings = len(step.batch.samplings)
+        if len(done.tokens) != samplings or max(done.tokens, default=0) >= self._scheduler.limits.vocab_size:
+            return self.give_up(
+                f"step {done.step}: {len(done.tokens)} tokens came, {samplings} of the vocabulary are due"
+            )
         del self._steps[done.step]
         self._filling.ended(done.step, done.unfilled)
         self._counts.steps.inc()
@@ -153,7 +155,7 @@ class PipelineLeader:
                     stage=0,
                     step=batch.step,
                     block_tokens=self._scheduler.limits.kv_block_tokens,
-                    pieces=stage_pieces(batch.pieces),
+                    pieces=stage_pieces(batch.chunks),
                     activation_bytes=0,
                     fills=self._fill(batch.step),
                 )
@@ -217,11 +219,11 @@ class LedPipeline:
         reason = f"{self._context.me} gave up leading"
         try:
             reason = await self._run(stages)
-            if self._instance.lifecycle.state in (State.SERVING, State.DRAINING):
+            if self._instance.lifecycle.state in (WorkerState.SERVING, WorkerState.DRAINING):
                 await self._share(stages)
         finally:
             self._role.shares = None
-            if self._instance.lifecycle.state is State.LIVE:
+            if self._instance.lifecycle.state is WorkerState.LIVE:
                 self._instance.go_back(reason)
 
     async def _run(self, stages: Stages) -> str:

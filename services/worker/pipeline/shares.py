@@ -12,8 +12,8 @@ import structlog
 
 from livescale.services.worker.live.handoff_send import HandOffOrigin, HandOffSender, QueuedRequest
 from livescale.services.worker.pipeline.filling import share_out
-from livescale.services.worker.scheduler import Scheduler
-from livescale.services.worker.serving import Serving
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.serving import ServingLoop
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled
 from livescale.shared.messages.parameters import Manifest
@@ -31,7 +31,7 @@ class Shares:
 
     def __init__(
         self,
-        serving: Serving,
+        serving: ServingLoop,
         hand_offs: HandOffSender,
         manifest: Manifest,
         scheduler: Scheduler,

@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack
 import structlog
 from msgspec.structs import replace
 
-from livescale.services.worker.batch import NO_BYTES, Piece
-from livescale.services.worker.engine.partial import Passed
+from livescale.services.worker.engine.contract import StageResult
 from livescale.services.worker.handoff import receive, send
 from livescale.services.worker.pipeline.context import StageContext, close, reach
 from livescale.services.worker.pipeline.kv_moves import KvMoves
 from livescale.services.worker.pipeline.wire import batch_pieces, fill_pieces
+from livescale.services.worker.scheduling.batch import NO_BYTES, ScheduledChunk
 from livescale.shared.bus.contract import BusError
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver, StageBatch, StageDone
@@ -37,8 +37,8 @@ class StageRun:
         self._next = command.stages[index + 1].node.id if index + 1 < len(command.stages) else None
         self._came = 0
         self._coming = asyncio.Queue[tuple[StageBatch, float]]()
-        self._here = asyncio.Queue[tuple[StageBatch, tuple[Piece, ...], memoryview]]()
-        self._run = asyncio.Queue[tuple[StageBatch, Passed]]()
+        self._here = asyncio.Queue[tuple[StageBatch, tuple[ScheduledChunk, ...], memoryview]]()
+        self._run = asyncio.Queue[tuple[StageBatch, StageResult]]()
 
     def take(self, batch: StageBatch) -> None:
         """Take the next batch. Raises ValueError where one before it was lost. A batch that was taken already is

@@ -3,20 +3,20 @@
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from livescale.services.worker.batch import MAX_BATCH_ROWS, Draw, KvSlice, Piece
 from livescale.services.worker.engine.sizes import activation_bytes
-from livescale.services.worker.limits import Limits
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, KvSlice, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, StageBatch, StageFill, StagePiece
 
 
-def stage_pieces(pieces: Sequence[Piece]) -> list[StagePiece]:
+def stage_pieces(pieces: Sequence[ScheduledChunk]) -> list[StagePiece]:
     """Return these pieces as stages are told of them."""
     return [_told(piece) for piece in pieces]
 
 
-def batch_pieces(batch: StageBatch, manifest: Manifest, limits: Limits) -> tuple[Piece, ...]:
+def batch_pieces(batch: StageBatch, manifest: Manifest, limits: SchedulerLimits) -> tuple[ScheduledChunk, ...]:
     """Return what a stage of a model of this manifest runs for `batch`.
 
     Raises ValueError, naming the field, for what could not be run here.
@@ -32,7 +32,7 @@ def batch_pieces(batch: StageBatch, manifest: Manifest, limits: Limits) -> tuple
     return tuple(_piece(piece, limits) for piece in batch.pieces)
 
 
-def fill_pieces(fill: StageFill, limits: Limits) -> list[Piece]:
+def fill_pieces(fill: StageFill, limits: SchedulerLimits) -> list[ScheduledChunk]:
     """Return the pieces that `fill` asks for. Raises ValueError, naming the field, for what could not be run here."""
     rows = sum(len(piece.tokens) for piece in fill.pieces)
     if rows > MAX_BATCH_ROWS:
@@ -40,14 +40,14 @@ def fill_pieces(fill: StageFill, limits: Limits) -> list[Piece]:
     return [_piece(piece, limits) for piece in fill.pieces]
 
 
-def kv_spans(pieces: Sequence[Piece]) -> list[KvSpan]:
+def kv_spans(pieces: Sequence[ScheduledChunk]) -> list[KvSpan]:
     """Return which positions of which KV blocks `pieces` fill."""
     return [
         KvSpan(first_block=one.blocks.start, blocks=len(one.blocks), start=one.start, stop=one.stop) for one in pieces
     ]
 
 
-def kv_slices(order: MoveKv, layers: Sequence[range], limits: Limits) -> list[KvSlice]:
+def kv_slices(order: MoveKv, layers: Sequence[range], limits: SchedulerLimits) -> list[KvSlice]:
     """Return what `order` asks for of these layers. Raises ValueError, naming the field, for what is not here."""
     rows = sum(max(one.stop - one.start, 0) for one in order.spans)
     if not 1 <= rows <= MAX_BATCH_ROWS:
@@ -75,7 +75,7 @@ def layers_of(command: Pipeline, worker: str) -> list[range]:
     return [one for one in layers if one]
 
 
-def _told(piece: Piece) -> StagePiece:
+def _told(piece: ScheduledChunk) -> StagePiece:
     told = StagePiece(
         request_id=piece.request_id,
         tokens=list(piece.tokens),
@@ -84,9 +84,9 @@ def _told(piece: Piece) -> StagePiece:
         blocks=len(piece.blocks),
         decode=piece.decode,
     )
-    if piece.draw is None:
+    if piece.sampling is None:
         return told
-    draw = piece.draw
+    sampling = piece.sampling
     return StagePiece(
         request_id=told.request_id,
         tokens=told.tokens,
@@ -94,19 +94,19 @@ def _told(piece: Piece) -> StagePiece:
         first_block=told.first_block,
         blocks=told.blocks,
         decode=told.decode,
-        sampling=draw.sampling,
-        index=draw.index,
-        forbidden=list(draw.forbidden),
-        stops=list(draw.stops),
+        sampling=sampling.params,
+        index=sampling.index,
+        forbidden=list(sampling.forbidden),
+        stops=list(sampling.stops),
     )
 
 
-def _piece(told: StagePiece, limits: Limits) -> Piece:
-    draw = None
+def _piece(told: StagePiece, limits: SchedulerLimits) -> ScheduledChunk:
+    sampling = None
     if told.sampling is not None:
-        draw = Draw(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops))
+        sampling = TokenSampling(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops))
     blocks = range(told.first_block, told.first_block + told.blocks)
-    piece = Piece(told.request_id, tuple(told.tokens), told.start, blocks, told.decode, draw)
+    piece = ScheduledChunk(told.request_id, tuple(told.tokens), told.start, blocks, told.decode, sampling)
     room = min(told.blocks * limits.kv_block_tokens, limits.max_model_len)
     if piece.stop > room or blocks.stop > limits.kv_blocks:
         raise ValueError(

@@ -12,11 +12,10 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.worker.batch import NO_BYTES, Batch, KvImport
 from livescale.services.worker.context import WorkerContext
-from livescale.services.worker.engine.contract import RankLost, Runner
-from livescale.services.worker.engine.partial import Partial
+from livescale.services.worker.engine.contract import LayerwiseRun, RankLost, Runner
 from livescale.services.worker.handoff import KV, Channel, receive, send
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvImport
 from livescale.services.worker.tensor_parallel.wire import decode_batch
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.links.contract import Link, LinkError
@@ -198,9 +197,9 @@ class GroupFollower:
 
     async def _run(self, batch: Batch, step: RankStep) -> None:
         if step.first is not None:
-            await self._runner.run_blocks(range(step.first, step.stop), batch.pieces, NO_BYTES)
+            await self._runner.run_blocks(range(step.first, step.stop), batch.chunks, NO_BYTES)
         elif step.layer is not None:
-            await self._runner.run_layer([Partial(batch.pieces, step.layer)])
+            await self._runner.run_layer([LayerwiseRun(batch.chunks, step.layer)])
         else:
             await self._runner.step(self._kv.lay_down(batch))
 

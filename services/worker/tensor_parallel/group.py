@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from livescale.services.worker.batch import Piece
 from livescale.services.worker.context import WorkerContext
-from livescale.services.worker.engine.contract import RankLost, Runner
-from livescale.services.worker.engine.partial import Partial, Passed
+from livescale.services.worker.engine.contract import LayerwiseRun, RankLost, Runner, StageResult
+from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.services.worker.tensor_parallel.follower import GroupFollower, refuse
 from livescale.services.worker.tensor_parallel.leader import GroupLeader
 from livescale.shared.bus.contract import Context, Refusal
@@ -66,12 +65,12 @@ class TensorParallelGroup:
                 self._follow(follower), name=f"rank of {command.instance}"
             )
 
-    async def run_layer(self, partials: Sequence[Partial]) -> None:
+    async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         """Run the next layer of these on all ranks. Raises what the engine raises, RankLost among it."""
         self.leader.tell_layer(partials)
         await self._runner.run_layer(partials)
 
-    async def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
+    async def run_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         """Run these blocks of the model on all ranks. Raises what the engine raises; RankLost ends the instance."""
         self.leader.tell_blocks(blocks, pieces)
         try:

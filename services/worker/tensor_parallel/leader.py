@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 
-from livescale.services.worker.batch import Batch, Piece
-from livescale.services.worker.engine.partial import Partial
+from livescale.services.worker.engine.contract import LayerwiseRun
 from livescale.services.worker.handoff import Channel
+from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
 from livescale.services.worker.tensor_parallel.wire import encode_batch
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.links.contract import LinkError
@@ -58,13 +58,13 @@ class GroupLeader:
         self._tell_step(batch)
         self.taken.difference_update(one.request_id for one in batch.imports)
 
-    def tell_blocks(self, blocks: range, pieces: Sequence[Piece]) -> None:
+    def tell_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk]) -> None:
         """Have the others run these pieces through the same part of the model as this rank."""
         self._tell_step(Batch(0, tuple(pieces)), None, blocks)
 
-    def tell_layer(self, partials: Sequence[Partial]) -> None:
+    def tell_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         """Have the others run the next layer of these, as this rank is going to."""
-        pieces = tuple(piece for partial in partials for piece in partial.pieces)
+        pieces = tuple(piece for partial in partials for piece in partial.chunks)
         self._tell_step(Batch(0, pieces), partials[0].done)
 
     def give(self, blocks: range, layers: int, channel: Channel, to: Sequence[Node]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from livescale.services.worker.batch import NO_BYTES, Batch, Piece
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, ScheduledChunk
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -14,7 +14,7 @@ def encode_batch(batch: Batch) -> bytes:
     own.
     """
     imports = tuple(replace(one, data=NO_BYTES) for one in batch.imports)
-    told = replace(batch, pieces=tuple(map(_without_activation, batch.pieces)), imports=imports)
+    told = structs.replace(batch, chunks=tuple(map(_without_activation, batch.chunks)), imports=imports)
     return msgspec.msgpack.encode(told, enc_hook=_encode_range)
 
 
@@ -23,7 +23,7 @@ def decode_batch(data: bytes) -> Batch:
     return msgspec.msgpack.decode(data, type=Batch, dec_hook=_decode_range)
 
 
-def _without_activation(piece: Piece) -> Piece:
+def _without_activation(piece: ScheduledChunk) -> ScheduledChunk:
     return piece if piece.entry is None else structs.replace(piece, entry=replace(piece.entry, activation=NO_BYTES))
 
 

@@ -3,10 +3,10 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from livescale.services.worker.batch import NO_BYTES, Draw
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.engine.token_states import choose, first_state, follow
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.engine.modelled_steps import choose_token, first_state, follow
+from livescale.services.worker.scheduling.batch import NO_BYTES, TokenSampling
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.block_layout import block_layouts
 from livescale.shared.latency import Latency
 from livescale.shared.messages.parameters import Manifest, ModelConfig
@@ -54,8 +54,8 @@ def made_up_tokens(version: str, vocab_size: int, request: Submit) -> list[int]:
     *_, state = follow(first_state(version), request.prompt)
     tokens: list[int] = []
     while len(tokens) < request.max_tokens:
-        draw = Draw(request.sampling, len(tokens), stops=tuple(request.stop_token_ids))
-        tokens.append(choose(state, draw, vocab_size))
+        sampling = TokenSampling(request.sampling, len(tokens), stops=tuple(request.stop_token_ids))
+        tokens.append(choose_token(state, sampling, vocab_size))
         [state] = follow(state, tokens[-1:])
     return tokens
 

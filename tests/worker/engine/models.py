@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Pr
 from transformers.utils.logging import disable_progress_bar
 
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.worker.engine.contract import PLAIN, OnGpu
-from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.kernels.contract import (
+from livescale.services.worker.engine.contract import NO_GPU_FEATURES, GpuFeatures
+from livescale.services.worker.engine.engine import TorchEngine
+from livescale.services.worker.engine.kernels.variants import (
     VARIANTS,
     Kernels,
     KernelsName,
@@ -198,26 +198,30 @@ class Checkpointed:
     manifest: Manifest
     blocks: tuple[bytearray, ...]
 
-    def engine(self, kv_tokens: int = 8_192, kernels: Kernels | None = None, on_gpu: OnGpu = PLAIN) -> Engine:
+    def engine(
+        self, kv_tokens: int = 8_192, kernels: Kernels | None = None, on_gpu: GpuFeatures = NO_GPU_FEATURES
+    ) -> TorchEngine:
         """An engine with every block added."""
         engine = self.empty_engine(kv_tokens, kernels, on_gpu)
         for index, block in enumerate(self.blocks):
             engine.add_block(index, memoryview(block))
         return engine
 
-    def rank(self, shard: int, ranks: Ranks) -> Engine:
+    def rank(self, shard: int, ranks: Ranks) -> TorchEngine:
         """The engine of one of several ranks."""
         manifest = self.manifest.of_shard(shard)
-        engine = Engine(manifest, allocate_kv_memory(1 << 22), BLOCK_TOKENS, CONTEXT, ranks=ranks)
+        engine = TorchEngine(manifest, allocate_kv_memory(1 << 22), BLOCK_TOKENS, CONTEXT, ranks=ranks)
         for index in range(len(manifest.blocks)):
             engine.add_block(index, memoryview(self.blocks[shard * len(manifest.blocks) + index]))
         return engine
 
-    def empty_engine(self, kv_tokens: int = 8_192, kernels: Kernels | None = None, on_gpu: OnGpu = PLAIN) -> Engine:
+    def empty_engine(
+        self, kv_tokens: int = 8_192, kernels: Kernels | None = None, on_gpu: GpuFeatures = NO_GPU_FEATURES
+    ) -> TorchEngine:
         config = self.manifest.config
         per_token = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_dim * 4
         memory = allocate_kv_memory(kv_tokens * per_token)
-        return Engine(self.manifest, memory, BLOCK_TOKENS, CONTEXT, kernels, on_gpu=on_gpu)
+        return TorchEngine(self.manifest, memory, BLOCK_TOKENS, CONTEXT, kernels, on_gpu=on_gpu)
 
 
 @dataclass(frozen=True)
@@ -227,7 +231,7 @@ class Kind:
     dtype: DType
     kernels: Kernels | None = None
 
-    def engine(self, name: str, kv_tokens: int = 8_192) -> Engine:
+    def engine(self, name: str, kv_tokens: int = 8_192) -> TorchEngine:
         return checkpointed(name, self.dtype).engine(kv_tokens, self.kernels)
 
 

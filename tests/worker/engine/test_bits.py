@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from livescale.services.worker.engine.bits import name_of_bits, torch_digest
-from livescale.services.worker.engine.contract import OnGpu
-from livescale.services.worker.engine.kernels.contract import (
+from livescale.services.worker.engine.contract import GpuFeatures
+from livescale.services.worker.engine.kernels.variants import (
     CAPABILITY,
     LEVELS_UP_TO,
     VARIANTS,
-    Chosen,
+    KernelChoice,
     Kernels,
     find_compiled,
     open_variant,
@@ -37,7 +37,7 @@ DIGEST_SECONDS = 0.3
 
 
 def named(variant: str, threads: int) -> str:
-    return name_of_bits(Chosen(variant, open_variant(variant, threads)), "cpu")  # type: ignore[arg-type]
+    return name_of_bits(KernelChoice(variant, open_variant(variant, threads)), "cpu")  # type: ignore[arg-type]
 
 
 @needs_kernels
@@ -80,16 +80,16 @@ def test_settings_that_have_other_bits_have_other_names_and_those_that_have_the_
 
 
 def test_torchs_bits_are_named_by_its_version_its_instructions_and_what_comes_of_them() -> None:
-    name = name_of_bits(Chosen("torch", None), "cpu")
+    name = name_of_bits(KernelChoice("torch", None), "cpu")
     kind = torch.backends.cpu.get_cpu_capability()
     assert name == f"torch-{torch.__version__}-{kind}-{torch_digest('cpu')}"
     assert torch_digest("cpu") == torch_digest("cpu")
-    assert name_of_bits(Chosen("torch", None), "cpu", flashinfer=True).startswith("flashinfer-")
+    assert name_of_bits(KernelChoice("torch", None), "cpu", flashinfer=True).startswith("flashinfer-")
 
 
 @pytest.mark.parametrize("kernels", [None, pytest.param(KERNELS, marks=needs_kernels)], ids=["torch", "compiled"])
 def test_the_name_is_there_in_time(kernels: Kernels | None) -> None:
-    chosen = Chosen("torch" if kernels is None else "portable", kernels)
+    chosen = KernelChoice("torch" if kernels is None else "portable", kernels)
     name_of_bits(chosen, "cpu")  # what torch does only once
     began = time.thread_time()
     name_of_bits(chosen, "cpu")
@@ -97,7 +97,7 @@ def test_the_name_is_there_in_time(kernels: Kernels | None) -> None:
 
 
 async def test_a_runner_says_what_it_computes_with() -> None:
-    runner = EngineRunner(1 << 20, 16, kernels=Chosen("torch", None), on_gpu=OnGpu())
+    runner = EngineRunner(1 << 20, 16, kernels=KernelChoice("torch", None), on_gpu=GpuFeatures())
     try:
         assert (await runner.kernels_name() or "").startswith("torch-")
     finally:

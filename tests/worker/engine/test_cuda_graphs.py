@@ -12,11 +12,11 @@ import torch
 
 from livescale.services.worker.engine import engine as engine_module
 from livescale.services.worker.engine import parameters
-from livescale.services.worker.engine.contract import PLAIN, OnGpu
+from livescale.services.worker.engine.contract import NO_GPU_FEATURES, GpuFeatures
 from livescale.services.worker.engine.cuda_graphs import CudaCapture, Job
-from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import KvStore
-from livescale.services.worker.engine.paged_attention import PagedParts
+from livescale.services.worker.engine.paged_attention import PagedBackend
 from livescale.services.worker.engine.parameters import GPU_SLAB_ROWS, TorchLinear, padded, padded_count
 from tests.worker.engine.models import CONFIGS, are_greedy, checkpointed, reference_logits
 from tests.worker.engine.test_paged_attention import GatheringKernels
@@ -25,8 +25,8 @@ from tests.worker.serving import Served, random_prompt, serve, submit
 PROMPTS = {str(length): random_prompt(length, length) for length in (1, 40, 129, 300)}
 
 
-def paged(store: KvStore, group: int, positions: int, flashinfer: bool) -> PagedParts:
-    return PagedParts(store, GatheringKernels(), GatheringKernels())
+def paged(store: KvStore, group: int, positions: int, flashinfer: bool) -> PagedBackend:
+    return PagedBackend(store, GatheringKernels(), GatheringKernels())
 
 
 class CountedCapture:
@@ -51,11 +51,11 @@ def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "CudaCapture", CountedCapture)
 
 
-def engine_of(name: str, on_gpu: OnGpu) -> Engine:
+def engine_of(name: str, on_gpu: GpuFeatures) -> TorchEngine:
     return checkpointed(name).engine(on_gpu=on_gpu)
 
 
-def served_by(engine: Engine) -> Served:
+def served_by(engine: TorchEngine) -> Served:
     return serve(engine, ((0, submit(key, prompt, max_tokens=8)) for key, prompt in PROMPTS.items()))
 
 
@@ -63,8 +63,8 @@ def served_by(engine: Engine) -> Served:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_tokens_are_right(name: str, pages: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if pages:
-        monkeypatch.setattr(engine_module, "choose_parts", paged)
-    served = served_by(engine_of(name, OnGpu(graphs=True)))
+        monkeypatch.setattr(engine_module, "choose_backend", paged)
+    served = served_by(engine_of(name, GpuFeatures(graphs=True)))
     for key, prompt in PROMPTS.items():
         tokens = served.tokens[key]
         logits = reference_logits(name, prompt, tokens)
@@ -72,14 +72,14 @@ def test_tokens_are_right(name: str, pages: bool, monkeypatch: pytest.MonkeyPatc
 
 
 def test_graphs_change_no_bit() -> None:
-    engine = engine_of("qwen2-tied", OnGpu(graphs=True))
-    graphed, without = served_by(engine), served_by(engine_of("qwen2-tied", PLAIN))
+    engine = engine_of("qwen2-tied", GpuFeatures(graphs=True))
+    graphed, without = served_by(engine), served_by(engine_of("qwen2-tied", NO_GPU_FEATURES))
     for key in PROMPTS:
         assert torch.equal(graphed.rows(key), without.rows(key)), key
 
 
 def test_steps_of_one_slab_are_replayed_and_longer_ones_are_not() -> None:
-    engine = engine_of("qwen2-tied", OnGpu(graphs=True))
+    engine = engine_of("qwen2-tied", GpuFeatures(graphs=True))
     assert engine._graphs is not None
     capture: Any = engine._graphs.capture
     serve(engine, [(0, submit("long", random_prompt(1, GPU_SLAB_ROWS + 1), max_tokens=1))])

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from livescale.services.worker.batch import KvSlice
 from livescale.services.worker.engine.kv_store import KvStore, allocate_host_kv_memory, allocate_kv_memory
+from livescale.services.worker.scheduling.batch import KvSlice
 from livescale.shared.messages.parameters import DType
 from tests.worker.engine.models import checkpointed
 

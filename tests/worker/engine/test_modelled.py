@@ -9,11 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from livescale.services.worker.batch import NO_BYTES, Batch, Draw, Entry, KvCopy, KvImport, KvSlice, Piece, PrefixUse
-from livescale.services.worker.engine.contract import BlockMissing, Runner
+from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun, Runner
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.engine.partial import Partial
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
+from livescale.services.worker.kv.tiers import KvCopy
+from livescale.services.worker.scheduling.batch import (
+    NO_BYTES,
+    Batch,
+    KvImport,
+    KvSlice,
+    LayerEntry,
+    PrefixUse,
+    ScheduledChunk,
+    TokenSampling,
+)
 from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.virtual_time import run
 from livescale.shared.world import LoopClock
@@ -150,7 +159,7 @@ def test_no_layer_runs_before_its_block_came() -> None:
         with pytest.raises(RuntimeError, match="no model is loaded"):
             await runner.add_block(0, NO_BYTES)
         assert await runner.load(made, 4_096) == 8
-        started = Partial([piece([1, 2, 3])])
+        started = LayerwiseRun([chunk([1, 2, 3])])
         with pytest.raises(BlockMissing, match=r"block 0 \(embedding\)"):
             await runner.run_layer([started])
         await runner.add_block(0, NO_BYTES)
@@ -160,7 +169,7 @@ def test_no_layer_runs_before_its_block_came() -> None:
         await runner.run_layer([started])
         assert started.done == 1
         with pytest.raises(BlockMissing, match="block 2 "):
-            await runner.step(Batch(1, (piece([1, 2, 3]),)))
+            await runner.step(Batch(1, (chunk([1, 2, 3]),)))
         with pytest.raises(ValueError, match="blocks 0 to 5, not 6"):
             await runner.add_block(6, NO_BYTES)
 
@@ -189,8 +198,10 @@ def test_slices_have_the_size_of_keys_and_values() -> None:
     run(main())
 
 
-def piece(tokens: list[int], start: int = 0, entry: Entry | None = None, **fields: Any) -> Piece:
-    return Piece("a", tuple(tokens), start, range(2, 16), start >= 128, Draw(Sampling(), 0), entry, **fields)
+def chunk(tokens: list[int], start: int = 0, entry: LayerEntry | None = None, **fields: Any) -> ScheduledChunk:
+    return ScheduledChunk(
+        "a", tuple(tokens), start, range(2, 16), start >= 128, TokenSampling(Sampling(), 0), entry, **fields
+    )
 
 
 @pytest.mark.parametrize("layers", range(1, LAYERS + 1))
@@ -198,18 +209,21 @@ def test_a_request_that_changes_hands_between_layers_goes_on_with_the_same_token
     """What moves has the size of activations and KV; without either the tokens would be others."""
 
     async def hand_over(here: Runner, there: Runner, prompt: list[int], *, with_kv: bool = True) -> list[int]:
-        started = Partial(slab(prompt))
+        started = LayerwiseRun(slab(prompt))
         for _ in range(layers):
             await here.run_layer([started])
         blocks = range(2, 2 + -(-len(prompt) // BLOCK_TOKENS))
         kv = await here.export_kv(blocks, layers)
         assert len(started.activation) == activation_bytes(manifest(), len(prompt))
         assert len(kv) == kv_bytes(manifest(), len(prompt), layers, BLOCK_TOKENS)
-        entry = Entry(started.done, len(prompt), memoryview(bytearray(started.activation)))
-        moved = [Piece("a", one.tokens, one.start, range(40, 60), False, one.draw, entry) for one in slab(prompt)]
+        entry = LayerEntry(started.done, len(prompt), memoryview(bytearray(started.activation)))
+        moved = [
+            ScheduledChunk("a", one.tokens, one.start, range(40, 60), False, one.sampling, entry)
+            for one in slab(prompt)
+        ]
         [first] = await there.step(Batch(1, tuple(moved)))
         came = range(40, 40 + len(blocks)) if with_kv else range(10, 10 + len(blocks))
-        again = Piece("a", (first,), len(prompt), range(40, 60), True, Draw(Sampling(), 1))
+        again = ScheduledChunk("a", (first,), len(prompt), range(40, 60), True, TokenSampling(Sampling(), 1))
         zeros = memoryview(bytearray(len(kv)))
         imports = (KvImport("a", came, layers, kv),) if with_kv else (KvImport("a", range(40, 52), layers, zeros),)
         [second] = await there.step(Batch(2, (again,), imports=imports))
@@ -238,21 +252,21 @@ def test_a_rank_that_is_led_runs_a_stage_whose_activation_only_the_first_has() -
     run(main())
 
 
-def slab(prompt: list[int]) -> tuple[Piece, ...]:
+def slab(prompt: list[int]) -> tuple[ScheduledChunk, ...]:
     """In two chunks, of which the second draws."""
-    first = Piece("a", tuple(prompt[:128]), 0, range(2, 16), False)
-    return first, Piece("a", tuple(prompt[128:]), 128, range(2, 16), False, Draw(Sampling(), 0))
+    first = ScheduledChunk("a", tuple(prompt[:128]), 0, range(2, 16), False)
+    return first, ScheduledChunk("a", tuple(prompt[128:]), 128, range(2, 16), False, TokenSampling(Sampling(), 0))
 
 
 def test_layers_one_by_one_take_what_a_step_takes_but_for_the_head() -> None:
     async def main() -> None:
-        pieces, clock = slab(random_prompt(3, 190, VOCABULARY)), LoopClock(0.0)
-        runner, started = await loaded(), Partial(pieces)
+        chunks, clock = slab(random_prompt(3, 190, VOCABULARY)), LoopClock(0.0)
+        runner, started = await loaded(), LayerwiseRun(chunks)
         begun = clock.now()
         for _ in range(LAYERS):
             await runner.run_layer([started])
         one_by_one = clock.now() - begun
-        await runner.step(Batch(1, pieces))
+        await runner.step(Batch(1, chunks))
         whole = clock.now() - begun - one_by_one
         assert one_by_one == pytest.approx(0.98 * whole)
 
@@ -261,12 +275,14 @@ def test_layers_one_by_one_take_what_a_step_takes_but_for_the_head() -> None:
 
 def test_rows_that_come_in_later_pay_for_the_layers_that_are_left() -> None:
     async def main() -> None:
-        clock, runner, pieces = LoopClock(0.0), await loaded(), slab(random_prompt(3, 190, VOCABULARY))
-        started = Partial(pieces)
+        clock, runner, chunks = LoopClock(0.0), await loaded(), slab(random_prompt(3, 190, VOCABULARY))
+        started = LayerwiseRun(chunks)
         for _ in range(LAYERS - 1):
             await runner.run_layer([started])
-        entry = Entry(LAYERS - 1, 190, started.activation)
-        late = tuple(Piece("a", one.tokens, one.start, one.blocks, False, one.draw, entry) for one in pieces)
+        entry = LayerEntry(LAYERS - 1, 190, started.activation)
+        late = tuple(
+            ScheduledChunk("a", one.tokens, one.start, one.blocks, False, one.sampling, entry) for one in chunks
+        )
         begun = clock.now()
         await runner.step(Batch(1, late))
         whole = (10 + 19 + 1e-5 * 190**2) / 1e3
@@ -281,8 +297,8 @@ def test_a_caller_that_is_cancelled_leaves_its_step_running() -> None:
         begun = clock.now()
         with pytest.raises(TimeoutError):
             async with timeout(0.001):
-                await runner.step(Batch(1, (piece([1, 2, 3]),)))
-        await runner.step(Batch(2, (piece([1, 2, 3]),)))
+                await runner.step(Batch(1, (chunk([1, 2, 3]),)))
+        await runner.step(Batch(2, (chunk([1, 2, 3]),)))
         assert clock.now() - begun == pytest.approx(0.040)
         await runner.unload()
         await runner.close()
@@ -298,9 +314,9 @@ def test_kv_that_was_copied_to_host_memory_and_back_is_gone_on_from() -> None:
         await runner.load(manifest(), 4_096)
         for block in manifest().blocks:
             await runner.add_block(block.index, NO_BYTES)
-        await runner.step(Batch(1, (piece(prompt[:128]),)))
+        await runner.step(Batch(1, (chunk(prompt[:128]),)))
         copies = KvCopy(range(2, 10), range(-8, 0)), KvCopy(range(-8, 0), range(40, 48))
-        rest = Piece("a", tuple(prompt[128:]), 128, range(40, 60), False, Draw(Sampling(), 0))
+        rest = ScheduledChunk("a", tuple(prompt[128:]), 128, range(40, 60), False, TokenSampling(Sampling(), 0))
         assert await runner.step(Batch(2, (rest,), prefixes=PrefixUse(copies))) == [expected]
 
     run(main())

@@ -4,7 +4,7 @@ memory, and of each row the same bits wherever it stands."""
 import pytest
 import torch
 
-from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.parameters import CPU_SLAB_ROWS, TorchLinear, stable_silu
 from livescale.shared.arena import placed_bytes
 from livescale.shared.device_arena import DeviceArena
@@ -12,7 +12,7 @@ from tests.worker.engine.models import CONFIGS, are_greedy, checkpointed, refere
 from tests.worker.serving import random_prompt, serve, submit
 
 
-def on_device(name: str) -> Engine:
+def on_device(name: str) -> TorchEngine:
     """The model `name` with its blocks in an arena of a device."""
     made = checkpointed(name)
     sizes = [len(block) for block in made.blocks]

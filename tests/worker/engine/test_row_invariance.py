@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from livescale.services.worker.batch import PREFILL_CHUNK, PROMPT_CUT, Piece
-from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.engine import TorchEngine
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, PROMPT_CUT, ScheduledChunk
 from livescale.shared.messages.requests import Sampling
 from tests.worker.engine.models import CONFIGS, KINDS, Kind
 from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, submit
@@ -126,14 +126,14 @@ def test_where_a_prompt_is_cut_changes_no_bit(name: str, kind: Kind) -> None:
         assert torch.equal(_cut(engine, prompt, cuts), whole), seed
 
 
-def _cut(engine: Engine, prompt: tuple[int, ...], cuts: list[int]) -> torch.Tensor:
-    """A prompt in pieces of so many rows, each in a step of its own: what comes out of the last layer, `[position,
+def _cut(engine: TorchEngine, prompt: tuple[int, ...], cuts: list[int]) -> torch.Tensor:
+    """A prompt in chunks of so many rows, each in a step of its own: what comes out of the last layer, `[position,
     hidden]`."""
     hidden, start = [], 0
     for rows in cuts:
         tokens = prompt[start : start + rows]
         if tokens:
-            step = engine.rows([Piece("cut", tokens, start, range(64), decode=False)])
+            step = engine.rows([ScheduledChunk("cut", tokens, start, range(64), decode=False)])
             hidden.append(engine.layers(0, len(engine.store.cache), engine.embed(step), step))
         start += rows
     return torch.cat(hidden)

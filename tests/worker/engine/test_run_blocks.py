@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.worker.batch import NO_BYTES, Batch, Draw, Piece
-from livescale.services.worker.engine.contract import BlockMissing
-from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.contract import BlockMissing, StageResult
+from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.engine.partial import Passed
 from livescale.services.worker.engine.sizes import activation_bytes
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.virtual_time import run
@@ -23,7 +22,7 @@ from tests.worker.engine.made_up import BLOCK_BYTES, LATENCY, LAYERS, VOCABULARY
 from tests.worker.engine.models import BLOCK_TOKENS, Checkpointed, checkpointed
 from tests.worker.serving import limits, random_prompt, serve, submit
 
-Part = Callable[[Sequence[Piece], memoryview], Awaitable[Passed]]
+Part = Callable[[Sequence[ScheduledChunk], memoryview], Awaitable[StageResult]]
 CUTS = st.sets(st.integers(1, LAYERS + 1), max_size=LAYERS + 1)
 
 
@@ -46,9 +45,9 @@ async def through(parts: Sequence[Part], asked: Sequence[Submit], *, kv_blocks: 
     for request in asked:
         scheduler.add(request)
     while (batch := scheduler.next_batch()) is not None:
-        passed = Passed(NO_BYTES, [])
+        passed = StageResult(NO_BYTES, [])
         for part in parts:
-            passed = await part(batch.pieces, passed.activation)
+            passed = await part(batch.chunks, passed.activation)
         for output in scheduler.complete(batch, passed.tokens, now=0.0):
             tokens[output.row.request_id] += output.row.token_ids
     return tokens
@@ -66,9 +65,9 @@ def computing(model: Checkpointed, blocks: range) -> Part:
     for index in tied | set(blocks):
         engine.add_block(index, memoryview(model.blocks[index]))
 
-    async def part(pieces: Sequence[Piece], activation: memoryview) -> Passed:
-        passed = engine.run_blocks(blocks, pieces, memoryview(bytearray(activation)))
-        rows = sum(len(piece.tokens) for piece in pieces)
+    async def part(chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        passed = engine.run_blocks(blocks, chunks, memoryview(bytearray(activation)))
+        rows = sum(len(chunk.tokens) for chunk in chunks)
         assert len(passed.activation) in (0, activation_bytes(model.manifest, rows))
         return passed
 
@@ -79,7 +78,7 @@ def computing(model: Checkpointed, blocks: range) -> Part:
 @pytest.mark.parametrize("name", ["llama2-untied", "qwen2-tied"])
 def test_every_cut_gives_the_tokens_of_the_whole(name: str, dtype: DType) -> None:
     model, asked = checkpointed(name, dtype), requests(6)
-    whole: Engine = model.engine()
+    whole: TorchEngine = model.engine()
     expected = dict(serve(whole, [(0, one) for one in asked]).tokens)
     for cuts in ({1}, {2}, {3}, {1, 2, 3}):
         parts = [computing(model, blocks) for blocks in spans(cuts, len(model.blocks))]
@@ -90,15 +89,15 @@ def test_no_part_runs_without_its_blocks() -> None:
     model = checkpointed("llama2-untied")
     engine = model.empty_engine()
     engine.add_block(0, memoryview(model.blocks[0]))
-    piece = Piece("a", (1, 2, 3), 0, range(4), False, Draw(Sampling(), 0))
+    chunk = ScheduledChunk("a", (1, 2, 3), 0, range(4), False, TokenSampling(Sampling(), 0))
     with pytest.raises(BlockMissing, match="layer 0: block 1"):
-        engine.run_blocks(range(2), (piece,), NO_BYTES)
-    assert engine.run_blocks(range(1), (piece,), NO_BYTES).tokens == []
+        engine.run_blocks(range(2), (chunk,), NO_BYTES)
+    assert engine.run_blocks(range(1), (chunk,), NO_BYTES).tokens == []
 
 
 def modelled(runner: ModelledRunner, blocks: range) -> Part:
-    async def part(pieces: Sequence[Piece], activation: memoryview) -> Passed:
-        return await runner.run_blocks(blocks, pieces, activation)
+    async def part(chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        return await runner.run_blocks(blocks, chunks, activation)
 
     return part
 
@@ -116,8 +115,8 @@ def test_a_modelled_engine_in_parts_makes_the_same_tokens_in_the_same_time(cuts:
         whole = await loaded()
         begun = clock.now()
 
-        async def step(pieces: Sequence[Piece], activation: memoryview) -> Passed:
-            return Passed(NO_BYTES, await whole.step(Batch(1, tuple(pieces))))
+        async def step(chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+            return StageResult(NO_BYTES, await whole.step(Batch(1, tuple(chunks))))
 
         await through([step], asked)
         assert in_parts == pytest.approx(clock.now() - begun)
@@ -133,15 +132,15 @@ def test_modelled_tokens_are_wrong_where_the_kv_of_a_part_or_its_activation_is()
         def forgetful() -> Part:
             """Has another KV cache every time."""
 
-            async def part(pieces: Sequence[Piece], activation: memoryview) -> Passed:
-                return await (await loaded()).run_blocks(range(2, LAYERS + 2), pieces, activation)
+            async def part(chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+                return await (await loaded()).run_blocks(range(2, LAYERS + 2), chunks, activation)
 
             return part
 
         def scrambled(runner: ModelledRunner) -> Part:
-            async def part(pieces: Sequence[Piece], activation: memoryview) -> Passed:
+            async def part(chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
                 other = memoryview(bytearray(reversed(activation)))
-                return await runner.run_blocks(range(2, LAYERS + 2), pieces, other)
+                return await runner.run_blocks(range(2, LAYERS + 2), chunks, other)
 
             return part
 
@@ -158,9 +157,9 @@ def test_a_modelled_part_needs_its_blocks_and_no_others() -> None:
         runner = ModelledRunner(8 * BLOCK_BYTES, BLOCK_TOKENS, LATENCY, 1.0, LoopClock(0.0))
         await runner.load(manifest(), 4_096)
         await runner.add_block(0, NO_BYTES)
-        piece = Piece("a", (1, 2, 3), 0, range(4), False, Draw(Sampling(), 0))
-        assert (await runner.run_blocks(range(1), (piece,), NO_BYTES)).tokens == []
+        chunk = ScheduledChunk("a", (1, 2, 3), 0, range(4), False, TokenSampling(Sampling(), 0))
+        assert (await runner.run_blocks(range(1), (chunk,), NO_BYTES)).tokens == []
         with pytest.raises(BlockMissing, match="block 1 "):
-            await runner.run_blocks(range(2), (piece,), NO_BYTES)
+            await runner.run_blocks(range(2), (chunk,), NO_BYTES)
 
     run(main())

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from livescale.services.worker.engine.runner import EngineRunner
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, Checkpointed, checkpointed
 from tests.worker.serving import limits, random_prompt, serve, submit
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from livescale.services.worker.batch import Draw
 from livescale.services.worker.engine.sampling import choose_tokens, likeliest, uniform
+from livescale.services.worker.scheduling.batch import TokenSampling
 from livescale.shared.messages.requests import Sampling
 from tests.worker.engine.models import checkpointed
 from tests.worker.serving import random_prompt, serve, submit
@@ -17,7 +17,7 @@ LOGITS = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(1)) * 2
 
 
 def _drawn(index: int = 0, forbidden: tuple[int, ...] = (), **sampling: Any) -> int:
-    return choose_tokens(LOGITS.clone(), [Draw(Sampling(**sampling), index, forbidden)])[0]
+    return choose_tokens(LOGITS.clone(), [TokenSampling(Sampling(**sampling), index, forbidden)])[0]
 
 
 def _all_drawn(count: int = 2_000, **sampling: Any) -> list[int]:
@@ -30,13 +30,19 @@ def test_temperature_zero_takes_the_likeliest() -> None:
 
 
 def test_ties_go_to_the_lowest_id() -> None:
-    assert choose_tokens(torch.ones(2, 300, dtype=torch.bfloat16), [Draw(Sampling(), 0)] * 2) == [0, 0]
+    assert choose_tokens(torch.ones(2, 300, dtype=torch.bfloat16), [TokenSampling(Sampling(), 0)] * 2) == [0, 0]
 
 
 def test_each_row_is_chosen_by_its_own_sampling() -> None:
-    draws = [Draw(Sampling(), 0), Draw(Sampling(temperature=2.0, seed=1), 4), Draw(Sampling(), 0, (3,))]
+    samplings = [
+        TokenSampling(Sampling(), 0),
+        TokenSampling(Sampling(temperature=2.0, seed=1), 4),
+        TokenSampling(Sampling(), 0, (3,)),
+    ]
     rows = LOGITS.repeat(3, 1)
-    assert choose_tokens(rows.clone(), draws) == [choose_tokens(LOGITS.clone(), [draw])[0] for draw in draws]
+    assert choose_tokens(rows.clone(), samplings) == [
+        choose_tokens(LOGITS.clone(), [sampling])[0] for sampling in samplings
+    ]
 
 
 def test_forbidden_tokens_are_never_chosen() -> None:

@@ -1,15 +1,20 @@
-"""Several ranks, each a thread with its shard of a model, in a process group of gloo's."""
+"""Several ranks, each a thread with its shard of a model, in a process group of gloo's: how they meet, and what is left
+of them when one is lost."""
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import TypeVar
 
 import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.process_group import ProcessGroup
+from livescale.services.worker.engine import tensor_parallel
+from livescale.services.worker.engine.contract import RankLost
+from livescale.services.worker.engine.engine import TorchEngine
+from livescale.services.worker.engine.tensor_parallel import ProcessGroup, added, least, open_store, reach_store
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Sampling, Submit
 from tests.worker.engine.models import CUT_CONFIGS, are_greedy, checkpointed, reference_logits
@@ -18,7 +23,7 @@ from tests.worker.serving import Served, random_prompt, serve, serve_each, stray
 T = TypeVar("T")
 
 
-def on_ranks(name: str, dtype: DType, shards: int, work: Callable[[Engine], T]) -> list[T]:
+def on_ranks(name: str, dtype: DType, shards: int, work: Callable[[TorchEngine], T]) -> list[T]:
     """What comes of `work` at each rank of an instance: all do the same."""
     store = HashStore()
     cut = checkpointed(name, dtype, shards)
@@ -39,7 +44,7 @@ def requests() -> list[Submit]:
     ]
 
 
-def serve_all(engine: Engine) -> Served:
+def serve_all(engine: TorchEngine) -> Served:
     return serve(engine, [(0, request) for request in requests()])
 
 
@@ -67,7 +72,7 @@ def test_every_rank_of_every_instance_of_a_degree_has_the_same_bits(dtype: DType
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", CUT_CONFIGS)
 def test_batch_composition_changes_no_bit_of_several_ranks(name: str, dtype: DType) -> None:
-    def compare(engine: Engine) -> None:
+    def compare(engine: TorchEngine) -> None:
         alone = serve_each(engine, requests())
         staggered = [(3 * order, request) for order, request in enumerate(reversed(requests()))]
         together = serve(engine, staggered, max_num_seqs=3, max_num_batched_tokens=144)
@@ -84,3 +89,84 @@ def test_bfloat16_on_several_ranks_strays_no_further_than_on_one() -> None:
     prompts = {request.request_id: request.prompt for request in requests()}
     several, one = (strays(name, prompts, made)[0] for made in (served, alone))
     assert several <= 1.2 * one
+
+
+HERE = "127.0.0.1"
+
+
+def test_ranks_that_meet_gather_in_their_order() -> None:
+    store, port = open_store(HERE)
+
+    def run(rank: int) -> list[torch.Tensor]:
+        own = store if rank == 0 else reach_store(HERE, port)
+        return ProcessGroup(own, rank, 3, HERE).gather(torch.tensor([rank, 10 * rank]))
+
+    with ThreadPoolExecutor(3) as threads:
+        for gathered in threads.map(run, range(3)):
+            assert torch.stack(gathered).tolist() == [[0, 0], [1, 10], [2, 20]]
+
+
+def test_who_waits_for_a_rank_that_does_not_come_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_parallel, "MEETING", timedelta(seconds=0.2))
+    store, _ = open_store(HERE)
+    with pytest.raises(RankLost, match="the 2 ranks did not meet: wait timeout"):
+        ProcessGroup(store, 0, 2, HERE)
+
+
+def test_a_leader_that_is_not_there_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_parallel, "MEETING", timedelta(seconds=0.2))
+    store, port = open_store(HERE)
+    del store
+    with pytest.raises(RankLost, match="cannot reach the rank that leads"):
+        reach_store(HERE, port)
+
+
+def test_an_address_that_is_not_ours_is_named() -> None:
+    with pytest.raises(RankLost, match=r"cannot listen on 192\.0\.2\.1"):
+        open_store("192.0.2.1")
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["dies", "says nothing"])
+def test_a_rank_that_is_lost_ends_the_others_step(leaves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, port = open_store(HERE)
+    others, done = [], threading.Event()
+
+    def other() -> None:
+        others.append(ProcessGroup(reach_store(HERE, port), 1, 2, HERE))
+        if leaves:
+            others.clear()
+        done.wait(20)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        group = ProcessGroup(store, 0, 2, HERE)
+        monkeypatch.setattr(tensor_parallel, "COLLECTIVE", timedelta(seconds=0.2))
+        with pytest.raises(RankLost, match="a rank was lost: "):
+            group.gather(torch.zeros(1))
+    finally:
+        done.set()
+        thread.join()
+
+
+class OnDevice:
+    """Two ranks whose tensors lie elsewhere than a CPU's; the other has seven."""
+
+    size, device = 2, "meta"
+
+    def gather(self, part: torch.Tensor) -> list[torch.Tensor]:
+        assert part.device.type == self.device
+        return [torch.tensor(9), torch.tensor(7)]
+
+    def share(self, tensor: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError  # nothing is given to others
+
+
+def test_what_ranks_count_goes_from_device_to_device() -> None:
+    assert least(9, OnDevice()) == 7
+
+
+def test_parts_are_added_in_their_order_and_rounded_once() -> None:
+    parts = [torch.tensor([one], dtype=torch.bfloat16) for one in (256.0, 1.0, 1.0, -256.0)]
+    assert added(parts).tolist() == [2.0]
+    assert added(parts[:2]).dtype == torch.bfloat16

@@ -10,14 +10,13 @@ from msgspec.structs import replace
 from torch._C._distributed_c10d import HashStore
 
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.worker.batch import Batch
-from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.kernels.contract import choose_kernels
+from livescale.services.worker.engine.contract import LayerwiseRun, Runner
+from livescale.services.worker.engine.engine import TorchEngine
+from livescale.services.worker.engine.kernels.variants import choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.engine.partial import Partial
-from livescale.services.worker.engine.process_group import ProcessGroup
+from livescale.services.worker.engine.tensor_parallel import ProcessGroup
+from livescale.services.worker.scheduling.batch import Batch
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.parameters import DType, Manifest
 from livescale.shared.messages.requests import Submit
@@ -57,10 +56,10 @@ class Undisturbed:
         served = self._threads.map(lambda engine: serve(engine, [(0, request)]), self._engines)
         return next(iter(list(served))).tokens[request.request_id]
 
-    def _engine(self, rank: int) -> Engine:
+    def _engine(self, rank: int) -> TorchEngine:
         manifest = self._manifest.of_shard(rank)
         group = ProcessGroup(self._store, rank, manifest.shards, "127.0.0.1") if manifest.shards > 1 else None
-        engine = Engine(manifest, allocate_kv_memory(4 * MIB), 16, CONTEXT, choose_kernels("auto").kernels, group)
+        engine = TorchEngine(manifest, allocate_kv_memory(4 * MIB), 16, CONTEXT, choose_kernels("auto").kernels, group)
         for index, view in enumerate(_shard(self._memory, rank)):
             engine.add_block(index, view)
         return engine
@@ -124,12 +123,12 @@ class Noting(ModelledRunner):
     layers: list[int]
     steps: list[int]
 
-    async def run_layer(self, partials: Sequence[Partial]) -> None:
+    async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         self.layers.append(len(partials))
         await super().run_layer(partials)
 
     async def step(self, batch: Batch) -> list[int]:
-        self.steps.append(len({piece.request_id for piece in batch.pieces}))
+        self.steps.append(len({piece.request_id for piece in batch.chunks}))
         return await super().step(batch)
 
 

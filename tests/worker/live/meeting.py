@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from livescale.services.worker.engine.contract import RankLost
-from livescale.services.worker.engine.process_group import COLLECTIVE, MEETING, ProcessGroup
+from livescale.services.worker.engine.tensor_parallel import COLLECTIVE, MEETING, ProcessGroup
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.devices import CPU
 from livescale.shared.messages.ranks import Meeting

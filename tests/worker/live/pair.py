@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.kernels.contract import choose_kernels
+from livescale.services.worker.engine.engine import TorchEngine
+from livescale.services.worker.engine.kernels.variants import choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.settings import MIB
 from livescale.shared.messages.live import Help
@@ -87,7 +87,9 @@ class Pair:
 
     def undisturbed(self, *requests: Submit) -> dict[str, list[int]]:
         """What an engine alone makes of them."""
-        engine = Engine(self.made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels)
+        engine = TorchEngine(
+            self.made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels
+        )
         for index, view in enumerate(self.made.memory):
             engine.add_block(index, view)
         return {one.request_id: serve(engine, [(0, one)]).tokens[one.request_id] for one in requests}

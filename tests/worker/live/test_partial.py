@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.worker.batch import MAX_BATCH_ROWS, Entry
-from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.partial import Partial, slabs
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.engine.contract import LayerwiseRun, slabs
+from livescale.services.worker.engine.engine import TorchEngine
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, LayerEntry
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Submit
 from tests.fuzz.effort import examples
@@ -18,20 +18,20 @@ NAME = "qwen2-tied"
 LAYERS = 3
 
 
-def scheduler(engine: Engine) -> Scheduler:
+def scheduler(engine: TorchEngine) -> Scheduler:
     return Scheduler(limits(kv_blocks=engine.store.blocks))
 
 
-def part_of_the_way(engine: Engine, request: Submit, layers: int, most_rows: int) -> tuple[Entry, memoryview]:
+def part_of_the_way(engine: TorchEngine, request: Submit, layers: int, most_rows: int) -> tuple[LayerEntry, memoryview]:
     """What a target hands over: the activation and the KV of the layers done."""
     made = scheduler(engine)
     made.add(request)
     (sequence,) = made.start()
-    partial = Partial(list(sequence.rest(most_rows)))
+    partial = LayerwiseRun(list(sequence.rest(most_rows)))
     for _ in range(layers):
         engine.run_layer([partial])
     kv = engine.store.export_kv(sequence.blocks, range(layers))
-    return Entry(partial.done, len(sequence.tokens), partial.activation), memoryview(bytearray(kv))
+    return LayerEntry(partial.done, len(sequence.tokens), partial.activation), memoryview(bytearray(kv))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -60,13 +60,13 @@ def test_requests_that_come_in_at_every_layer_of_one_step_get_the_same_tokens(dt
         assert tokens[request.request_id] == serve(source, [(0, request)]).tokens[request.request_id]
 
 
-def computed(engine: Engine, requests: list[Submit], turns: list[set[int]]) -> list[tuple[bytes, bytes]]:
+def computed(engine: TorchEngine, requests: list[Submit], turns: list[set[int]]) -> list[tuple[bytes, bytes]]:
     """Activation and KV of each after all layers. In a turn so many are run on, those at the same layer together."""
     made = scheduler(engine)
     for request in requests:
         made.add(request)
     sequences = made.start()
-    partials = [Partial(list(sequence.rest(MAX_BATCH_ROWS))) for sequence in sequences]
+    partials = [LayerwiseRun(list(sequence.rest(MAX_BATCH_ROWS))) for sequence in sequences]
     for turn in turns:
         chosen = [partials[number] for number in sorted(turn) if number < len(partials)]
         for layer in reversed(range(LAYERS)):
@@ -101,10 +101,10 @@ def test_no_more_rows_run_together_than_a_batch_may_have_and_those_of_a_request_
     made = Scheduler(limits())
     for number in range(3):
         made.add(submit(f"r{number}", random_prompt(number, 900)))
-    partials = [Partial(list(each.rest(MAX_BATCH_ROWS))) for each in made.start()]
+    partials = [LayerwiseRun(list(each.rest(MAX_BATCH_ROWS))) for each in made.start()]
     run = list(slabs(partials, row_bytes=4))
-    assert [sum(len(piece.tokens) for piece in slab.pieces) for slab in run] == [1_928, 772]
-    starts = [(piece.request_id, piece.start) for slab in run for piece in slab.pieces]
+    assert [sum(len(piece.tokens) for piece in slab.chunks) for slab in run] == [1_928, 772]
+    starts = [(piece.request_id, piece.start) for slab in run for piece in slab.chunks]
     assert starts == [(f"r{number}", start) for number in range(3) for start in range(0, 900, 128)]
     assert sum(len(data) for slab in run for data in slab.activations) == 4 * 2_700
 
@@ -114,7 +114,7 @@ def test_requests_at_different_layers_do_not_run_together() -> None:
     made = scheduler(engine)
     for name in "ab":
         made.add(submit(name))
-    first, second = (Partial(list(each.rest(MAX_BATCH_ROWS))) for each in made.start())
+    first, second = (LayerwiseRun(list(each.rest(MAX_BATCH_ROWS))) for each in made.start())
     engine.run_layer([first])
     with pytest.raises(ValueError, match=r"layers \[1, 0\] are next: only one can be run"):
         engine.run_layer([first, second])

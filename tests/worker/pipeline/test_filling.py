@@ -1,8 +1,8 @@
 """What goes with which step, until workers have KV of what is to be theirs."""
 
-from livescale.services.worker.batch import PREFILL_CHUNK, Piece
 from livescale.services.worker.pipeline.filling import FILL_ROWS, Filling, KvWay, choose_way, share_out
-from livescale.services.worker.sequence import Sequence
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledChunk
+from livescale.services.worker.scheduling.sequence import Sequence
 from tests.worker.serving import submit
 
 WORKERS = ("a", "b")
@@ -23,7 +23,7 @@ def computing(*workers: str) -> Filling:
     return filling
 
 
-def told(fill: tuple[str, list[Piece]]) -> tuple[str, list[tuple[str, int, int]]]:
+def told(fill: tuple[str, list[ScheduledChunk]]) -> tuple[str, list[tuple[str, int, int]]]:
     worker, pieces = fill
     return worker, [(one.request_id, one.start, one.stop) for one in pieces]
 
@@ -75,7 +75,7 @@ def test_nothing_is_begun_once_what_is_under_way_is_enough() -> None:
 
 def test_nothing_is_drawn_and_chunks_are_those_of_the_prompt() -> None:
     _, [piece] = computing("a").begin(1, [cached("r", 300)])
-    assert (piece.draw, piece.decode, len(piece.tokens)) == (None, False, PREFILL_CHUNK)
+    assert (piece.sampling, piece.decode, len(piece.tokens)) == (None, False, PREFILL_CHUNK)
 
 
 def test_a_prompt_is_filled_although_all_others_gain_tokens() -> None:

@@ -5,9 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from livescale.services.worker.batch import Draw, KvSlice, Piece
 from livescale.services.worker.engine.sizes import activation_bytes
-from livescale.services.worker.limits import Limits
 from livescale.services.worker.pipeline.wire import (
     batch_pieces,
     fill_pieces,
@@ -16,20 +14,22 @@ from livescale.services.worker.pipeline.wire import (
     layers_of,
     stage_pieces,
 )
+from livescale.services.worker.scheduling.batch import KvSlice, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, Stage, StageBatch, StageFill
 from livescale.shared.messages.requests import Sampling
 from livescale.shared.messages.transfers import Node
 from tests.worker.engine.made_up import BLOCK_TOKENS, VOCABULARY, manifest
 
 MANIFEST = manifest()
-LIMITS = Limits(4, 512, 256, VOCABULARY, 20, BLOCK_TOKENS)
+LIMITS = SchedulerLimits(4, 512, 256, VOCABULARY, 20, BLOCK_TOKENS)
 PIECES = (
-    Piece("a", (5, 6, 7), 0, range(2, 4), False),
-    Piece("b", (8,), 40, range(4, 7), True, Draw(Sampling(temperature=0.5, seed=9), 3, (1,), (1, 2))),
+    ScheduledChunk("a", (5, 6, 7), 0, range(2, 4), False),
+    ScheduledChunk("b", (8,), 40, range(4, 7), True, TokenSampling(Sampling(temperature=0.5, seed=9), 3, (1,), (1, 2))),
 )
 
 
-def batch(*pieces: Piece, **fields: Any) -> StageBatch:
+def batch(*pieces: ScheduledChunk, **fields: Any) -> StageBatch:
     rows = sum(len(piece.tokens) for piece in pieces)
     defaults = {"stage": 1, "block_tokens": BLOCK_TOKENS, "activation_bytes": activation_bytes(MANIFEST, rows)}
     return StageBatch(pipeline="p", step=1, pieces=stage_pieces(pieces), **{**defaults, **fields})
@@ -53,11 +53,14 @@ def test_the_first_stage_gets_no_activation() -> None:
         (batch(*[PIECES[0]] * 700), "pieces: they have 2100 rows"),
         (batch(*PIECES, block_tokens=32), "block_tokens: KV blocks have 16 tokens here, not 32"),
         (batch(*PIECES, activation_bytes=7), "activation_bytes: 7, 4 rows have 192"),
-        (batch(Piece("a", (5,), 48, range(4, 7), True)), "positions before 49 of a do not fit into blocks 4 .. 6"),
-        (batch(Piece("a", (5,), 0, range(19, 21), False)), "blocks 19 .. 20 of 20"),
-        (batch(Piece("a", (5,), 256, range(0, 20), True)), "positions before 257"),
-        (batch(Piece("a", (VOCABULARY,), 0, range(1), False)), "token id 509 is not in the vocabulary"),
-        (batch(Piece("a", (1,), 0, range(1), False, Draw(Sampling(), 0, (600,)))), "token id 600"),
+        (
+            batch(ScheduledChunk("a", (5,), 48, range(4, 7), True)),
+            "positions before 49 of a do not fit into blocks 4 .. 6",
+        ),
+        (batch(ScheduledChunk("a", (5,), 0, range(19, 21), False)), "blocks 19 .. 20 of 20"),
+        (batch(ScheduledChunk("a", (5,), 256, range(0, 20), True)), "positions before 257"),
+        (batch(ScheduledChunk("a", (VOCABULARY,), 0, range(1), False)), "token id 509 is not in the vocabulary"),
+        (batch(ScheduledChunk("a", (1,), 0, range(1), False, TokenSampling(Sampling(), 0, (600,)))), "token id 600"),
     ],
 )
 def test_what_could_not_be_run_is_refused(wrong: StageBatch, reason: str) -> None:
@@ -71,7 +74,9 @@ def test_what_could_not_be_filled_is_refused() -> None:
     with pytest.raises(ValueError, match="fills: they have 2100 rows, at most 2048"):
         fill_pieces(StageFill(worker="w", pieces=pieces[:1] * 700), LIMITS)
     with pytest.raises(ValueError, match=r"blocks 19 \.\. 20 of 20"):
-        fill_pieces(StageFill(worker="w", pieces=stage_pieces([Piece("a", (5,), 0, range(19, 21), False)])), LIMITS)
+        fill_pieces(
+            StageFill(worker="w", pieces=stage_pieces([ScheduledChunk("a", (5,), 0, range(19, 21), False)])), LIMITS
+        )
 
 
 def order(*spans: tuple[int, int, int, int]) -> MoveKv:

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.worker.engine import process_group
-from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine import tensor_parallel
+from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.settings import MIB
 from livescale.services.worker.tensor_parallel import follower
@@ -51,12 +51,12 @@ async def spare(made: Fleet, *workers: str) -> None:
     await made.until(lambda: all(made.state(worker) == "spare" for worker in workers))
 
 
-def alone() -> Engine:
+def alone() -> TorchEngine:
     """The same model on one worker."""
     checkpoint = open_checkpoint(tiny("qwen2"), "float32")
     blocks = [bytearray(layout.size_bytes) for layout in checkpoint.layouts]
     checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
-    engine = Engine(checkpoint.manifest(checksums), allocate_kv_memory(16 * MIB), 16, CONTEXT)
+    engine = TorchEngine(checkpoint.manifest(checksums), allocate_kv_memory(16 * MIB), 16, CONTEXT)
     for index, block in enumerate(blocks):
         engine.add_block(index, memoryview(block))
     return engine
@@ -97,7 +97,7 @@ async def test_what_is_lost_with_a_rank_goes_on_elsewhere_and_who_is_left_is_spa
         await served(made)
         await made.admit("w-0", submit("a", random_prompt(1, 40), max_tokens=200))
         await made.until(lambda: "a" in made.rows)
-        monkeypatch.setattr(process_group, "COLLECTIVE", timedelta(seconds=0.5))
+        monkeypatch.setattr(tensor_parallel, "COLLECTIVE", timedelta(seconds=0.5))
         made.workers["w-1"].cancel()
         await made.until(lambda: made.lost == ["a"])
         await spare(made, "w-0")

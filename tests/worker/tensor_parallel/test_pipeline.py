@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from livescale.services.worker.engine import process_group
+from livescale.services.worker.engine import tensor_parallel
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.pipelines import PipelineOver
 from livescale.shared.messages.requests import Cancel
@@ -70,7 +70,7 @@ async def test_whichever_rank_dies_its_requests_go_on_and_the_other_instance_loa
         await made.begun(*requests)
         other = next(one for one in team(gone) if one != victim)
         with monkeypatch.context() as patch:
-            patch.setattr(process_group, "COLLECTIVE", timedelta(seconds=2))
+            patch.setattr(tensor_parallel, "COLLECTIVE", timedelta(seconds=2))
             made.kill(victim)
             await made.stage.made.until(lambda: made.stage.made.state(other) == "spare")
         if victim == "a-0":

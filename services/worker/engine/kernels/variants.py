@@ -1,0 +1,132 @@
+"""The compiled kernels as Python sees them, and which variant of them a worker uses. kernels.h describes the structs
+whose addresses they are given."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Literal, Protocol, cast
+
+from livescale.shared.messages.parameters import DType
+
+Address = int
+KernelsName = Literal["auto", "compiled", "amx", "avx512_bf16", "portable", "amx-emulated", "torch"]
+VariantName = Literal["amx", "avx512_bf16", "portable", "amx-emulated"]
+TORCH, FLASHINFER = "torch", "flashinfer"
+# What `auto` tries, best first. The last one runs on every CPU.
+PREFERRED: tuple[VariantName, ...] = ("amx", "avx512_bf16", "portable")
+VARIANTS: tuple[VariantName, ...] = (*PREFERRED, "amx-emulated")
+TYPES: dict[DType, int] = {"bfloat16": 0, "float32": 1}
+
+# torch's variable for its own vector instructions: so one CPU stands for another.
+CAPABILITY = "ATEN_CPU_CAPABILITY"
+LEVELS_UP_TO = {"avx512": ("avx512", "avx2", "plain"), "avx2": ("avx2", "plain"), "default": ("plain",)}
+
+
+class Kernels(Protocol):
+    """A variant on some threads. Arguments are numbers and addresses; `type` is one of TYPES."""
+
+    def multiply(
+        self, type: int, linear: Address, rows: Address, residual: Address, out: Address, row_count: int, /
+    ) -> None:
+        """`[row, in]` -> `[row, out]`, plus `residual` `[row, out]` unless that is 0."""
+
+    def rms_norm(
+        self, type: int, hidden: Address, weight: Address, out: Address, rows: int, size: int, epsilon: float, /
+    ) -> None: ...
+
+    def silu_times(self, type: int, gate_up: Address, out: Address, rows: int, size: int, /) -> None:
+        """`[row, 2, size]` -> `[row, size]`: SiLU of the first half, times the second."""
+
+    def attend(
+        self,
+        type: int,
+        projected: Address,
+        stride: int,
+        out: Address,
+        runs: Address,
+        run_count: int,
+        attention: Address,
+        /,
+    ) -> None:
+        """Rotate queries and keys of all rows, put keys and values into the cache, attend."""
+
+    def run_layer(
+        self, type: int, layer: Address, hidden: Address, rows: int, runs: Address, run_count: int, epsilon: float, /
+    ) -> None:
+        """A whole layer, `hidden` `[row, hidden]` in place."""
+
+    def lay_out(self, type: int, matrix: Address, outputs: int, inputs: int, panels: Address, /) -> None:
+        """A matrix `[out, in]` -> panels, which are zero before."""
+
+    def make_rope_tables(
+        self, type: int, frequencies: Address, half: int, positions: int, cosines: Address, sines: Address, /
+    ) -> None:
+        """Tables `[position, 2 * half]` of cosines and signed sines; frequencies are float32."""
+
+    def digest(self) -> str:
+        """16 digits that are the same for kernels which give the same bits."""
+
+
+class Compiled(Protocol):
+    """The module of C."""
+
+    LAYER_ROWS: int  # that `run_layer` computes at a time, and that a run has at most
+    PANEL: int  # outputs
+    INPUTS: int  # of which the inputs of a panel are a multiple
+
+    def Kernels(self, variant: str, level: str, threads: int) -> Kernels:
+        """Raises ValueError, which says what this CPU or Linux does not have."""
+
+    def levels(self) -> list[str]:
+        """Of vector instructions that this CPU has, best first."""
+
+
+def find_compiled() -> Compiled | None:
+    """None where there was no C compiler at installation."""
+    try:
+        return cast(Compiled, import_module("livescale.services.worker.engine.kernels.compiled"))
+    except ImportError:
+        return None
+
+
+def find_level(compiled: Compiled) -> str:
+    """The best level of vector instructions that this CPU has, or stands for."""
+    allowed = LEVELS_UP_TO.get(os.environ.get(CAPABILITY, ""), LEVELS_UP_TO["avx512"])
+    return next(level for level in compiled.levels() if level in allowed)
+
+
+def open_variant(name: VariantName, threads: int = 1) -> Kernels:
+    """Raises ValueError where it cannot be had, and says why."""
+    compiled = find_compiled()
+    if compiled is None:
+        raise ValueError("the kernels were not compiled when this was installed, for want of a C compiler")
+    level = find_level(compiled)
+    if name in ("amx", "avx512_bf16") and level != "avx512":
+        raise ValueError(f"{CAPABILITY} is {os.environ[CAPABILITY]}, so AVX-512 is not to be used")
+    return compiled.Kernels(name, level, threads)
+
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """The kernels that a worker uses, None for torch's own. `passed_over`: better ones that it cannot have, and why."""
+
+    variant: str
+    kernels: Kernels | None
+    passed_over: tuple[str, ...] = ()
+
+
+def choose_kernels(asked: KernelsName, threads: int = 1) -> KernelChoice:
+    """Raises ValueError where others than `auto` or `torch` were asked for and cannot be had."""
+    if asked == "torch":
+        return KernelChoice(TORCH, None)
+    wanted: Sequence[VariantName] = PREFERRED if asked in ("auto", "compiled") else (cast(VariantName, asked),)
+    reasons: list[str] = []
+    for name in wanted:
+        try:
+            return KernelChoice(name, open_variant(name, threads), tuple(reasons))
+        except ValueError as error:
+            reasons.append(f"{name}: {error}")
+    if asked == "auto":
+        return KernelChoice(TORCH, None, tuple(reasons))
+    raise ValueError(f"kernels: {asked} was asked for, and cannot be had: {'; '.join(reasons)}. Choose --kernels auto")

@@ -1,0 +1,153 @@
+"""One engine step as data: chunks of requests that run together. The scheduler makes it, the engine carries it out.
+
+Types of which a step has one for each row are Structs, as these take a third of the time to make. Some of their fields
+have other names in what the leading rank sends to the others: those names are kept for ranks of earlier releases.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from msgspec import Struct, field
+
+from livescale.services.worker.kv.tiers import KvCopy
+from livescale.shared.messages.requests import Sampling
+
+# Prompts are cut at multiples of this, everywhere and always: the rows between attend together, and their bits depend
+# on which these are.
+PROMPT_CUT = 8
+# A chunk of a prompt has no more rows than this.
+PREFILL_CHUNK = 128
+# A step has no more rows, whatever is asked for: activations take memory.
+MAX_BATCH_ROWS = 2_048
+# Below this a temperature means greedy, as in vLLM: the division would overflow.
+LEAST_TEMPERATURE = 1e-5
+# Stands for an activation, KV or a block that is not there.
+NO_BYTES = memoryview(b"")
+
+
+class TokenSampling(Struct, frozen=True):
+    """How a token is chosen after a chunk's last row.
+
+    It becomes generated token number `index`. None of `forbidden` may be chosen; any of `stops` would end the request.
+    """
+
+    params: Sampling = field(name="sampling")
+    index: int
+    forbidden: tuple[int, ...] = ()
+    stops: tuple[int, ...] = ()
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.params.temperature < LEAST_TEMPERATURE
+
+
+@dataclass(frozen=True, eq=False)
+class LayerEntry:
+    """Where a request's rows enter the model when the layers before `layer` have run already, here or elsewhere.
+
+    `activation` is the input of `layer` for all positions before `stop`: `[position, hidden]`, as bytes.
+    """
+
+    layer: int
+    stop: int
+    activation: memoryview
+
+
+@dataclass(frozen=True, eq=False)
+class KvImport:
+    """KV of a request's first `layers` layers from another worker, which goes into `blocks` before the step runs."""
+
+    request_id: str
+    blocks: range
+    layers: int
+    data: memoryview
+
+
+@dataclass(frozen=True)
+class KvSlice:
+    """A part of one request's KV: positions `start` to `stop` - 1 in `layers`. The request's KV lies in `blocks`."""
+
+    blocks: range
+    start: int
+    stop: int
+    layers: range
+
+
+@dataclass(frozen=True)
+class PrefixUse:
+    """What the prefix cache contributes to a step.
+
+    `copies` are made in this order. Of the requests that began, `queries` tokens were looked up and `hits` were found,
+    `fetched` of these in host memory.
+    """
+
+    copies: tuple[KvCopy, ...] = ()
+    queries: int = 0
+    hits: int = 0
+    fetched: int = 0
+
+
+class ScheduledChunk(Struct, frozen=True):
+    """Positions `start` to `stop` - 1 of one request, whose KV lies in `blocks`, one contiguous stretch.
+
+    A prompt's rows attend from cut to cut, whatever else is in the chunk. Generated positions (`decode`) attend row by
+    row, however many there are. So a resumed request that replays them gets the bits that they had when they were
+    generated one by one.
+    """
+
+    request_id: str
+    tokens: tuple[int, ...]
+    start: int
+    blocks: range
+    decode: bool
+    sampling: TokenSampling | None = field(default=None, name="draw")
+    entry: LayerEntry | None = None
+
+    def __post_init__(self) -> None:
+        fits_chunk = self.start % PROMPT_CUT == 0 and len(self.tokens) <= PREFILL_CHUNK
+        if not self.tokens or not (self.decode or fits_chunk):
+            raise ValueError(
+                f"{self.request_id}: positions {self.start} .. {self.stop} are no chunk of a prompt: it begins at a"
+                f" multiple of {PROMPT_CUT} and has 1 to {PREFILL_CHUNK} rows"
+            )
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.tokens)
+
+    @property
+    def layer(self) -> int:
+        """The first layer that these rows still have to run through."""
+        return 0 if self.entry is None else self.entry.layer
+
+
+class Batch(Struct, frozen=True, dict=True):
+    """The chunks of one step, in order of the layer at which they enter; those of one request in order of position.
+
+    `preempted` names the requests that lost their KV blocks when the step was made. The copies of `prefixes` are made
+    before `imports` are stored.
+    """
+
+    step: int
+    chunks: tuple[ScheduledChunk, ...] = field(name="pieces")
+    preempted: tuple[str, ...] = ()
+    imports: tuple[KvImport, ...] = ()
+    prefixes: PrefixUse = PrefixUse()
+
+    @cached_property
+    def prefill_rows(self) -> int:
+        return sum(len(chunk.tokens) for chunk in self.chunks if not chunk.decode)
+
+    @cached_property
+    def decode_rows(self) -> int:
+        return sum(len(chunk.tokens) for chunk in self.chunks if chunk.decode)
+
+    @property
+    def layers_before(self) -> int:
+        """Layers that ran before the rows came here, added up over all rows."""
+        return sum(len(chunk.tokens) * chunk.layer for chunk in self.chunks)
+
+    @cached_property
+    def samplings(self) -> tuple[TokenSampling, ...]:
+        """What the step has to sample, in the order of its chunks."""
+        return tuple(chunk.sampling for chunk in self.chunks if chunk.sampling is not None)

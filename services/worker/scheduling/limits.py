@@ -1,0 +1,69 @@
+"""What one model on one worker has room for, and therefore which requests can never run there. Pure."""
+
+from dataclasses import dataclass
+
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, PREFILL_CHUNK
+from livescale.shared.messages.requests import Submit
+
+
+@dataclass(frozen=True)
+class SchedulerLimits:
+    """The sizes that scheduling keeps to, for one model on one worker.
+
+    There are `kv_blocks` blocks of `kv_block_tokens` tokens. A request has at most `max_model_len` tokens, prompt and
+    output together. With prompts beside them, decodes shall take at most `tbt_ratio` times as long as alone.
+
+    `host_kv_blocks` more blocks in host memory keep prompts. Conversations are kept for `context_seconds`, in at most
+    `context_blocks` blocks of both kinds. Raises ValueError where a step has no room for all requests and one chunk.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    vocab_size: int
+    kv_blocks: int
+    kv_block_tokens: int
+    max_num_waiting: int = 1024
+    tbt_ratio: float = 1.85
+    enable_prefix_caching: bool = True
+    host_kv_blocks: int = 0
+    context_blocks: int = 0
+    context_seconds: float = 1800.0
+
+    def __post_init__(self) -> None:
+        least = self.max_num_seqs + PREFILL_CHUNK
+        if not least <= self.max_num_batched_tokens <= MAX_BATCH_ROWS:
+            raise ValueError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, must be {least} (max_num_seqs and one chunk"
+                f" of {PREFILL_CHUNK}, or prompts would starve) to {MAX_BATCH_ROWS}"
+            )
+
+    def blocks(self, tokens: int) -> int:
+        """The number of KV blocks that hold so many tokens."""
+        return -(-tokens // self.kv_block_tokens)
+
+    def most_blocks(self, request: Submit) -> int:
+        """The number of KV blocks for the prompt and everything that may follow it."""
+        return self.blocks(len(request.prompt) + request.max_tokens)
+
+    def why_never(self, request: Submit) -> str | None:
+        """Say why the request can never run here; None where it can."""
+        total = len(request.prompt) + request.max_tokens
+        if not request.prompt:
+            return "prompt is empty; give at least one token"
+        if len(request.generated) >= request.max_tokens:
+            return (
+                f"max_tokens is {request.max_tokens} and {len(request.generated)} are generated: nothing is left to do"
+            )
+        if total > self.max_model_len:
+            return f"prompt and max_tokens are {total} tokens, max_model_len is {self.max_model_len}"
+        if self.most_blocks(request) > self.kv_blocks:
+            room = self.kv_blocks * self.kv_block_tokens
+            return f"prompt and max_tokens are {total} tokens, the whole KV cache holds {room}"
+        outside = _outside(self.vocab_size, request.prompt, request.generated, request.stop_token_ids)
+        return None if outside is None else f"token id {outside} is not in the vocabulary of {self.vocab_size}"
+
+
+def _outside(vocab_size: int, *lists: list[int]) -> int | None:
+    """The first token id that the vocabulary does not have."""
+    return next((token for tokens in lists for token in tokens if not 0 <= token < vocab_size), None)

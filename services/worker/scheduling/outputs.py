@@ -1,0 +1,85 @@
+"""What a step yields for gateways: new tokens, and a history of them to be sent again. Pure."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import msgspec
+
+from livescale.services.worker.scheduling.sequence import Sequence
+from livescale.shared.messages.requests import FinishReason, Tokens
+
+
+@dataclass(frozen=True)
+class TokenOutput:
+    """A row of the next token frame to `gateway`. It has a finish reason if the request has left the scheduler."""
+
+    gateway: str
+    row: Tokens
+
+
+def token_output(
+    sequence: Sequence, tokens: list[int], finish_reason: FinishReason | None = None, error: str | None = None
+) -> TokenOutput:
+    """Make the row for the sequence's last tokens, which are `tokens`."""
+    row = Tokens(
+        request_id=sequence.request_id,
+        index=sequence.generated - len(tokens),
+        token_ids=tokens,
+        finish_reason=finish_reason,
+        error=error,
+        cached_tokens=sequence.cached,
+    )
+    return TokenOutput(sequence.request.gateway, row)
+
+
+@dataclass
+class SentTokens:
+    """All tokens of a request from `index` on, and the row that brought the last of them."""
+
+    index: int
+    token_ids: list[int]
+    last: Tokens
+
+
+class TokenHistory:
+    """The tokens sent for running requests, and for the last `kept` requests that ended.
+
+    A gateway that lost a frame can ask for them again.
+    """
+
+    def __init__(self, kept: int = 512) -> None:
+        self._kept = kept
+        self._running: dict[str, SentTokens] = {}
+        self._ended: OrderedDict[str, SentTokens] = OrderedDict()
+
+    def record(self, row: Tokens) -> None:
+        """Append a row that was sent."""
+        said = self._running.get(row.request_id)
+        if said is None:
+            said = self._running[row.request_id] = SentTokens(row.index, [], row)
+        said.token_ids += row.token_ids
+        said.last = row
+        if row.finish_reason is None:
+            return
+        self._ended[row.request_id] = self._running.pop(row.request_id)
+        if len(self._ended) > self._kept:
+            self._ended.popitem(last=False)
+
+    def forget(self, request_id: str) -> None:
+        """Drop a request that goes on at another worker."""
+        self._running.pop(request_id, None)
+
+    def drop_running(self) -> None:
+        """Drop all running requests: this worker no longer has them."""
+        self._running.clear()
+
+    def ended(self) -> list[str]:
+        """The requests that have ended, as far back as they are kept."""
+        return [id for id in self._ended if id not in self._running]
+
+    def since(self, request_id: str, index: int) -> Tokens | None:
+        """One row with all tokens from generated token `index` on; None where they are not known here."""
+        said = self._running.get(request_id) or self._ended.get(request_id)
+        if said is None or index < said.index:
+            return None
+        return msgspec.structs.replace(said.last, index=index, token_ids=said.token_ids[index - said.index :])

@@ -1,0 +1,51 @@
+"""What a gateway that lost a frame is told again."""
+
+from collections.abc import Iterable
+
+from livescale.services.worker.scheduling.outputs import TokenHistory
+from livescale.shared.messages.requests import FinishReason, Tokens
+
+
+def row(index: int, tokens: Iterable[int], finish: FinishReason | None = None, cached: int = 0) -> Tokens:
+    return Tokens(request_id="a", index=index, token_ids=list(tokens), finish_reason=finish, cached_tokens=cached)
+
+
+def test_all_rows_of_a_request_come_again_as_one_from_any_token_on() -> None:
+    history = TokenHistory()
+    for said in (row(0, [5, 6]), row(2, [7], cached=128), row(3, [8])):
+        history.record(said)
+    assert history.since("a", 0) == row(0, [5, 6, 7, 8])
+    assert history.since("a", 2) == row(2, [7, 8])
+    history.record(row(4, [9], "length", cached=128))
+    assert history.since("a", 1) == row(1, [6, 7, 8, 9], "length", cached=128)
+
+
+def test_what_was_told_is_not_changed_by_what_comes_later() -> None:
+    history, first = TokenHistory(), row(0, [5])
+    history.record(first)
+    told = history.since("a", 0)
+    history.record(row(1, [6]))
+    assert first == told == row(0, [5])
+
+
+def test_tokens_before_the_first_that_was_said_here_are_not_known() -> None:
+    history = TokenHistory()
+    history.record(row(3, [8]))
+    assert history.since("a", 2) is None
+    assert history.since("b", 0) is None
+
+
+def test_of_those_that_ended_the_last_are_kept() -> None:
+    history = TokenHistory(kept=1)
+    history.record(row(0, [5], "stop"))
+    assert history.ended() == ["a"]
+    history.record(Tokens(request_id="b", index=0, token_ids=[1], finish_reason="stop"))
+    assert history.ended() == ["b"]
+    assert history.since("a", 0) is None
+
+
+def test_nothing_is_left_of_one_that_is_another_workers() -> None:
+    history = TokenHistory()
+    history.record(row(0, [5]))
+    history.forget("a")
+    assert history.since("a", 0) is None

@@ -1,0 +1,134 @@
+"""Measured rates: unknown until measured, prefill and decode apart."""
+
+from math import inf
+
+import pytest
+from msgspec import structs
+
+from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.rates import DecodePace, EngineRates, layers_share
+from livescale.shared.messages.requests import Sampling
+
+
+def _batch(prefill: int, decode: int) -> Batch:
+    chunk = (ScheduledChunk("p", (1,) * prefill, 0, range(8), decode=False),) if prefill else ()
+    return Batch(1, (*chunk, *(ScheduledChunk(f"d{row}", (1,), 5, range(8), decode=True) for row in range(decode))))
+
+
+def drawing(rows: int) -> list[ScheduledChunk]:
+    """So many requests that each gain a token."""
+    return [structs.replace(chunk, sampling=TokenSampling(Sampling(), 0)) for chunk in _batch(0, rows).chunks]
+
+
+def test_rates_are_unknown_until_measured() -> None:
+    rates = EngineRates()
+    assert rates.prefill_tokens_per_second is None
+    rates.observe(_batch(100, 0), 0.5)
+    assert rates.prefill_tokens_per_second == 200
+    assert rates.decode_tokens_per_second is None
+
+
+def test_decodes_that_ride_along_count_as_prefill() -> None:
+    rates = EngineRates()
+    rates.observe(_batch(96, 4), 0.5)
+    assert rates.prefill_tokens_per_second == 200
+    assert rates.decode_tokens_per_second is None
+
+
+def test_a_step_that_is_half_and_half_says_nothing() -> None:
+    rates = EngineRates()
+    rates.observe(_batch(8, 8), 0.5)
+    assert (rates.prefill_tokens_per_second, rates.decode_tokens_per_second) == (None, None)
+
+
+def test_the_average_follows_what_changes() -> None:
+    rates = EngineRates()
+    for seconds in [0.1] * 50 + [0.2] * 50:
+        rates.observe(_batch(0, 10), seconds)
+    assert rates.decode_tokens_per_second is not None
+    assert abs(rates.decode_tokens_per_second - 50) < 1
+
+
+def test_what_parts_of_a_model_took_tells_of_the_whole() -> None:
+    rates = EngineRates()
+    rates.observe_part(_batch(100, 0).chunks, layers_share(range(0, 3), 8), 0.5)
+    assert rates.part_tokens_per_second == 100 * 2 / 8 / 0.5
+    assert rates.prefill_tokens_per_second is None
+
+
+def test_parts_tell_how_long_decodes_of_the_whole_take_alone_and_beside_prompts() -> None:
+    rates = EngineRates()
+    rates.observe_part(_batch(100, 0).chunks, 0.25, 0.1 / 4)
+    rates.observe_part(drawing(8), 0.25, 0.02 / 4)
+    assert rates.pace.prompt_rows(8, 2.0) == pytest.approx(20)
+    rates.observe_part([*_batch(32, 0).chunks, *drawing(8)], 0.25, 0.1 / 4)
+    assert rates.pace.prompt_rows(8, 2.0) == pytest.approx(20 / 2.5), "32 rows added 80 ms"
+
+
+def test_positions_that_are_computed_again_say_nothing_of_what_decodes_take() -> None:
+    rates = EngineRates()
+    rates.observe_part(_batch(0, 8).chunks, 0.5, 0.01)
+    rates.observe_part(_batch(100, 8).chunks, 0.5, 0.01)
+    assert rates.pace.prompt_rows(8, 2.0) == inf
+    assert not rates.pace.is_stale
+
+
+def test_parts_without_layers_and_steps_without_prompts_say_nothing_of_prefill() -> None:
+    rates = EngineRates()
+    rates.observe_part(_batch(100, 0).chunks, layers_share(range(9, 10), 8), 0.5)
+    rates.observe_part(_batch(0, 8).chunks, 0.5, 0.1)
+    assert rates.part_tokens_per_second is None
+
+
+def test_rows_of_prompts_beside_decodes_follow_from_what_both_take() -> None:
+    pace = DecodePace()
+    pace.observe(100, 0, 0.1)
+    pace.observe(0, 8, 0.02)
+    assert pace.prompt_rows(8, 2.0) == pytest.approx(20)
+    assert pace.prompt_rows(8, 1.5) == pytest.approx(10)
+    assert pace.prompt_rows(16, 2.0) == pytest.approx(20), "more decodes take as long at least"
+    assert pace.prompt_rows(4, 2.0) == pytest.approx(10), "fewer may take less"
+
+
+def test_what_prompts_add_is_learned_beside_decodes() -> None:
+    pace = DecodePace()
+    pace.observe(100, 0, 0.1)
+    pace.observe(0, 8, 0.02)
+    for _ in range(100):
+        pace.observe(32, 8, 0.02 + 32 * 0.002)
+        pace.observe(0, 8, 0.02)
+    assert pace.prompt_rows(8, 2.0) == pytest.approx(10, rel=0.01)
+
+
+def test_a_step_that_takes_longer_once_hardly_counts_and_one_that_always_does_is_learned() -> None:
+    pace = DecodePace()
+    pace.observe(100, 0, 0.1)
+    pace.observe(0, 8, 0.020)
+    pace.observe(0, 8, 0.024)
+    assert pace.prompt_rows(8, 2.0) == pytest.approx(20.5), "single ones among prompts find caches cold"
+    for _ in range(30):
+        pace.observe(0, 8, 0.024)
+    assert pace.prompt_rows(8, 2.0) == pytest.approx(24, rel=0.01)
+    pace.observe(0, 8, 0.020)
+    assert pace.prompt_rows(8, 2.0) == pytest.approx(22, rel=0.01), "what they can do counts half at once"
+    pace.observe(0, 16, 0.060)
+    assert pace.prompt_rows(16, 2.0) > 40, "of more decodes nothing was known"
+
+
+def test_decodes_that_were_never_seen_alone_are_to_be_after_a_step_with_prompts() -> None:
+    pace = DecodePace()
+    assert not pace.is_stale
+    pace.observe(100, 8, 0.1)
+    assert pace.is_stale
+    pace.observe(0, 8, 0.02)
+    assert not pace.is_stale
+    assert pace.prompt_rows(8, 2.0) == inf, "of prompts nothing is known"
+
+
+def test_a_few_rows_that_add_nothing_do_not_say_that_many_would() -> None:
+    pace = DecodePace()
+    pace.observe(100, 0, 0.1)
+    for _ in range(100):
+        pace.observe(0, 8, 0.02)
+        pace.observe(8, 8, 0.02)
+    assert pace.prompt_rows(8, 2.0) == pytest.approx(20)
