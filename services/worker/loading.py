@@ -30,7 +30,7 @@ BlockMemory = list[memoryview] | list[DeviceBytes]  # of a model's blocks
 
 @dataclass(frozen=True)
 class Transport:
-    """What moves parameters, and checks them: a flow is a task of `tasks`."""
+    """What moves and verifies parameters. Each flow is a task of `tasks`."""
 
     link: Link
     hashing: Executor
@@ -39,7 +39,7 @@ class Transport:
 
 
 class LoadCounts:
-    """What a worker counts of its loads."""
+    """The counters of a worker's loads."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self.received = telemetry.counter(
@@ -61,7 +61,7 @@ class LoadCounts:
 
 
 class Loading:
-    """The parameters of one plan, however many LOADs it takes. `on_block` tells that a layer may run.
+    """The parameters of one plan, which may take several LOADs. `on_block` is called when a block's layer may run.
 
     Raises ValueError where the command's flows and blocks do not fit each other.
     """
@@ -106,19 +106,22 @@ class Loading:
         return self.command.manifest
 
     def go_on(self, command: Load) -> None:
-        """The plan was made anew: receive what is missing along these flows. Raises ValueError."""
+        """Receive what is missing along the flows of a new plan. Raises ValueError where these do not fit."""
         self._incoming.follow(command.inflows, command.secret)
         self.command = command
 
     def forget(self) -> None:
-        """Let go of the memory at once: what is mapped is the host's too."""
+        """Let go of the memory at once, because mapped memory is the host's, too."""
         self.memory.clear()
         self._places.clear()
         self._incoming.mapped.forget()
 
     def may_send(self, chunk_bytes: int) -> Callable[[Chunk], Awaitable[None]]:
-        """When a chunk of this size may be passed on: as it arrives, or with its block where it is cut differently; and
-        once the steps that are computed here have had their share of the time."""
+        """A function that returns when a chunk may be passed on.
+
+        That is as the chunk arrives, or with its block where chunks have another size there; and once the steps that
+        are computed here have had their share of the time.
+        """
         same = chunk_bytes == self.command.chunk_bytes
 
         async def may_send(chunk: Chunk) -> None:
@@ -131,8 +134,10 @@ class Loading:
         return may_send
 
     async def run(self, meet: Callable[[Load], Awaitable[None]]) -> bool:
-        """Until every block is laid out, by an engine that has met the other ranks; whether it came to that. A failure
-        is told to the planner, not raised."""
+        """Load until an engine that has met the other ranks has every block. Returns whether that succeeded.
+
+        A failure is told to the planner, not raised.
+        """
         try:
             await together(self._receive(), self._lay_out(meet))
         except (TransferFailed, ValueError, RuntimeError, MemoryError) as error:
@@ -145,7 +150,7 @@ class Loading:
         return True
 
     def fail(self, reason: str) -> None:
-        """The instance is given up, for something else than what arrives."""
+        """Tell the planner that the instance is given up, for a reason other than what arrives."""
         self._tell("failed", error=reason)
 
     async def _receive(self) -> None:
@@ -178,8 +183,11 @@ class Loading:
         self._tell("whole")
 
     async def _near(self, index: int) -> memoryview | DeviceBytes:
-        """Block `index` where it is read fastest. Memory of others comes in small pages: matrices that are used as they
-        lie would be read from there a quarter slower, at every step."""
+        """Block `index` where it is read fastest.
+
+        Memory of other processes comes in small pages: matrices that are used where they lie would be read a quarter
+        slower from there, at every step.
+        """
         came, own = self.memory[index], self._places[index]
         if came is own or self.manifest.layout == "plain":
             return came
