@@ -132,4 +132,4 @@ def batch_logits(engine: TorchEngine, batch: Batch, spans: int) -> torch.Tensor 
     count = len(engine.store.cache)
     for part in range(spans):
         hidden = engine.layers(part * count // spans, (part + 1) * count // spans, hidden, rows)
-    return engine.head(hidden[rows.drawn]) if batch.samplings else None
+    return engine.head(hidden[rows.sampled]) if batch.samplings else None

@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 
 class ModelledRunner:
-    """As `Runner`, with `latency` in place of a GPU, or of one that is `speed` times as fast."""
+    """A `Runner` whose steps take the time that `latency` tells, or of a GPU that is `speed` times as fast."""
 
     def __init__(
         self,
@@ -52,7 +52,8 @@ class ModelledRunner:
         clock: Clock,
         host_bytes: int = 0,
     ) -> None:
-        """`memory_bytes`, `host_bytes`: of the KV cache, and for KV in host memory; counted and not taken."""
+        """`memory_bytes` and `host_bytes` are for the KV cache and KV in host memory; they are counted and not
+        taken."""
         self.rates = EngineRates()
         self.joined_rows = GPU_ROWS
         self.on_last_layer: Callable[[], None] | None = None
@@ -71,18 +72,18 @@ class ModelledRunner:
         log.warning("tokens_are_made_up", engine="modelled", latency=self._latency.source, speed=self._speed)
 
     async def kernels_name(self) -> str | None:
-        """It computes nothing."""
+        """None, as it computes nothing."""
         return None
 
     def copied_shapes(self, manifest: Manifest) -> list[str]:
-        """It has no kernels."""
+        """Empty, as it has no kernels."""
         return []
 
     async def open_meeting(self, address: str) -> int:
         return 0
 
     async def meet(self, rank: int, size: int, address: str, at: Meeting) -> None:
-        """Nothing is exchanged: each rank takes the time that the instance takes."""
+        """Do nothing: ranks exchange nothing, and each takes the time that the instance takes."""
 
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
         each = block_bytes(manifest, self._block_tokens)
@@ -132,7 +133,7 @@ class ModelledRunner:
         return _at_once(memoryview(bytearray(self._loaded().slices_bytes(slices))))
 
     async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
-        """There is one state a token for all layers: where some of these were run it is here already."""
+        """Check the size only. There is one state a token for all layers: it is here if any layer has run here."""
         expected = self._loaded().slices_bytes(slices)
         if data.nbytes != expected:
             raise ValueError(f"{len(slices)} slices are {expected} bytes of KV, not {data.nbytes}")
@@ -145,7 +146,7 @@ class ModelledRunner:
         self._model = None
 
     async def _take(self, seconds: float) -> float:
-        """Be busy for so long, once all is over that was asked for before; how long it was."""
+        """Be busy for `seconds`, after all that was asked for before. Returns how long it was."""
         now = self._clock.now()
         begun = max(now - self._late, self._free_at)
         self._free_at = due = begun + seconds / self._speed
@@ -193,8 +194,11 @@ class ModelledEngine:
         return self._choose((self._states(chunk)[-1], chunk.sampling) for chunk in batch.chunks)
 
     def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
-        """What the states before `chunks` are is also in the KV here: they go on as these only where both agree. Of
-        several ranks the first is told them."""
+        """Run a part of the model.
+
+        The states before `chunks` are also in the KV here: rows go on as themselves only where both agree. Of several
+        ranks only the first receives the activation.
+        """
         self._need(blocks)
         states = [state for chunk in chunks for state in self._states(chunk)]
         if blocks.start and self._manifest.shard == 0:
@@ -207,7 +211,7 @@ class ModelledEngine:
         return StageResult(NO_BYTES, self._choose((states[end - 1], chunk.sampling) for end, chunk in ends))
 
     def run_layer(self, partials: Sequence[LayerwiseRun]) -> list[Slab]:
-        """What runs together. The embedding goes with the first layer."""
+        """Returns the rows that run together. The embedding runs with the first layer."""
         layer = partials[0].done
         self._need((layer + 1,) if layer else (0, 1))
         run = list(slabs(partials, activation_bytes(self._manifest, 1)))
@@ -226,7 +230,7 @@ class ModelledEngine:
         return sum(slice_bytes(self._manifest, one) for one in slices)
 
     def _states(self, chunk: ScheduledChunk) -> list[int]:
-        """Of each token of `chunk`, into the cache too."""
+        """The state of each token of `chunk`; they go into the cache, too."""
         if chunk.entry is not None:
             states = read_states(chunk.entry.activation, range(chunk.start, chunk.stop), chunk.entry.stop)
         else:
@@ -236,7 +240,7 @@ class ModelledEngine:
         return states
 
     def _choose(self, ends: Iterable[tuple[int, TokenSampling | None]]) -> list[int]:
-        """A token for each that samples one, by the state of its last."""
+        """Choose a token for each end that samples one, by the state of its last token."""
         vocab_size = self._manifest.config.vocab_size
         return [choose_token(state, sampling, vocab_size) for state, sampling in ends if sampling is not None]
 

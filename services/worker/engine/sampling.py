@@ -1,5 +1,8 @@
-"""Choosing tokens. The random number of a token depends on the request's seed and the token's index alone, so whoever
-continues a request draws the same sequence."""
+"""Sampling of tokens.
+
+A token's random number depends on the request's seed and the token's index alone. So any worker that continues a
+request draws the same sequence.
+"""
 
 from collections.abc import Sequence
 
@@ -16,7 +19,7 @@ Ids = npt.NDArray[np.intp]
 
 
 def choose_tokens(logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> list[int]:
-    """The token of each row of `logits` `[row, vocab]`, which is overwritten. Ties go to the lowest id."""
+    """Choose the token of each row of `logits` `[row, vocab]`, which is overwritten. Ties go to the lowest id."""
     logits = logits.cpu()
     for row, sampling in enumerate(samplings):
         if sampling.forbidden:
@@ -30,7 +33,7 @@ def choose_tokens(logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> l
 
 
 def draw_token(logits: Floats, sampling: TokenSampling) -> int:
-    """One token by temperature, then top_k, then top_p of what is left."""
+    """Draw one token by temperature, then top_k, then top_p of what is left."""
     scaled = logits / sampling.params.temperature
     probabilities: Floats = np.exp(scaled - scaled.max())
     probabilities /= probabilities.sum()
@@ -42,7 +45,7 @@ def draw_token(logits: Floats, sampling: TokenSampling) -> int:
 
 
 def likeliest(probabilities: Floats, top_k: int, top_p: float) -> Ids:
-    """The ids that may be drawn; likeliest first where `top_k` or `top_p` cut, else by id."""
+    """The ids that may be drawn: likeliest first where `top_k` or `top_p` cut, else by id."""
     ids = np.flatnonzero(probabilities)
     if 0 < top_k < len(ids):
         least = np.partition(probabilities, -top_k)[-top_k]
@@ -62,5 +65,5 @@ def _by_likelihood(probabilities: Floats, ids: Ids) -> Ids:
 
 
 def uniform(seed: int, index: int) -> float:
-    """A number in [0, 1) from the counter-based generator Philox: the same for the same arguments, everywhere."""
+    """A number in [0, 1) from the counter-based generator Philox: the same for the same arguments on every machine."""
     return float(np.random.Generator(np.random.Philox(key=seed & SEED_BITS, counter=index)).random())

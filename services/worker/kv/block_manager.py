@@ -95,7 +95,8 @@ class BlockManager:
         return self._own(owner, blocks, most)
 
     def put(self, blocks: range) -> None:
-        """Note that something without an owner lies in these blocks: nobody may claim them for what lay there before."""
+        """Note that something without an owner lies in these blocks: nobody may claim them for what lay there
+        before."""
         self._had[blocks.start : blocks.stop] = bytes((True,)) * len(blocks)
 
     def grow(self, owner: str) -> str | None:

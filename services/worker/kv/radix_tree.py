@@ -55,7 +55,7 @@ class RadixTree:
         return found
 
     def use(self, node: RadixNode | None) -> None:
-        """Mark a node and all before it as used, the first segment last: so the earlier ones stay longer."""
+        """Mark a node and all before it as used. Those before it count as used later, so they stay longer."""
         while node is not None and node in self._recent:
             self._recent.move_to_end(node)
             node = node.parent

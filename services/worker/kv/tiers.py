@@ -68,7 +68,8 @@ class BlockTiers:
         return [block for block in blocks if self._taken[block]]
 
     def least_kept(self, count: int) -> range | None:
-        """`count` blocks in a row without an owner, about where the fewest segments lie; None where there are no such."""
+        """`count` blocks in a row without an owner, about where the fewest segments lie; None where there are no
+        such."""
         step = max(1, count // 4)
         starts = [start for gap in self._kv.unowned() for start in range(gap.start, gap.stop - count + 1, step)]
         start = min(starts, key=lambda start: self._taken.count(True, start, start + count), default=None)

@@ -65,7 +65,8 @@ class DecodePace:
         return self._beside >= (STEPS_BESIDE if self._decodes else 1)
 
     def prompt_rows(self, decode_rows: int, tbt_ratio: float) -> float:
-        """The rows of prompts with which decodes take `tbt_ratio` times as long as alone; inf while that is not known."""
+        """The rows of prompts with which decodes take `tbt_ratio` times as long as alone; inf while that is not
+        known."""
         # A few rows may add next to nothing: that does not say what more of them would.
         rates = [rate for one in (self._prompts, self._beside_decodes) if (rate := one.per_second) is not None]
         if not rates or not self._decodes:
@@ -120,7 +121,8 @@ class EngineRates:
             self._prefill.observe(rows, seconds)
 
     def observe_part(self, chunks: Sequence[ScheduledChunk], share: float, seconds: float) -> None:
-        """Learn from `chunks` that ran through such a `share` of the model's layers: the whole takes that much longer."""
+        """Learn from `chunks` that ran through such a `share` of the model's layers: the whole takes that much
+        longer."""
         if not share:
             return
         rows = sum(len(chunk.tokens) for chunk in chunks)
@@ -133,5 +135,6 @@ class EngineRates:
 
 
 def layers_share(blocks: range, layers: int) -> float:
-    """The share of the model's layers that is among its `blocks`: the first block is the embedding, the last the head."""
+    """The share of the model's layers that is among its `blocks`: the first block is the embedding, the last the
+    head."""
     return len(range(max(blocks.start, 1), min(blocks.stop, layers + 1))) / layers

@@ -117,7 +117,7 @@ class Sequence:
         return self._chunk(self.computed, len(self.tokens), decode=True)
 
     def rest(self, most_rows: int) -> Iterator[ScheduledChunk]:
-        """Yield everything that is not computed, in chunks that have at most `most_rows` rows together or each."""
+        """Yield everything that is not computed, in chunks of at most `most_rows` rows."""
         start = self.computed
         while start < len(self.tokens):
             for chunk in self._chunks_from(start, most_rows, PREFILL_CHUNK):
