@@ -71,7 +71,7 @@ class Lifecycle:
         return held is not None and self.aborts(command.plan_id) and held.instance == command.instance
 
     def load(self, command: Load) -> Assignment:
-        """Go from spare to loading."""
+        """Go from spare to loading, and note what is loaded."""
         if self.state is not WorkerState.SPARE:
             raise Refusal(409, f"cannot load {command.instance}: the worker is {self.state}, not spare")
         self._advance(WorkerState.LOADING)
@@ -90,7 +90,7 @@ class Lifecycle:
 
     @property
     def whole(self) -> bool:
-        """Whether all blocks are ready."""
+        """Whether all blocks of the assignment are ready here."""
         return self._is_all(self.ready)
 
     def may_go_live(self, ready: AbstractSet[int]) -> bool:
@@ -101,11 +101,11 @@ class Lifecycle:
         return self.state is WorkerState.LOADING and 0 in ready and not self._is_all(ready)
 
     def go_live(self) -> None:
-        """Go from loading to live."""
+        """Go from loading to live: requests are taken while blocks arrive."""
         self._advance(WorkerState.LIVE)
 
     def go_back(self) -> None:
-        """Go from live back to loading."""
+        """Go from live back to loading, as when a pipeline breaks."""
         self._advance(WorkerState.LOADING)
 
     def may_serve(self, command: Serve) -> bool:

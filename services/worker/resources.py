@@ -19,7 +19,7 @@ class AnyArena(Protocol):
         """Reserve a stretch for each block. Raises ArenaFull and reserves nothing where there is too little."""
 
     def clear(self) -> None:
-        """Free all stretches."""
+        """Free all stretches, so that the parameters of another model can be placed."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class ServingLoop:
             self._tell_ended([one.request_id for one in requests])
 
     def wake(self) -> None:
-        """Look for work: there may be some now."""
+        """Have the loop look for work, because there may be some now."""
         self._work.set()
         self.changes.tell()
 

@@ -56,7 +56,7 @@ class AttentionCall(Protocol):
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """The number of consecutive rows that this call is for."""
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
         """Rotated queries `[row, kv_head, group, head_dim]` -> `[row, kv_head * group * head_dim]`."""

@@ -14,7 +14,7 @@ from livescale.shared.messages.parameters import ModelConfig
 
 
 class Norm(Protocol):
-    """RMSNorm over the last dimension."""
+    """RMSNorm of each row, with the weights of one place in the model."""
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """`[row, hidden]` -> `[row, hidden]`."""

@@ -72,11 +72,11 @@ class ModelledRunner:
         log.warning("tokens_are_made_up", engine="modelled", latency=self._latency.source, speed=self._speed)
 
     async def kernels_name(self) -> str | None:
-        """None, as it computes nothing."""
+        """None, as it computes nothing that could have bits."""
         return None
 
     def copied_shapes(self, manifest: Manifest) -> list[str]:
-        """Empty, as it has no kernels."""
+        """Empty, as there are no kernels that want a layout."""
         return []
 
     async def open_meeting(self, address: str) -> int:

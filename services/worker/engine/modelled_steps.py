@@ -29,12 +29,12 @@ def work_of(chunks: Iterable[ScheduledChunk]) -> Work:
 
 
 def embedding_seconds(latency: Latency, chunks: Sequence[ScheduledChunk]) -> float:
-    """How long the embedding takes."""
+    """How long the embedding of these chunks takes, in seconds."""
     return EMBEDDING_SHARE * latency.seconds(work_of(chunks))
 
 
 def layer_seconds(latency: Latency, chunks: Sequence[ScheduledChunk], layers: int) -> float:
-    """How long one of a model's `layers` layers takes."""
+    """How long one of a model's `layers` layers takes, in seconds."""
     return (1 - EMBEDDING_SHARE - HEAD_SHARE) / layers * latency.seconds(work_of(chunks))
 
 
@@ -74,7 +74,7 @@ def first_state(version: str) -> int:
 
 
 def follow(state: int, tokens: Iterable[int]) -> Iterable[int]:
-    """Yield the state after each of `tokens`."""
+    """Yield the state after each of `tokens`, which follow `state`."""
     for token in tokens:
         state = ((state ^ (token + 1)) * PRIME) & MASK
         yield state

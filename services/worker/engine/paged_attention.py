@@ -113,7 +113,7 @@ def spans_of(chunks: Iterable[ScheduledChunk]) -> Iterator[RowSpan]:
 
 
 def rows_of(spans: Iterable[RowSpan]) -> Iterator[int]:
-    """Yield the rows of all these spans."""
+    """Yield the numbers of the rows of all these spans."""
     for span in spans:
         yield from range(span.first, span.first + span.rows)
 

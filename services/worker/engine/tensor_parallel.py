@@ -78,7 +78,7 @@ def side_by_side(logits: torch.Tensor, vocab_size: int, ranks: Ranks) -> torch.T
 
 
 def least(count: int, ranks: Ranks) -> int:
-    """The smallest `count` of all ranks."""
+    """The smallest `count` of all ranks, which each of them learns."""
     return min(int(one) for one in ranks.gather(torch.tensor(count, device=ranks.device)))
 
 

@@ -35,13 +35,13 @@ class BlockTiers:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all segments."""
+        """Forget all segments: every block may take one again."""
         self._nodes: dict[int, RadixNode] = {}
         self._taken = bytearray(self._kv.total)  # by block, whether anything is kept there
         self._free_in_host = dict.fromkeys(range(-self._host_blocks, 0))
 
     def put(self, node: RadixNode, block: int) -> None:
-        """Put a node's segment into a block."""
+        """Put a node's segment into a block that holds none."""
         node.block = block
         self._nodes[block] = node
         if block >= 0:
@@ -64,7 +64,7 @@ class BlockTiers:
         return self._nodes.get(node.block) is node
 
     def kept_in(self, blocks: range) -> list[int]:
-        """Those of `blocks` that hold a segment."""
+        """Those of `blocks`, all in the KV cache, that hold a segment."""
         return [block for block in blocks if self._taken[block]]
 
     def least_kept(self, count: int) -> range | None:
@@ -121,7 +121,7 @@ class PendingCopies:
             self._copies.append(KvCopy(range(source, source + 1), range(target, target + 1)))
 
     def take(self) -> tuple[KvCopy, ...]:
-        """Return all copies and forget them."""
+        """Return all copies that are due, and forget them."""
         copies, self._copies = tuple(self._copies), []
         return copies
 

@@ -47,7 +47,7 @@ class BlockAllocation:
         return self.waiting.get(request_id) or self.running.get(request_id)
 
     def release(self, request_id: str) -> None:
-        """Forget a request and free its blocks."""
+        """Forget a request that is here, waiting or running, and free its blocks."""
         if self.waiting.pop(request_id, None) is None:
             del self.running[request_id]
             self.kv.free(request_id)

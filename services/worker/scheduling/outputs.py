@@ -53,7 +53,7 @@ class TokenHistory:
         self._ended: OrderedDict[str, SentTokens] = OrderedDict()
 
     def record(self, row: Tokens) -> None:
-        """Append a row that was sent."""
+        """Append a row that was sent; its finish reason ends the request."""
         said = self._running.get(row.request_id)
         if said is None:
             said = self._running[row.request_id] = SentTokens(row.index, [], row)

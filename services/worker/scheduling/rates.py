@@ -46,7 +46,7 @@ class DecodePace:
         self._beside = 0  # steps since then
 
     def observe(self, prompt_rows: int, decode_rows: int, seconds: float) -> None:
-        """Learn from a step of so many rows."""
+        """Learn from a step that had so many rows and took `seconds`."""
         alone = self._alone(decode_rows)
         if prompt_rows == 0:
             counts = LONGER if decode_rows == self._decodes and seconds > alone else 1 / 2

@@ -107,12 +107,12 @@ class Scheduler:
 
     @property
     def placed(self) -> list[Sequence]:
-        """The requests that have KV blocks."""
+        """The requests that have KV blocks, in the order in which they started."""
         return list(self._allocation.running.values())
 
     @property
     def in_order(self) -> list[Sequence]:
-        """All requests, the first in line first."""
+        """All requests, waiting and running, the first in line first."""
         return sorted(self._allocation.all(), key=order)
 
     def get(self, request_id: str) -> Sequence | None:

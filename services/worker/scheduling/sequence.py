@@ -168,7 +168,7 @@ class Sequence:
         self.entry = self.late = self.filled = self.prefix = None
 
     def go_on_from(self, filled: Filled) -> None:
-        """Count as computed what is `filled`."""
+        """Count the positions that are `filled` as computed, and no longer as filled."""
         self.computed, self.filled = filled.stop, None
 
     def append(self, token: int) -> FinishReason | None:

@@ -17,7 +17,6 @@ from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
     Batch,
     KvImport,
-    KvSlice,
     LayerEntry,
     PrefixUse,
     ScheduledChunk,
@@ -172,28 +171,6 @@ def test_no_layer_runs_before_its_block_came() -> None:
             await runner.step(Batch(1, (chunk([1, 2, 3]),)))
         with pytest.raises(ValueError, match="blocks 0 to 5, not 6"):
             await runner.add_block(6, NO_BYTES)
-
-    run(main())
-
-
-def test_a_model_whose_kv_does_not_fit_is_refused() -> None:
-    async def main() -> None:
-        runner = ModelledRunner(BLOCK_BYTES - 1, BLOCK_TOKENS, LATENCY, 1.0, LoopClock(0.0))
-        with pytest.raises(ValueError, match=f"kv_bytes is {BLOCK_BYTES - 1}; .* takes {BLOCK_BYTES}, raise it"):
-            await runner.load(manifest(), 4_096)
-
-    run(main())
-
-
-def test_slices_have_the_size_of_keys_and_values() -> None:
-    async def main() -> None:
-        runner = await loaded()
-        slices = [KvSlice(range(2, 9), 3, 100, range(1, LAYERS)), KvSlice(range(9, 10), 0, 1, range(1))]
-        data = await runner.export_slices(slices)
-        assert data.nbytes == BLOCK_BYTES // LAYERS // BLOCK_TOKENS * (97 * (LAYERS - 1) + 1)
-        await runner.import_slices(slices, data)
-        with pytest.raises(ValueError, match=r"2 slices are .* bytes of KV, not 8"):
-            await runner.import_slices(slices, data[:8])
 
     run(main())
 

@@ -71,7 +71,7 @@ class Kernels(Protocol):
 
 
 class Compiled(Protocol):
-    """The C extension module."""
+    """The C extension module, as far as Python uses it."""
 
     LAYER_ROWS: int  # that `run_layer` computes at a time, and that a run has at most
     PANEL: int  # outputs
