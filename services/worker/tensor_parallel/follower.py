@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import assert_never
 
 import structlog
+from msgspec import structs
 
 from livescale.services.worker.context import WorkerContext
 from livescale.services.worker.engine.contract import LayerwiseRun, RankLost, Runner
@@ -67,7 +68,7 @@ class RankKv:
 
     def lay_down(self, batch: Batch) -> Batch:
         """Return the batch with this rank's part of what it imports. Raises RankLost where there is none."""
-        return replace(batch, imports=tuple(map(self._own, batch.imports)))
+        return structs.replace(batch, imports=tuple(map(self._own, batch.imports)))
 
     async def end(self) -> None:
         """Drop all KV, and return once nothing is being sent."""
