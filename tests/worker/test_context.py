@@ -12,7 +12,7 @@ from livescale.shared.telemetry import Telemetry
 from livescale.shared.virtual_time import run
 from livescale.shared.world import CountedIds
 from tests.transfer.virtual_link import VirtualLink, new_mail
-from tests.worker.live.kinds import CLOCK
+from tests.worker.live.engines import CLOCK
 
 
 def context_of(tasks: asyncio.TaskGroup) -> WorkerContext:

@@ -7,15 +7,15 @@ import pytest
 from livescale.services.worker.handoff import ACTIVATION, KV
 from livescale.services.worker.live.handoff_receive import TOGETHER_SECONDS, HandOffBatch, IncomingHandOff
 from livescale.shared.virtual_time import run
-from tests.worker.live.kinds import BLOCKS, CLOCK, noting
-from tests.worker.live.scenes import parked, play
-from tests.worker.live.stage import Stage, stage
+from tests.worker.live.engines import BLOCKS, CLOCK, noting
+from tests.worker.live.live_scale import parked, with_live_scale
+from tests.worker.live.pool import WorkerPool, worker_pool
 from tests.worker.serving import random_prompt, submit
 
 
-async def ask(made: Stage, count: int, rows: int, target: str = "t") -> None:
+async def ask(pool: WorkerPool, count: int, rows: int, target: str = "t") -> None:
     for number in range(count):
-        await made.client.submit(submit(f"{target}{number}", random_prompt(number, rows), max_tokens=1), target)
+        await pool.client.submit(submit(f"{target}{number}", random_prompt(number, rows), max_tokens=1), target)
 
 
 class Waiting(IncomingHandOff):
@@ -48,65 +48,65 @@ def test_one_whose_hand_off_fails_does_not_keep_those_that_came_with_it() -> Non
     layers, steps = list[int](), list[int]()
 
     async def main() -> None:
-        async with stage("s", "t", kind=noting(layers, steps)) as made:
-            await made.beside("s", "t", [0, 1])
-            await ask(made, 3, rows=24)
-            await made.until(lambda: made.count("t", "live_layers") == 3)
-            made.faults.messages = 2
-            await made.help("s", "t")
-            await made.until(lambda: made.count("t", "returned_tasks") == 1)
-            made.faults.messages = None
-            await made.load("t", list(range(BLOCKS)), "zigzag")
-            await made.done()
-            assert made.count("s", "pulled_tasks") >= 2
+        async with worker_pool("s", "t", kind=noting(layers, steps)) as pool:
+            await pool.beside("s", "t", [0, 1])
+            await ask(pool, 3, rows=24)
+            await pool.until(lambda: pool.count("t", "live_layers") == 3)
+            pool.faults.messages = 2
+            await pool.help("s", "t")
+            await pool.until(lambda: pool.count("t", "returned_tasks") == 1)
+            pool.faults.messages = None
+            await pool.load("t", list(range(BLOCKS)), "zigzag")
+            await pool.done()
+            assert pool.count("s", "pulled_tasks") >= 2
 
     run(main(), limit_seconds=600)
     assert 2 in steps
 
 
 def test_a_link_that_breaks_before_the_kv_is_there_has_the_source_compute_it_again() -> None:
-    async def act(made: Stage) -> None:
-        await parked(made)
-        made.faults.messages = 2  # the activation and its checksum
-        await made.help("s", "t")
-        await made.until(lambda: made.count("s", "lost_kv") == 1)
+    async def act(pool: WorkerPool) -> None:
+        await parked(pool)
+        pool.faults.messages = 2  # the activation and its checksum
+        await pool.help("s", "t")
+        await pool.until(lambda: pool.count("s", "lost_kv") == 1)
 
-    play(act)
+    with_live_scale(act)
 
 
 def test_an_activation_that_arrives_damaged_is_given_back_and_taken_once_it_is_right() -> None:
-    async def act(made: Stage) -> None:
-        await parked(made)
-        made.faults.damaged = ACTIVATION
-        await made.help("s", "t")
-        await made.until(lambda: made.count("t", "returned_tasks") == 1)
-        assert made.count("s", "pulled_tasks") == 0
-        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
-        assert made.count("s", "lost_kv") == 0
+    async def act(pool: WorkerPool) -> None:
+        await parked(pool)
+        pool.faults.damaged = ACTIVATION
+        await pool.help("s", "t")
+        await pool.until(lambda: pool.count("t", "returned_tasks") == 1)
+        assert pool.count("s", "pulled_tasks") == 0
+        await pool.until(lambda: pool.count("s", "pulled_tasks") == 1)
+        assert pool.count("s", "lost_kv") == 0
 
-    play(act)
+    with_live_scale(act)
 
 
 def test_kv_that_arrives_damaged_is_computed_again() -> None:
-    async def act(made: Stage) -> None:
-        await parked(made)
-        made.faults.damaged = KV
-        await made.help("s", "t")
-        await made.until(lambda: made.count("s", "lost_kv") == 1)
-        assert made.count("t", "returned_tasks") == 0
+    async def act(pool: WorkerPool) -> None:
+        await parked(pool)
+        pool.faults.damaged = KV
+        await pool.help("s", "t")
+        await pool.until(lambda: pool.count("s", "lost_kv") == 1)
+        assert pool.count("t", "returned_tasks") == 0
 
-    play(act)
+    with_live_scale(act)
 
 
 def test_a_request_whose_deadline_comes_while_its_kv_is_awaited_ends_then() -> None:
-    async def act(made: Stage) -> None:
+    async def act(pool: WorkerPool) -> None:
         deadline = CLOCK.wall() + 1.0
-        await parked(made, deadline=deadline)
-        await made.help("s", "t")
-        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
-        made.faults.message_seconds = 5.0
-        await made.until(lambda: made.client.wishes[0].is_over)
+        await parked(pool, deadline=deadline)
+        await pool.help("s", "t")
+        await pool.until(lambda: pool.count("s", "pulled_tasks") == 1)
+        pool.faults.message_seconds = 5.0
+        await pool.until(lambda: pool.client.wishes[0].is_over)
         assert CLOCK.wall() < deadline + 0.1
-        assert made.client.wishes[0].ends == ["deadline"]
+        assert pool.client.wishes[0].ends == ["deadline"]
 
-    play(act)
+    with_live_scale(act)

@@ -9,102 +9,102 @@ from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.transfers import Drain
 from livescale.shared.subjects import DRAIN
 from livescale.shared.virtual_time import run
-from tests.worker.live.kinds import BLOCKS
-from tests.worker.live.scenes import parked, play
-from tests.worker.live.stage import Stage, stage
+from tests.worker.live.engines import BLOCKS
+from tests.worker.live.live_scale import parked, with_live_scale
+from tests.worker.live.pool import WorkerPool, worker_pool
 from tests.worker.serving import random_prompt, submit
 
 
-def waiting_for_the_first_layer(act: Callable[[Stage], Awaitable[None]]) -> None:
+def waiting_for_the_first_layer(act: Callable[[WorkerPool], Awaitable[None]]) -> None:
     """A source that serves, and a request at a target that has no more than its embedding."""
 
     async def main() -> None:
-        async with stage("s", "t") as made:
-            await made.beside("s", "t", [0])
-            await made.client.submit(submit("r", random_prompt(0, 90), max_tokens=8), "t")
-            await act(made)
-            await made.done()
+        async with worker_pool("s", "t") as pool:
+            await pool.beside("s", "t", [0])
+            await pool.client.submit(submit("r", random_prompt(0, 90), max_tokens=8), "t")
+            await act(pool)
+            await pool.done()
 
     run(main(), limit_seconds=600)
 
 
 def test_a_pull_that_waits_for_a_target_to_go_live_is_void_once_the_source_has_requests_of_its_own() -> None:
     async def main() -> None:
-        async with stage("s", "t") as made:
-            await made.loaded("s")
-            await made.load("t", [1], "zigzag")
-            await made.help("s", "t")
+        async with worker_pool("s", "t") as pool:
+            await pool.loaded("s")
+            await pool.load("t", [1], "zigzag")
+            await pool.help("s", "t")
             await asyncio.sleep(0.1)
             for number in range(4):
-                await made.client.submit(submit(f"own{number}", random_prompt(number, 50), max_tokens=60), "s")
+                await pool.client.submit(submit(f"own{number}", random_prompt(number, 50), max_tokens=60), "s")
             await asyncio.sleep(0.1)
-            await made.load("t", [0], "zigzag")
-            await made.until(lambda: made.state("t") == "live")
-            made.act(made.client.submit(submit("other", random_prompt(9, 300), max_tokens=1), "t"))
-            await made.until(lambda: made.count("s", "pulled_tasks") == 1)
-            assert made.count("s", "pulled_layers") == 1
-            await made.finish_loading("t")
-            await made.done()
+            await pool.load("t", [0], "zigzag")
+            await pool.until(lambda: pool.state("t") == "live")
+            pool.act(pool.client.submit(submit("other", random_prompt(9, 300), max_tokens=1), "t"))
+            await pool.until(lambda: pool.count("s", "pulled_tasks") == 1)
+            assert pool.count("s", "pulled_layers") == 1
+            await pool.finish_loading("t")
+            await pool.done()
 
     run(main(), limit_seconds=600)
 
 
 def test_what_waits_for_the_first_layer_is_taken_whole_by_a_source_that_has_nothing_to_do() -> None:
-    async def act(made: Stage) -> None:
-        await made.help("s", "t")
-        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
-        assert made.count("s", "pulled_layers") == 0
-        await made.finish_loading("t")
+    async def act(pool: WorkerPool) -> None:
+        await pool.help("s", "t")
+        await pool.until(lambda: pool.count("s", "pulled_tasks") == 1)
+        assert pool.count("s", "pulled_layers") == 0
+        await pool.finish_loading("t")
 
     waiting_for_the_first_layer(act)
 
 
 def test_what_waits_for_the_first_layer_is_given_back_by_a_target_that_gives_up() -> None:
-    async def act(made: Stage) -> None:
-        await made.abort("t")
-        await made.until(lambda: made.state("t") == "spare")
+    async def act(pool: WorkerPool) -> None:
+        await pool.abort("t")
+        await pool.until(lambda: pool.state("t") == "spare")
 
     waiting_for_the_first_layer(act)
 
 
 def test_layers_that_came_before_the_first_are_run_after_it() -> None:
     async def main() -> None:
-        async with stage("t") as made:
-            await made.load("t", [0, 2], "zigzag")
-            await made.until(lambda: made.ready("t") == 2)
-            assert made.state("t") == "live"
-            await made.client.submit(submit("r", random_prompt(0, 90), max_tokens=1), "t")
+        async with worker_pool("t") as pool:
+            await pool.load("t", [0, 2], "zigzag")
+            await pool.until(lambda: pool.ready("t") == 2)
+            assert pool.state("t") == "live"
+            await pool.client.submit(submit("r", random_prompt(0, 90), max_tokens=1), "t")
             await asyncio.sleep(1.0)
-            assert made.reports["t"].live_waiting == 1
-            assert made.count("t", "live_layers") == 0
-            await made.load("t", [1], "zigzag")
-            await made.until(lambda: made.count("t", "live_layers") == 2)
-            await made.finish_loading("t")
-            await made.done()
+            assert pool.reports["t"].live_waiting == 1
+            assert pool.count("t", "live_layers") == 0
+            await pool.load("t", [1], "zigzag")
+            await pool.until(lambda: pool.count("t", "live_layers") == 2)
+            await pool.finish_loading("t")
+            await pool.done()
 
     run(main(), limit_seconds=600)
 
 
 def test_a_target_that_was_whole_before_it_could_go_live_is_helped_no_more() -> None:
     async def whole() -> None:
-        async with stage("s", "t") as made:
-            await made.loaded("s")
-            await made.load("t", [block for block in range(BLOCKS) if block != 1], "zigzag")
-            await made.help("s", "t")
-            await made.until(lambda: made.reports["s"].helping == ["t"])
-            await made.load("t", [1], "zigzag")
-            await made.until(lambda: made.ready("t") == BLOCKS)
-            await made.serve("t")
-            await made.until(lambda: made.state("t") == "serving" and made.reports["s"].helping == [])
+        async with worker_pool("s", "t") as pool:
+            await pool.loaded("s")
+            await pool.load("t", [block for block in range(BLOCKS) if block != 1], "zigzag")
+            await pool.help("s", "t")
+            await pool.until(lambda: pool.reports["s"].helping == ["t"])
+            await pool.load("t", [1], "zigzag")
+            await pool.until(lambda: pool.ready("t") == BLOCKS)
+            await pool.serve("t")
+            await pool.until(lambda: pool.state("t") == "serving" and pool.reports["s"].helping == [])
 
     run(whole(), limit_seconds=600)
 
 
 def test_an_instance_that_is_live_does_not_drain() -> None:
-    async def act(made: Stage) -> None:
+    async def act(pool: WorkerPool) -> None:
         with pytest.raises(Refusal, match="cannot go from live to draining"):
-            await made.bus.call(DRAIN, Drain(instance="m-t", epoch=1), timeout=5, id="t")
-        await parked(made)
-        await made.finish_loading("t")
+            await pool.bus.call(DRAIN, Drain(instance="m-t", epoch=1), timeout=5, id="t")
+        await parked(pool)
+        await pool.finish_loading("t")
 
-    play(act)
+    with_live_scale(act)

@@ -75,7 +75,7 @@ def _undisturbed(dtype: DType, ranks: int) -> Undisturbed:
 
 
 @dataclass(frozen=True)
-class Kind:
+class EngineKind:
     """An engine that computes, in this format, as so many `ranks`."""
 
     dtype: DType = "float32"
@@ -106,15 +106,15 @@ class Kind:
         return _undisturbed(self.dtype, self.ranks).serve(first)
 
 
-class Modelled(Kind):
+class ModelledKind(EngineKind):
     """An engine that computes nothing."""
 
     def alone(self, request: Submit) -> list[int]:
         return made_up_tokens(self.manifest.version, self.manifest.config.vocab_size, request)
 
 
-FLOAT32, BFLOAT16 = Kind("float32"), Kind("bfloat16")
-MODELLED = Modelled(make_runner=lambda told: ModelledRunner(told.kv_bytes, told.block_size, LATENCY, 1.0, CLOCK))
+FLOAT32, BFLOAT16 = EngineKind("float32"), EngineKind("bfloat16")
+MODELLED = ModelledKind(make_runner=lambda told: ModelledRunner(told.kv_bytes, told.block_size, LATENCY, 1.0, CLOCK))
 
 
 class Noting(ModelledRunner):
@@ -132,7 +132,7 @@ class Noting(ModelledRunner):
         return await super().step(batch)
 
 
-def noting(layers: list[int], steps: list[int]) -> Kind:
+def noting(layers: list[int], steps: list[int]) -> EngineKind:
     """All engines note in the same lists."""
 
     def make(told: object) -> Noting:
@@ -140,4 +140,4 @@ def noting(layers: list[int], steps: list[int]) -> Kind:
         runner.layers, runner.steps = layers, steps
         return runner
 
-    return Modelled(make_runner=make)
+    return ModelledKind(make_runner=make)
