@@ -111,7 +111,7 @@ async def measure(directory: Path, dtype: DType, threads: int) -> list[MeasuredS
                 begun = perf_counter()
                 await runner.step(batch)
                 seconds.append(perf_counter() - begun)
-            measured.append(MeasuredStep(work_of(batch.pieces), min(seconds[1:])))
+            measured.append(MeasuredStep(work_of(batch.chunks), min(seconds[1:])))
         return measured
     finally:
         await runner.close()

@@ -1,8 +1,9 @@
-"""A worker's shell: it joins, obeys the planner and the router, and reports."""
+"""A worker's process: it joins the pool, obeys the planner and the router, and reports."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -12,14 +13,17 @@ from livescale.services.worker.metrics import WorkerMetrics
 from livescale.services.worker.resources import AnyArena, Resources
 from livescale.services.worker.serving import ServingLoop
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.bus.contract import Context, Endpoint, Refusal
+from livescale.shared.bus.contract import Context, Endpoint, Refusal, Topic
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import Meter
 from livescale.shared.memory.arena import Arena
 from livescale.shared.memory.devices import CPU
+from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import Holding, PeerTraffic, WorkerReport
-from livescale.shared.messages.message import Ack
+from livescale.shared.messages.message import Ack, Message
+from livescale.shared.messages.pipelines import Pipeline
 from livescale.shared.messages.requests import Admit, AskRunning, Replay, RunningRequests, arrived
+from livescale.shared.messages.transfers import Drain, Load, Send, Serve
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.subjects import (
@@ -50,11 +54,17 @@ from livescale.shared.subjects import (
 from livescale.shared.transfer.flow_end import together
 from livescale.shared.transfer.memory_export import OpenMemoryExport
 
+C = TypeVar("C", Load, Send, Serve, Drain, Help, Pipeline)
+M = TypeVar("M", bound=Message)
+
 LOAD_REPORT_SECONDS = 0.1  # how often a changed load is worth a heartbeat of its own
 
 
 class Worker:
-    """Model-agnostic and warm: arena and KV memory are touched before it joins, so that a scale costs only bytes."""
+    """A worker of any model.
+
+    Arena and KV memory are touched before it joins, so that a scale costs only the bytes of the parameters.
+    """
 
     def __init__(
         self,
@@ -117,38 +127,51 @@ class Worker:
                 place=self._settings.place,
                 kernels=kernels,
             )
-            self._deployment = Deployment(world, self._settings, resources, self._serving, tasks, self._membership)
+            self._deployment = Deployment(
+                world, self._settings, resources, self._serving, tasks, self._membership.changed
+            )
             await self._serve_endpoints()
             tasks.create_task(self._membership.run(), name="membership")
             tasks.create_task(self._serving.run(), name="steps")
-            tasks.create_task(self._obey_cancels(), name="cancels")
-            tasks.create_task(self._deployment.duties.live.source.run(), name="pulls")
-            tasks.create_task(self._hear_withdrawals(), name="withdrawals")
+            tasks.create_task(self._hear_cancels(), name="cancels")
+            tasks.create_task(self._deployment.source.run(), name="pulls")
+            tasks.create_task(self._hear(WITHDRAW, self._deployment.live.withdraw), name="withdrawals")
             tasks.create_task(self._hear_stages(), name="stages")
-            tasks.create_task(self._hear_steps(), name="rank steps")
+            tasks.create_task(self._hear(RANK_STEP, self._deployment.group.hear), name="rank steps")
             tasks.create_task(self._follow_leases(), name="leases")
 
     async def _serve_endpoints(self) -> None:
         deployment, me = self._deployment, {"id": self._id}
+        live, pipelines, group = deployment.live, deployment.pipelines, deployment.group
         endpoints = [
-            Endpoint(LOAD, deployment.load, me),
-            Endpoint(SEND, deployment.send, me),
-            Endpoint(SERVE, deployment.serve, me),
-            Endpoint(DRAIN, deployment.drain, me),
+            Endpoint(LOAD, self._in_epoch(deployment.load), me),
+            Endpoint(SEND, self._in_epoch(deployment.send), me),
+            Endpoint(SERVE, self._in_epoch(deployment.serve), me),
+            Endpoint(DRAIN, self._in_epoch(deployment.drain), me),
             Endpoint(ABORT, deployment.abort, me),
             Endpoint(ADMIT, self._admit, me),
             Endpoint(RUNNING, self._running, me),
             Endpoint(REPLAY, self._replay, me),
-            Endpoint(HELP, deployment.help, me),
-            Endpoint(PIPELINE, deployment.pipeline, me),
-            Endpoint(MOVE_KV, deployment.duties.move_kv, me),
-            Endpoint(GIVE_KV, deployment.duties.give_kv, me),
-            Endpoint(MEETING, deployment.ranks.where, me),
-            Endpoint(RANK_TAKE, deployment.ranks.take, me),
-            Endpoint(PULL, deployment.duties.pull, me),
-            Endpoint(TOOK, deployment.duties.took, me),
+            Endpoint(HELP, self._in_epoch(deployment.source.help), me),
+            Endpoint(PIPELINE, self._in_epoch(pipelines.form), me),
+            Endpoint(MOVE_KV, pipelines.move_kv, me),
+            Endpoint(GIVE_KV, pipelines.give_kv, me),
+            Endpoint(MEETING, group.where, me),
+            Endpoint(RANK_TAKE, group.take, me),
+            Endpoint(PULL, live.pull, me),
+            Endpoint(TOOK, deployment.hand_offs.acknowledge, me),
         ]
         await self._world.bus.serve(self._world.info, endpoints)
+
+    def _in_epoch(self, obey: Callable[[C, Context], Awaitable[Ack]]) -> Callable[[C, Context], Awaitable[Ack]]:
+        """Refuse commands of another epoch, as the worker that they were meant for is no longer what it was then."""
+
+        async def obey_in_epoch(command: C, context: Context) -> Ack:
+            if command.epoch != self._membership.epoch:
+                raise Refusal(409, f"epoch {command.epoch} is stale, this worker is at {self._membership.epoch}")
+            return await obey(command, context)
+
+        return obey_in_epoch
 
     def _fence(self) -> None:
         self._deployment.give_up()
@@ -168,41 +191,27 @@ class Worker:
         self._serving.replay(command)
         return Ack()
 
-    async def _obey_cancels(self) -> None:
+    async def _hear(self, topic: Topic[M], obey: Callable[[M], None]) -> None:
+        async for received in await self._world.bus.subscribe(topic, id=self._id):
+            obey(received.message)
+
+    async def _hear_cancels(self) -> None:
         async for received in await self._world.bus.subscribe(CANCEL_WORK, id=self._id):
             self._serving.cancel(received.message.request_id)
 
-    async def _hear_withdrawals(self) -> None:
-        async for received in await self._world.bus.subscribe(WITHDRAW, id=self._id):
-            self._deployment.duties.live.withdraw(received.message.worker)
-
-    async def _hear_steps(self) -> None:
-        async for received in await self._world.bus.subscribe(RANK_STEP, id=self._id):
-            self._deployment.ranks.hear(received.message)
-
     async def _hear_stages(self) -> None:
-        pipelines, bus = self._deployment.duties.pipelines, self._world.bus
-
-        async def batches() -> None:
-            async for received in await bus.subscribe(STAGE_BATCH, id=self._id):
-                pipelines.batch(received.message)
-
-        async def done() -> None:
-            async for received in await bus.subscribe(STAGE_DONE, id=self._id):
-                pipelines.done(received.message)
-
-        async def over() -> None:
-            async for received in await bus.subscribe(PIPELINE_OVER, id=self._id):
-                pipelines.over(received.message)
-
-        await together(batches(), done(), over())
+        pipelines = self._deployment.pipelines
+        await together(
+            self._hear(STAGE_BATCH, pipelines.batch),
+            self._hear(STAGE_DONE, pipelines.done),
+            self._hear(PIPELINE_OVER, pipelines.over),
+        )
 
     async def _follow_leases(self) -> None:
         async for received in await self._world.bus.subscribe(LEASE):
             change = received.message
             if change.service == "worker" and change.state == "dead":
-                self._deployment.duties.lost(change.id)
-                self._deployment.ranks.lost(change.id)
+                self._deployment.lost(change.id)
 
     def _load_changed(self) -> None:
         now = self._world.clock.now()
@@ -216,7 +225,7 @@ class Worker:
 
     def _report(self, epoch: int) -> WorkerReport:
         deployment, lifecycle = self._deployment, self._deployment.lifecycle
-        assignment, duties = lifecycle.assignment, deployment.duties
+        assignment, pipelines = lifecycle.assignment, deployment.pipelines
         common = WorkerReport(
             id=self._id,
             epoch=epoch,
@@ -247,12 +256,12 @@ class Worker:
             rank=assignment.rank,
             holding=holding,
             load=self._serving.load(),
-            helping=duties.live.source.helping,
-            live_layers=duties.live_layers,
-            live_waiting=duties.live_waiting,
-            handed_over=duties.live.handed_over,
+            helping=deployment.source.helping,
+            live_layers=deployment.live_layers,
+            live_waiting=deployment.live_waiting,
+            handed_over=deployment.live.handed_over,
             kv_blocks=deployment.kv_blocks,
-            pipeline=duties.pipelines.pipeline,
-            stage=duties.pipelines.span,
-            kv_way=duties.pipelines.kv_way,
+            pipeline=pipelines.pipeline,
+            stage=pipelines.span,
+            kv_way=pipelines.kv_way,
         )

@@ -4,15 +4,19 @@ Each command is answered at once; what takes time goes on as a task and is told 
 """
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
-from livescale.services.worker.duties import Duties
+from livescale.services.worker.context import WorkerContext
 from livescale.services.worker.instance import HeldInstance
 from livescale.services.worker.lifecycle import Lifecycle, WorkerState, check_load
-from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.loading import LoadCounts, Loading, Transport
-from livescale.services.worker.metrics import LiveCounts
+from livescale.services.worker.live.handoff_send import HandOffSender
+from livescale.services.worker.live.role import LiveRole, goes_live
+from livescale.services.worker.live.source import LiveSource
+from livescale.services.worker.loading import Loading, Transport
+from livescale.services.worker.metrics import LiveCounts, LoadCounts
+from livescale.services.worker.pipeline.member import PipelineMember
 from livescale.services.worker.resources import Resources
 from livescale.services.worker.serving import ServingLoop
 from livescale.services.worker.settings import WorkerSettings
@@ -20,11 +24,8 @@ from livescale.services.worker.tensor_parallel.group import GroupCallbacks, Tens
 from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.links.meter import MeteredLink, Paths
 from livescale.shared.memory.arena import ArenaFull
-from livescale.shared.messages.live import Help
 from livescale.shared.messages.message import Ack
-from livescale.shared.messages.pipelines import Pipeline
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
-from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.transfer.sender import BlockSender
 
@@ -32,7 +33,11 @@ log = structlog.get_logger()
 
 
 class Deployment:
-    """The parameters in the arena and the instance they belong to."""
+    """The parameters in the arena, the instance they belong to, and by what it serves requests.
+
+    It serves alone, live while it loads (`live`), or with others in a pipeline (`pipelines`); as one rank of several
+    (`group`) or the only one. It helps others that load (`source`).
+    """
 
     def __init__(
         self,
@@ -41,29 +46,33 @@ class Deployment:
         resources: Resources,
         serving: ServingLoop,
         tasks: asyncio.TaskGroup,
-        membership: Membership,
+        changed: Callable[[], None],
     ) -> None:
-        self._membership = membership
+        """`changed` has the worker report itself at once."""
         self._world = world
         self._id = world.info.id
         self._arena = resources.arena
         self._transport = Transport(resources.link, resources.hashing, tasks, resources.door)
-        self._runner = resources.runner
+        runner = self._runner = resources.runner
         self._serving = serving
         self._tasks = tasks
-        self._on_change = membership.changed
-        self._outgoing = BlockSender(self._id, resources.link, tasks, membership.changed, resources.door)
+        self._on_change = changed
+        self._outgoing = BlockSender(self._id, resources.link, tasks, changed, resources.door)
         self._counts = LoadCounts(world.telemetry)
         self.paths = Paths()
-        self._instance = HeldInstance(world, settings, serving, membership.changed)
+        instance = self._instance = HeldInstance(world, settings, serving, changed)
         self._loading_task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
         self._giving_up: asyncio.Task[None] | None = None
-        link, counts = MeteredLink(resources.link, resources.meter), LiveCounts(world.telemetry)
-        told = GroupCallbacks(self._blocks_ready, self._rank_lost)
-        self.ranks = TensorParallelGroup(world, resources.runner, link, settings.bind, tasks, told)
-        self.duties = Duties(Parts(world, link, resources.runner, serving, tasks, counts, self.ranks), self._instance)
-        serving.on_batch, serving.on_rank_lost = lambda batch: self.ranks.leader.tell(batch), self._rank_lost
+        context = WorkerContext(world, MeteredLink(resources.link, resources.meter), tasks)
+        counts = LiveCounts(world.telemetry)
+        callbacks = GroupCallbacks(self._blocks_ready, self._rank_lost)
+        group = self.group = TensorParallelGroup(context, runner, settings.bind, callbacks)
+        hand_offs = self.hand_offs = HandOffSender(context, serving, runner, group, counts)
+        self.source = LiveSource(context, instance, runner, group, counts)
+        self.live = LiveRole(context, instance, runner, group, hand_offs, counts)
+        self.pipelines = PipelineMember(context, instance, runner, group, hand_offs, self.live, self.source)
+        serving.on_batch, serving.on_rank_lost = lambda batch: group.leader.tell(batch), self._rank_lost
 
     @property
     def lifecycle(self) -> Lifecycle:
@@ -71,16 +80,35 @@ class Deployment:
 
     @property
     def kv_blocks(self) -> int:
-        """For the model that is here or on its way; none before the engine is ready for it."""
+        """KV blocks for the model that is here or on its way, or 0 before the engine is ready for it."""
         return 0 if self._instance.loading is None else self._instance.loading.kv_blocks
 
     @property
     def flows_out(self) -> int:
-        """Nodes that parameters are being sent to, as a source or as a hop."""
+        """How many nodes parameters are sent to, by a source or a hop of a chain."""
         return len(self._outgoing)
 
+    @property
+    def live_layers(self) -> int:
+        """How many layers this worker runs although others are missing."""
+        return self.live.layers or self.pipelines.layers
+
+    @property
+    def live_waiting(self) -> int:
+        """Requests that wait here for layers, or for a place in a batch of the pipeline that this worker leads."""
+        if self.pipelines.leads and self._serving.scheduler is not None:
+            return self._serving.scheduler.waiting
+        return self.live.waiting
+
+    def lost(self, worker: str) -> None:
+        """The registry has declared this worker dead: nothing more comes from it, and nothing is on its way to it."""
+        self.source.lost(worker)
+        self.live.lost(worker)
+        self.hand_offs.lost(worker)
+        self.pipelines.lost(worker)
+        self.group.lost(worker)
+
     async def load(self, command: Load, context: Context) -> Ack:
-        self._check_epoch(command.epoch)
         check_load(command)
         if self._giving_up is not None:
             await asyncio.wait([self._giving_up])  # whoever asked may not have the patience
@@ -93,7 +121,7 @@ class Deployment:
             self.lifecycle.release()
             raise
         self._loading_task = self._tasks.create_task(self._load(loading), name=f"load {command.plan_id}")
-        self.duties.live.expect(command)
+        self.live.expect(command)
         self._on_change()
         return Ack()
 
@@ -122,7 +150,6 @@ class Deployment:
         return Ack()
 
     async def send(self, command: Send, context: Context) -> Ack:
-        self._check_epoch(command.epoch)
         loading = self._instance.loading
         wanted = command.version, command.shard
         if loading is None or (loading.manifest.version, loading.manifest.shard) != wanted:
@@ -133,21 +160,31 @@ class Deployment:
         return Ack()
 
     async def serve(self, command: Serve, context: Context) -> Ack:
-        self._check_epoch(command.epoch)
-        ack = await self.duties.serve(command, context)
-        self.ranks.whole(command.instance)
-        return ack
-
-    async def help(self, command: Help, context: Context) -> Ack:
-        self._check_epoch(command.epoch)
-        return await self.duties.help(command, context)
-
-    async def pipeline(self, command: Pipeline, context: Context) -> Ack:
-        self._check_epoch(command.epoch)
-        return await self.duties.pipeline(command, context)
+        """Answer SERVE: serve alone, after what a pipeline still has to do. Raises Refusal 409 before all blocks are
+        here.
+        """
+        instance, lifecycle = self._instance, self.lifecycle
+        if lifecycle.whole and lifecycle.state is WorkerState.LOADING:
+            await self.pipelines.leave()
+            await self.pipelines.fetch_share(command)
+        elif lifecycle.whole and lifecycle.state is WorkerState.LIVE:
+            await self.pipelines.fill()
+        lifecycle = instance.lifecycle  # it may have been fenced meanwhile
+        before, loading = lifecycle.state, instance.loading
+        lifecycle.serve(command)
+        if before is WorkerState.LOADING and loading is not None:
+            self.live.missed()
+            if self._serving.scheduler is None and loading.command.rank == 0:
+                instance.open(loading, whole=True)
+        if before is WorkerState.LIVE:
+            self.pipelines.switch()
+        if before is not WorkerState.SERVING:
+            instance.tell("serving")
+            instance.changed()
+        self.group.whole(command.instance)
+        return Ack()
 
     async def drain(self, command: Drain, context: Context) -> Ack:
-        self._check_epoch(command.epoch)
         if self.lifecycle.drain(command):
             self._draining = self._tasks.create_task(self._drain(), name=f"drain {command.instance}")
             self._on_change()
@@ -162,14 +199,16 @@ class Deployment:
         return Ack()
 
     def give_up(self) -> None:
-        """The registry had declared this worker dead: nothing it holds is its own any more. Spare at once; what is
-        still running ends before anything is loaded again."""
+        """Become spare at once: the registry had declared this worker dead, and nothing it holds is its own any more.
+
+        What is still running ends before anything is loaded again.
+        """
         self._serving.close()
         self._instance.lifecycle = Lifecycle()
         self._giving_up = self._tasks.create_task(self._end_everything(self._giving_up), name="fence")
 
     def _rank_lost(self, reason: str) -> None:
-        """An instance of several ranks ends with the first of them; its requests go on elsewhere."""
+        """End an instance of several ranks with the first of them. Its requests go on elsewhere."""
         log.warning("rank_lost", worker=self._id, reason=reason)
         self._serving.lose(reason)
         self._serving.close()
@@ -185,31 +224,37 @@ class Deployment:
     async def _end_everything(self, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
             await asyncio.wait([earlier])
-        await self.duties.live.source.give_up()
+        await self.source.give_up()
         await _stop(self._draining)
         await _stop(self._loading_task)
         await self._clear()
 
     async def _load(self, loading: Loading) -> None:
-        if not await loading.run(self.ranks.meet):
+        if not await loading.run(self.group.meet):
             await self._release_if_loading(loading.command.plan_id)
 
     def _block_ready(self, plan_id: str, index: int) -> None:
         if self._instance.loading is None or not self.lifecycle.block_ready(plan_id, index):
             return
-        self.ranks.have(self.lifecycle.ready)
+        self.group.have(self.lifecycle.ready)
         self._blocks_ready()
         self._on_change()
 
     def _blocks_ready(self) -> None:
-        """Here, or at another rank."""
-        if self._instance.loading is not None:
-            self.duties.blocks_ready(self.ranks.leader.everywhere(self.lifecycle.ready), self._instance.loading)
+        """More blocks are ready, here or at another rank: those that all ranks have may be run."""
+        loading = self._instance.loading
+        if loading is None:
+            return
+        ready = self.group.leader.everywhere(self.lifecycle.ready)
+        if goes_live(loading.command) and self.lifecycle.may_go_live(ready):
+            self.live.begin(loading.command, self._instance.go_live(loading), ready)
+        else:
+            self.live.blocks_ready(ready)
 
     async def _drain(self) -> None:
         """Finish what runs and what is being sent on, then be spare."""
-        await self.duties.live.source.stop()
-        await self.ranks.led()
+        await self.source.stop()
+        await self.group.led()
         await self._serving.idle.wait()
         self._serving.close()
         if self._loading_task is not None:
@@ -234,8 +279,10 @@ class Deployment:
     async def _clear(self) -> None:
         """Forget the parameters. All let go of the arena before anything else may be placed in it."""
         loading, self._instance.loading = self._instance.loading, None
-        await self.duties.end(f"{self._id} gave its parameters back")
-        await self.ranks.end()
+        reason = f"{self._id} gave its parameters back"
+        await self.pipelines.end(reason)
+        await self.live.end(reason)
+        await self.group.end()
         self._outgoing.abort_all()
         await self._outgoing.none.wait()
         await self._runner.unload()
@@ -243,10 +290,6 @@ class Deployment:
             loading.forget()
         self._arena.clear()
         self._on_change()
-
-    def _check_epoch(self, epoch: int) -> None:
-        if epoch != self._membership.epoch:
-            raise Refusal(409, f"epoch {epoch} is stale, this worker is at {self._membership.epoch}")
 
 
 async def _stop(task: asyncio.Task[None] | None) -> None:

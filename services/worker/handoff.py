@@ -1,4 +1,4 @@
-"""What moves when a request changes hands: under which tags, within which time, and checked by what."""
+"""What moves when a request changes hands: under which tags, within which time, and how it is checked."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -23,7 +23,10 @@ SMALL_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Channel:
-    """Where the other end is, and what only the two ends know. The source's ticket names the hand-off."""
+    """A way to the other end of one hand-off, and the secret that only the two ends know.
+
+    The source's ticket names the hand-off.
+    """
 
     link: Link
     other: Node
@@ -31,16 +34,16 @@ class Channel:
     secret: bytes
 
     async def connect(self) -> Peer:
-        """Raises LinkError."""
+        """Open the channel and return its end here. Raises LinkError."""
         return await self.link.connect(
             self.other.address, timeout=CONNECT_SECONDS, channel=FIRST_CHANNEL + self.ticket, secret=self.secret
         )
 
     @asynccontextmanager
     async def giving(self) -> AsyncIterator[Peer]:
-        """Its peer, for who sends. The other end closes: it knows when it has everything. Raises LinkError.
+        """Open the channel to send. The other end closes it, as it knows when it has everything. Raises LinkError.
 
-        Where something fails here it is closed at once: the other learns that nothing more will come.
+        Where something fails here it is closed at once, from which the other end learns that nothing more will come.
         """
         async with AsyncExitStack() as undo:
             peer = await self.connect()
@@ -50,14 +53,14 @@ class Channel:
 
 
 async def send(peer: Peer, part: int, data: memoryview) -> None:
-    """All of it, then its checksum. Raises LinkError."""
+    """Send all of `data`, then its checksum. Raises LinkError."""
     for tag, buffer in _pieces(part, data):
         await peer.send(tag, buffer, timeout=PIECE_SECONDS)
     await peer.send(_digest_tag(part), Buffer(await _digest(data)), timeout=PIECE_SECONDS)
 
 
 async def receive(peer: Peer, part: int, size_bytes: int) -> memoryview:
-    """Raises LinkError, also where something else arrived than was sent."""
+    """Receive so many bytes. Raises LinkError, also where something else arrived than was sent."""
     data, sent = memoryview(bytearray(size_bytes)), memoryview(bytearray(DIGEST_BYTES))
     for tag, buffer in _pieces(part, data):
         await peer.receive(tag, buffer, timeout=PIECE_SECONDS)

@@ -1,4 +1,4 @@
-"""What a worker takes requests for: what it holds, as far as it goes for requests, and what it tells of that."""
+"""The instance that a worker holds: its parameters, its state, and what the worker tells of both."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -16,7 +16,10 @@ from livescale.shared.subjects import INSTANCE
 
 
 class HeldInstance:
-    """`loading`: the parameters that are here or on their way. `changed` tells of another state."""
+    """What a worker takes requests for.
+
+    `loading` are the parameters that are here or on their way. `changed` has the worker report itself at once.
+    """
 
     def __init__(
         self, world: World, settings: WorkerSettings, serving: ServingLoop, changed: Callable[[], None]
@@ -29,25 +32,25 @@ class HeldInstance:
         self.settings = settings
 
     def limits(self, loading: Loading, kv_blocks: int) -> SchedulerLimits:
-        """Of its requests."""
+        """Return how many requests and tokens a worker with so many KV blocks takes for this model."""
         settings, manifest = self.settings, loading.manifest
         host_kv_blocks = settings.host_kv_bytes // block_bytes(manifest, settings.block_size)
         return settings.limits(loading.command.max_model_len, manifest.config.vocab_size, kv_blocks, host_kv_blocks)
 
     def open(self, loading: Loading, *, whole: bool, kv_blocks: int | None = None) -> Scheduler:
-        """Take requests from now on."""
+        """Take requests from now on. The model is `whole`, or layers are still missing."""
         limits = self.limits(loading, kv_blocks or loading.kv_blocks)
         scheduler = self.serving.open(loading.command.model, loading.manifest.version, limits, whole=whole)
         self.serving.on_first_token = lambda: self.tell("first_token")
         return scheduler
 
     def go_live(self, loading: Loading, kv_blocks: int | None = None) -> Scheduler:
-        """loading -> live. Raises Refusal."""
+        """Move from loading to live, and take requests. Raises Refusal 409 in any other state."""
         self.lifecycle.go_live()
         return self.open(loading, whole=False, kv_blocks=kv_blocks)
 
     def go_back(self, reason: str) -> None:
-        """live -> loading; gateways submit what is here again."""
+        """Move from live to loading. Gateways submit the requests that are here again."""
         self.serving.lose(reason)
         self.serving.close()
         if self.lifecycle.state is WorkerState.LIVE:
@@ -55,6 +58,7 @@ class HeldInstance:
         self.changed()
 
     def tell(self, what: Literal["serving", "first_layer", "first_token", "spare"]) -> None:
+        """Publish what has happened to the instance, if there is one."""
         assignment = self.lifecycle.assignment
         if assignment is None:
             return

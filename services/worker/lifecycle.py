@@ -1,7 +1,7 @@
 """A worker's life as a state machine: spare -> loading -> (live ->) serving -> draining -> spare.
 
-Who leads a pipeline that breaks goes back from live to loading.
-Pure: it knows what it was told to be and refuses what does not fit; the actor performs.
+The leader of a pipeline that breaks goes back from live to loading. Pure: the machine keeps the state and refuses
+commands that do not fit; the actor carries them out. `check_load` refuses a LOAD that no worker could carry out.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from livescale.shared.policy.state_machine import StateMachine
 
 
 class WorkerState(StrEnum):
-    """The papers' words."""
+    """The states of a worker, in the papers' words."""
 
     SPARE = "spare"
     LOADING = "loading"
@@ -43,7 +43,7 @@ MOVES = StateMachine(
 
 @dataclass(frozen=True)
 class Assignment:
-    """What this worker loads or serves."""
+    """The instance that this worker loads or serves."""
 
     plan_id: str
     instance: str
@@ -54,9 +54,9 @@ class Assignment:
 
 
 class Lifecycle:
-    """State and assignment. Every method raises Refusal 409 where the state does not allow it.
+    """The state and the assignment. Every method raises Refusal 409 where the state does not allow it.
 
-    A worker that was declared dead begins another.
+    A worker that was declared dead starts again with a new one.
     """
 
     def __init__(self) -> None:
@@ -66,12 +66,12 @@ class Lifecycle:
         self._drained = ""  # the instance that it was, until it loads another
 
     def goes_on(self, command: Load) -> bool:
-        """Whether this is another LOAD of the plan that is being loaded for: what arrived stays."""
+        """Whether this LOAD repeats the plan that is being loaded for: what has arrived stays."""
         held = self.assignment
         return held is not None and self.aborts(command.plan_id) and held.instance == command.instance
 
     def load(self, command: Load) -> Assignment:
-        """spare -> loading."""
+        """Go from spare to loading, and note what is loaded."""
         if self.state is not WorkerState.SPARE:
             raise Refusal(409, f"cannot load {command.instance}: the worker is {self.state}, not spare")
         self._advance(WorkerState.LOADING)
@@ -82,7 +82,7 @@ class Lifecycle:
         return self.assignment
 
     def block_ready(self, plan_id: str, index: int) -> bool:
-        """Whether block `index` still belongs to what is being loaded; if so it counts as ready."""
+        """Count block `index` as ready. Returns False if it no longer belongs to what is being loaded."""
         if self.assignment is None or self.assignment.plan_id != plan_id:
             return False
         self.ready.add(index)
@@ -90,30 +90,33 @@ class Lifecycle:
 
     @property
     def whole(self) -> bool:
+        """Whether all blocks of the assignment are ready here."""
         return self._is_all(self.ready)
 
     def may_go_live(self, ready: AbstractSet[int]) -> bool:
-        """Whether of what is `ready` at all ranks the embedding is, and something is missing: requests are to be here
-        before the first layer."""
+        """Whether requests may come before the model is whole: all ranks have the embedding, and some block is missing.
+
+        Requests shall be here before the first layer is.
+        """
         return self.state is WorkerState.LOADING and 0 in ready and not self._is_all(ready)
 
     def go_live(self) -> None:
-        """loading -> live."""
+        """Go from loading to live: requests are taken while blocks arrive."""
         self._advance(WorkerState.LIVE)
 
     def go_back(self) -> None:
-        """live -> loading."""
+        """Go from live back to loading, as when a pipeline breaks."""
         self._advance(WorkerState.LOADING)
 
     def may_serve(self, command: Serve) -> bool:
-        """Whether it loads this instance, and has all of it."""
+        """Whether this worker loads the instance, and has all of it."""
         held = self.assignment
         return (
             self.state is WorkerState.LOADING and self.whole and held is not None and held.instance == command.instance
         )
 
     def serve(self, command: Serve) -> None:
-        """loading or live -> serving, once whole. Told again, it stays."""
+        """Go from loading or live to serving, once whole. A command that is repeated changes nothing."""
         self._expect(command.instance)
         if self.state is WorkerState.SERVING:
             return
@@ -122,7 +125,8 @@ class Lifecycle:
         self._advance(WorkerState.SERVING)
 
     def drain(self, command: Drain) -> bool:
-        """serving -> draining; whether that is new. Told again, also after it has drained, it stays as it is."""
+        """Go from serving to draining. Returns False for a command that is repeated, even after the worker has
+        drained."""
         if command.instance == self._drained:
             return False
         self._expect(command.instance)
@@ -132,20 +136,21 @@ class Lifecycle:
         return True
 
     def leave(self) -> None:
-        """serving -> draining."""
+        """Go from serving to draining without a command."""
         self._advance(WorkerState.DRAINING)
 
     def accepts_requests(self, model: str) -> bool:
+        """Whether requests for this model are taken now."""
         takes = self.state in (WorkerState.LIVE, WorkerState.SERVING)
         return takes and self.assignment is not None and self.assignment.model == model
 
     def aborts(self, plan_id: str) -> bool:
-        """Whether ending this plan makes a worker spare that loads, live or not."""
+        """Whether the end of this plan makes the worker spare: it loads for the plan, live or not."""
         loads = self.state in (WorkerState.LOADING, WorkerState.LIVE)
         return loads and self.assignment is not None and self.assignment.plan_id == plan_id
 
     def release(self) -> None:
-        """loading, live or draining -> spare; forgets the parameters."""
+        """Go from loading, live or draining to spare, and forget the parameters."""
         drained = self.assignment.instance if self.assignment and self.state is WorkerState.DRAINING else self._drained
         self._advance(WorkerState.SPARE)
         self._drained = drained
@@ -167,7 +172,7 @@ class Lifecycle:
             raise Refusal(409, str(error)) from None
 
     def check_invariants(self) -> None:
-        """Who is spare has nothing, and who serves has everything. Raises InvariantBroken."""
+        """Check that a spare worker has nothing and a serving one everything. Raises InvariantBroken."""
         check(self._broken())
 
     def _broken(self) -> Iterator[str]:
@@ -183,7 +188,10 @@ class Lifecycle:
 
 
 def check_load(command: Load) -> None:
-    """A manifest's blocks follow from its configuration, checksums aside. Raises Refusal 400 naming the field."""
+    """Check a LOAD whatever state the worker is in. Raises Refusal 400, which names the field.
+
+    Checksums aside, a manifest's blocks follow from its configuration.
+    """
     manifest = command.manifest
     _check_ranks(command)
     wanted = manifest.config.num_hidden_layers + 2

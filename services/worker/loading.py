@@ -9,13 +9,13 @@ import numpy as np
 import structlog
 
 from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.metrics import LoadCounts
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import Paths
 from livescale.shared.memory.devices import DeviceBytes
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import BlockReady, Load, Transfer, TransferState
 from livescale.shared.process.run import World
-from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.subjects import BLOCK, TRANSFER
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed, together
@@ -30,7 +30,7 @@ BlockMemory = list[memoryview] | list[DeviceBytes]  # of a model's blocks
 
 @dataclass(frozen=True)
 class Transport:
-    """What moves parameters, and checks them: a flow is a task of `tasks`."""
+    """What moves parameters, and checks them. Each flow is a task of `tasks`."""
 
     link: Link
     hashing: Executor
@@ -38,30 +38,8 @@ class Transport:
     door: MemoryExport | None = None
 
 
-class LoadCounts:
-    """What a worker counts of its loads."""
-
-    def __init__(self, telemetry: Telemetry) -> None:
-        self.received = telemetry.counter(
-            "livescale_worker_received_bytes_total", "Bytes of parameters that came over the link"
-        )
-        self.shared = telemetry.counter(
-            "livescale_worker_shared_bytes_total", "Bytes of parameters that are mapped from another process's memory"
-        )
-        self.broken = telemetry.counter(
-            "livescale_worker_broken_transfers_total", "Flows of parameters that were lost, and waited for another"
-        )
-        self.paused = telemetry.counter(
-            "livescale_worker_send_pause_seconds_total",
-            "Seconds that chunks waited to be sent while steps were computed",
-        )
-        self.damaged = telemetry.counter(
-            "livescale_worker_damaged_blocks_total", "Blocks that came with a wrong checksum and were fetched again"
-        )
-
-
 class Loading:
-    """The parameters of one plan, however many LOADs it takes. `on_block` tells that a layer may run.
+    """The parameters of one plan, however many LOADs it takes. `on_block` is called when another block is laid out.
 
     Raises ValueError where the command's flows and blocks do not fit each other.
     """
@@ -106,19 +84,22 @@ class Loading:
         return self.command.manifest
 
     def go_on(self, command: Load) -> None:
-        """The plan was made anew: receive what is missing along these flows. Raises ValueError."""
+        """Receive what is missing along the flows of a new plan. Raises ValueError."""
         self._incoming.follow(command.inflows, command.secret)
         self.command = command
 
     def forget(self) -> None:
-        """Let go of the memory at once: what is mapped is the host's too."""
+        """Let go of the memory at once, as what is mapped is the host's too."""
         self.memory.clear()
         self._places.clear()
         self._incoming.mapped.forget()
 
     def may_send(self, chunk_bytes: int) -> Callable[[Chunk], Awaitable[None]]:
-        """When a chunk of this size may be passed on: as it arrives, or with its block where it is cut differently; and
-        once the steps that are computed here have had their share of the time."""
+        """Return an awaitable that says when a chunk of this size may be passed on.
+
+        That is as it arrives, or with its block where blocks are cut differently, and once the steps that are computed
+        here have had their share of the time.
+        """
         same = chunk_bytes == self.command.chunk_bytes
 
         async def may_send(chunk: Chunk) -> None:
@@ -131,8 +112,10 @@ class Loading:
         return may_send
 
     async def run(self, meet: Callable[[Load], Awaitable[None]]) -> bool:
-        """Until every block is laid out, by an engine that has met the other ranks; whether it came to that. A failure
-        is told to the planner, not raised."""
+        """Receive and lay out every block, by an engine that has met the other ranks. Returns whether it came to that.
+
+        A failure is told to the planner, not raised.
+        """
         try:
             await together(self._receive(), self._lay_out(meet))
         except (TransferFailed, ValueError, RuntimeError, MemoryError) as error:
@@ -145,7 +128,7 @@ class Loading:
         return True
 
     def fail(self, reason: str) -> None:
-        """The instance is given up, for something else than what arrives."""
+        """Tell the planner that the instance is given up, for another reason than what arrives."""
         self._tell("failed", error=reason)
 
     async def _receive(self) -> None:
@@ -178,8 +161,11 @@ class Loading:
         self._tell("whole")
 
     async def _near(self, index: int) -> memoryview | DeviceBytes:
-        """Block `index` where it is read fastest. Memory of others comes in small pages: matrices that are used as they
-        lie would be read from there a quarter slower, at every step."""
+        """Return block `index` where it is read fastest.
+
+        Memory of others comes in small pages: matrices that are used as they lie would be read from there a quarter
+        slower, at every step.
+        """
         came, own = self.memory[index], self._places[index]
         if came is own or self.manifest.layout == "plain":
             return came

@@ -22,6 +22,8 @@ log = structlog.get_logger()
 
 
 def main(settings: WorkerSettings) -> None:
+    """Run a worker with these settings until it is stopped. Exits with a message where device or kernels cannot be
+    had."""
     try:
         device = CPU if settings.engine == "modelled" else choose_device(settings.device, count_gpus())
         if device == CPU and settings.engine == "torch":
@@ -50,11 +52,12 @@ def main(settings: WorkerSettings) -> None:
 
 
 def computes_on_cpu(settings: WorkerSettings, device: str) -> bool:
+    """Whether torch or compiled kernels compute on the CPU."""
     return device == CPU and settings.engine == "torch"
 
 
 def use_of_gpu(settings: WorkerSettings, device: str) -> GpuFeatures:
-    """Nothing on a CPU."""
+    """What the engine may use on a GPU besides torch's kernels; nothing on a CPU."""
     if device == CPU:
         return NO_GPU_FEATURES
     from livescale.services.worker.engine.paged_attention import find_flashinfer  # torch again
@@ -65,7 +68,10 @@ def use_of_gpu(settings: WorkerSettings, device: str) -> GpuFeatures:
 def runner_maker(
     settings: WorkerSettings, device: str, used: GpuFeatures = NO_GPU_FEATURES, kernels: KernelChoice | None = None
 ) -> Callable[[Clock], Runner]:
-    """Makes the engine that is set. Raises ValueError for a latency that is not there or says nothing."""
+    """A function that makes the engine of these settings.
+
+    Raises ValueError for a latency that does not exist or is not valid.
+    """
     if settings.engine == "modelled":
         latency = find_latency(settings.engine_profile)
         memory = settings.kv_bytes, settings.block_size

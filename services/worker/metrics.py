@@ -1,4 +1,4 @@
-"""What a worker shows Prometheus: vLLM's families, so that dashboards and autoscalers made for it work."""
+"""A worker's Prometheus metrics: vLLM's families, so that dashboards and autoscalers made for vLLM work."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5, 1.0
 
 @dataclass
 class RequestTimes:
-    """One request's moments, in seconds of the worker's clock."""
+    """The moments of one request, in seconds of the worker's clock."""
 
     prompt_tokens: int
     admitted: float
@@ -30,7 +30,8 @@ class RequestTimes:
 
 @dataclass
 class WorkerMetrics:
-    """One worker's families. Call `serve` when a model is taken up; the others as things happen."""
+    """One worker's metric families. Call `serve` when it begins to serve a model, the other methods as things
+    happen."""
 
     telemetry: Telemetry
     worker: str
@@ -70,8 +71,10 @@ class WorkerMetrics:
         self._histograms = (*phases, self._prompt_size, self._output_size)
 
     def serve(self, model: str, load: Callable[[], EngineLoad | None]) -> None:
-        """Take up a model: its families are there from now on, at zero. `load`, None where there is nothing to do, is
-        asked whenever somebody looks, and not after every step."""
+        """Begin to serve a model: its families are there from now on, at zero.
+
+        `load` is asked whenever somebody looks, and not after every step. It returns None when nothing is served.
+        """
         self._model = model
         self._times.clear()
         # Looked up by their labels once, and not for every token.
@@ -85,21 +88,22 @@ class WorkerMetrics:
             self._success.labels(model, self.worker, reason)
 
     def admitted(self, request: Submit, now: float) -> None:
+        """Count a request that was admitted at the time `now`."""
         self._times[request.request_id] = RequestTimes(len(request.prompt), now)
         self._observe(self._prompt_size, len(request.prompt))
 
     def waited(self, request_id: str, now: float) -> float:
-        """Seconds since the request was admitted."""
+        """Seconds since the request was admitted; 0 for one that is not known."""
         return now - self._times[request_id].admitted if request_id in self._times else 0.0
 
     def moved(self, request_id: str) -> None:
-        """Another worker goes on with it, and counts it."""
+        """Forget a request that another worker goes on with, and counts."""
         self._times.pop(request_id, None)
 
     def stepped(self, batch: Batch, begun: float) -> None:
-        """A step began at `begun` and is over."""
-        for piece in batch.pieces:
-            times = self._times.get(piece.request_id)
+        """Count a step that began at the time `begun` and is over."""
+        for chunk in batch.chunks:
+            times = self._times.get(chunk.request_id)
             if times is not None and times.started is None:
                 times.started = begun
                 self._observe(self._queue, begun - times.admitted)
@@ -110,7 +114,7 @@ class WorkerMetrics:
         self._add(self._fetched, batch.prefixes.fetched)
 
     def emitted(self, rows: Sequence[Tokens], now: float) -> None:
-        """These go out to gateways."""
+        """Count rows of tokens that are sent to gateways at the time `now`."""
         known = [(row, self._times[row.request_id]) for row in rows if row.request_id in self._times]
         self._add(self._generated, sum(len(row.token_ids) for row, _ in known))
         for row, times in known:
@@ -157,7 +161,7 @@ class WorkerMetrics:
             self._counter_of[counter].inc(amount)
 
     def _show(self, gauge: Gauge, load: Callable[[], EngineLoad | None], value: Callable[[EngineLoad], float]) -> None:
-        """Of the model that is served, and of no other any more."""
+        """Have `gauge` read its value from `load`, for the model that is served and for no other."""
 
         def read() -> float:
             now = load()
@@ -165,6 +169,28 @@ class WorkerMetrics:
 
         gauge.clear()
         gauge.labels(self._model, self.worker).set_function(read)
+
+
+class LoadCounts:
+    """What a worker counts of parameters on their way into it, and on."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self.received = telemetry.counter(
+            "livescale_worker_received_bytes_total", "Bytes of parameters that came over the link"
+        )
+        self.shared = telemetry.counter(
+            "livescale_worker_shared_bytes_total", "Bytes of parameters that are mapped from another process's memory"
+        )
+        self.broken = telemetry.counter(
+            "livescale_worker_broken_transfers_total", "Flows of parameters that were lost, and waited for another"
+        )
+        self.paused = telemetry.counter(
+            "livescale_worker_send_pause_seconds_total",
+            "Seconds that chunks waited to be sent while steps were computed",
+        )
+        self.damaged = telemetry.counter(
+            "livescale_worker_damaged_blocks_total", "Blocks that came with a wrong checksum and were fetched again"
+        )
 
 
 class LiveCounts:

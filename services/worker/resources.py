@@ -13,17 +13,18 @@ from livescale.shared.transfer.memory_export import MemoryExport
 
 
 class AnyArena(Protocol):
-    """In the host's memory or in a GPU's."""
+    """Memory for parameters, of the host or of a GPU."""
 
     def place(self, sizes: Sequence[int]) -> BlockMemory:
-        """A stretch per block. Raises ArenaFull and places nothing."""
+        """Reserve a stretch for each block. Raises ArenaFull and reserves nothing where there is too little."""
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        """Free all stretches, so that the parameters of another model can be placed."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Made and touched at its start. The meter is for what serving moves over the link."""
+    """Made and touched when the worker starts. `meter` measures what serving moves over the link."""
 
     arena: AnyArena
     link: Link

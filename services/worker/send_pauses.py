@@ -1,4 +1,4 @@
-"""Has a worker's sends wait for the steps that it computes, as `SendShare` has it."""
+"""Delays a worker's sends for the steps that it computes, as the policy in `SendShare` says."""
 
 import asyncio
 import time
@@ -12,27 +12,29 @@ log = structlog.get_logger()
 
 
 def loop_clocks() -> tuple[float, float]:
+    """Return the time, and the seconds of the processor that this thread has taken."""
     return time.perf_counter(), time.thread_time()
 
 
 class SendPauses:
-    """To be used on the event loop's thread: what that one takes is what is shared out."""
+    """Pauses before chunks are sent. To be used on the event loop's thread, whose time is what is shared out."""
 
     def __init__(self, clocks: Callable[[], tuple[float, float]] = loop_clocks) -> None:
-        """`clocks`: the time, and the seconds of the processor that the loop has taken."""
+        """`clocks` returns the time, and the seconds of the processor that the loop has taken."""
         self._clocks = clocks
         self._share = SendShare()
         self._one_at_a_time = asyncio.Lock()
 
     def step_begins(self) -> None:
+        """Note that a step begins to compute."""
         self._share.step_begins(*self._clocks())
 
     def step_ends(self, lost_seconds: float) -> None:
-        """`lost_seconds`: of the step, in which its thread wanted to compute and did not."""
+        """Note that the step ends. In `lost_seconds` of it its thread wanted to compute and did not."""
         self._share.step_ends(*self._clocks(), lost_seconds)
 
     async def wait(self) -> float:
-        """Return when another chunk may be sent; how many seconds it was made to wait."""
+        """Return when another chunk may be sent, with the seconds that it was made to wait."""
         if self._share.pause(*self._clocks()) is None:
             return 0.0
         async with self._one_at_a_time:

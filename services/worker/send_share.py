@@ -16,7 +16,7 @@ KEPT = 0.9  # what a step counts for after the next one
 
 @dataclass(frozen=True)
 class Pause:
-    """The next chunk has to wait."""
+    """The next chunk has to wait for so many seconds."""
 
     seconds: float
     reason: str
@@ -33,12 +33,12 @@ class SendShare:
         self._used = 0.0
 
     def step_begins(self, now: float, loop_seconds: float) -> None:
-        """`loop_seconds`: the processor's, that the event loop has taken so far."""
+        """Note that a step begins. `loop_seconds` of the processor were taken by the event loop so far."""
         self._settle(now, loop_seconds)
         self._step_began = loop_seconds
 
     def step_ends(self, now: float, loop_seconds: float, lost_seconds: float) -> None:
-        """`lost_seconds`: of the step, in which its thread wanted to compute and did not."""
+        """Note that the step ends. In `lost_seconds` of it its thread wanted to compute and did not."""
         self._settle(now, loop_seconds)
         if self._step_began is not None:
             self._lost = KEPT * self._lost + lost_seconds
@@ -46,7 +46,7 @@ class SendShare:
         self._step_began = None
 
     def pause(self, now: float, loop_seconds: float) -> Pause | None:
-        """Whether the next chunk has to wait."""
+        """Return how long the next chunk has to wait, or None if it need not."""
         self._settle(now, loop_seconds)
         if self._step_began is None or self._credit >= 0:
             return None
@@ -54,7 +54,7 @@ class SendShare:
 
     @property
     def taken(self) -> float:
-        """Of a second that the loop works, the part that steps lose: nothing where there is a core for each."""
+        """The part of a second of the loop's work that steps lose: nothing where there is a core for each."""
         return min(1.0, self._lost / self._used) if self._used else 1.0
 
     def _settle(self, now: float, loop_seconds: float) -> None:

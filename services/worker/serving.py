@@ -1,4 +1,4 @@
-"""Requests on a worker: batches go through the engine, and each step's tokens out in one frame a gateway."""
+"""Requests on a worker: batches go through the engine, and each step's tokens leave in one frame for each gateway."""
 
 import asyncio
 from collections import defaultdict
@@ -53,7 +53,7 @@ class ServingLoop:
         bus.watch_connection(self._connection_changed)
 
     def open(self, model: str, version: str, limits: SchedulerLimits, *, whole: bool = True) -> Scheduler:
-        """Take requests from now on. While the model is not `whole` no step is run."""
+        """Take requests from now on. No step runs while the model is not `whole`."""
         scheduler = self.scheduler = Scheduler(limits)
         self._version = version
         self._opened_at, self.unasked_seconds = self._clock.now(), None
@@ -64,25 +64,25 @@ class ServingLoop:
         return scheduler
 
     def begin_steps(self) -> None:
-        """The model is whole."""
+        """Run steps from now on: the model has become whole."""
         self._steps_run = True
         if self.scheduler is not None:
             self.scheduler.keep_prefixes()
         self.wake()
 
     def close(self) -> None:
-        """Take none any more. Those that are left are dropped without a word: they are no longer this worker's."""
+        """Take no more requests. Those that are left are dropped without a message: this worker no longer has them."""
         self.scheduler = None
         self._history.drop_running()
         self.idle.set()
         self.changes.tell()
 
     def lose(self, reason: str) -> None:
-        """Tell of every request here that this worker will not go on with it."""
+        """Tell gateways that this worker does not go on with any of its requests, and why."""
         self.disown(self.running(), reason)
 
     def disown(self, requests: Sequence[Running | Submit], reason: str) -> None:
-        """These are not to be waited for here: gateways may submit them again."""
+        """Tell gateways that these requests do not go on here; they may submit them again."""
         for one in requests:
             lost = RequestLost(request_id=one.request_id, reason=reason)
             self._bus.publish(TOKENS, lost, gateway=one.gateway)
@@ -90,28 +90,31 @@ class ServingLoop:
             self._tell_ended([one.request_id for one in requests])
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Have the loop look for work, because there may be some now."""
         self._work.set()
         self.changes.tell()
 
     def near_end(self) -> None:
-        """The last layer of a step begins."""
+        """Note that the last layer of a step begins."""
         self.ending = self._running
         self.changes.tell()
 
     def load(self) -> EngineLoad | None:
+        """What there is to do and what there is room for; None when nothing is served."""
         rates = self._runner.rates
         if self.scheduler is None:
             return None
         return self.scheduler.load(rates.prefill_tokens_per_second, rates.decode_tokens_per_second)
 
     def running(self) -> list[Running]:
-        """Every request that is here."""
+        """Every request that is here, waiting or running."""
         return [] if self.scheduler is None else self.scheduler.running()
 
     def admit(self, request: Submit) -> None:
-        """Raises Refusal where the request can never run here. One that is here already is what was asked for: a
-        router that got no answer, or was started anew, may say it again."""
+        """Take a request. Raises Refusal where it can never run here.
+
+        A request that is here already is accepted again: a router that got no answer, or has restarted, may repeat it.
+        """
         if self.scheduler is None:
             raise Refusal(409, "this worker serves nothing")
         if request.version not in (None, self._version):
@@ -125,15 +128,17 @@ class ServingLoop:
         self.wake()
 
     def _asked(self) -> None:
-        """How long requests were taken before there was one."""
+        """Note how long this worker took requests before the first one came."""
         if self.unasked_seconds is None:
             self.unasked_seconds = self._clock.now() - self._opened_at
 
     def adopt(
         self, scheduler: Scheduler, request: Submit, entry: LayerEntry | None, filled: Filled | None, waited: float
     ) -> LateKv | None:
-        """Take over a request that waited so many seconds at another worker, as `Scheduler.adopt`. Its gateway learns
-        whose it is now."""
+        """Take over a request that waited `waited` seconds at another worker; see `Scheduler.adopt`.
+
+        Its gateway learns which worker has it now.
+        """
         late = scheduler.adopt(request, entry, filled)
         self._asked()
         self._metrics.admitted(request, self._clock.now() - waited)
@@ -147,7 +152,7 @@ class ServingLoop:
         return late
 
     def release(self, request_id: str) -> None:
-        """The request is another worker's."""
+        """Drop a request that another worker goes on with."""
         if self.scheduler is not None and request_id in self.scheduler:
             self.scheduler.release(request_id)
             self._history.forget(request_id)
@@ -160,14 +165,14 @@ class ServingLoop:
         return self._metrics.waited(request_id, self._clock.now())
 
     def cancel(self, request_id: str) -> None:
-        """End a request and free its KV blocks at once. Unknown ids are nothing new."""
+        """End a request and free its KV blocks at once. Unknown ids are ignored."""
         output = None if self.scheduler is None else self.scheduler.cancel(request_id)
         if output is not None:
             self.publish([output])
             self.wake()
 
     def replay(self, command: Replay) -> None:
-        """Send a request's tokens again, where there are any. Raises Refusal 404 where it is not known (any more)."""
+        """Send a request's tokens again, if there are any. Raises Refusal 404 where the request is not known."""
         row = self._history.since(command.request_id, command.index)
         if row is None:
             if self.scheduler is not None and command.request_id in self.scheduler:
@@ -176,10 +181,10 @@ class ServingLoop:
         self._send(command.gateway, [row])
 
     async def run(self) -> None:
-        """One step after the other, while there is work.
+        """Run one step after the other, while there is work.
 
-        What is between them is not done beside them: an engine needs the interpreter every 50 to 150 us, and would wait
-        for it. With a core for each, of 30M parameters a step then took 3 % longer, of 120M as long.
+        The work between steps does not run beside them. An engine needs the interpreter every 50 to 150 us and would
+        wait for it: with a core for each, a step of a model of 30M parameters took 3 % longer, one of 120M as long.
         """
         while True:
             scheduler = self.scheduler
@@ -197,7 +202,8 @@ class ServingLoop:
         return scheduler.next_batch(pace=rates.pace)
 
     async def _wait_for_work(self, scheduler: Scheduler | None) -> None:
-        """Or for the first deadline: whoever waits for KV from elsewhere waits no longer than that."""
+        """Wait for work, or for the first deadline: a request that waits for KV from elsewhere waits no longer than
+        that."""
         self._work.clear()
         deadline = None if scheduler is None else scheduler.next_deadline()
         try:
@@ -226,7 +232,7 @@ class ServingLoop:
         return self.stepped(scheduler, batch, tokens, begun)
 
     def stepped(self, scheduler: Scheduler, batch: Batch, tokens: list[int], begun: float) -> None:
-        """A step that began then has chosen these tokens."""
+        """Take the tokens of a step that began at the time `begun`."""
         seconds, rows = self._clock.now() - begun, batch.prefill_rows + batch.decode_rows
         self._log.debug("step_ran", step=batch.step, rows=rows, layers_before=batch.layers_before, seconds=seconds)
         outputs = scheduler.complete(batch, tokens, self._clock.wall())
@@ -240,6 +246,7 @@ class ServingLoop:
         self.changes.tell()
 
     def publish(self, outputs: Iterable[TokenOutput]) -> None:
+        """Send tokens to gateways, and say which requests have ended."""
         rows: dict[str, list[Tokens]] = defaultdict(list)
         for output in outputs:
             rows[output.gateway].append(output.row)
@@ -259,8 +266,10 @@ class ServingLoop:
             self._tell_ended(ended)
 
     def _connection_changed(self, connected: bool) -> None:
-        """What was said while the bus was away is lost. Gateways ask for tokens; but a router that is not told of an
-        end keeps the place for ever."""
+        """Repeat which requests have ended after the bus was away, as messages were lost meanwhile.
+
+        Gateways ask for lost tokens. But a router that is not told of an end counts the request for ever.
+        """
         ended = self._history.ended() if connected else []
         if ended:
             self._tell_ended(ended)

@@ -1,4 +1,4 @@
-"""What a worker can be told."""
+"""The settings of a worker."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ MIB = 1024 * 1024
 
 
 class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
-    """A worker: one GPU, or one CPU core acting as one. vLLM's words for the engine's flags."""
+    """The settings of a worker: one GPU, or one CPU core acting as one. The engine's flags have vLLM's names."""
 
     device: Annotated[
         str,
@@ -128,7 +128,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     ] = 1
 
     def limits(self, max_model_len: int, vocab_size: int, kv_blocks: int, host_kv_blocks: int = 0) -> SchedulerLimits:
-        """Of a model on this worker."""
+        """The scheduler's limits for a model that has so many KV blocks here."""
         return SchedulerLimits(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,

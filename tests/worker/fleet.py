@@ -10,6 +10,9 @@ from msgspec.structs import replace
 
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.actor import Worker
+from livescale.services.worker.engine.engine import TorchEngine
+from livescale.services.worker.engine.kernels.variants import choose_kernels
+from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.main import runner_maker
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.bus.contract import Bus, Context, Endpoint, ServiceInfo, Topic
@@ -43,6 +46,7 @@ from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, TransferFailed
 from livescale.shared.transfer.sender import send_chunks
 from tests.checkpoints import tiny_checkpoint
+from tests.worker.serving import random_prompt, serve, submit
 
 CONTEXT = 256
 TICKET = 7
@@ -229,3 +233,15 @@ async def _listen(made: Fleet) -> list[asyncio.Task[None]]:
     tasks = [made.tasks.create_task(follow(topic)) for topic in (HEARTBEAT, TRANSFER, TOKENS, ENDED, MOVED, INSTANCE)]
     await asyncio.sleep(0)
     return tasks
+
+
+def undisturbed(made: Fleet, **requests: int) -> dict[str, list[int]]:
+    """What an engine alone makes of prompts of these seeds."""
+    engine = TorchEngine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels)
+    for index, view in enumerate(made.memory):
+        engine.add_block(index, view)
+
+    def alone(name: str, seed: int) -> list[int]:
+        return serve(engine, [(0, submit(name, random_prompt(seed, 40), max_tokens=24))]).tokens[name]
+
+    return {name: alone(name, seed) for name, seed in requests.items()}

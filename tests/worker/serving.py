@@ -71,7 +71,7 @@ class Served:
         self.steps += 1
         self.preempted += len(batch.preempted)
         self.fetched += batch.prefixes.fetched
-        drawing = [piece.request_id for piece in batch.pieces if piece.draw is not None]
+        drawing = [chunk.request_id for chunk in batch.chunks if chunk.sampling is not None]
         for request_id, row in zip(drawing, () if logits is None else logits.unbind(0), strict=True):
             self.logits[request_id].append(row)
         for output in outputs:
@@ -99,7 +99,7 @@ def serve(engine: TorchEngine, arrivals: Iterable[tuple[int, Submit]], spans: in
             served.steps += 1
             continue
         logits = batch_logits(engine, batch, spans)
-        tokens = [] if logits is None else choose_tokens(logits.clone(), batch.draws)
+        tokens = [] if logits is None else choose_tokens(logits.clone(), batch.samplings)
         served.take(batch, logits, scheduler.complete(batch, tokens, 0.0))
 
 
@@ -125,11 +125,11 @@ def _root_mean_square(errors: list[torch.Tensor]) -> float:
 
 
 def batch_logits(engine: TorchEngine, batch: Batch, spans: int) -> torch.Tensor | None:
-    """The logits of the batch's draws, `[draw, vocab]`."""
+    """The logits of the batch's samplings, `[sampling, vocab]`."""
     engine.lay_down(batch)
-    rows = engine.rows(batch.pieces)
+    rows = engine.rows(batch.chunks)
     hidden = engine.embed(rows)
     count = len(engine.store.cache)
     for part in range(spans):
         hidden = engine.layers(part * count // spans, (part + 1) * count // spans, hidden, rows)
-    return engine.head(hidden[rows.drawn]) if batch.draws else None
+    return engine.head(hidden[rows.sampled]) if batch.samplings else None

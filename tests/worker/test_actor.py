@@ -1,31 +1,13 @@
 import asyncio
 
 import pytest
-from msgspec.structs import replace
 
-from livescale.services.worker.engine.engine import TorchEngine
-from livescale.services.worker.engine.kernels.variants import choose_kernels
-from livescale.services.worker.engine.kv_store import allocate_kv_memory
-from livescale.services.worker.settings import MIB
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.requests import AskRunning, Cancel, Replay, Running
-from livescale.shared.messages.transfers import Abort, Drain, Inflow
-from livescale.shared.model.block_layout import block_layouts
-from livescale.shared.subjects import ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING
-from tests.worker.fleet import CONTEXT, Fleet, fleet
-from tests.worker.serving import random_prompt, serve, submit
-
-
-def undisturbed(made: Fleet, **requests: int) -> dict[str, list[int]]:
-    """What an engine alone makes of prompts of these seeds."""
-    engine = TorchEngine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels)
-    for index, view in enumerate(made.memory):
-        engine.add_block(index, view)
-
-    def alone(name: str, seed: int) -> list[int]:
-        return serve(engine, [(0, submit(name, random_prompt(seed, 40), max_tokens=24))]).tokens[name]
-
-    return {name: alone(name, seed) for name, seed in requests.items()}
+from livescale.shared.messages.transfers import Inflow
+from livescale.shared.subjects import ADMIT, CANCEL_WORK, LOAD, REPLAY, RUNNING
+from tests.worker.fleet import CONTEXT, Fleet, fleet, undisturbed
+from tests.worker.serving import random_prompt, submit
 
 
 async def chain_of_two(made: Fleet) -> None:
@@ -54,24 +36,6 @@ async def test_a_chain_loads_two_workers_and_both_give_the_same_right_tokens() -
         assert {report.device for report in made.reports.values()} == {"cpu"}
 
 
-async def test_blocks_are_laid_out_in_whatever_order_they_come() -> None:
-    async with fleet("w-1") as made:
-        others = list(range(1, len(made.memory)))
-        first, second = (
-            Inflow(ticket=ticket, upstream=made.me, blocks=blocks) for ticket, blocks in [(7, others), (8, [0])]
-        )
-        await made.bus.call(LOAD, made.command("w-1", first), timeout=5, id="w-1")
-        made.feed("w-1")
-        await made.until(lambda: (holding := made.reports["w-1"].holding) is not None and holding.ready == others)
-        assert made.state("w-1") == "loading"
-        await made.bus.call(LOAD, made.command("w-1", second), timeout=5, id="w-1")
-        made.feed("w-1", ticket=8)
-        await made.whole("w-1")
-        await made.serve("w-1")
-        await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=24))
-        assert await made.finished("a") == undisturbed(made, a=1)["a"]
-
-
 async def test_a_serving_worker_feeds_a_new_one_while_it_serves() -> None:
     async with fleet("w-1", "w-2") as made:
         await made.serving("w-1")
@@ -87,95 +51,6 @@ async def test_a_serving_worker_feeds_a_new_one_while_it_serves() -> None:
         await made.until(lambda: made.reports["w-1"].flows_out == 0)
         # Parameters went over its link, and nothing of what it serves: that is measured, not unknown.
         assert made.reports["w-1"].traffic == []
-
-
-async def test_draining_finishes_what_runs_refuses_what_is_new_and_ends_spare() -> None:
-    async with fleet("w-1") as made:
-        await made.serving("w-1")
-        await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=24))
-        await made.bus.call(DRAIN, Drain(instance="m-w-1", epoch=1), timeout=5, id="w-1")
-        with pytest.raises(Refusal, match="takes no requests"):
-            await made.admit("w-1", submit("b"))
-        assert len(await made.finished("a")) == 24
-        await made.until(lambda: made.state("w-1") == "spare")
-        assert made.reports["w-1"].holding is None
-        # And it can load again.
-        made.transfers.clear()
-        await made.load("w-1", made.me, plan="plan-2")
-        made.feed("w-1")
-        await made.whole("w-1")
-
-
-async def test_an_instance_says_for_how_long_nobody_asked_it_anything() -> None:
-    async with fleet("w-1") as made:
-        await made.load("w-1", made.me)
-        made.feed("w-1")
-        await made.whole("w-1")
-        await made.serve("w-1")
-        await asyncio.sleep(0.2)
-        began = asyncio.get_running_loop().time()
-        await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=4))
-        await made.finished("a")
-        [event] = [one for one in made.instances if one.what == "first_token"]
-        assert 0.2 <= event.unasked_seconds < 0.2 + began
-        assert [one.unasked_seconds for one in made.instances if one.what == "serving"] == [0.0]
-
-
-async def test_an_aborted_load_leaves_a_spare_worker_and_nothing_behind() -> None:
-    async with fleet("w-1") as made:
-        await made.load("w-1", made.me)
-        await made.until(lambda: made.state("w-1") == "loading")
-        await made.bus.call(ABORT, Abort(plan_id="plan-0", reason="another plan"), timeout=5, id="w-1")
-        assert made.state("w-1") == "loading"
-        await made.bus.call(ABORT, Abort(plan_id="plan-1", reason="test"), timeout=5, id="w-1")
-        await made.until(lambda: made.state("w-1") == "spare")
-
-
-async def test_a_block_that_comes_damaged_is_fetched_again_and_nothing_else_is() -> None:
-    async with fleet("w-1") as made:
-        made.memory[2][5] ^= 1
-        await made.load("w-1", made.me)
-        made.feed("w-1")
-        await made.until(lambda: any(transfer.state == "broken" for transfer in made.transfers))
-        broken = next(transfer for transfer in made.transfers if transfer.state == "broken")
-        assert (broken.ticket, "block 2" in (broken.error or "")) == (7, True)
-        assert made.state("w-1") == "loading"
-        made.memory[2][5] ^= 1
-        await made.load("w-1", made.me, ticket=8)
-        made.feed("w-1", ticket=8)
-        await made.whole("w-1")
-        received = next(transfer for transfer in made.transfers if transfer.state == "whole").received_bytes
-        # The damaged block came twice; what was under way when it was found may have come or not.
-        assert received == made.manifest.size_bytes + made.manifest.blocks[2].size_bytes
-        await made.serve("w-1")
-        await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=24))
-        assert await made.finished("a") == undisturbed(made, a=1)["a"]
-
-
-async def test_a_block_that_comes_damaged_twice_is_told_and_the_worker_is_spare_again() -> None:
-    async with fleet("w-1") as made:
-        made.memory[2][5] ^= 1
-        await made.load("w-1", made.me)
-        made.feed("w-1")
-        await made.until(lambda: any(transfer.state == "broken" for transfer in made.transfers))
-        await made.load("w-1", made.me, ticket=8)
-        made.feed("w-1", ticket=8)
-        await made.until(lambda: any(transfer.state == "failed" for transfer in made.transfers))
-        error = next(transfer.error for transfer in made.transfers if transfer.state == "failed")
-        assert error is not None
-        assert "block 2" in error
-        await made.until(lambda: made.state("w-1") == "spare")
-
-
-async def test_a_model_that_does_not_fit_the_arena_is_refused() -> None:
-    async with fleet("w-1") as made:
-        command = made.command("w-1", Inflow(ticket=7, upstream=made.me))
-        config = replace(command.manifest.config, vocab_size=2**20)
-        blocks = [layout.block(0) for layout in block_layouts(config, command.manifest.dtype)]
-        manifest = replace(command.manifest, config=config, blocks=blocks)
-        with pytest.raises(Refusal, match="arena"):
-            await made.bus.call(LOAD, replace(command, manifest=manifest), timeout=5, id="w-1")
-        await made.load("w-1", made.me)
 
 
 async def test_a_stale_epoch_is_refused() -> None:

@@ -53,8 +53,8 @@ def test_every_family_is_there_at_zero_once_a_model_is_served() -> None:
 
 def test_preemptions_are_counted() -> None:
     telemetry, metrics = served()
-    piece = ScheduledChunk("req-1", (1,), start=3, blocks=range(1), decode=True)
-    metrics.stepped(Batch(step=1, pieces=(piece,), preempted=("req-2", "req-3")), begun=12.0)
+    chunk = ScheduledChunk("req-1", (1,), start=3, blocks=range(1), decode=True)
+    metrics.stepped(Batch(step=1, chunks=(chunk,), preempted=("req-2", "req-3")), begun=12.0)
     assert values(telemetry)["num_preemptions_total"] == 2
 
 
@@ -71,7 +71,7 @@ def test_a_request_is_measured_from_admission_to_its_last_token() -> None:
     telemetry, metrics = served(LOAD)
     metrics.admitted(REQUEST, 10.0)
     prefill = ScheduledChunk("req-1", (1, 2, 3), start=0, blocks=range(1), decode=False)
-    metrics.stepped(Batch(step=1, pieces=(prefill,)), begun=12.0)
+    metrics.stepped(Batch(step=1, chunks=(prefill,)), begun=12.0)
     for index, now in enumerate((13.0, 13.5, 14.5)):
         finish = "length" if index == 2 else None
         row = Tokens(request_id="req-1", index=index, token_ids=[5], finish_reason=finish)  # type: ignore[arg-type]

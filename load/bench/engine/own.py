@@ -169,9 +169,9 @@ class Own:
         """Logits are seen where the engine chooses from them."""
         seen: list[bytes] = []
 
-        def see(logits: torch.Tensor, draws: Sequence[TokenSampling]) -> list[int]:
+        def see(logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> list[int]:
             seen.append(logits[0].float().numpy().tobytes())
-            return choose_tokens(logits, draws)
+            return choose_tokens(logits, samplings)
 
         with patch("livescale.services.worker.engine.engine.choose_tokens", see):
             chosen = self._run(self._ask([prompt], tokens))

@@ -1,6 +1,7 @@
-"""Attention as the layers see it: from what is projected of all rows to what each has gathered, the KV cache between.
+"""Attention as the layers see it: from the projections of all rows to what each row gathered, with the KV cache
+between.
 
-One call a sequence: so that nothing of a row's result depends on what else is in the batch.
+Each sequence attends in calls of its own, so that no row's result depends on what else is in the batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +22,11 @@ ROW_STEP = 32
 
 
 def use_math_kernels() -> None:
-    """On GPUs of this process: the fused kernels want alignments that views of the cache do not have. Matrices add up
-    in float32, as they do on CPUs."""
+    """Choose torch's unfused attention kernels on the GPUs of this process, and sums in float32 for matrices as on
+    CPUs.
+
+    The fused kernels want alignments that views of the KV cache do not have.
+    """
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -30,77 +34,88 @@ def use_math_kernels() -> None:
 
 
 class StepAttention(Protocol):
-    """Of the rows of one step; made once, used for all layers."""
+    """Attention for the rows of one step; made once and called by every layer."""
 
     def __call__(self, layer: int, projected: torch.Tensor) -> torch.Tensor:
-        """Queries, keys and values `[row, feature]`, not turned yet -> `[row, query_head * head_dim]`, padding
-        included. Keys and values go into the cache; `projected` is overwritten."""
+        """Store the keys and values of `projected`, and attend.
+
+        `projected` is `[row, feature]`: queries, keys and values without their rotation; it is overwritten. Returns
+        `[row, query_head * head_dim]`, padding included.
+        """
 
 
 class Attention(Protocol):
-    """Of one model."""
+    """Attention of one model, over one KV cache."""
 
-    def over(self, pieces: Sequence[ScheduledChunk]) -> StepAttention: ...
+    def over(self, chunks: Sequence[ScheduledChunk]) -> StepAttention:
+        """Prepare attention for the rows of `chunks`."""
 
 
 class AttentionCall(Protocol):
-    """Rows of a step, one after the other, that attend in one call."""
+    """Consecutive rows of a step that attend in one call."""
 
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """The number of consecutive rows that this call is for."""
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
-        """Turned queries `[row, kv_head, group, head_dim]` -> `[row, kv_head * group * head_dim]`."""
+        """Rotated queries `[row, kv_head, group, head_dim]` -> `[row, kv_head * group * head_dim]`."""
 
 
 class AttentionBackend(Protocol):
-    def of(self, pieces: Sequence[ScheduledChunk]) -> Sequence[AttentionCall]:
-        """All rows of `pieces`, in order."""
+    """The kernels that attend: it divides a step's rows into calls."""
+
+    def of(self, chunks: Sequence[ScheduledChunk]) -> Sequence[AttentionCall]:
+        """The calls for all rows of `chunks`, in the order of the rows."""
 
 
 class TorchAttention:
-    """By torch's kernels, on any device, but for what `parts` do; `group`: query heads to a KV head."""
+    """Attention without compiled kernels, on any device. `backend` attends; `group` is query heads to a KV head."""
 
-    def __init__(self, store: KvStore, rope: RopeTable, group: int, parts: AttentionBackend) -> None:
+    def __init__(self, store: KvStore, rope: RopeTable, group: int, backend: AttentionBackend) -> None:
         self._store = store
         self._rope = rope
         self._group = group
-        self._parts = parts
+        self._backend = backend
 
-    def over(self, pieces: Sequence[ScheduledChunk]) -> StepAttention:
+    def over(self, chunks: Sequence[ScheduledChunk]) -> StepAttention:
         store, device = self._store, self._store.cache.device
-        positions = [position for piece in pieces for position in range(piece.start, piece.stop)]
-        offsets = [piece.blocks.start * store.block_tokens for piece in pieces for _ in piece.tokens]
+        positions = [position for chunk in chunks for position in range(chunk.start, chunk.stop)]
+        offsets = [chunk.blocks.start * store.block_tokens for chunk in chunks for _ in chunk.tokens]
         padding = [0] * (padded_count(len(positions), device.type) - len(positions))
         slots = torch.tensor(positions, device=device) + torch.tensor(offsets, device=device)
         turns = self._rope.at(torch.tensor(positions + padding, device=device))
-        return TorchStep(store, self._group, slots, turns, self._parts.of(pieces))
+        return TorchStep(store, self._group, slots, turns, self._backend.of(chunks))
 
 
 class TorchBackend:
-    """A call a sequence, for requests of `positions` tokens; of a prompt one from cut to cut."""
+    """Torch's own kernels, for requests of up to `positions` tokens: a call for each cut of a prompt and each generated
+    row."""
 
     def __init__(self, store: KvStore, group: int, positions: int) -> None:
         self._store = store
         self._group = group
         self._mask = CausalMask(positions, store.cache.dtype, store.cache.device)
 
-    def of(self, pieces: Sequence[ScheduledChunk]) -> list[AttentionCall]:
-        return [part for piece in pieces for part in self._parts(piece)]
+    def of(self, chunks: Sequence[ScheduledChunk]) -> list[AttentionCall]:
+        return [call for chunk in chunks for call in self._calls_of(chunk)]
 
-    def _parts(self, piece: ScheduledChunk) -> Iterator[AttentionCall]:
-        if piece.decode:
-            for position in range(piece.start, piece.stop):
-                yield RowAttention(self._store.stretch(piece.blocks, position + 1))
+    def _calls_of(self, chunk: ScheduledChunk) -> Iterator[AttentionCall]:
+        if chunk.decode:
+            for position in range(chunk.start, chunk.stop):
+                yield RowAttention(self._store.stretch(chunk.blocks, position + 1))
         else:
-            for start in range(piece.start, piece.stop, PROMPT_CUT):
-                stop = min(start + PROMPT_CUT, piece.stop)
-                stretch = self._store.stretch(piece.blocks, stop)
+            for start in range(chunk.start, chunk.stop, PROMPT_CUT):
+                stop = min(start + PROMPT_CUT, chunk.stop)
+                stretch = self._store.stretch(chunk.blocks, stop)
                 yield ChunkAttention(stretch, stop - start, self._group, self._mask.part(start, stop))
 
 
 class TorchStep:
-    """`slots` `[row]`: places in the KV cache; `turns`: cosines and sines of the rows, padding included."""
+    """The attention of one step.
+
+    `slots` `[row]` are token slots in the KV cache. `turns` are the cosines and sines of all rows, padding included.
+    """
 
     def __init__(
         self,
@@ -108,13 +123,13 @@ class TorchStep:
         group: int,
         slots: torch.Tensor,
         turns: tuple[torch.Tensor, torch.Tensor],
-        parts: Sequence[AttentionCall],
+        calls: Sequence[AttentionCall],
     ) -> None:
         self._store = store
         self._slots = slots
         self._turns = turns
-        self._parts = parts
-        self._lengths = [part.rows for part in parts]
+        self._calls = calls
+        self._lengths = [call.rows for call in calls]
         self._group, self._kv_heads, self._head_dim = group, store.cache.shape[2], store.cache.shape[4]
 
     def __call__(self, layer: int, projected: torch.Tensor) -> torch.Tensor:
@@ -127,15 +142,15 @@ class TorchStep:
         queries, keys_values = torch.split_with_sizes(heads[:rows], (group * kv_heads, 2 * kv_heads), dim=1)
         self._store.write(layer, self._slots, keys_values.view(rows, 2, kv_heads, -1))
         grouped = torch.split_with_sizes(queries.view(rows, kv_heads, -1, head_dim), self._lengths)
-        results = [part.attend(layer, theirs) for part, theirs in zip(self._parts, grouped, strict=True)]
+        results = [call.attend(layer, theirs) for call, theirs in zip(self._calls, grouped, strict=True)]
         return padded(torch.cat(results))
 
 
 class ChunkAttention:
-    """Rows of a prompt that attend together: the last one sees the whole `stretch` `[layer, 2, kv_head, token,
+    """Rows of a prompt that attend together; the last of them sees all of `stretch` `[layer, 2, kv_head, token,
     head_dim]`.
 
-    `mask` `[row, token]` is what hides the future; None where rows and tokens are the same positions.
+    `mask` `[row, token]` hides the future. It is None where rows and tokens are the same positions.
     """
 
     def __init__(self, stretch: torch.Tensor, rows: int, group: int, mask: torch.Tensor | None) -> None:
@@ -153,7 +168,7 @@ class ChunkAttention:
 
 
 class RowAttention:
-    """A generated position: it sees the whole `stretch` `[layer, 2, kv_head, token, head_dim]`."""
+    """A generated position, which sees all of `stretch` `[layer, 2, kv_head, token, head_dim]`."""
 
     rows = 1
 
@@ -168,7 +183,8 @@ class RowAttention:
 
 
 class CausalMask:
-    """Every mask that rows from cut to cut may need is a part of one: zeros, then a triangle that hides the future."""
+    """The masks for rows from cut to cut. Each is a part of one tensor: zeros, then a triangle that hides the
+    future."""
 
     def __init__(self, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         self._positions = positions
@@ -176,26 +192,28 @@ class CausalMask:
         self._mask[:, positions:].fill_(float("-inf")).triu_(1)
 
     def part(self, start: int, stop: int) -> torch.Tensor | None:
-        """For rows `start` .. `stop` over tokens `0` .. `stop`; None where the kernels have a faster way."""
+        """The mask of rows `start` to `stop` - 1 over tokens 0 to `stop` - 1; None where the kernels have a faster
+        way."""
         if start == 0:
             return None
         return self._mask[: stop - start, self._positions - start : self._positions + stop - start]
 
 
 class Rows:
-    """The rows of `pieces`, in order.
+    """What the engine's steps need to know of the rows of `chunks`, gathered once a step and not once a layer.
 
-    `token_ids` `[row]`; `drawn`: the rows after which a token is chosen, as an index.
+    `token_ids` is `[row]`. `sampled` indexes the rows after which a token is sampled. Raises ValueError for more rows
+    than a batch may have, or none.
     """
 
-    def __init__(self, pieces: Sequence[ScheduledChunk], attention: Attention, device: torch.device) -> None:
-        token_ids = [token for piece in pieces for token in piece.tokens]
+    def __init__(self, chunks: Sequence[ScheduledChunk], attention: Attention, device: torch.device) -> None:
+        token_ids = [token for chunk in chunks for token in chunk.tokens]
         if not 1 <= len(token_ids) <= MAX_BATCH_ROWS:
             raise ValueError(f"a batch has 1 to {MAX_BATCH_ROWS} rows, not {len(token_ids)}")
-        ends = accumulate(len(piece.tokens) for piece in pieces)
-        drawn = [end - 1 for piece, end in zip(pieces, ends, strict=True) if piece.draw is not None]
+        ends = accumulate(len(chunk.tokens) for chunk in chunks)
+        sampled = [end - 1 for chunk, end in zip(chunks, ends, strict=True) if chunk.sampling is not None]
         self.count = len(token_ids)
         self.token_ids = torch.tensor(token_ids, device=device)
         # Where only decodes run these are all.
-        self.drawn = slice(None) if len(drawn) == self.count else torch.tensor(drawn, dtype=torch.long)
-        self.attend = attention.over(pieces)
+        self.sampled = slice(None) if len(sampled) == self.count else torch.tensor(sampled, dtype=torch.long)
+        self.attend = attention.over(chunks)

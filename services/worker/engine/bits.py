@@ -1,5 +1,8 @@
-"""The name of the bits that a worker computes: it is made of what its kernels make of fixed inputs, so that nobody has
-to remember to change it. Workers of one pool have the same name."""
+"""The name of the bits that a worker computes.
+
+It is a digest of what the worker's kernels compute from fixed inputs, so nobody has to remember to change it. All
+workers of a pool must have the same name.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -20,7 +23,7 @@ SHAPES = ((96, 64), (160, 640), (128, 1_536), (64, 2_560))
 
 
 def name_of_bits(chosen: KernelChoice, device: str, flashinfer: bool = False) -> str:
-    """To be called on the thread that computes, as torch's bits may depend on its number of threads."""
+    """The kernels' name with a digest. Call it on the thread that computes: torch's bits may depend on its threads."""
     if chosen.kernels is not None:
         # What is emulated has the bits of the instruction.
         variant = "amx" if chosen.variant == EMULATED else chosen.variant
@@ -32,7 +35,7 @@ def name_of_bits(chosen: KernelChoice, device: str, flashinfer: bool = False) ->
 
 @torch.inference_mode()
 def torch_digest(device: str) -> str:
-    """Of what torch's kernels make of fixed inputs."""
+    """A digest of what torch's kernels compute from fixed inputs on `device`."""
     found = hashlib.sha256()
     for dtype in (torch.bfloat16, torch.float32):
         for made in _results(Noise(dtype, device)):

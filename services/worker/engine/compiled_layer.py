@@ -20,7 +20,10 @@ RUN_NUMBERS = 4  # as kernels.h has them
 
 
 class CompiledAttention:
-    """Of one model, for requests of `positions` tokens; `group`: query heads to a KV head."""
+    """Attention by the compiled kernels: rotation, writing into the KV cache and attending are one call a layer.
+
+    It serves one model, for requests of up to `positions` tokens; `group` is query heads to a KV head.
+    """
 
     def __init__(self, kernels: Kernels, store: KvStore, rope: RopeTable, group: int, positions: int) -> None:
         compiled = find_compiled()
@@ -40,27 +43,31 @@ class CompiledAttention:
         self.layers = [array("q", (*cache, *shape, *tables)) for cache in caches]
         self.addresses = [layer.buffer_info()[0] for layer in self.layers]
 
-    def over(self, pieces: Sequence[ScheduledChunk]) -> "CompiledStep":
-        """Raises ValueError for pieces that the cache or the tables have no room for: the kernels do not look."""
+    def over(self, chunks: Sequence[ScheduledChunk]) -> "CompiledStep":
+        """Prepare attention for `chunks`.
+
+        Raises ValueError for chunks that the cache or the tables have no room for, because the kernels do not check.
+        """
         # An array and no tensor, which would take longer to make than all that is in it.
         runs, rows = array("q"), 0
-        for piece in pieces:
-            self._check(piece)
-            slot = piece.blocks.start * self._store.block_tokens
-            for start in range(piece.start, piece.stop, self._run_rows):
-                runs.extend((min(piece.stop - start, self._run_rows), slot, start, int(piece.decode)))
-            rows += len(piece.tokens)
+        for chunk in chunks:
+            self._check(chunk)
+            slot = chunk.blocks.start * self._store.block_tokens
+            for start in range(chunk.start, chunk.stop, self._run_rows):
+                runs.extend((min(chunk.stop - start, self._run_rows), slot, start, int(chunk.decode)))
+            rows += len(chunk.tokens)
         return CompiledStep(self, runs, rows)
 
-    def _check(self, piece: ScheduledChunk) -> None:
-        room = min(self._positions, len(piece.blocks) * self._store.block_tokens)
-        is_in_cache = piece.blocks.start >= 0 and piece.blocks.stop <= self._store.blocks
-        if not (is_in_cache and 0 <= piece.start < piece.stop <= room):
-            raise ValueError(f"{piece.request_id}: positions {piece.start} .. {piece.stop} are not in {piece.blocks}")
+    def _check(self, chunk: ScheduledChunk) -> None:
+        room = min(self._positions, len(chunk.blocks) * self._store.block_tokens)
+        is_in_cache = chunk.blocks.start >= 0 and chunk.blocks.stop <= self._store.blocks
+        if not (is_in_cache and 0 <= chunk.start < chunk.stop <= room):
+            raise ValueError(f"{chunk.request_id}: positions {chunk.start} .. {chunk.stop} are not in {chunk.blocks}")
 
 
 class CompiledStep:
-    """`runs`: rows, slot of position 0, first position, whether generated, of each."""
+    """The attention of one step. `runs` has four numbers a run: rows, slot of position 0, first position, whether
+    generated."""
 
     def __init__(self, attention: CompiledAttention, runs: "array[int]", rows: int) -> None:
         self._attention = attention
@@ -81,8 +88,7 @@ class CompiledStep:
 
 
 class LayerMemory:
-    """What the layers of a model have in common: where they put what they make of some rows, one layer after the
-    other. It is touched."""
+    """The buffers that all layers of a model share for their intermediate results. They are touched when made."""
 
     def __init__(self, config: ModelConfig, kernels: Kernels, attention: CompiledAttention) -> None:
         compiled = find_compiled()
@@ -99,7 +105,10 @@ class LayerMemory:
 
 
 class CompiledLayer:
-    """`layer` with the same bits, of whose parameters `numbers` tell the kernel."""
+    """`layer` as one call of a kernel, with the same bits. `numbers` tell the kernel where its parameters are.
+
+    Next to nothing runs between its matrices, and their results stay in the CPU's cache.
+    """
 
     def __init__(self, layer: Layer, numbers: Sequence[int], epsilon: float, memory: LayerMemory) -> None:
         self._layer = layer
@@ -110,7 +119,7 @@ class CompiledLayer:
         self._epsilon = epsilon
 
     def __call__(self, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
-        """`[row, hidden]` -> `[row, hidden]`, where they are."""
+        """Run the layer on `[row, hidden]`, in place."""
         step = rows.attend
         assert isinstance(step, CompiledStep)
         hidden = hidden.contiguous()
@@ -119,7 +128,7 @@ class CompiledLayer:
 
 
 def in_one_call(layer: Layer, memory: LayerMemory) -> Layer | CompiledLayer:
-    """`layer` itself where other ranks have a part of it."""
+    """Make `layer` one call of a kernel; return it unchanged where other ranks have a part of it."""
     match layer.parts:
         case (
             CompiledNorm() as input_norm,

@@ -15,49 +15,51 @@ from livescale.shared.messages.ranks import Meeting
 
 @dataclass(frozen=True, eq=False)
 class StageResult:
-    """A batch after some of the model's blocks: its activation `[row, hidden]` as bytes, or after the last the tokens
-    of its draws."""
+    """What a part of the model computed for a batch: the activation `[row, hidden]` as bytes, or after the last block
+    tokens."""
 
     activation: memoryview
     tokens: list[int]
 
 
 class LayerwiseRun:
-    """All rows of a request, as `pieces` of it in order; `done` layers were run.
+    """All rows of a request that runs one layer at a time, as `chunks` in order; `done` layers have run.
 
-    `activation` is what the next layer takes, `[position, hidden]` as bytes. It changes with every layer.
+    `activation` is the input of the next layer, `[position, hidden]` as bytes. Each layer overwrites it.
     """
 
-    def __init__(self, pieces: Sequence[ScheduledChunk], done: int = 0) -> None:
+    def __init__(self, chunks: Sequence[ScheduledChunk], done: int = 0) -> None:
         self.done = done
-        self.pieces = pieces
+        self.chunks = chunks
         self.activation = NO_BYTES
 
     def begin(self, row_bytes: int) -> None:
-        """Have room for the activation."""
-        self.activation = memoryview(bytearray(row_bytes * sum(len(piece.tokens) for piece in self.pieces)))
+        """Make room for the activation, of `row_bytes` bytes a row."""
+        self.activation = memoryview(bytearray(row_bytes * sum(len(chunk.tokens) for chunk in self.chunks)))
 
     def parts(self) -> Iterator[tuple[ScheduledChunk, memoryview]]:
-        """Of each piece the activations `[row, hidden]` as bytes, to be read and written."""
-        row_bytes = len(self.activation) // sum(len(piece.tokens) for piece in self.pieces)
+        """Yield each chunk with its part of the activation, `[row, hidden]` as bytes, to be read and written."""
+        row_bytes = len(self.activation) // sum(len(chunk.tokens) for chunk in self.chunks)
         start = 0
-        for piece in self.pieces:
-            stop = start + len(piece.tokens) * row_bytes
-            yield piece, self.activation[start:stop]
+        for chunk in self.chunks:
+            stop = start + len(chunk.tokens) * row_bytes
+            yield chunk, self.activation[start:stop]
             start = stop
 
 
 @dataclass(frozen=True)
 class Slab:
-    """Rows of one or several requests that run together, and of each piece its activations."""
+    """Rows of one or several requests that run together, with the activations of each chunk."""
 
-    pieces: list[ScheduledChunk]
+    chunks: list[ScheduledChunk]
     activations: list[memoryview]
 
 
 def slabs(partials: Sequence[LayerwiseRun], row_bytes: int) -> Iterator[Slab]:
-    """All rows of these, those of a request in order, no more together than a batch may have. Raises ValueError for
-    requests that stand at different layers."""
+    """Group all rows of `partials` into slabs, each with no more rows than a batch may have.
+
+    Rows of a request stay in order. Raises ValueError for requests that stand at different layers.
+    """
     if len({partial.done for partial in partials}) > 1:
         raise ValueError(f"layers {[partial.done for partial in partials]} are next: only one can be run")
     chosen: list[tuple[ScheduledChunk, memoryview]] = []
@@ -65,17 +67,17 @@ def slabs(partials: Sequence[LayerwiseRun], row_bytes: int) -> Iterator[Slab]:
     for partial in partials:
         if not partial.activation:
             partial.begin(row_bytes)
-        for piece, activation in partial.parts():
-            if rows + len(piece.tokens) > MAX_BATCH_ROWS:
+        for chunk, activation in partial.parts():
+            if rows + len(chunk.tokens) > MAX_BATCH_ROWS:
                 yield _slab(chosen)
                 chosen, rows = [], 0
-            chosen.append((piece, activation))
-            rows += len(piece.tokens)
+            chosen.append((chunk, activation))
+            rows += len(chunk.tokens)
     yield _slab(chosen)
 
 
 def _slab(chosen: Sequence[tuple[ScheduledChunk, memoryview]]) -> Slab:
-    return Slab([piece for piece, _ in chosen], [activation for _, activation in chosen])
+    return Slab([chunk for chunk, _ in chosen], [activation for _, activation in chosen])
 
 
 # A layer of fewer rows than this takes nearly as long. On a core what every layer takes as such is that of 10 to 20
@@ -85,7 +87,7 @@ CPU_ROWS, GPU_ROWS = 128, 512
 
 @dataclass(frozen=True)
 class GpuFeatures:
-    """What an engine on a GPU makes use of, where it can, besides torch's kernels. FlashInfer has to be there."""
+    """What an engine on a GPU uses besides torch's kernels: FlashInfer, which has to be installed, and CUDA graphs."""
 
     flashinfer: bool = False
     graphs: bool = False
@@ -95,7 +97,7 @@ NO_GPU_FEATURES = GpuFeatures()
 
 
 class BlockMissing(RuntimeError):
-    """A step was asked for before the block it needs was added."""
+    """A step needs a parameter block that was not added yet."""
 
 
 class RankLost(RuntimeError):
@@ -103,11 +105,11 @@ class RankLost(RuntimeError):
 
 
 class Runner(Protocol):
-    """One engine at a time, with KV memory that is kept for every model. Of short prompts so many rows are worth
-    running together (`joined_rows`).
+    """One engine at a time, and KV memory that is kept for every model. `rates` and `pauses` are what its steps show.
 
-    Calls are carried out in the order they were made. A caller that is cancelled leaves its step running: the next
-    call waits for it.
+    Calls are carried out in the order they were made. A caller that is cancelled leaves its step running: the next call
+    waits for it. Requests with short prompts run their layers together up to `joined_rows` rows. `on_last_layer` is
+    called when the last layer of a step begins.
     """
 
     rates: EngineRates
@@ -122,42 +124,49 @@ class Runner(Protocol):
         """The name of the bits that it computes; None where it computes nothing."""
 
     def copied_shapes(self, manifest: Manifest) -> list[str]:
-        """Of the model's matrices, those that are copied once they are here, as the kernels want them otherwise."""
+        """The shapes of the matrices that are copied when they arrive, because the kernels want another layout."""
 
     async def open_meeting(self, address: str) -> int:
-        """A place at `address` where the ranks of an instance find each other, until `unload`; its port. Raises
+        """Open a place at `address` where the ranks of an instance meet, until `unload`. Returns its port. Raises
         RankLost."""
 
     async def meet(self, rank: int, size: int, address: str, at: Meeting) -> None:
-        """Be one of so many ranks, reached by the others at `address`, in all steps until `unload`. Raises RankLost."""
+        """Join the other ranks as rank `rank` of `size`, in all steps until `unload`.
+
+        The others reach this one at `address`; they meet at `at`. Raises RankLost.
+        """
 
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
-        """Make ready for the blocks of a model; the number of KV blocks it has. Raises ValueError where none fits."""
+        """Prepare for the blocks of a model. Returns its number of KV blocks. Raises ValueError where not even one
+        fits."""
 
     async def add_block(self, index: int, buffer: View) -> None:
         """Take block `index`, which is whole in `buffer`. The buffer is in use until `unload` has returned."""
 
     async def step(self, batch: Batch) -> list[int]:
-        """Run `batch` through the whole model: the token of each of its draws."""
+        """Run `batch` through the whole model. Returns the token for each of its samplings."""
 
-    async def run_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
-        """Run `pieces` through a part of the model. `activation`: what came out of the block before, where the first is
-        not the embedding. Raises BlockMissing."""
+    async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        """Run `chunks` through a part of the model.
+
+        `activation` is the output of the block before, unless the first block is the embedding. Raises BlockMissing.
+        """
 
     async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
-        """The next layer of these, which is the same: their rows run together. Raises BlockMissing before its block was
-        added."""
+        """Run the next layer of all these requests together; it is the same layer.
+
+        Raises BlockMissing before its block was added.
+        """
 
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
-        """A copy of the KV of the first `layers` layers in `blocks`, as it is now: whoever gets the blocks next writes
-        later."""
+        """Copy the KV of the first `layers` layers in `blocks` as it is now, before the blocks' next owner writes."""
 
     def export_slices(self, slices: Sequence[KvSlice]) -> asyncio.Future[memoryview]:
-        """A copy of these, one after the other, as they are now."""
+        """Copy these slices of KV as they are now, one after the other."""
 
     async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
-        """Put what `export_slices` gave for the same positions and layers into these. Raises ValueError for another
-        number of bytes."""
+        """Store what `export_slices` returned for the same positions and layers. Raises ValueError for a wrong number
+        of bytes."""
 
     async def unload(self) -> None:
         """Forget the model and let go of its buffers."""

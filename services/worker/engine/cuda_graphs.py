@@ -1,8 +1,9 @@
-"""CUDA graphs: what a layer's matrices do to a slab of rows is queued by one call before attention and one after it.
+"""CUDA graphs: one call queues what a layer's matrices do to a slab of rows before attention, and one what they do
+after.
 
-Up to 128 requests decode in one slab, so that two graphs a layer serve every such batch, with the bits that the same
-kernels have one by one; longer steps, which keep a GPU busy, are queued kernel by kernel. Attention stays outside: what
-it reads differs from step to step. Written, for want of a GPU, without having been run on one.
+Up to 128 requests decode in one slab, so two graphs a layer serve every such batch, with the bits that the same kernels
+have one by one. Longer steps keep a GPU busy and are queued kernel by kernel. Attention stays outside: what it reads
+differs from step to step. For want of a GPU, this was written without having been run on one.
 """
 
 from collections.abc import Callable
@@ -19,8 +20,10 @@ Capture = Callable[[Job], Job]
 
 
 class CudaCapture:
-    """Makes graphs of what jobs queue on the GPU `device`. They share the memory in which they work: they are replayed
-    one at a time, and none leaves anything there."""
+    """Captures as graphs what jobs queue on the GPU `device`.
+
+    The graphs share their working memory: they are replayed one at a time, and none leaves anything there.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -28,7 +31,8 @@ class CudaCapture:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, job: Job) -> Job:
-        """What does again what `job` did, with what is then where it read. Raises RuntimeError."""
+        """Capture `job`. The function returned does the same again, with what is then where `job` read. Raises
+        RuntimeError."""
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
@@ -44,8 +48,10 @@ class CudaCapture:
 
 
 class LayerGraphs:
-    """What the graphs of a model's layers have in common: one slab of rows, which they read and write in turn, with the
-    dtype and the device of `like`; and how they are captured."""
+    """What the graphs of a model's layers have in common: the slab of rows that they read and write in turn.
+
+    Tensors have the dtype and device of `like`. `capture` makes a graph of a job.
+    """
 
     def __init__(self, config: ModelConfig, like: torch.Tensor, capture: Capture) -> None:
         gathered = config.num_attention_heads * config.head_dim
@@ -57,8 +63,11 @@ class LayerGraphs:
 
 
 class GraphedLayer:
-    """`layer`, by graphs where rows are one slab. They are captured now, with the addresses of its parameters, and go
-    when it goes: what is loaded next makes its own."""
+    """`layer` by graphs, where its rows are one slab.
+
+    They are captured at once, with the addresses of the layer's parameters, and end with this object: a model that is
+    loaded later makes its own.
+    """
 
     def __init__(self, layer: Layer, graphs: LayerGraphs) -> None:
         self._layer = layer
@@ -67,7 +76,7 @@ class GraphedLayer:
         self._finish = graphs.capture(lambda: graphs.hidden.copy_(layer.finish(graphs.gathered, graphs.hidden)))
 
     def __call__(self, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
-        """`[row, hidden]` -> `[row, hidden]`, there until the next call of any layer."""
+        """`[row, hidden]` -> `[row, hidden]`, valid until the next call of any layer."""
         if len(hidden) != GPU_SLAB_ROWS:
             return self._layer(hidden, rows)
         graphs = self._graphs

@@ -1,4 +1,4 @@
-"""The engine: embed, layers and head as separate steps over rows of many requests, on the device of its KV cache.
+"""The engine: embedding, layers and head as separate steps over rows of many requests, on the device of its KV cache.
 
 A row's result depends on its own tokens only, bit for bit. The compiled kernels take every sum in a fixed order.
 Torch's kernels, on a CPU or a GPU, see the same number of rows at every call; attention is computed per sequence,
@@ -41,10 +41,11 @@ AnyLayer = Layer | GraphedLayer | CompiledLayer
 
 
 class TorchEngine:
-    """One model, its KV cache in `memory`, for requests of `max_model_len` tokens. To be called on the torch thread.
+    """One model with its KV cache in `memory`, for requests of up to `max_model_len` tokens. Call it on the torch
+    thread.
 
-    `kernels` are the compiled ones, None for torch's; whoever exchanges activations or KV must have the same. Of a
-    model that is cut for several `ranks` it has one shard, and all of them take the same steps.
+    `kernels` are the compiled ones, or None for torch's; workers that exchange activations or KV must have the same. A
+    model that is cut for several `ranks` has one shard here, and all ranks take the same steps.
     """
 
     def __init__(
@@ -72,8 +73,8 @@ class TorchEngine:
         self._attention: Attention
         self._memory: LayerMemory | None = None
         if self._kernels is None:
-            parts = choose_backend(self.store, group, max_model_len, on_gpu.flashinfer)
-            self._attention = TorchAttention(self.store, rope, group, parts)
+            backend = choose_backend(self.store, group, max_model_len, on_gpu.flashinfer)
+            self._attention = TorchAttention(self.store, rope, group, backend)
         else:
             self._attention = compiled = CompiledAttention(self._kernels, self.store, rope, group, max_model_len)
             # Between two calls of a layer's parts ranks wait for each other.
@@ -89,7 +90,8 @@ class TorchEngine:
 
     @torch.inference_mode()
     def add_block(self, index: int, buffer: View) -> None:
-        """Take block `index` from `buffer`, which must stay as it is while the engine lives. In any order."""
+        """Take block `index` from `buffer`, which must not change while the engine lives. Blocks may come in any
+        order."""
         if not 0 <= index < len(self._manifest.blocks):
             raise ValueError(f"the model has blocks 0 to {len(self._manifest.blocks) - 1}, not {index}")
         tensors = block_tensors(self._manifest.blocks[index], buffer, self._manifest.dtype)
@@ -115,13 +117,13 @@ class TorchEngine:
         if not self._config.tie_word_embeddings:
             self._head = make_linear(tensors, "lm_head", kernels=self._kernels)
 
-    def rows(self, pieces: Sequence[ScheduledChunk]) -> Rows:
-        """What the other steps need to know of `pieces`; made once, used for all layers."""
-        return Rows(pieces, self._attention, self.store.cache.device)
+    def rows(self, chunks: Sequence[ScheduledChunk]) -> Rows:
+        """What the other steps need to know of `chunks`; made once, used for all layers."""
+        return Rows(chunks, self._attention, self.store.cache.device)
 
     @torch.inference_mode()
     def embed(self, rows: Rows) -> torch.Tensor:
-        """-> activations `[row, hidden]`."""
+        """Look up the embeddings of all rows: `[row, hidden]`. Raises BlockMissing."""
         if self._embedding is None:
             raise BlockMissing("cannot embed: block 0 was not added")
         if self._ranks is None:
@@ -130,9 +132,9 @@ class TorchEngine:
 
     @torch.inference_mode()
     def layers(self, start: int, end: int, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
-        """Run layers `start` .. `end - 1` on activations `[row, hidden]`; their KV goes into the cache.
+        """Run layers `start` to `end - 1` on activations `[row, hidden]`, and store their KV in the cache.
 
-        The activations may be overwritten, and what comes of them may be gone with the next call.
+        The activations may be overwritten, and the result may be gone with the next call. Raises BlockMissing.
         """
         missing = [layer for layer in range(start, end) if layer not in self._layers]
         if missing:
@@ -146,7 +148,7 @@ class TorchEngine:
 
     @torch.inference_mode()
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Activations `[row, hidden]` -> logits `[row, vocab]`."""
+        """Activations `[row, hidden]` -> logits `[row, vocab]`. Raises BlockMissing."""
         if self._norm is None or self._head is None:
             needed = len(self._manifest.blocks) - 1 if self._norm is None else 0
             raise BlockMissing(f"cannot make logits: block {needed} was not added")
@@ -155,73 +157,76 @@ class TorchEngine:
 
     @torch.inference_mode()
     def step(self, batch: Batch) -> list[int]:
-        """All layers that are left of each piece of `batch`; the token chosen for each of its draws, by rank 0."""
+        """Run all layers that are left of each chunk of `batch`. Rank 0 returns a token for each of its samplings."""
         self.lay_down(batch)
-        hidden, rows = self._through(batch.pieces)
-        if not batch.draws:
+        hidden, rows = self._through(batch.chunks)
+        if not batch.samplings:
             return []
-        return self._chosen(self.head(hidden[rows.drawn]), batch.draws)
+        return self._chosen(self.head(hidden[rows.sampled]), batch.samplings)
 
     def lay_down(self, batch: Batch) -> None:
-        """KV that others computed, or that was computed before, to where `batch` reads it."""
+        """Store the KV that `batch` brings, from the prefix cache or from other workers, where the step reads it."""
         for copy in batch.prefixes.copies:
             self.store.copy_kv(copy.source, copy.target)
         for kv in batch.imports:
             self.store.import_kv(kv.blocks, range(kv.layers), kv.data)
 
-    def _through(self, pieces: Sequence[ScheduledChunk]) -> tuple[torch.Tensor, Rows]:
-        """Rows join the others at the layer at which they come in: `[row, hidden]` before the head."""
-        starts = sorted({piece.layer for piece in pieces})
+    def _through(self, chunks: Sequence[ScheduledChunk]) -> tuple[torch.Tensor, Rows]:
+        """Run all layers, where rows join the others at the layer at which they enter: `[row, hidden]` before the
+        head."""
+        starts = sorted({chunk.layer for chunk in chunks})
         hidden = None
         for start, end in pairwise([*starts, self._config.num_hidden_layers]):
-            rows = self.rows([piece for piece in pieces if piece.layer <= start])
-            come = self._entering([piece for piece in pieces if piece.layer == start]) if start else self.embed(rows)
+            rows = self.rows([chunk for chunk in chunks if chunk.layer <= start])
+            come = self._entering([chunk for chunk in chunks if chunk.layer == start]) if start else self.embed(rows)
             hidden = self.layers(start, end, come if hidden is None else torch.cat((hidden, come)), rows)
         assert hidden is not None
         return hidden, rows
 
-    def _entering(self, pieces: Sequence[ScheduledChunk]) -> torch.Tensor:
-        """What was computed of these pieces before, as a copy: the bytes may lie at any address. Rank 0 has it."""
+    def _entering(self, chunks: Sequence[ScheduledChunk]) -> torch.Tensor:
+        """The activations with which these chunks enter, as a copy, since bytes may lie at any address. Rank 0 has
+        them."""
         if self._manifest.shard:
-            return self._shared_rows(sum(len(piece.tokens) for piece in pieces))
-        entries = [(self._activation(piece.entry.activation), piece) for piece in pieces if piece.entry is not None]
-        rows = torch.cat([activation[piece.start : piece.stop] for activation, piece in entries])
+            return self._shared_rows(sum(len(chunk.tokens) for chunk in chunks))
+        entries = [(self._activation(chunk.entry.activation), chunk) for chunk in chunks if chunk.entry is not None]
+        rows = torch.cat([activation[chunk.start : chunk.stop] for activation, chunk in entries])
         return shared(rows.to(self.store.cache.device), self._ranks)
 
     def _shared_rows(self, count: int) -> torch.Tensor:
-        """What the first rank shares, which this one is not."""
+        """What the first rank shares with this one."""
         return shared(self.store.cache.new_empty(count, self._config.hidden_size), self._ranks)
 
     def _activation(self, data: memoryview) -> torch.Tensor:
-        """`[position, hidden]`, as a view of bytes."""
+        """Bytes viewed as `[position, hidden]`."""
         dtype = TORCH_DTYPES[self._manifest.dtype]
         return torch.frombuffer(data, dtype=dtype).view(-1, self._config.hidden_size)
 
     @torch.inference_mode()
-    def run_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
-        """A part of the model, from tokens or an activation to an activation or tokens, which rank 0 has."""
-        rows, head = self.rows(pieces), self._config.num_hidden_layers + 1
+    def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        """Run a part of the model, from tokens or an activation to an activation or tokens. Rank 0 has both."""
+        rows, head = self.rows(chunks), self._config.num_hidden_layers + 1
         hidden = self._coming(activation, rows.count) if blocks.start else self.embed(rows)
         hidden = self.layers(max(blocks.start - 1, 0), min(blocks.stop, head) - 1, hidden, rows)
         if blocks.stop <= head:
             return StageResult(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data), [])
-        draws = [piece.draw for piece in pieces if piece.draw is not None]
-        return StageResult(NO_BYTES, self._chosen(self.head(hidden[rows.drawn]), draws) if draws else [])
+        samplings = [chunk.sampling for chunk in chunks if chunk.sampling is not None]
+        return StageResult(NO_BYTES, self._chosen(self.head(hidden[rows.sampled]), samplings) if samplings else [])
 
     def _coming(self, activation: memoryview, count: int) -> torch.Tensor:
-        """What another worker computed, as a copy: the bytes may lie at any address."""
+        """The activation that another worker computed, as a copy, since bytes may lie at any address."""
         if self._manifest.shard:
             return self._shared_rows(count)
         return shared(self._activation(activation).to(self.store.cache.device, copy=True), self._ranks)
 
-    def _chosen(self, logits: torch.Tensor, draws: Sequence[TokenSampling]) -> list[int]:
-        return choose_tokens(logits, draws) if self._manifest.shard == 0 else []
+    def _chosen(self, logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> list[int]:
+        return choose_tokens(logits, samplings) if self._manifest.shard == 0 else []
 
     def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
-        """The next layer of these, which is the same: their rows run together. The embedding goes with the first."""
+        """Run the next layer of all these requests together; it is the same layer. The embedding runs with the
+        first."""
         layer, device = partials[0].done, self.store.cache.device
         for slab in slabs(partials, self._row_bytes):
-            rows, parts = self.rows(slab.pieces), list(map(self._activation, slab.activations))
+            rows, parts = self.rows(slab.chunks), list(map(self._activation, slab.activations))
             hidden = shared(torch.cat(parts).to(device), self._ranks) if layer else self.embed(rows)
             hidden = self.layers(layer, layer + 1, hidden, rows)
             for part, result in zip(parts, torch.split_with_sizes(hidden, list(map(len, parts))), strict=True):

@@ -1,7 +1,7 @@
-"""Memory that is freed stays this process's own, and touched.
+"""Keeps memory that is freed in this process, and touched.
 
-A page that the kernel gives anew costs 5 to 14 us where machines are virtual: to lay parameters out in such pages takes
-eight times as long, and each step's activations would pay as well. All of it is glibc's; elsewhere it is left out.
+A page that the kernel gives anew costs 5 to 14 us on virtual machines. In such pages laying parameters out takes eight
+times as long, and each step's activations would pay as well. This is glibc's malloc; other ones are left as they are.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ HUGE_PAGE = 2 * 1024 * 1024
 
 
 def keep_freed_memory() -> None:
-    """From now on nothing goes back to the kernel. To be called before there are threads."""
+    """Return no memory to the kernel from now on. Call it before there are threads."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         for option, value in ((TRIM_THRESHOLD, NEVER), (MMAP_MAX, 0), (ARENA_MAX, 1)):
@@ -22,7 +22,7 @@ def keep_freed_memory() -> None:
 
 
 def touch_heap(size_bytes: int) -> None:
-    """Have so much at hand, in huge pages where there are any. Raises MemoryError where there is less."""
+    """Have `size_bytes` at hand, in huge pages where there are any. Raises MemoryError where there is less."""
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt"):
         return

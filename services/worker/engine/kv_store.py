@@ -1,4 +1,4 @@
-"""The KV cache's bytes: one buffer for the life of the worker, shaped to whatever model is loaded."""
+"""The bytes of the KV cache: one buffer for the life of the worker, shaped to the model that is loaded."""
 
 import time
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ FETCHED_BLOCKS = 8  # in a measured copy
 
 
 def allocate_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
-    """Memory for the KV cache, touched now: a first touch while requests wait can take seconds.
+    """Allocate memory for the KV cache and touch it now: a first touch while requests wait can take seconds.
 
     Raises MemoryError where a GPU has less.
     """
@@ -28,7 +28,7 @@ def allocate_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
 
 
 def allocate_host_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
-    """Memory of the host for KV that is in no block of the cache on `device`, touched now. Raises MemoryError."""
+    """Allocate memory of the host for KV that has left the cache on `device`, and touch it now. Raises MemoryError."""
     try:
         if device == CPU or not size_bytes:
             return torch.empty(size_bytes, dtype=torch.uint8).zero_()
@@ -43,7 +43,7 @@ class KvStore:
     """Keys and values `[layer, 2, kv_head, token, head_dim]`; block `b` is `block_tokens` tokens of every layer.
 
     A request's blocks are one contiguous stretch, so its keys are a plain view of the cache. Negative blocks are those
-    of `host_memory`, each contiguous by itself.
+    of `host_memory`, each contiguous by itself. Raises ValueError where not even one block fits.
     """
 
     def __init__(
@@ -82,20 +82,23 @@ class KvStore:
         return self.blocks * self.block_tokens
 
     def stretch(self, blocks: range, stop: int) -> torch.Tensor:
-        """What a request has cached before position `stop`: a view `[layer, 2, kv_head, stop, head_dim]`."""
+        """The KV of a request before position `stop`, as a view `[layer, 2, kv_head, stop, head_dim]`."""
         return self.cache.narrow(3, blocks.start * self.block_tokens, stop)
 
     def write(self, layer: int, slots: torch.Tensor, keys_values: torch.Tensor) -> None:
-        """Put `keys_values` `[row, 2, kv_head, head_dim]` into the token slots `slots` `[row]` of `layer`."""
+        """Store `keys_values` `[row, 2, kv_head, head_dim]` in the token slots `slots` `[row]` of `layer`."""
         self.cache[layer].index_copy_(2, slots, keys_values.permute(1, 2, 0, 3))
 
     def export_kv(self, blocks: range, layers: range) -> memoryview:
-        """A copy of `blocks` in `layers`, contiguous bytes ordered as the cache is."""
+        """Copy `blocks` in `layers` as contiguous bytes, ordered as the cache is."""
         copy = self._part(blocks, layers).clone(memory_format=torch.contiguous_format)
         return memoryview(copy.view(torch.uint8).flatten().cpu().numpy().data)
 
     def import_kv(self, blocks: range, layers: range, data: memoryview) -> None:
-        """Put what `export_kv` gave for as many blocks of the same layers into `blocks`. `data` must be writable."""
+        """Store what `export_kv` returned for as many blocks of the same layers. `data` must be writable.
+
+        Raises ValueError for a wrong number of bytes.
+        """
         part = self._part(blocks, layers)
         expected = part.numel() * part.element_size()
         if data.nbytes != expected:
@@ -105,13 +108,15 @@ class KvStore:
         part.copy_(torch.frombuffer(data, dtype=self.cache.dtype).view(part.shape))
 
     def export_slices(self, slices: Sequence[KvSlice]) -> memoryview:
-        """A copy of these, one after the other, each ordered as the cache is."""
+        """Copy these slices one after the other, each ordered as the cache is."""
         copies = [self._slice(one).reshape(-1) for one in slices]
         return memoryview(torch.cat(copies).view(torch.uint8).cpu().numpy().data)
 
     def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
-        """Put what `export_slices` gave for as many positions of the same layers into these. `data` must be
-        writable."""
+        """Store what `export_slices` returned for as many positions of the same layers. `data` must be writable.
+
+        Raises ValueError for a wrong number of bytes.
+        """
         parts = [self._slice(one) for one in slices]
         expected = sum(part.numel() for part in parts) * self.cache.element_size()
         if data.nbytes != expected:
@@ -121,11 +126,12 @@ class KvStore:
             part.copy_(came.view(part.shape))
 
     def copy_kv(self, source: range, target: range) -> None:
-        """Put what is in `source`, of all layers, into as many other blocks."""
+        """Copy the KV of all layers in `source` into as many other blocks."""
         self._block_by_block(target).copy_(self._block_by_block(source))
 
     def fetch_rate(self) -> float | None:
-        """Tokens a second that come from host memory, by a copy before anything is in the cache."""
+        """Tokens per second that a copy from host memory brings, measured while the cache is empty. None without host
+        memory."""
         count = min(self.blocks, self.host_blocks, FETCHED_BLOCKS)
         if not count:
             return None
@@ -136,7 +142,7 @@ class KvStore:
         return count * self.block_tokens / (time.perf_counter() - begun)
 
     def _block_by_block(self, blocks: range) -> torch.Tensor:
-        """`[block, layer, 2, kv_head, token, head_dim]`, wherever they lie."""
+        """The blocks as `[block, layer, 2, kv_head, token, head_dim]`, wherever they lie."""
         if blocks.start >= 0:
             part = self._part(blocks, range(len(self.cache)))
             return part.view(*part.shape[:3], len(blocks), self.block_tokens, -1).movedim(3, 0)

@@ -14,12 +14,14 @@ from livescale.shared.messages.parameters import ModelConfig
 
 
 class Norm(Protocol):
+    """RMSNorm of each row, with the weights of one place in the model."""
+
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        """`[row, hidden]` -> as much."""
+        """`[row, hidden]` -> `[row, hidden]`."""
 
 
 class TorchNorm:
-    """By torch's kernels, on any device."""
+    """RMSNorm by torch's kernels, on any device."""
 
     def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
         self._weight = weight
@@ -30,7 +32,7 @@ class TorchNorm:
 
 
 class CompiledNorm:
-    """In one pass over each row."""
+    """RMSNorm by the compiled kernels, in one pass over each row."""
 
     def __init__(self, kernels: Kernels, weight: torch.Tensor, epsilon: float) -> None:
         self._rms_norm = kernels.rms_norm
@@ -48,11 +50,12 @@ class CompiledNorm:
 
 
 def make_norm(weight: torch.Tensor, epsilon: float, kernels: Kernels | None) -> Norm:
+    """RMSNorm by the compiled kernels, or torch's where `kernels` is None."""
     return TorchNorm(weight, epsilon) if kernels is None else CompiledNorm(kernels, weight, epsilon)
 
 
 class Layer:
-    """Layer `index`, made of the tensors of its block."""
+    """Decoder layer `index`, made of the tensors of its block."""
 
     def __init__(
         self, config: ModelConfig, index: int, tensors: Tensors, kernels: Kernels | None, ranks: Ranks | None
@@ -70,18 +73,18 @@ class Layer:
 
     @property
     def parts(self) -> tuple[Norm, Linear, ResidualLinear, Norm, Gated, ResidualLinear]:
-        """In the order in which rows go through them, attention between the second and the third."""
+        """The layer's parts in the order in which rows pass them; attention stands between the second and the third."""
         return self._input_norm, self._qkv, self._output, self._mlp_norm, self._gated, self._down
 
     def __call__(self, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
-        """`[row, hidden]` -> `[row, hidden]`, padding included; writes keys and values into the KV cache."""
+        """`[row, hidden]` -> `[row, hidden]`, padding included. Stores keys and values in the KV cache."""
         return self.finish(rows.attend(self.index, self.project(hidden)), hidden)
 
     def project(self, hidden: torch.Tensor) -> torch.Tensor:
-        """`[row, hidden]` -> queries, keys and values `[row, feature]`, not turned yet."""
+        """`[row, hidden]` -> queries, keys and values `[row, feature]`, without their rotation."""
         return self._qkv(self._input_norm(hidden))
 
     def finish(self, attended: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """What each row has gathered, `[row, query_head * head_dim]`, and `hidden` -> `[row, hidden]`."""
+        """What each row gathered, `[row, query_head * head_dim]`, and the layer's input `hidden` -> `[row, hidden]`."""
         hidden = self._output.plus(attended, hidden)
         return self._down.plus(self._gated(self._mlp_norm(hidden)), hidden)

@@ -15,8 +15,10 @@ PART_NUMBERS = 3
 
 
 class CompiledLinear:
-    """One or more matrices with the same input as one. Those that arrived in panels are used where they lie; others are
-    laid out in panels here."""
+    """A linear map by the compiled kernels: one or more matrices with the same input, as one.
+
+    Matrices that arrived in panels are used where they lie; others are laid out in panels here.
+    """
 
     def __init__(self, kernels: Kernels, tensors: Tensors, *names: str) -> None:
         if len(names) > MOST_PARTS:
@@ -58,7 +60,7 @@ class CompiledLinear:
 
 
 def in_panels(kernels: Kernels, weight: torch.Tensor) -> torch.Tensor:
-    """The panels of a matrix, which are the matrix itself where it arrived so."""
+    """The panels of a matrix: the matrix itself where it arrived so."""
     if weight.dim() == 4:
         return weight
     outputs, inputs = weight.shape
@@ -69,7 +71,7 @@ def in_panels(kernels: Kernels, weight: torch.Tensor) -> torch.Tensor:
 
 
 def laid_out_shapes(manifest: Manifest) -> list[str]:
-    """Of a model's layers and head, the matrices that do not arrive in panels: each is copied when it is here."""
+    """The shapes of the matrices in layers and head that do not arrive in panels: each is copied when it is here."""
     tensors = [tensor for block in manifest.blocks[1:] for tensor in block.tensors]
     return sorted(
         {"x".join(map(str, tensor.shape)) for tensor in tensors if len(tensor.shape) == 2 and tensor.layout == "plain"}
@@ -77,11 +79,12 @@ def laid_out_shapes(manifest: Manifest) -> list[str]:
 
 
 def output_count(weight: torch.Tensor) -> int:
-    """Of a matrix, in panels or not."""
+    """The number of outputs of a matrix, in panels or not."""
     return int(weight.shape[0]) * (PANEL_ROWS if weight.dim() == 4 else 1)
 
 
 def input_count(weight: torch.Tensor) -> int:
+    """The number of inputs of a matrix, in panels or not."""
     return int(weight.shape[1]) * (2 if weight.dim() == 4 else 1)
 
 
@@ -90,18 +93,20 @@ def rounded_up(count: int, step: int) -> int:
 
 
 def make_linear(tensors: Tensors, *names: str, kernels: Kernels | None = None) -> Linear:
-    """Matrices with the same input as one."""
+    """Make matrices with the same input one linear map, by compiled kernels or, where `kernels` is None, torch's."""
     return TorchLinear(tensors, *names) if kernels is None else CompiledLinear(kernels, tensors, *names)
 
 
 class Gated(Protocol):
-    """SwiGLU: SiLU of the gate's matrix, times that of another."""
+    """SwiGLU: the product of the SiLU of one matrix's output and the output of another."""
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """`[row, in]` -> `[row, out]`."""
 
 
 class TorchGated:
+    """SwiGLU by torch's kernels, on any device."""
+
     def __init__(self, gate: Linear, up: Linear) -> None:
         self._gate = gate
         self._up = up
@@ -111,7 +116,7 @@ class TorchGated:
 
 
 class CompiledGated:
-    """Both matrices as one, and the rest in one pass over what they make."""
+    """SwiGLU by the compiled kernels: both matrices as one, and the rest in one pass over their output."""
 
     def __init__(self, kernels: Kernels, both: CompiledLinear) -> None:
         self._silu_times = kernels.silu_times
@@ -126,6 +131,7 @@ class CompiledGated:
 
 
 def make_gated(tensors: Tensors, gate: str, up: str, kernels: Kernels | None) -> Gated:
+    """SwiGLU by the compiled kernels, or torch's where `kernels` is None."""
     if kernels is None:
         return TorchGated(TorchLinear(tensors, gate), TorchLinear(tensors, up))
     return CompiledGated(kernels, CompiledLinear(kernels, tensors, gate, up))

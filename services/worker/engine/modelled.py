@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 
 class ModelledRunner:
-    """As `Runner`, with `latency` in place of a GPU, or of one that is `speed` times as fast."""
+    """A `Runner` whose steps take the time that `latency` tells, or of a GPU that is `speed` times as fast."""
 
     def __init__(
         self,
@@ -52,7 +52,8 @@ class ModelledRunner:
         clock: Clock,
         host_bytes: int = 0,
     ) -> None:
-        """`memory_bytes`, `host_bytes`: of the KV cache, and for KV in host memory; counted and not taken."""
+        """`memory_bytes` and `host_bytes` are for the KV cache and KV in host memory; they are counted and not
+        taken."""
         self.rates = EngineRates()
         self.joined_rows = GPU_ROWS
         self.on_last_layer: Callable[[], None] | None = None
@@ -71,18 +72,18 @@ class ModelledRunner:
         log.warning("tokens_are_made_up", engine="modelled", latency=self._latency.source, speed=self._speed)
 
     async def kernels_name(self) -> str | None:
-        """It computes nothing."""
+        """None, as it computes nothing that could have bits."""
         return None
 
     def copied_shapes(self, manifest: Manifest) -> list[str]:
-        """It has no kernels."""
+        """Empty, as there are no kernels that want a layout."""
         return []
 
     async def open_meeting(self, address: str) -> int:
         return 0
 
     async def meet(self, rank: int, size: int, address: str, at: Meeting) -> None:
-        """Nothing is exchanged: each rank takes the time that the instance takes."""
+        """Do nothing: ranks exchange nothing, and each takes the time that the instance takes."""
 
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
         each = block_bytes(manifest, self._block_tokens)
@@ -110,19 +111,19 @@ class ModelledRunner:
         self.rates.observe(batch, took)
         return tokens
 
-    async def run_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+    async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         model = self._loaded()
-        passed = model.run_blocks(blocks, pieces, activation)
-        seconds = await self._take(blocks_seconds(self._latency, pieces, blocks, model.layers))
-        self.rates.observe_part(pieces, layers_share(blocks, model.layers), seconds)
+        passed = model.run_blocks(blocks, chunks, activation)
+        seconds = await self._take(blocks_seconds(self._latency, chunks, blocks, model.layers))
+        self.rates.observe_part(chunks, layers_share(blocks, model.layers), seconds)
         return passed
 
     async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         model, layer = self._loaded(), partials[0].done
         seconds = 0.0
         for slab in model.run_layer(partials):
-            seconds += layer_seconds(self._latency, slab.pieces, model.layers)
-            seconds += 0.0 if layer else embedding_seconds(self._latency, slab.pieces)
+            seconds += layer_seconds(self._latency, slab.chunks, model.layers)
+            seconds += 0.0 if layer else embedding_seconds(self._latency, slab.chunks)
         await self._take(seconds)
 
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
@@ -132,7 +133,7 @@ class ModelledRunner:
         return _at_once(memoryview(bytearray(self._loaded().slices_bytes(slices))))
 
     async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
-        """There is one state a token for all layers: where some of these were run it is here already."""
+        """Check the size only. There is one state a token for all layers: it is here if any layer has run here."""
         expected = self._loaded().slices_bytes(slices)
         if data.nbytes != expected:
             raise ValueError(f"{len(slices)} slices are {expected} bytes of KV, not {data.nbytes}")
@@ -145,7 +146,7 @@ class ModelledRunner:
         self._model = None
 
     async def _take(self, seconds: float) -> float:
-        """Be busy for so long, once all is over that was asked for before; how long it was."""
+        """Be busy for `seconds`, after all that was asked for before. Returns how long it was."""
         now = self._clock.now()
         begun = max(now - self._late, self._free_at)
         self._free_at = due = begun + seconds / self._speed
@@ -184,36 +185,39 @@ class ModelledEngine:
         self._missing.discard(index)
 
     def step(self, batch: Batch) -> list[int]:
-        """The token of each draw."""
+        """Returns a token for each sampling of `batch`."""
         self._need(range(len(self._manifest.blocks)))
         for copy in batch.prefixes.copies:
             self._cache.copy(copy.source, copy.target)
         for kv in batch.imports:
             self._cache.take(kv.blocks, kv.data)
-        return self._choose((self._states(piece)[-1], piece.draw) for piece in batch.pieces)
+        return self._choose((self._states(chunk)[-1], chunk.sampling) for chunk in batch.chunks)
 
-    def run_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
-        """What the states before `pieces` are is also in the KV here: they go on as these only where both agree. Of
-        several ranks the first is told them."""
+    def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        """Run a part of the model.
+
+        The states before `chunks` are also in the KV here: rows go on as themselves only where both agree. Of several
+        ranks only the first receives the activation.
+        """
         self._need(blocks)
-        states = [state for piece in pieces for state in self._states(piece)]
+        states = [state for chunk in chunks for state in self._states(chunk)]
         if blocks.start and self._manifest.shard == 0:
             states = list(map(agreed, states, read_states(activation, range(len(states)), len(states))))
         if blocks.stop < len(self._manifest.blocks):
             data = memoryview(bytearray(activation_bytes(self._manifest, len(states))))
             write_states(data, states)
             return StageResult(data, [])
-        ends = zip(accumulate(len(piece.tokens) for piece in pieces), pieces, strict=True)
-        return StageResult(NO_BYTES, self._choose((states[end - 1], piece.draw) for end, piece in ends))
+        ends = zip(accumulate(len(chunk.tokens) for chunk in chunks), chunks, strict=True)
+        return StageResult(NO_BYTES, self._choose((states[end - 1], chunk.sampling) for end, chunk in ends))
 
     def run_layer(self, partials: Sequence[LayerwiseRun]) -> list[Slab]:
-        """What runs together. The embedding goes with the first layer."""
+        """Returns the rows that run together. The embedding runs with the first layer."""
         layer = partials[0].done
         self._need((layer + 1,) if layer else (0, 1))
         run = list(slabs(partials, activation_bytes(self._manifest, 1)))
         for slab in [] if layer else run:
-            for piece, activation in zip(slab.pieces, slab.activations, strict=True):
-                write_states(activation, self._states(piece))
+            for chunk, activation in zip(slab.chunks, slab.activations, strict=True):
+                write_states(activation, self._states(chunk))
         for partial in partials:
             partial.done += 1
         return run
@@ -225,20 +229,20 @@ class ModelledEngine:
     def slices_bytes(self, slices: Sequence[KvSlice]) -> int:
         return sum(slice_bytes(self._manifest, one) for one in slices)
 
-    def _states(self, piece: ScheduledChunk) -> list[int]:
-        """Of each token of `piece`, into the cache too."""
-        if piece.entry is not None:
-            states = read_states(piece.entry.activation, range(piece.start, piece.stop), piece.entry.stop)
+    def _states(self, chunk: ScheduledChunk) -> list[int]:
+        """The state of each token of `chunk`; they go into the cache, too."""
+        if chunk.entry is not None:
+            states = read_states(chunk.entry.activation, range(chunk.start, chunk.stop), chunk.entry.stop)
         else:
-            before = self._cache.before(piece) if piece.start else self._origin
-            states = list(follow(before, piece.tokens))
-        self._cache.write(piece, states)
+            before = self._cache.before(chunk) if chunk.start else self._origin
+            states = list(follow(before, chunk.tokens))
+        self._cache.write(chunk, states)
         return states
 
     def _choose(self, ends: Iterable[tuple[int, TokenSampling | None]]) -> list[int]:
-        """A token for each that draws one, by the state of its last."""
+        """Choose a token for each end that samples one, by the state of its last token."""
         vocab_size = self._manifest.config.vocab_size
-        return [choose_token(state, draw, vocab_size) for state, draw in ends if draw is not None]
+        return [choose_token(state, sampling, vocab_size) for state, sampling in ends if sampling is not None]
 
     def _need(self, blocks: Iterable[int]) -> None:
         missing = next((block for block in blocks if block in self._missing), None)

@@ -15,46 +15,50 @@ from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, To
 from livescale.shared.model.latency import EMBEDDING_SHARE, HEAD_SHARE, Latency, Work
 
 
-def work_of(pieces: Iterable[ScheduledChunk]) -> Work:
-    """Chunks of a prompt add up to what the prompt in one piece would be."""
+def work_of(chunks: Iterable[ScheduledChunk]) -> Work:
+    """The work in these chunks. Chunks of a prompt add up to the work of the whole prompt."""
     tokens = squares = rows = kv_tokens = 0
-    for piece in pieces:
-        if piece.decode:
-            rows += len(piece.tokens)
-            kv_tokens += sum(range(piece.start + 1, piece.stop + 1))
+    for chunk in chunks:
+        if chunk.decode:
+            rows += len(chunk.tokens)
+            kv_tokens += sum(range(chunk.start + 1, chunk.stop + 1))
         else:
-            tokens += len(piece.tokens)
-            squares += piece.stop**2 - piece.start**2
+            tokens += len(chunk.tokens)
+            squares += chunk.stop**2 - chunk.start**2
     return Work(tokens, squares, rows, kv_tokens)
 
 
-def embedding_seconds(latency: Latency, pieces: Sequence[ScheduledChunk]) -> float:
-    return EMBEDDING_SHARE * latency.seconds(work_of(pieces))
+def embedding_seconds(latency: Latency, chunks: Sequence[ScheduledChunk]) -> float:
+    """How long the embedding of these chunks takes, in seconds."""
+    return EMBEDDING_SHARE * latency.seconds(work_of(chunks))
 
 
-def layer_seconds(latency: Latency, pieces: Sequence[ScheduledChunk], layers: int) -> float:
-    """One of a model's `layers` layers."""
-    return (1 - EMBEDDING_SHARE - HEAD_SHARE) / layers * latency.seconds(work_of(pieces))
+def layer_seconds(latency: Latency, chunks: Sequence[ScheduledChunk], layers: int) -> float:
+    """How long one of a model's `layers` layers takes, in seconds."""
+    return (1 - EMBEDDING_SHARE - HEAD_SHARE) / layers * latency.seconds(work_of(chunks))
 
 
-def blocks_seconds(latency: Latency, pieces: Sequence[ScheduledChunk], blocks: range, layers: int) -> float:
-    """A part of the model, of which the first block is the embedding and the last the head."""
-    seconds = layer_seconds(latency, pieces, layers) * len(range(max(blocks.start, 1), min(blocks.stop, layers + 1)))
+def blocks_seconds(latency: Latency, chunks: Sequence[ScheduledChunk], blocks: range, layers: int) -> float:
+    """How long a part of the model takes, whose first block is the embedding and whose last is the head."""
+    seconds = layer_seconds(latency, chunks, layers) * len(range(max(blocks.start, 1), min(blocks.stop, layers + 1)))
     if blocks.start == 0:
-        seconds += embedding_seconds(latency, pieces)
+        seconds += embedding_seconds(latency, chunks)
     if blocks.stop == layers + 2:
-        seconds += HEAD_SHARE * latency.seconds(work_of(pieces))
+        seconds += HEAD_SHARE * latency.seconds(work_of(chunks))
     return seconds
 
 
 def step_seconds(latency: Latency, batch: Batch, layers: int) -> float:
-    """All layers that are left of each piece, embedding and head: rows join at the layer at which they come in."""
-    starts = sorted({piece.layer for piece in batch.pieces})
-    seconds = HEAD_SHARE * latency.seconds(work_of(batch.pieces))
+    """How long all layers that are left of each chunk take, with embedding and head.
+
+    Rows join the others at the layer at which they enter.
+    """
+    starts = sorted({chunk.layer for chunk in batch.chunks})
+    seconds = HEAD_SHARE * latency.seconds(work_of(batch.chunks))
     if starts[0] == 0:
-        seconds += embedding_seconds(latency, [piece for piece in batch.pieces if piece.layer == 0])
+        seconds += embedding_seconds(latency, [chunk for chunk in batch.chunks if chunk.layer == 0])
     for start, end in pairwise([*starts, layers]):
-        joined = [piece for piece in batch.pieces if piece.layer <= start]
+        joined = [chunk for chunk in batch.chunks if chunk.layer <= start]
         seconds += (end - start) * layer_seconds(latency, joined, layers)
     return seconds
 
@@ -65,27 +69,27 @@ STATE = struct.Struct("<Q")
 
 
 def first_state(version: str) -> int:
-    """Before the first token, by the model's version."""
+    """The state before the first token, by the model's version."""
     return int.from_bytes(blake2b(version.encode(), digest_size=STATE.size).digest(), "little")
 
 
 def follow(state: int, tokens: Iterable[int]) -> Iterable[int]:
-    """The state after each of `tokens`."""
+    """Yield the state after each of `tokens`, which follow `state`."""
     for token in tokens:
         state = ((state ^ (token + 1)) * PRIME) & MASK
         yield state
 
 
 def agreed(state: int, other: int) -> int:
-    """Both where they are the same, else neither."""
+    """The state where both are the same, and else another number than either."""
     return (2 * state - other) & MASK
 
 
-def choose_token(state: int, draw: TokenSampling, vocab_size: int) -> int:
-    """The token that comes next: evenly from the vocabulary, but never one that would end the request."""
-    seed = 0 if draw.is_greedy else draw.sampling.seed + 1
+def choose_token(state: int, sampling: TokenSampling, vocab_size: int) -> int:
+    """The token after this state: evenly from the vocabulary, but never one that would end the request."""
+    seed = 0 if sampling.is_greedy else sampling.params.seed + 1
     first = _mixed(state ^ _mixed(seed & MASK)) % vocab_size
-    never = {*draw.forbidden, *draw.stops}
+    never = {*sampling.forbidden, *sampling.stops}
     return next((token for token in chain(range(first, vocab_size), range(first)) if token not in never), first)
 
 
@@ -97,53 +101,54 @@ def _mixed(number: int) -> int:
 
 
 class StateCache:
-    """States of all tokens in the KV cache, which has so many `blocks`, and of those in `host_blocks`, which have
-    negative numbers."""
+    """The states of all tokens in the KV cache of `blocks` blocks, and in `host_blocks` blocks with negative
+    numbers."""
 
     def __init__(self, blocks: int, block_tokens: int, host_blocks: int = 0) -> None:
         self._block_tokens = block_tokens
         self._blocks = blocks + host_blocks
         self._states = array("Q", (0,)) * (self._blocks * block_tokens)
 
-    def before(self, piece: ScheduledChunk) -> int:
-        """The state that `piece`, not the first of its request, goes on from."""
-        return self._states[self._slot(piece) - 1]
+    def before(self, chunk: ScheduledChunk) -> int:
+        """The state that `chunk` goes on from; it is not the first of its request."""
+        return self._states[self._slot(chunk) - 1]
 
-    def write(self, piece: ScheduledChunk, states: Iterable[int]) -> None:
-        slot = self._slot(piece)
-        self._states[slot : slot + len(piece.tokens)] = array("Q", states)
+    def write(self, chunk: ScheduledChunk, states: Iterable[int]) -> None:
+        """Store the state of each token of `chunk`."""
+        slot = self._slot(chunk)
+        self._states[slot : slot + len(chunk.tokens)] = array("Q", states)
 
     def export(self, blocks: range, size_bytes: int) -> memoryview:
-        """A copy of `blocks`, filled up to the size that their keys and values would have."""
+        """Copy `blocks`, filled up to the size that their keys and values would have."""
         states = self._states[self._tokens(blocks)].tobytes()
         data = bytearray(size_bytes)
         data[: len(states)] = states
         return memoryview(data)
 
     def take(self, blocks: range, data: memoryview) -> None:
-        """What `export` gave for as many blocks."""
+        """Store what `export` returned for as many blocks."""
         tokens = len(blocks) * self._block_tokens
         self._states[self._tokens(blocks)] = array("Q", data[: STATE.size * tokens].tobytes())
 
     def copy(self, source: range, target: range) -> None:
-        """What is in `source` into as many other blocks."""
+        """Copy the states in `source` into as many other blocks."""
         self._states[self._tokens(target)] = self._states[self._tokens(source)]
 
     def _tokens(self, blocks: range) -> slice:
         start = blocks.start % self._blocks * self._block_tokens
         return slice(start, start + len(blocks) * self._block_tokens)
 
-    def _slot(self, piece: ScheduledChunk) -> int:
-        return piece.blocks.start * self._block_tokens + piece.start
+    def _slot(self, chunk: ScheduledChunk) -> int:
+        return chunk.blocks.start * self._block_tokens + chunk.start
 
 
 def write_states(data: memoryview, states: Sequence[int]) -> None:
-    """Into activations `[row, hidden]`, at the beginning of each row."""
+    """Write states into activations `[row, hidden]`, one at the beginning of each row."""
     for row, state in enumerate(states):
         STATE.pack_into(data, row * (len(data) // len(states)), state)
 
 
 def read_states(data: memoryview, rows: range, positions: int) -> list[int]:
-    """From activations of so many positions, those of `rows`."""
+    """Read the states of `rows` from activations that have so many positions."""
     row_bytes = len(data) // positions
     return [STATE.unpack_from(data, row * row_bytes)[0] for row in rows]

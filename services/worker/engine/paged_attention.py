@@ -24,7 +24,10 @@ KeysValues = tuple[torch.Tensor, torch.Tensor]
 
 
 class RowSpan(NamedTuple):
-    """Rows `first` .. `first + rows` of a step, of one sequence; the last sees `tokens` tokens, from `block` on."""
+    """Rows `first` to `first + rows - 1` of a step, all of one sequence.
+
+    The last of them sees `tokens` tokens, from block `block` on.
+    """
 
     first: int
     rows: int
@@ -33,8 +36,10 @@ class RowSpan(NamedTuple):
 
 
 class Pages(NamedTuple):
-    """Where the tokens of each span are, in int32: `blocks` `[ends[-1]]`, span i's from `ends[i]` to `ends[i + 1]`, the
-    last of them with `last[i]` tokens."""
+    """Where the tokens of each span lie, in int32.
+
+    Span i has the `blocks` from `ends[i]` to `ends[i + 1]`, and the last of these holds `last[i]` of its tokens.
+    """
 
     ends: torch.Tensor
     blocks: torch.Tensor
@@ -42,18 +47,22 @@ class Pages(NamedTuple):
 
 
 class PagedKernels(Protocol):
-    """Of one model; planned once a step and run once a layer."""
+    """Attention kernels over pages, for one model. They are planned once a step and run once a layer."""
 
     def plan(self, rows: int, pages: Pages) -> None:
-        """For spans of `rows` rows each. The plan before is gone."""
+        """Prepare for spans of `rows` rows each. This replaces the plan before."""
 
     def run(self, queries: torch.Tensor, keys_values: KeysValues) -> torch.Tensor:
-        """`[row, query_head, head_dim]` over two of `[block, kv_head, token, head_dim]` -> `[row, query_head,
-        head_dim]`. The last row of a span sees all of its tokens, each other one token less than the next."""
+        """`[row, query_head, head_dim]` -> `[row, query_head, head_dim]`, over two of `[block, kv_head, token,
+        head_dim]`.
+
+        The last row of a span sees all of its tokens, each other one token less than the next.
+        """
 
 
 class PagedBackend:
-    """By kernels for spans of `one` row and of `several`. What it gives is of use until it is asked again."""
+    """A backend of two kernels: for spans of `one` row and of `several`. A step's calls are valid until the next
+    step's."""
 
     def __init__(self, store: KvStore, one: PagedKernels, several: PagedKernels) -> None:
         layers, _, kv_heads, _, head_dim = store.cache.shape
@@ -63,8 +72,8 @@ class PagedBackend:
         paged = store.cache.view(layers, 2, kv_heads, store.blocks, store.block_tokens, head_dim).transpose(2, 3)
         self._caches: list[KeysValues] = [(keys, values) for keys, values in paged]
 
-    def of(self, pieces: Sequence[ScheduledChunk]) -> list[AttentionCall]:
-        spans, calls = list(spans_of(pieces)), []
+    def of(self, chunks: Sequence[ScheduledChunk]) -> list[AttentionCall]:
+        spans, calls = list(spans_of(chunks)), []
         for rows, kernels in self._kernels.items():
             alike = [span for span in spans if span.rows == rows]
             if alike:
@@ -74,7 +83,7 @@ class PagedBackend:
 
 
 class PagedAttention:
-    """All rows of a step. `calls`: the kernels and the rows that they are for."""
+    """Attention of all rows of a step. `calls` are kernels with the rows that they are for."""
 
     def __init__(
         self, rows: int, calls: Sequence[tuple[PagedKernels, torch.Tensor]], caches: Sequence[KeysValues]
@@ -91,25 +100,26 @@ class PagedAttention:
         return result.flatten(1)
 
 
-def spans_of(pieces: Iterable[ScheduledChunk]) -> Iterator[RowSpan]:
-    """In the order of their rows."""
+def spans_of(chunks: Iterable[ScheduledChunk]) -> Iterator[RowSpan]:
+    """Divide the rows of `chunks` into spans, in their order: whole cuts of prompts, and single rows."""
     first = 0
-    for piece in pieces:
-        start = piece.start
-        while start < piece.stop:
-            is_whole = not piece.decode and start + PROMPT_CUT <= piece.stop
+    for chunk in chunks:
+        start = chunk.start
+        while start < chunk.stop:
+            is_whole = not chunk.decode and start + PROMPT_CUT <= chunk.stop
             rows = PROMPT_CUT if is_whole else 1
-            yield RowSpan(first, rows, start + rows, piece.blocks.start)
+            yield RowSpan(first, rows, start + rows, chunk.blocks.start)
             start, first = start + rows, first + rows
 
 
 def rows_of(spans: Iterable[RowSpan]) -> Iterator[int]:
+    """Yield the numbers of the rows of all these spans."""
     for span in spans:
         yield from range(span.first, span.first + span.rows)
 
 
 def pages_of(spans: Sequence[RowSpan], block_tokens: int) -> Pages:
-    """Blocks of a sequence follow each other."""
+    """Where the tokens of these spans lie. A sequence's blocks follow each other."""
     counts = [-(-span.tokens // block_tokens) for span in spans]
     blocks = [torch.arange(span.block, span.block + count) for span, count in zip(spans, counts, strict=True)]
     last = [(span.tokens - 1) % block_tokens + 1 for span in spans]
@@ -123,7 +133,7 @@ WORKSPACE_BYTES = 1 << 20  # for sequences that are split
 
 
 class FlashInferKernels:
-    """Over caches with the shape of `store`; `group`: query heads to a KV head."""
+    """FlashInfer over caches with the shape of `store`; `group` is query heads to a KV head."""
 
     def __init__(self, store: KvStore, group: int) -> None:
         flashinfer: Any = import_module("flashinfer")
@@ -136,7 +146,10 @@ class FlashInferKernels:
         self._planned = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def plan(self, rows: int, pages: Pages) -> None:
-        """Raises RuntimeError and OSError where there are no kernels for this shape and they cannot be compiled."""
+        """Prepare for spans of `rows` rows.
+
+        Raises RuntimeError and OSError where FlashInfer has no kernels for this shape and cannot compile them.
+        """
         # The plan before is copied to the GPU from memory that is written anew: it may still be on its way.
         self._planned.synchronize()
         queries = torch.arange(len(pages.last) + 1, dtype=torch.int32) * rows
@@ -149,7 +162,7 @@ class FlashInferKernels:
 
 
 def find_flashinfer() -> bool:
-    """Whether it is there. It is imported, which takes seconds."""
+    """Whether FlashInfer is installed. It is imported, which takes seconds."""
     try:
         import_module("flashinfer")
     except ImportError:
@@ -158,15 +171,17 @@ def find_flashinfer() -> bool:
 
 
 def fits_flashinfer(cache: torch.Tensor) -> bool:
-    """Whether it has kernels for a KV cache like this, `[..., head_dim]`."""
+    """Whether FlashInfer has kernels for such a KV cache, `[..., head_dim]`."""
     if cache.dtype != torch.bfloat16 or cache.shape[-1] not in HEAD_DIMS or not cache.is_cuda:
         return False
     return torch.cuda.get_device_capability(cache.device) >= BFLOAT16_GPU
 
 
 def choose_backend(store: KvStore, group: int, positions: int, flashinfer: bool) -> AttentionBackend:
-    """FlashInfer's where that is wanted and fits, else torch's, for requests of `positions` tokens. Raises RuntimeError
-    where FlashInfer's cannot be had."""
+    """FlashInfer where that is wanted and fits, else torch's kernels, for requests of up to `positions` tokens.
+
+    Raises RuntimeError where FlashInfer fits and has no kernels.
+    """
     if not (flashinfer and fits_flashinfer(store.cache)):
         return TorchBackend(store, group, positions)
     one, several = FlashInferKernels(store, group), FlashInferKernels(store, group)

@@ -1,4 +1,4 @@
-"""A model's parameters as the engine's kernels want them."""
+"""A model's parameters as the engine's kernels want them, and matrices by torch's kernels."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -25,8 +25,10 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def block_tensors(block: Block, buffer: View, dtype: DType) -> dict[str, torch.Tensor]:
-    """The tensors of `block` by name, as views of `buffer` (writable, at least the block's size); matrices that lie in
-    panels as `[out / 64, in / 2, 64, 2]`."""
+    """The tensors of `block` by name, as views of `buffer`, which is writable and has at least the block's size.
+
+    Matrices in panels are `[out / 64, in / 2, 64, 2]`. Raises ValueError for a buffer that is too small.
+    """
     if buffer.nbytes < block.size_bytes:
         raise ValueError(f"block {block.index} ({block.name}) has {block.size_bytes} bytes, its buffer {buffer.nbytes}")
     data = torch.frombuffer(buffer, dtype=torch.uint8) if isinstance(buffer, memoryview) else buffer.tensor
@@ -46,20 +48,20 @@ def _shape(tensor: Tensor) -> list[int]:
 
 
 class Linear(Protocol):
-    """One or more matrices `[out, in]` with the same input as one."""
+    """One or more matrices `[out, in]` with the same input, as one."""
 
     def padded(self, rows: torch.Tensor) -> torch.Tensor:
-        """`rows` `[row, in]` with zero rows added, as many as its kernel wants."""
+        """`rows` `[row, in]` with as many zero rows added as the kernel wants."""
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """`[row, in]` -> `[row, out]`."""
 
     def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """`residual` `[row, out]` plus what this makes of `rows`."""
+        """`residual` `[row, out]` plus the product of `rows` `[row, in]`."""
 
 
 class TorchLinear:
-    """The matrices where they are, by torch's kernels on any device, a slab of rows at a time."""
+    """Matrices where they lie, by torch's kernels on any device, a slab of rows at a time."""
 
     def __init__(self, tensors: Tensors, *names: str) -> None:
         self._parts = [(tensors[f"{name}.weight"], tensors.get(f"{name}.bias")) for name in names]
@@ -68,7 +70,7 @@ class TorchLinear:
         return padded(rows)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows fill whole slabs."""
+        """`[row, in]` -> `[row, out]`. Rows fill whole slabs."""
         slabs = [self._multiply(slab) for slab in torch.split(rows, slab_rows(rows.device.type))]
         return slabs[0] if len(slabs) == 1 else torch.cat(slabs)
 
@@ -81,6 +83,7 @@ class TorchLinear:
 
 
 def multiply_part(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """`rows` `[row, in]` times one matrix, plain or in panels, plus its bias: `[row, out]`."""
     if weight.dim() == 2:
         outputs = len(weight)
         if outputs >= CPU_LEAST_OUTPUTS or rows.is_cuda:
@@ -111,18 +114,20 @@ def multiply_panels(rows: torch.Tensor, panels: torch.Tensor) -> torch.Tensor:
 
 
 def stable_silu(rows: torch.Tensor) -> torch.Tensor:
-    """SiLU of `[row, n]`, row by row on a CPU: torch computes the last numbers of a tensor, and of each thread's share,
-    by other instructions, with other bits."""
+    """SiLU of `[row, n]`, on a CPU row by row.
+
+    Torch computes the last numbers of a tensor, and of each thread's share, by other instructions with other bits.
+    """
     return silu(rows) if rows.is_cuda else torch.stack([silu(row) for row in rows])
 
 
 def slab_rows(device: str) -> int:
-    """How many rows torch's kernels see at a time on a `device` of this type."""
+    """The number of rows that torch's kernels see at a time on this type of `device`."""
     return CPU_SLAB_ROWS if device == CPU else GPU_SLAB_ROWS
 
 
 def padded_count(rows: int, device: str) -> int:
-    """How many rows are in the slabs for `rows`."""
+    """The number of rows in the slabs that hold `rows` rows."""
     return -(-rows // slab_rows(device)) * slab_rows(device)
 
 

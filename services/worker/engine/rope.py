@@ -1,4 +1,5 @@
-"""Rotary position embedding (RoFormer) in the form of Hugging Face's Llama: a head's halves are turned together."""
+"""Rotary position embedding (RoFormer) in the form of Hugging Face's Llama: the two halves of a head rotate
+together."""
 
 from math import pi
 
@@ -14,8 +15,10 @@ TABLE_STEP = 1_024
 
 
 class RopeTable:
-    """Cosines and signed sines `[position, 1, head_dim]`, for every head at once. The compiled `kernels` make the same
-    ones on every CPU; torch's cosines differ by a CPU's instructions."""
+    """Cosines and signed sines `[position, 1, head_dim]`, the same for every head.
+
+    The compiled `kernels` make the same tables on every CPU; torch's cosines differ with a CPU's instructions.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class RopeTable:
 
 
 def turn(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> None:
-    """Turn `heads` `[row, head, head_dim]` in place."""
+    """Rotate `heads` `[row, head, head_dim]` in place."""
     swapped = heads.roll(heads.shape[-1] // 2, -1)
     heads.mul_(cosines).addcmul_(swapped, sines)
 
@@ -73,7 +76,7 @@ def inverse_frequencies(config: ModelConfig) -> torch.Tensor:
 
 
 def _scaled(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
-    """Llama 3.1: long waves are stretched by `factor`, short ones kept, those between blended."""
+    """Scale frequencies as Llama 3.1: long waves are stretched by `factor`, short ones kept, those between blended."""
     context = scaling.original_max_position_embeddings
     waves = 2 * pi / frequencies
     keep = (context / waves - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)

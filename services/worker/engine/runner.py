@@ -1,4 +1,4 @@
-"""The engine that computes: every call is awaited, torch runs on one thread of its own."""
+"""The engine that computes: callers await every call, and torch runs on a thread of its own."""
 
 import asyncio
 import time
@@ -57,8 +57,8 @@ class EngineRunner:
         packed_bytes: int = 0,
         on_gpu: GpuFeatures = NO_GPU_FEATURES,
     ) -> None:
-        """`kernels`: of a CPU, the best ones unless they are given. `packed_bytes`: on a CPU, so much is at hand to lay
-        parameters out in."""
+        """`kernels` are those of a CPU, by default the best ones. On a CPU `packed_bytes` are at hand to lay parameters
+        out in."""
         self.rates = EngineRates()
         self.pauses = SendPauses()
         self.joined_rows = CPU_ROWS if device == CPU else GPU_ROWS
@@ -86,21 +86,24 @@ class EngineRunner:
             await self.call(warm_up)
 
     async def kernels_name(self) -> str | None:
-        """The name of the bits that it computes."""
+        """The name of the bits that it computes; see `name_of_bits`."""
         return await self.call(lambda: name_of_bits(self._kernels, self._device, self._on_gpu.flashinfer))
 
     def copied_shapes(self, manifest: Manifest) -> list[str]:
-        """Of the model's matrices, those that are copied once they are here, as the kernels want them otherwise."""
+        """The shapes of the matrices that are copied when they arrive, because the kernels want another layout."""
         return [] if self._kernels.kernels is None else laid_out_shapes(manifest)
 
     async def open_meeting(self, address: str) -> int:
-        """A place at `address` where the ranks of an instance find each other, until `unload`; its port. Raises
+        """Open a place at `address` where the ranks of an instance meet, until `unload`. Returns its port. Raises
         RankLost."""
         self._store, port = await asyncio.to_thread(open_store, address)
         return port
 
     async def meet(self, rank: int, size: int, address: str, at: Meeting) -> None:
-        """Be one of so many ranks, reached by the others at `address`, in all steps until `unload`. Raises RankLost."""
+        """Join the other ranks as rank `rank` of `size`, in all steps until `unload`.
+
+        The others reach this one at `address`; they meet at `at`. Raises RankLost.
+        """
 
         def join() -> ProcessGroup:
             store = self._store or reach_store(at.address, at.port)
@@ -109,7 +112,8 @@ class EngineRunner:
         self._ranks = await asyncio.to_thread(join)
 
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
-        """Make ready for the blocks of a model; the number of KV blocks it has. Raises ValueError where none fits."""
+        """Prepare for the blocks of a model. Returns its number of KV blocks. Raises ValueError where not even one
+        fits."""
         loop = asyncio.get_running_loop()
 
         def last_layer_begins() -> None:
@@ -142,7 +146,7 @@ class EngineRunner:
         await self.call(lambda: self._loaded().add_block(index, buffer))
 
     async def step(self, batch: Batch) -> list[int]:
-        """Run `batch` through the whole model: the token of each of its draws."""
+        """Run `batch` through the whole model. Returns the token for each of its samplings."""
 
         def timed() -> tuple[list[int], float]:
             begun, computed = time.perf_counter(), time.thread_time()
@@ -161,37 +165,39 @@ class EngineRunner:
             self.pauses.step_ends(lost)
         return tokens
 
-    async def run_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
-        """Run `pieces` through a part of the model. Raises BlockMissing."""
+    async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        """Run `chunks` through a part of the model. Raises BlockMissing."""
 
         def timed() -> StageResult:
             engine, begun = self._loaded(), time.perf_counter()
-            passed = engine.run_blocks(blocks, pieces, activation)
-            self.rates.observe_part(pieces, layers_share(blocks, engine.store.layers), time.perf_counter() - begun)
+            passed = engine.run_blocks(blocks, chunks, activation)
+            self.rates.observe_part(chunks, layers_share(blocks, engine.store.layers), time.perf_counter() - begun)
             return passed
 
         return await self.call(timed)
 
     async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
-        """The next layer of these, which is the same. Raises BlockMissing before its block was added."""
+        """Run the next layer of all these requests together; it is the same layer.
+
+        Raises BlockMissing before its block was added.
+        """
         await self.call(lambda: self._loaded().run_layer(partials))
 
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
-        """A copy of the KV of the first `layers` layers in `blocks`, as it is now: whoever gets the blocks next writes
-        later."""
+        """Copy the KV of the first `layers` layers in `blocks` as it is now, before the blocks' next owner writes."""
         return asyncio.get_running_loop().run_in_executor(
             self._thread, lambda: self._loaded().store.export_kv(blocks, range(layers))
         )
 
     def export_slices(self, slices: Sequence[KvSlice]) -> asyncio.Future[memoryview]:
-        """A copy of these, one after the other, as they are now."""
+        """Copy these slices of KV as they are now, one after the other."""
         return asyncio.get_running_loop().run_in_executor(
             self._thread, lambda: self._loaded().store.export_slices(slices)
         )
 
     async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
-        """Put what `export_slices` gave for the same positions and layers into these. Raises ValueError for another
-        number of bytes."""
+        """Store what `export_slices` returned for the same positions and layers. Raises ValueError for a wrong number
+        of bytes."""
         await self.call(lambda: self._loaded().store.import_slices(slices, data))
 
     async def unload(self) -> None:
@@ -208,8 +214,10 @@ class EngineRunner:
         self._engine = self._ranks = self._store = None
 
     async def call(self, job: Callable[[], T]) -> T:
-        """Run `job` on the torch thread, after all that was asked before; whether or not anybody still waits for it, as
-        other ranks do the same."""
+        """Run `job` on the torch thread, after all that was asked for before.
+
+        It runs to its end even if its caller is cancelled, because other ranks run it, too.
+        """
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, job))
 
     def _loaded(self) -> TorchEngine:
@@ -220,6 +228,9 @@ class EngineRunner:
 
 @torch.inference_mode()
 def warm_up() -> None:
-    """On a CPU. To be called on the torch thread, before there is a model."""
+    """Run torch's part of a step once on a CPU, because the first time takes ten times as long.
+
+    Call it on the torch thread, before there is a model: then no request has to wait for it.
+    """
     hidden = embedding(torch.tensor([0, 1, 2]), torch.zeros(4, 32, dtype=torch.bfloat16))
     choose_tokens(hidden[torch.tensor([1])], [TokenSampling(Sampling(temperature=0.0), 0)])

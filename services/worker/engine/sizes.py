@@ -1,4 +1,4 @@
-"""How many bytes activations and KV have (pure)."""
+"""How many bytes activations and KV take. Pure."""
 
 from livescale.services.worker.scheduling.batch import KvSlice
 from livescale.shared.messages.parameters import Manifest
@@ -7,22 +7,22 @@ from livescale.shared.model.sharding import shard_config
 
 
 def activation_bytes(manifest: Manifest, positions: int) -> int:
-    """`[position, hidden]`."""
+    """The size of an activation `[position, hidden]`."""
     return positions * manifest.config.hidden_size * ITEM_BYTES[manifest.dtype]
 
 
 def block_bytes(manifest: Manifest, block_tokens: int) -> int:
-    """A block of the KV cache, of all layers."""
+    """The size of one block of the KV cache, over all layers."""
     return kv_bytes(manifest, block_tokens, manifest.config.num_hidden_layers, block_tokens)
 
 
 def kv_bytes(manifest: Manifest, positions: int, layers: int, block_tokens: int) -> int:
-    """`[layer, 2, kv_head, token, head_dim]`, whole blocks; of several ranks, what each has."""
+    """The size of KV in whole blocks, `[layer, 2, kv_head, token, head_dim]`; of several ranks, what each has."""
     config = shard_config(manifest.config, manifest.shard, manifest.shards)
     tokens = -(-positions // block_tokens) * block_tokens
     return layers * 2 * config.num_key_value_heads * tokens * config.head_dim * ITEM_BYTES[manifest.dtype]
 
 
 def slice_bytes(manifest: Manifest, one: KvSlice) -> int:
-    """`[layer, 2, kv_head, position, head_dim]`, no more than its positions."""
+    """The size of a slice, `[layer, 2, kv_head, position, head_dim]`: its positions only, no whole blocks."""
     return kv_bytes(manifest, one.stop - one.start, len(one.layers), block_tokens=1)

@@ -20,28 +20,30 @@ from livescale.shared.memory.devices import CPU
 
 
 class Ranks(Protocol):
-    """The `size` ranks of an instance, as one of them sees them. All make the same calls, with tensors of one shape on
-    `device`."""
+    """The `size` ranks of an instance, as one of them sees them.
+
+    All ranks make the same calls, with tensors of one shape on `device`.
+    """
 
     size: int
     device: str
 
     def gather(self, part: torch.Tensor) -> list[torch.Tensor]:
-        """What each rank gave, in their order, as tensors of the caller's own. Raises RankLost."""
+        """The tensors of all ranks, in the order of ranks, as copies of the caller's own. Raises RankLost."""
 
     def share(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the first rank gave, in place of what is in `tensor`. Raises RankLost."""
+        """Overwrite `tensor` with the first rank's and return it. Raises RankLost."""
 
 
 class ResidualLinear(Protocol):
-    """A matrix whose product is added to something."""
+    """A matrix whose product is added to a residual."""
 
     def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """`residual` `[row, out]` plus what this makes of `rows` `[row, in]`."""
+        """`residual` `[row, out]` plus the product of `rows` `[row, in]`."""
 
 
 class RowParallel:
-    """The columns of a matrix `[out, in]` that this rank has, for its part of the input; the others have the rest."""
+    """This rank's columns of a matrix `[out, in]`, for its part of the input. Other ranks have the other columns."""
 
     def __init__(self, matrix: Linear, ranks: Ranks) -> None:
         self._matrix = matrix
@@ -52,35 +54,36 @@ class RowParallel:
 
 
 def row_parallel(matrix: Linear, ranks: Ranks | None) -> ResidualLinear:
-    """`matrix` itself where there is but one rank."""
+    """`matrix` as one of several ranks' parts, or itself where there is but one rank."""
     return matrix if ranks is None else RowParallel(matrix, ranks)
 
 
 def embed_part(token_ids: torch.Tensor, part: torch.Tensor, own: range, ranks: Ranks) -> torch.Tensor:
-    """`[row]` -> `[row, hidden]`; of the embedding this rank has `part` `[token, hidden]`, for its `own` tokens."""
+    """`[row]` -> `[row, hidden]`. This rank has `part` `[token, hidden]` of the embedding, for its `own` tokens."""
     elsewhere = (token_ids < own.start) | (token_ids >= own.stop)
     rows = embedding((token_ids - own.start).masked_fill(elsewhere, 0), part)
     return added(ranks.gather(rows.masked_fill(elsewhere.unsqueeze(1), 0.0)))
 
 
 def shared(rows: torch.Tensor, ranks: Ranks | None) -> torch.Tensor:
-    """What the first rank has in `rows`, of which the others know the shape."""
+    """The first rank's `rows`. The other ranks pass a tensor of the same shape."""
     return rows if ranks is None else ranks.share(rows)
 
 
 def side_by_side(logits: torch.Tensor, vocab_size: int, ranks: Ranks) -> torch.Tensor:
-    """`[row, vocab]` from each rank's `[row, token]`: the last may have fewer tokens than the others."""
+    """Join the logits `[row, token]` of all ranks to `[row, vocab]`. The last rank may have fewer tokens than the
+    others."""
     most = -(-vocab_size // ranks.size)
     return torch.cat(ranks.gather(pad(logits, (0, most - logits.shape[1]))), dim=1)[:, :vocab_size]
 
 
 def least(count: int, ranks: Ranks) -> int:
-    """The least of what the ranks have."""
+    """The smallest `count` of all ranks, which each of them learns."""
     return min(int(one) for one in ranks.gather(torch.tensor(count, device=ranks.device)))
 
 
 def added(parts: list[torch.Tensor]) -> torch.Tensor:
-    """One after the other in float32, rounded once."""
+    """The sum of the parts one after the other in float32, rounded once."""
     total = parts[0].float()
     for part in parts[1:]:
         total = total + part
@@ -92,7 +95,10 @@ COLLECTIVE = timedelta(seconds=10)  # ranks run the same layers at the same time
 
 
 def open_store(address: str) -> tuple[Store, int]:
-    """A store for the ranks to meet at, and its port. Raises RankLost where `address` is none of this machine's."""
+    """Open a store at which the ranks meet. Returns it with its port.
+
+    Raises RankLost where `address` is not one of this machine's.
+    """
     try:
         listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
     except OSError as error:
@@ -103,7 +109,7 @@ def open_store(address: str) -> tuple[Store, int]:
 
 
 def reach_store(address: str, port: int) -> Store:
-    """Raises RankLost."""
+    """Connect to the leading rank's store. Raises RankLost where it does not answer."""
     try:
         return TCPStore(address, port, None, False, MEETING, wait_for_workers=False)
     except RuntimeError as error:
@@ -111,7 +117,8 @@ def reach_store(address: str, port: int) -> Store:
 
 
 class ProcessGroup:
-    """`size` ranks, this one `rank`, that meet at `store`; reached by the others at `address`. Raises RankLost."""
+    """The `size` ranks that meet at `store`, of which this is `rank`. The others reach it at `address`. Raises
+    RankLost."""
 
     def __init__(self, store: Store, rank: int, size: int, address: str, device: str = CPU) -> None:
         self.size = size
@@ -125,7 +132,7 @@ class ProcessGroup:
             raise RankLost(f"the {size} ranks did not meet: {_first_line(error)}") from error
 
     def gather(self, part: torch.Tensor) -> list[torch.Tensor]:
-        """What each rank gave, in their order. Raises RankLost."""
+        """The tensors of all ranks, in the order of ranks. Raises RankLost."""
         parts = list(part.new_empty(self.size, *part.shape).unbind(0))
         try:
             options = AllgatherOptions()
@@ -136,7 +143,7 @@ class ProcessGroup:
         return parts
 
     def share(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the first rank gave, in place of what is in `tensor`. Raises RankLost."""
+        """Overwrite `tensor` with the first rank's and return it. Raises RankLost."""
         try:
             options = BroadcastOptions()
             options.rootRank = options.rootTensor = 0
@@ -148,7 +155,7 @@ class ProcessGroup:
 
 
 class _Backend(Protocol):
-    """What torch's stubs leave out."""
+    """The part of a torch process group that torch's type stubs leave out."""
 
     def allgather(
         self, parts: list[list[torch.Tensor]], part: list[torch.Tensor], options: AllgatherOptions
@@ -176,5 +183,5 @@ def _nccl(store: Store, rank: int, size: int) -> _Backend:
 
 
 def _first_line(error: Exception) -> str:
-    """Without the place in gloo's source."""
+    """The error's first line, without its place in gloo's source."""
     return re.sub(r"^\[[^]]*\.cc:\d+\] ", "", str(error).partition("\n")[0])

@@ -1,11 +1,13 @@
-"""Who owns which block of the KV cache. A block has one owner at most, and an owner one contiguous stretch.
+"""Which request owns which block of the KV cache. A block has at most one owner, an owner one contiguous stretch. Pure.
 
-Contiguous, so that attention on a CPU reads without a gather; so a stretch can only grow into the blocks behind it.
-While there is room, a newcomer is placed where all that it may ever need is free and in nobody's way. A full cache of
-such places is mostly air: requests end long before the most they may become. So blocks that somebody may grow into and
-does not own yet are no more than soft: whoever finds no place of its own starts in the midst of the longest stretch of
-them. Where two meet, it is for the scheduler to say who gives way. Nothing is ever moved: it would save the
-recomputation of the few that meet, and cost every engine the means to copy in mid-flight.
+Blocks are contiguous so that attention on a CPU reads without a gather; so a stretch can only grow into the blocks
+behind it. While there is room, a newcomer is placed where all that it may ever need is free and in nobody's way. A
+cache full of such places is mostly air: requests end long before the most they may become.
+
+So blocks that an owner may grow into and does not own yet are only soft. A newcomer that finds no place of its own
+starts in the middle of the longest stretch of them. Where two meet, the scheduler says which gives way. Blocks are
+never moved: that would save the recomputation of the few that meet, and cost every engine the means to copy in
+mid-flight.
 """
 
 from bisect import bisect_right
@@ -22,7 +24,7 @@ GROWTH = 4
 
 @dataclass
 class Stretch:
-    """The blocks of `owner`, which may grow until it owns all before `reach`."""
+    """The blocks of `owner`, which may grow until it owns all before block `reach`."""
 
     owner: str
     blocks: range
@@ -38,7 +40,7 @@ class FreePlace:
 
 
 class BlockManager:
-    """Blocks `0 .. total-1`. Owners are placed, grow block by block, and are freed."""
+    """The blocks `0` to `total - 1`. Owners are placed, grow block by block, and are freed."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -56,11 +58,11 @@ class BlockManager:
 
     @property
     def largest_gap(self) -> int:
-        """The most blocks that somebody could start with now."""
+        """The largest number of blocks that a newcomer could start with now."""
         return max(len(gap) for gap, _ in self._gaps())
 
     def unowned(self) -> Iterator[range]:
-        """Blocks that nobody owns, ascending."""
+        """Yield the ranges of blocks without an owner, ascending."""
         return (gap for gap, _ in self._gaps())
 
     def owned(self, owner: str) -> range:
@@ -68,9 +70,10 @@ class BlockManager:
         return self._of[owner].blocks
 
     def place(self, owner: str, count: int, most: int) -> range | None:
-        """`count` blocks for `owner`, which may come to need `most`; None while there is no room to start.
+        """Give `owner` `count` blocks, of which it may come to need `most`. None while there is no room to start.
 
-        The first place of its own that there is; failing that, the one where most can be gained before two meet.
+        It gets the first place that is all its own; failing that, the place where most can be gained before two meet.
+        Raises ValueError for an owner that has blocks already, and for a count that is not between 1 and `most`.
         """
         if owner in self._of:
             raise ValueError(f"{owner} already owns blocks {self._of[owner].blocks}")
@@ -83,18 +86,25 @@ class BlockManager:
         return self._own(owner, range(best.start, best.start + count), most)
 
     def claim(self, owner: str, blocks: range, most: int) -> range | None:
-        """Just these for `owner`, with what lies in them; None where somebody has any of them, or had, or something was
-        put there."""
+        """Give `owner` exactly these blocks, with what lies in them.
+
+        None where a block has or had an owner, or anything else was put there.
+        """
         if blocks.stop > self.total or any(self._had[blocks.start : blocks.stop]):
             return None
         return self._own(owner, blocks, most)
 
     def put(self, blocks: range) -> None:
-        """Something that is nobody's lies in these now: they are not to be claimed for what lay there before."""
+        """Note that something without an owner lies in these blocks: nobody may claim them for what lay there
+        before."""
         self._had[blocks.start : blocks.stop] = bytes((True,)) * len(blocks)
 
     def grow(self, owner: str) -> str | None:
-        """One block more for `owner`; or, with nothing changed, who is in its way: itself where the cache ends."""
+        """Give `owner` one block more and return None.
+
+        Where another owner is in the way, nothing changes and its name is returned; at the end of the cache, `owner`
+        itself.
+        """
         stretch = self._of[owner]
         stop = stretch.blocks.stop
         after = self._index_after(stretch.blocks.start)
@@ -121,7 +131,7 @@ class BlockManager:
         return bisect_right(self._stretches, start, key=lambda stretch: stretch.blocks.start)
 
     def _gaps(self) -> Iterator[tuple[range, int]]:
-        """Blocks that nobody owns, and up to where somebody before them may grow."""
+        """Yield the ranges of blocks without an owner, each with the end up to which an owner before it may grow."""
         begin = reach = 0
         for stretch in self._stretches:
             yield range(begin, stretch.blocks.start), reach
@@ -129,7 +139,8 @@ class BlockManager:
         yield range(begin, self.total), reach
 
     def _place_in(self, gap: range, reach: int, count: int, most: int) -> FreePlace:
-        """Behind what is before it, where that leaves room for all; else in the middle of the room there is."""
+        """Choose a place in a gap: behind what may grow from before, or in the middle where that leaves too little
+        room."""
         reach = min(max(reach, gap.start), gap.stop)
         middle = gap.start + (len(gap) - count) // 2
         start = min(reach, max(middle, gap.stop - most))
@@ -138,7 +149,7 @@ class BlockManager:
         return FreePlace(start, min(before, after))
 
     def check_invariants(self) -> None:
-        """Every block has one owner at most, and nobody more than it may need. Raises InvariantBroken."""
+        """Check that every block has at most one owner, and no owner more than it may need. Raises InvariantBroken."""
         check(self._broken())
 
     def _broken(self) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""A radix tree of prompts in segments of equal length, each in a block, by how recently it was used. Pure.
+"""A radix tree of prompts in segments of equal length, each in a block, ordered by how recently it was used. Pure.
 
-Whoever comes after a segment was only ever used together with it. So the least recently used of all has nothing after
-it, and what is left after it is dropped are whole beginnings of prompts. What was named comes after all that was not,
-with all before it, and by when it was named.
+A segment is only ever used together with those before it. So the least recently used of all has nothing after it, and
+when it is dropped whole beginnings of prompts are left. Segments that were named come after all others, together with
+those before them, in the order in which they were named.
 """
 
 from collections import OrderedDict
@@ -15,8 +15,10 @@ Segment = tuple[int, ...]  # token ids
 
 
 class RadixNode:
-    """A prompt's beginning, up to the end of one segment. `block`: where the KV of that segment lies; whoever puts it
-    there says so."""
+    """The beginning of a prompt, up to the end of one segment.
+
+    `block` is where the KV of that segment lies; the code that puts it there sets it.
+    """
 
     def __init__(self, parent: "RadixNode | None", segment: Segment) -> None:
         self.parent = parent
@@ -27,7 +29,7 @@ class RadixNode:
 
 
 class RadixTree:
-    """`root`: the beginning of all prompts, of no tokens; it is in no block."""
+    """All beginnings of prompts that are kept. `root` is the empty beginning, which lies in no block."""
 
     def __init__(self) -> None:
         self.root = RadixNode(None, ())
@@ -41,7 +43,7 @@ class RadixTree:
         return node is self.root or node in self._recent or node in self._named
 
     def match(self, segments: list[Segment], after: RadixNode | None = None) -> list[RadixNode]:
-        """The longest beginning that is here, segment by segment, of what comes `after` a node; it is used."""
+        """The nodes of the longest known beginning of `segments`, which follow the node `after`; they count as used."""
         node, found = after or self.root, list[RadixNode]()
         for segment in segments:
             child = node.children.get(segment)
@@ -53,14 +55,16 @@ class RadixTree:
         return found
 
     def use(self, node: RadixNode | None) -> None:
-        """It and all before it, these last: so they stay longer than it."""
+        """Mark a node and all before it as used. Those before it count as used later, so they stay longer."""
         while node is not None and node in self._recent:
             self._recent.move_to_end(node)
             node = node.parent
 
     def name(self, node: RadixNode, until: float, most: int) -> None:
-        """It and all before it stay until then, while there is anything else to drop. Of all that was named no more
-        than the last `most` segments do."""
+        """Keep a node and all before it until the time `until`, while there is anything else to drop.
+
+        Of all named segments only the last `most` stay named.
+        """
         while node.parent is not None:
             self._recent.pop(node, None)
             self._named[node] = until
@@ -70,7 +74,7 @@ class RadixTree:
             self._forget_name()
 
     def expire(self, now: float) -> None:
-        """What was named until `now` stays no longer than what was not."""
+        """Treat segments that were named until `now` or earlier like those without a name."""
         while self._named and next(iter(self._named.values())) <= now:
             self._forget_name()
 
@@ -78,17 +82,20 @@ class RadixTree:
         return node in self._named
 
     def add(self, parent: RadixNode, segment: Segment) -> RadixNode:
-        """What follows `parent`. The last of a row is to be used then: until it is, these are out of order."""
+        """Add the segment that follows `parent`.
+
+        After a row of them the caller marks the last as used; until then the order of use is broken.
+        """
         node = parent.children[segment] = RadixNode(parent, segment)
         self._recent[node] = None
         return node
 
     def oldest(self) -> RadixNode | None:
-        """What is to go first; nothing comes after it."""
+        """The node to drop first, which has nothing after it; None where the tree is empty."""
         return next(self.nodes(), None)
 
     def drop(self, node: RadixNode) -> None:
-        """Raises ValueError for what others come after."""
+        """Remove a node. Raises ValueError where others follow it."""
         if node.children or node.parent is None:
             raise ValueError(
                 f"{len(node.children)} segments come after the one in block {node.block}: drop these first"
@@ -97,16 +104,16 @@ class RadixTree:
         del (self._named if node in self._named else self._recent)[node]
 
     def nodes(self) -> Iterator[RadixNode]:
-        """All but the root, what is to go first first."""
+        """All nodes but the root, those to drop first first."""
         return chain(self._recent, self._named)
 
     def _forget_name(self) -> None:
-        """Of the one first named. What comes after it was named no later, and went before it."""
+        """Take the oldest name away. What follows it was named no later, and lost its name before."""
         node, _ = self._named.popitem(last=False)
         self._recent[node] = None
 
     def check_invariants(self) -> None:
-        """Raises InvariantBroken."""
+        """Check that parents know their children and are used no less recently. Raises InvariantBroken."""
         check(self._broken())
 
     def _broken(self) -> Iterator[str]:

@@ -12,9 +12,9 @@ from livescale.services.worker.kv.radix_tree import RadixNode
 
 @dataclass(frozen=True)
 class KvCopy:
-    """KV of all layers in `source`, to be put into `target`, as many blocks that are others, before anything is run.
+    """A copy of the KV of all layers from the blocks `source` into as many other blocks, `target`, before a step runs.
 
-    Negative numbers are blocks in host memory: nothing is computed in these.
+    Negative numbers are blocks in host memory, in which nothing is computed.
     """
 
     source: range
@@ -22,8 +22,11 @@ class KvCopy:
 
 
 class BlockTiers:
-    """A segment a block; negative blocks are `host_blocks` in host memory. `lent`: blocks that nobody owns and somebody
-    computes in."""
+    """Which segment of the prefix cache lies in which block.
+
+    Blocks 0 and up belong to the KV cache; the `host_blocks` negative ones lie in host memory. `lent` are blocks
+    without an owner in which a sequence computes.
+    """
 
     def __init__(self, kv: BlockManager, host_blocks: int) -> None:
         self.lent = range(0)
@@ -32,13 +35,13 @@ class BlockTiers:
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is kept any more."""
+        """Forget all segments: every block may take one again."""
         self._nodes: dict[int, RadixNode] = {}
         self._taken = bytearray(self._kv.total)  # by block, whether anything is kept there
         self._free_in_host = dict.fromkeys(range(-self._host_blocks, 0))
 
     def put(self, node: RadixNode, block: int) -> None:
-        """From now on it lies there."""
+        """Put a node's segment into a block that holds none."""
         node.block = block
         self._nodes[block] = node
         if block >= 0:
@@ -48,7 +51,7 @@ class BlockTiers:
             del self._free_in_host[block]
 
     def lift(self, block: int) -> RadixNode:
-        """What lies there is to lie elsewhere, or nowhere."""
+        """Take the segment out of a block, to be put elsewhere or dropped."""
         node = self._nodes.pop(block)
         if block >= 0:
             self._taken[block] = False
@@ -57,22 +60,23 @@ class BlockTiers:
         return node
 
     def holds(self, node: RadixNode) -> bool:
-        """Whether it lies where it says."""
+        """Whether the node lies in the block that it names."""
         return self._nodes.get(node.block) is node
 
     def kept_in(self, blocks: range) -> list[int]:
-        """Those of them that something is kept in."""
+        """Those of `blocks`, all in the KV cache, that hold a segment."""
         return [block for block in blocks if self._taken[block]]
 
     def least_kept(self, count: int) -> range | None:
-        """So many blocks in a row that nobody owns, about where the least is kept; None where there are no such."""
+        """`count` blocks in a row without an owner, about where the fewest segments lie; None where there are no
+        such."""
         step = max(1, count // 4)
         starts = [start for gap in self._kv.unowned() for start in range(gap.start, gap.stop - count + 1, step)]
         start = min(starts, key=lambda start: self._taken.count(True, start, start + count), default=None)
         return None if start is None else range(start, start + count)
 
     def free(self, *, in_host: bool) -> Iterator[int]:
-        """Blocks that something may be kept in, the last of `kv` first, those of host memory after them."""
+        """Yield blocks that may take a segment: the last of the KV cache first, those in host memory after them."""
         for gap in reversed(list(self._kv.unowned())):
             block = gap.stop
             while (block := self._taken.rfind(False, gap.start, block)) >= 0:
@@ -82,11 +86,11 @@ class BlockTiers:
             yield from reversed(self._free_in_host)
 
     def is_free(self, block: int, *, in_host: bool) -> bool:
-        """Whether something may be kept in a block that nobody owns."""
+        """Whether a block without an owner may take a segment."""
         return block not in self._nodes and block not in self.lent and (block >= 0 or in_host)
 
     def broken(self, nodes: list[RadixNode]) -> Iterator[str]:
-        """What does not hold if these are all that is kept."""
+        """Yield what is wrong if `nodes` are all that is kept."""
         if {node.block: node for node in nodes} != self._nodes or len(self._nodes) != len(nodes):
             yield "prefix cache: the blocks in use are not those of the segments"
         if {block for block in range(self._kv.total) if self._taken[block]} != {one for one in self._nodes if one >= 0}:
@@ -101,13 +105,14 @@ class BlockTiers:
 
 
 class PendingCopies:
-    """In the order in which they were asked for."""
+    """Copies of blocks that are due, in the order in which they were asked for; neighbours are joined where they may
+    be."""
 
     def __init__(self) -> None:
         self._copies: list[KvCopy] = []
 
     def add(self, source: int, target: int) -> None:
-        """One block into another."""
+        """Ask for a copy of one block into another."""
         last = self._copies[-1] if self._copies else None
         if last is not None and _goes_on(last, source, target):
             longer = KvCopy(range(last.source.start, source + 1), range(last.target.start, target + 1))
@@ -116,7 +121,7 @@ class PendingCopies:
             self._copies.append(KvCopy(range(source, source + 1), range(target, target + 1)))
 
     def take(self) -> tuple[KvCopy, ...]:
-        """All of them; they are not due again."""
+        """Return all copies that are due, and forget them."""
         copies, self._copies = tuple(self._copies), []
         return copies
 

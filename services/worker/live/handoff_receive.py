@@ -1,17 +1,20 @@
-"""A request on its way from a target to this source: this worker's once the target has heard that it is here."""
+"""Requests on their way from a target to this source. Each is this worker's once the target hears that it is here."""
 
 import asyncio
 from collections.abc import Collection, Coroutine, Sequence
 
 import structlog
 
+from livescale.services.worker.context import WorkerContext
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.services.worker.handoff import ACTIVATION, KV, Channel, receive
-from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.metrics import LiveCounts
 from livescale.services.worker.scheduling.batch import NO_BYTES, PROMPT_CUT, LayerEntry
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled, LateKv
 from livescale.services.worker.scheduling.sequence import Sequence as Waiting
+from livescale.services.worker.serving import ServingLoop
+from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.live import Task, Took
@@ -28,27 +31,34 @@ log = structlog.get_logger()
 
 
 class IncomingHandOff:
-    """One hand-off, of a request to a model of this `manifest`, to those of `scheduler`: `own`, `begin`, `finish`.
+    """One request on its way here, for `scheduler`, which runs a model of this `manifest`.
 
-    `ranks`: those that the target leads.
+    Call `own`, then `begin` and `finish`, and `close` in any case. `ranks` are those that the target leads.
     """
 
     def __init__(
         self,
-        parts: Parts,
-        scheduler: Scheduler,
         manifest: Manifest,
+        scheduler: Scheduler,
         channel: Channel,
         task: Task,
         ranks: Sequence[Node],
+        *,
+        context: WorkerContext,
+        serving: ServingLoop,
+        group: TensorParallelGroup,
+        counts: LiveCounts,
     ) -> None:
-        self._parts = parts
+        self._context = context
+        self._serving = serving
+        self._group = group
+        self._counts = counts
         self._scheduler = scheduler
         self._manifest = manifest
         self._channel = channel
         self._task = task
         self._ranks = ranks
-        self._request = arrived(task.request, parts.world.clock.wall())
+        self._request = arrived(task.request, context.clock.wall())
         self._positions = len(task.request.prompt) + len(task.request.generated)
         self._peer: Peer | None = None
         self._late: LateKv | None = None
@@ -66,19 +76,22 @@ class IncomingHandOff:
         return self._channel.other.id
 
     def needs(self, worker: str) -> bool:
-        """Whether something is to come from there."""
+        """Return whether something of this request is to come from that worker."""
         return worker == self.target or any(worker == node.id for node in self._ranks)
 
     def abandon(self) -> None:
-        """The target is dead: nothing more comes. A link may not notice that for long."""
+        """Stop waiting for the target, which is dead. A link may not notice that for long."""
         if not self._is_abandoned and self._patience is not None:
             self._patience.reschedule(asyncio.get_running_loop().time())
         self._is_abandoned = True
 
     async def own(self) -> bool:
-        """Have the activation, and the target's word: then the request is this worker's. False where it was declined,
-        True also where the target had the last word."""
-        clock, began = self._parts.world.clock, self._parts.world.clock.now()
+        """Receive the activation and tell the target. Returns whether the target may not have the request any more.
+
+        It is False where this worker declined the request or could not have it, and True also where the target had the
+        last word.
+        """
+        clock, began = self._context.clock, self._context.clock.now()
         try:
             self._check()
             entry = await self._receive_activation() if self._task.layers else None
@@ -87,17 +100,17 @@ class IncomingHandOff:
             return False
         if not await self._tell(None):
             return True
-        if self._parts.serving.scheduler is not self._scheduler:
-            self._parts.serving.disown([self._request], "its new worker stopped serving")
+        if self._serving.scheduler is not self._scheduler:
+            self._serving.disown([self._request], "its new worker stopped serving")
             return True
         if self.request_id not in self._scheduler:  # else it came back to who had it already
             task = self._task
             filled = Filled(task.first_block, task.filled) if task.filled else None
-            self._late = self._parts.serving.adopt(self._scheduler, self._request, entry, filled, task.waited)
+            self._late = self._serving.adopt(self._scheduler, self._request, entry, filled, task.waited)
             self._sequence = self._scheduler.get(self.request_id)
             self._hold()
-        self._parts.counts.pulled.inc()
-        self._parts.counts.pulled_layers.inc(self._task.layers)
+        self._counts.pulled.inc()
+        self._counts.pulled_layers.inc(self._task.layers)
         log.info(
             "request_taken",
             request=self.request_id,
@@ -108,43 +121,41 @@ class IncomingHandOff:
         return True
 
     def begin(self) -> None:
-        """Have it run, now or as soon as it is here."""
+        """Have the request run, now or as soon as it is here."""
         self._begun = True
         self._hold()
-        self._parts.serving.wake()
+        self._serving.wake()
 
     def _hold(self) -> None:
         if self._sequence is not None:
             self._sequence.held = not self._begun
 
     async def finish(self) -> None:
-        """Have the KV too; where it does not come, all is computed again."""
+        """Receive the KV too. Where it does not come, all is computed again."""
         if self._late is None or self._peer is None:
             return
         data = None
         try:
             data = await self._patiently(self._receive_kv(self._peer))
-            self._parts.counts.received.inc(self._task.activation_bytes + self._task.kv_bytes)
+            self._counts.received.inc(self._task.activation_bytes + self._task.kv_bytes)
         except LinkError as error:
             sequence = self._scheduler.get(self.request_id)
             if sequence is not None and sequence.late is self._late:  # else it has ended, or begins anew
-                self._parts.counts.kv_lost.inc()
+                self._counts.kv_lost.inc()
                 log.warning("kv_lost", request=self.request_id, of=self.target, error=str(error))
         self._scheduler.kv_came(self.request_id, self._late, data)
-        self._parts.serving.wake()
+        self._serving.wake()
 
     async def close(self) -> None:
-        """The target learns that nothing more is taken."""
+        """Close the channel, from which the target learns that nothing more is taken."""
         if self._peer is not None:
             await self._peer.close()
 
     def _check(self) -> None:
-        """Raises Refusal for what cannot go on here."""
+        """Raise Refusal for a request that cannot go on here."""
         self._scheduler.check(self._request)
-        if len(self._ranks) != len(self._parts.ranks.leader.others):
-            raise Refusal(
-                400, f"ranks: {self.target} leads {len(self._ranks)}, not {len(self._parts.ranks.leader.others)}"
-            )
+        if len(self._ranks) != len(self._group.leader.others):
+            raise Refusal(400, f"ranks: {self.target} leads {len(self._ranks)}, not {len(self._group.leader.others)}")
         task, positions = self._task, self._positions
         is_cut = task.filled % PROMPT_CUT == 0 or task.filled >= len(task.request.prompt)
         if not (is_cut and task.filled < positions):
@@ -163,25 +174,25 @@ class IncomingHandOff:
                 )
 
     async def _receive_activation(self) -> LayerEntry:
-        clock, began = self._parts.world.clock, self._parts.world.clock.now()
+        clock, began = self._context.clock, self._context.clock.now()
         self._peer = await self._channel.connect()
         data = await self._patiently(receive(self._peer, ACTIVATION, self._task.activation_bytes))
-        self._parts.counts.seconds.observe(clock.now() - began)
+        self._counts.seconds.observe(clock.now() - began)
         return LayerEntry(self._task.layers, self._positions, data)
 
     async def _receive_kv(self, peer: Peer) -> memoryview:
-        """This rank's part, once each of the others has its own."""
+        """Receive this rank's part, and have each of the other ranks receive its own."""
         size_bytes, kv = self._task.kv_bytes, NO_BYTES
 
         async def own() -> None:
             nonlocal kv
             kv = await receive(peer, KV, size_bytes)
 
-        await together(own(), self._parts.ranks.leader.take(self.request_id, self._channel, self._ranks, size_bytes))
+        await together(own(), self._group.leader.take(self.request_id, self._channel, self._ranks, size_bytes))
         return kv
 
     async def _patiently(self, work: Coroutine[None, None, memoryview]) -> memoryview:
-        """Raises LinkError, also once the target is known to be dead."""
+        """Await `work`. Raises LinkError, also once the target is known to be dead."""
         try:
             async with asyncio.timeout(0 if self._is_abandoned else None) as self._patience:
                 return await work
@@ -191,16 +202,19 @@ class IncomingHandOff:
             self._patience = None
 
     async def _tell(self, declined: str | None) -> bool:
-        """Whether the request is not the target's any more. One that says nothing may have heard, and then nobody else
-        has it: if not, both make the same tokens."""
+        """Tell the target, and return whether the request is not the target's any more.
+
+        A target that does not answer may have heard, and then nobody else has the request. If it has not heard, both
+        workers make the same tokens.
+        """
         took = Took(
-            worker=self._parts.me,
+            worker=self._context.me,
             ticket=self._channel.ticket,
             request_id=self.request_id,
             declined=declined,
         )
         try:
-            await self._parts.world.bus.call(TOOK, took, timeout=TOOK_SECONDS, id=self.target)
+            await self._context.bus.call(TOOK, took, timeout=TOOK_SECONDS, id=self.target)
         except BusError as error:
             log.warning("hand_off_in_doubt", request=took.request_id, of=self.target, error=str(error))
             return not (isinstance(error, Refusal) and error.code == 409)
@@ -208,20 +222,20 @@ class IncomingHandOff:
 
 
 class HandOffBatch:
-    """What came with one pull runs together: none is begun before the others are here, or do not come, or are late."""
+    """What came with one pull runs together: no request begins before the others are here, fail to come or are late."""
 
-    def __init__(self, takings: Collection[IncomingHandOff]) -> None:
-        self._takings = takings
-        self._missing = len(takings)
+    def __init__(self, hand_offs: Collection[IncomingHandOff]) -> None:
+        self._hand_offs = hand_offs
+        self._missing = len(hand_offs)
         self._timer = asyncio.get_running_loop().call_later(TOGETHER_SECONDS, self._begin)
 
     def settled(self) -> None:
-        """One more of them is here, or does not come."""
+        """Note that one more of them is here, or does not come."""
         self._missing -= 1
         if not self._missing:
             self._timer.cancel()
             self._begin()
 
     def _begin(self) -> None:
-        for taking in self._takings:
-            taking.begin()
+        for hand_off in self._hand_offs:
+            hand_off.begin()

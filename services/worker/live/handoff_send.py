@@ -3,31 +3,44 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
 from msgspec.structs import replace
 
-from livescale.services.worker.engine.contract import LayerwiseRun
+from livescale.services.worker.context import WorkerContext
+from livescale.services.worker.engine.contract import LayerwiseRun, Runner
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.services.worker.handoff import ACTIVATION, KV, Channel, send
-from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.metrics import LiveCounts
 from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, LayerEntry
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import NOTHING, Filled, Sequence
-from livescale.shared.bus.contract import Refusal
+from livescale.services.worker.serving import ServingLoop
+from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
+from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.live import Pull, RequestsMoved, Task, Took
+from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import leaving
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import MOVED
 
+# From the activation's arrival; a source that says so later hears that it came too late.
+TOOK_SECONDS = 5.0
+
+log = structlog.get_logger()
+
 
 @dataclass(eq=False)
 class QueuedRequest:
-    """`partial`: its rows, once a layer was run of them or is. `filled`: where whoever is to have it has KV of it."""
+    """A request in the queue of a worker that still loads, or kept for another worker.
+
+    `partial` holds its rows once a layer of them is run. `filled` says which of its KV the worker that is to have the
+    request has already.
+    """
 
     sequence: Sequence
     partial: LayerwiseRun | None = None
@@ -38,59 +51,84 @@ class QueuedRequest:
         return len(self.sequence.tokens)
 
     def begun(self) -> LayerwiseRun:
-        """Its rows, to run the next layer of them."""
+        """Return its rows, ready to run the next layer of them."""
         if self.partial is None:
             self.partial = LayerwiseRun(list(self.sequence.rest(MAX_BATCH_ROWS)))
         return self.partial
 
     def reach(self) -> None:
-        """A layer more is done: from here a step, or a source, would go on."""
+        """Note that one more layer is done: from here a step, or a source, would go on."""
         partial = self.begun()
         self.sequence.entry = LayerEntry(partial.done, self.rows, partial.activation)
 
 
-# From the activation's arrival; a source that says so later hears that it came too late.
-TOOK_SECONDS = 5.0
-
-log = structlog.get_logger()
-
-
 class NotTaken(Exception):
-    """The source did not take the request, and why."""
+    """The source declined the request, or did not say in time that it took it."""
+
+
+@dataclass(eq=False)
+class HandOffOrigin:
+    """Whose requests are given: those of `scheduler`, which run a model of this `manifest`.
+
+    `returned` is called with a request that no source took, unless it has ended. `taken` counts, by source, those that
+    were. Once the origin is `over` no source takes any more of its requests.
+    """
+
+    manifest: Manifest
+    scheduler: Scheduler
+    returned: Callable[[QueuedRequest], None]
+    taken: Counter[str] = field(default_factory=Counter)
+    over: bool = False
 
 
 class OutgoingHandOff:
-    """One hand-off. `kv` is the KV of the layers that `entry` has behind it, exported; both None where there are none.
+    """One request on its way to a source.
 
-    `ranks`: those that the source leads. `settled` says how it ended: True once the request is the source's.
+    `kv` is the KV of the layers that the request has behind it, exported, or None where it has run none. `ranks` are
+    those that the source leads. `settled` says how it ended: True once the request is the source's.
     """
 
     def __init__(
         self,
-        sequence: Sequence,
-        entry: LayerEntry | None,
+        request: QueuedRequest,
+        origin: HandOffOrigin,
         kv: asyncio.Future[memoryview] | None,
         channel: Channel,
         ranks: list[Node],
     ) -> None:
-        self.sequence = sequence
+        self.request = request
+        self.origin = origin
+        self.entry = request.sequence.entry
         self.channel = channel
-        self.settled: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.entry = entry
         self.ranks = ranks
+        self.settled: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._kv = kv
+
+    @property
+    def sequence(self) -> Sequence:
+        return self.request.sequence
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the source may still say that it took the request."""
+        return not (self.settled.done() or self.origin.over)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the request still waits in the scheduler that it came from."""
+        return self.origin.scheduler.get(self.sequence.request_id) is self.sequence
 
     @property
     def source(self) -> str:
         return self.channel.other.id
 
     def settle(self, taken: bool) -> None:
-        """Said twice, it stays."""
+        """Say whether the source took the request. Only the first word counts."""
         if not self.settled.done():
             self.settled.set_result(taken)
 
     async def run(self) -> None:
-        """Until the source has everything. What fails before it took the request gives it back (`settled`)."""
+        """Send everything. A failure before the source took the request gives it back (`settled`)."""
         try:
             if self.entry is None or self._kv is None:
                 await self._answered()
@@ -114,103 +152,109 @@ class OutgoingHandOff:
 
 
 class HandOffSender:
-    """Hand-offs by source and ticket. `returned` is called with a request that nobody took, unless it has ended.
-    `taken`: how many each source took."""
+    """All hand-offs from this worker to sources, by source and ticket."""
 
     def __init__(
-        self, parts: Parts, manifest: Manifest, scheduler: Scheduler, returned: Callable[[QueuedRequest], None]
+        self,
+        context: WorkerContext,
+        serving: ServingLoop,
+        runner: Runner,
+        group: TensorParallelGroup,
+        counts: LiveCounts,
     ) -> None:
-        self._parts = parts
-        self._manifest = manifest
-        self._scheduler = scheduler
-        self._returned = returned
-        self.taken: Counter[str] = Counter()
-        self._givings: dict[tuple[str, int], OutgoingHandOff] = {}
-        self._sending: set[asyncio.Task[None]] = set()
+        self._context = context
+        self._serving = serving
+        self._runner = runner
+        self._group = group
+        self._counts = counts
+        self._hand_offs: dict[tuple[str, int], OutgoingHandOff] = {}
+        self._sending: dict[asyncio.Task[None], OutgoingHandOff] = {}
 
-    def give(self, pull: Pull, requests: Iterable[QueuedRequest]) -> list[Task]:
-        """Send these, each with the next ticket of the pull; what its source is told of them."""
-        return [self._give(pull, pull.ticket + number, request) for number, request in enumerate(requests)]
+    def give(self, pull: Pull, requests: Iterable[QueuedRequest], origin: HandOffOrigin) -> list[Task]:
+        """Begin to send these, each with the next ticket of the pull. Returns what the source is told of each."""
+        return [self._give(pull, pull.ticket + number, request, origin) for number, request in enumerate(requests)]
 
-    def took(self, command: Took) -> None:
-        """The request is the source's from now on. Raises Refusal 409 where it is not to have it."""
-        giving = self._givings.get((command.worker, command.ticket))
-        if giving is None or giving.settled.done() or giving.sequence.request_id != command.request_id:
+    async def acknowledge(self, command: Took, context: Context) -> Ack:
+        """Answer TOOK: the request is the source's from now on, unless the source declines it.
+
+        Raises Refusal 409 where the source is not to have it.
+        """
+        hand_off = self._hand_offs.get((command.worker, command.ticket))
+        if hand_off is None or not hand_off.is_open or hand_off.sequence.request_id != command.request_id:
             raise Refusal(409, f"request {command.request_id} is not on its way to {command.worker}")
-        problem = self._problem(giving)
-        giving.settle(problem is None and command.declined is None)
+        problem = _problem(hand_off)
+        hand_off.settle(problem is None and command.declined is None)
         if problem is not None:
             raise Refusal(409, f"request {command.request_id} {problem}")
         if command.declined is None:
-            self.taken[command.worker] += 1
-            layers = giving.sequence.layers_done
-            if giving.entry is not None:
-                self._parts.ranks.leader.give(giving.sequence.blocks, layers, giving.channel, giving.ranks)
-            self._parts.serving.release(command.request_id)
-            self._tell_moved(command.worker, command.request_id, layers)
+            self._release(hand_off)
         else:
             log.warning("task_declined", request=command.request_id, by=command.worker, reason=command.declined)
-
-    def _problem(self, giving: OutgoingHandOff) -> str | None:
-        """Why it cannot be the source's any more."""
-        if self._scheduler.get(giving.sequence.request_id) is not giving.sequence:
-            return "has ended"
-        if giving.ranks and giving.sequence.entry is not giving.entry:
-            return "lost its KV, of which the other ranks have no copy"
-        return None
-
-    def _tell_moved(self, source: str, request_id: str, layers: int) -> None:
-        me, bus = self._parts.me, self._parts.world.bus
-        moved = RequestsMoved(worker=source, previous=me, request_ids=[request_id], layers=layers)
-        bus.publish(MOVED, moved, previous=me)
+        return Ack()
 
     def lost(self, source: str) -> None:
-        """The source is dead: what was on its way to it is here."""
-        for giving in self._givings.values():
-            if giving.source == source:
-                giving.settle(False)
+        """The source is dead, so that what was on its way to it stays here."""
+        for hand_off in self._hand_offs.values():
+            if hand_off.source == source:
+                hand_off.settle(False)
 
-    def stop(self) -> None:
-        """End what is under way."""
-        for task in self._sending:
-            task.cancel()
+    def stop(self, origin: HandOffOrigin) -> None:
+        """Cancel what is under way of this origin."""
+        origin.over = True
+        for sending, hand_off in self._sending.items():
+            if hand_off.origin is origin:
+                sending.cancel()
 
-    async def stopped(self) -> None:
-        """After `stop`: nothing is read any more of what is here."""
-        if self._sending:
-            await asyncio.wait(self._sending)
+    async def stopped(self, origin: HandOffOrigin) -> None:
+        """Return once nothing is sent of this origin, whose KV may be freed then."""
+        sending = [task for task, hand_off in self._sending.items() if hand_off.origin is origin]
+        if sending:
+            await asyncio.wait(sending)
 
-    def _give(self, pull: Pull, ticket: int, request: QueuedRequest) -> Task:
+    def _release(self, hand_off: OutgoingHandOff) -> None:
+        """Forget the request, which the source has now; KV of other ranks goes to the source's other ranks."""
+        sequence, source = hand_off.sequence, hand_off.source
+        hand_off.origin.taken[source] += 1
+        layers = sequence.layers_done
+        if hand_off.entry is not None:
+            self._group.leader.give(sequence.blocks, layers, hand_off.channel, hand_off.ranks)
+        self._serving.release(sequence.request_id)
+        me = self._context.me
+        moved = RequestsMoved(worker=source, previous=me, request_ids=[sequence.request_id], layers=layers)
+        self._context.bus.publish(MOVED, moved, previous=me)
+
+    def _give(self, pull: Pull, ticket: int, request: QueuedRequest, origin: HandOffOrigin) -> Task:
         sequence = request.sequence
         sequence.held, entry = True, sequence.entry
-        kv = None if entry is None else self._parts.runner.export_kv(sequence.blocks, entry.layer)
+        kv = None if entry is None else self._runner.export_kv(sequence.blocks, entry.layer)
         node = Node(id=pull.worker, place="worker", address=pull.address)
-        giving = OutgoingHandOff(sequence, entry, kv, Channel(self._parts.link, node, ticket, pull.secret), pull.ranks)
-        self._givings[pull.worker, ticket] = giving
-        giving.settled.add_done_callback(partial(self._settled, request))
-        sending = self._parts.start(giving.run(), f"hand-off {sequence.request_id}")
+        channel = Channel(self._context.link, node, ticket, pull.secret)
+        hand_off = OutgoingHandOff(request, origin, kv, channel, pull.ranks)
+        self._hand_offs[pull.worker, ticket] = hand_off
+        hand_off.settled.add_done_callback(partial(self._settled, hand_off))
+        sending = self._context.start(hand_off.run(), f"hand-off {sequence.request_id}")
         if sending is not None:
-            self._sending.add(sending)
-            sending.add_done_callback(partial(self._sent, giving))
-        return self._told(request)
+            self._sending[sending] = hand_off
+            sending.add_done_callback(self._sent)
+        return self._task(request, origin)
 
-    def _sent(self, giving: OutgoingHandOff, sending: asyncio.Task[None]) -> None:
-        self._sending.discard(sending)
-        key = giving.source, giving.channel.ticket
-        if self._givings.get(key) is giving:  # a source that was started again begins anew with its tickets
-            del self._givings[key]
+    def _sent(self, sending: asyncio.Task[None]) -> None:
+        hand_off = self._sending.pop(sending)
+        key = hand_off.source, hand_off.channel.ticket
+        if self._hand_offs.get(key) is hand_off:  # a source that was started again begins anew with its tickets
+            del self._hand_offs[key]
 
-    def _settled(self, request: QueuedRequest, settled: asyncio.Future[bool]) -> None:
-        if settled.result() or self._scheduler.get(request.sequence.request_id) is not request.sequence:
+    def _settled(self, hand_off: OutgoingHandOff, settled: asyncio.Future[bool]) -> None:
+        if settled.result() or not hand_off.is_unfinished:
             return
-        self._parts.counts.returned.inc()
-        self._returned(request)
+        self._counts.returned.inc()
+        hand_off.origin.returned(hand_off.request)
 
-    def _told(self, given: QueuedRequest) -> Task:
-        sequence, manifest = given.sequence, self._manifest
+    def _task(self, given: QueuedRequest, origin: HandOffOrigin) -> Task:
+        sequence, manifest = given.sequence, origin.manifest
         request = replace(sequence.request, generated=sequence.tokens[sequence.prompt_tokens :])
-        entry, submit = sequence.entry, leaving(request, self._parts.world.clock.wall())
-        waited = self._parts.serving.waited(sequence.request_id)
+        entry, submit = sequence.entry, leaving(request, self._context.clock.wall())
+        waited = self._serving.waited(sequence.request_id)
         if entry is None:
             filled = given.filled or NOTHING
             return Task(request=submit, layers=0, waited=waited, filled=filled.stop, first_block=filled.first_block)
@@ -218,6 +262,15 @@ class HandOffSender:
             request=submit,
             layers=entry.layer,
             activation_bytes=activation_bytes(manifest, entry.stop),
-            kv_bytes=kv_bytes(manifest, entry.stop, entry.layer, self._scheduler.limits.kv_block_tokens),
+            kv_bytes=kv_bytes(manifest, entry.stop, entry.layer, origin.scheduler.limits.kv_block_tokens),
             waited=waited,
         )
+
+
+def _problem(hand_off: OutgoingHandOff) -> str | None:
+    """Why the request cannot become the source's any more."""
+    if not hand_off.is_unfinished:
+        return "has ended"
+    if hand_off.ranks and hand_off.sequence.entry is not hand_off.entry:
+        return "lost its KV, of which the other ranks have no copy"
+    return None

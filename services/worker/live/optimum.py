@@ -17,10 +17,15 @@ from livescale.services.worker.live.windows import Pair, Windows, greedy, window
 
 
 class Forecast:
-    """Straight on from what was seen of this load: its pace in bytes, and the seconds a row that layers took."""
+    """When missing layers will be here, and how long one takes, if this load goes on as it was seen to go.
+
+    It goes by the load's pace in bytes, and by the seconds that each row of a layer took.
+    """
 
     def __init__(self, layer_bytes: Sequence[int], began: float) -> None:
-        """`layer_bytes`: of each layer's blocks, in the order in which they arrive. `began`: when the load did."""
+        """`layer_bytes` are the sizes of the layers' blocks, in the order in which they arrive. `began` is when the
+        load did.
+        """
         self._ends = list(accumulate(layer_bytes))
         self._began = began
         self._seen = (0, began)  # layers that were here, and since when
@@ -28,21 +33,21 @@ class Forecast:
         self._seconds = 0.0
 
     def arrived(self, layers: int, now: float) -> None:
-        """So many are here, from the first on without a gap."""
+        """Note that so many layers are here at this time, from the first on without a gap."""
         if layers > self._seen[0]:
             self._seen = (layers, now)
 
     def ran(self, rows: int, seconds: float) -> None:
-        """One layer of so many rows."""
+        """Note that one layer of so many rows took so many seconds."""
         self._rows += rows
         self._seconds += seconds
 
     def layer_seconds(self, rows: int) -> float | None:
-        """How long a layer of so many rows takes; None before any was run."""
+        """Return how long a layer of so many rows takes, or None before any was run."""
         return rows * self._seconds / self._rows if self._seconds > 0 else None
 
     def ready(self, now: float) -> list[float] | None:
-        """How many seconds from now each layer is here, 0 for those that are; None before any is."""
+        """Return in how many seconds from now each layer is here, 0 for those that are. None before any is."""
         layers, at = self._seen
         if not layers:
             return None
@@ -57,8 +62,10 @@ SOLVED, TIME_IS_UP = 0, 1  # its answers
 
 @dataclass(frozen=True)
 class Optimum:
-    """Of each task, in order: how many layers the target runs, and the end of the rest of them on the source. Unless it
-    is `proven` it is only the best that was found."""
+    """For each task, in order: how many layers the target runs, and when the source ends the rest of them.
+
+    Unless it is `proven` it is only the best that was found.
+    """
 
     mean_latency: float
     on_target: tuple[int, ...]
@@ -69,10 +76,14 @@ class Optimum:
 def solve(
     tasks: Sequence[LiveTask], ready: Sequence[float], limit_seconds: float = inf, relative_gap: float = 0.0
 ) -> Optimum:
-    """The least mean latency of tasks that source and target take in order of arrival; the source is free from the
-    first arrival on, `ready` is when each layer's block is. HiGHS stops at the limit, and where it has shown that no
-    solution is better by more than the gap. Raises ValueError without tasks, for a weight that is not above zero, and
-    where blocks become ready in another order than that of the layers."""
+    """Return how source and target share the layers of these tasks with the least mean latency.
+
+    Both take tasks in order of arrival. The source is free from the first arrival on, and `ready` is when each layer's
+    block is there. HiGHS stops at the limit, and where it has shown that no solution is better by more than the gap.
+
+    Raises ValueError without tasks, for a weight that is not above zero, and where blocks become ready in another order
+    than that of the layers.
+    """
     if not tasks or min(task.weight for task in tasks) <= 0:
         raise ValueError("there is an optimum of at least one task, and of weights above zero")
     if not ready or list(ready) != sorted(ready):
@@ -87,7 +98,9 @@ def solve(
 
 
 def _best(pair: Pair, limit_seconds: float, relative_gap: float) -> tuple[list[int], bool]:
-    """Layers on the target, and whether nothing is better. Any numbers of them are a plan: the source waits."""
+    """Return the layers on the target, and whether nothing is better. Any numbers of them are a plan, as the source
+    waits.
+    """
     program, best = _Program(pair, windows(pair)), greedy(pair)[0]
     while (found := program.solve(limit_seconds, relative_gap)) is not None:
         if found.proven and not program.forbids(found.starts, found.on_target):
@@ -100,7 +113,7 @@ def _best(pair: Pair, limit_seconds: float, relative_gap: float) -> tuple[list[i
 
 @dataclass(frozen=True)
 class _Found:
-    """Starts on the source and layers on the target. Unless it is `proven` there may be better ones."""
+    """Starts on the source and layers on the target. Unless the solution is `proven` there may be better ones."""
 
     starts: list[float]
     on_target: list[int]
@@ -139,8 +152,11 @@ class _Rows:
 
 
 class _Program:
-    """Variables: of each task its start on the source, and for each layer of its window how many layers from that one
-    on the target runs, which for the first of all is T of the paper."""
+    """The integer program as far as its rows were demanded.
+
+    Its variables are, of each task, its start on the source, and for each layer of its window how many layers from that
+    one on the target runs. For the first of all that is T of the paper.
+    """
 
     def __init__(self, pair: Pair, limits: Windows) -> None:
         self._pair, self._limits = pair, limits
@@ -161,7 +177,7 @@ class _Program:
                 self._demand(task, pair.release(task, limits.most[task] - 1))
 
     def solve(self, limit_seconds: float, relative_gap: float) -> _Found | None:
-        """With the rows so far; None where nothing was found in time."""
+        """Return the best with the rows so far, or None where nothing was found in time."""
         # Imported here: it takes a tenth of a second, and only this mode of live scaling has a use for it.
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
@@ -189,7 +205,7 @@ class _Program:
         return _Found([float(found.x[task]) for task in range(self._count)], on_target, found.status == SOLVED)
 
     def forbids(self, starts: Sequence[float], on_target: Sequence[int]) -> bool:
-        """Demand what this solution breaks: few of all rows ever matter. Whether there was anything."""
+        """Demand what this solution breaks, as few of all rows ever matter. Returns whether there was anything."""
         broken = []
         for task, start in enumerate(starts):
             through, since = self._pair.needed(on_target[: task + 1])
@@ -198,7 +214,7 @@ class _Program:
         return any(broken)
 
     def _from(self, task: int, layer: int) -> _Sum:
-        """How many layers from this one on the target runs of the task."""
+        """Return how many layers from this one on the target runs of the task."""
         least, most = self._limits.least[task], self._limits.most[task]
         known = max(0, least - layer)
         if max(layer, least) >= most:
@@ -206,7 +222,7 @@ class _Program:
         return _Sum({self._columns[task, max(layer, least)]: 1.0}, known)
 
     def _in_order(self, task: int) -> None:
-        """No layer without the one before it."""
+        """Demand that the target runs no layer without the one before it."""
         least, most = self._limits.least[task], self._limits.most[task]
         if least < most:
             self._rows.add(self._runs(task, least), 0.0, 1.0)
@@ -216,21 +232,24 @@ class _Program:
             self._rows.add(row, 0.0)
 
     def _runs(self, task: int, layer: int) -> _Sum:
-        """Whether the target runs this layer of the task."""
+        """Return whether the target runs this layer of the task, as a sum that is 0 or 1."""
         total = self._from(task, layer)
         total.plus(-1.0, self._from(task, layer + 1))
         return total
 
     def _after_the_last(self, task: int) -> None:
-        """C1, and the source's order: no start before the end of the task before it."""
+        """Demand C1, and the source's order: no start before the end of the task before it."""
         if task:
             row = _Sum({task: 1.0, task - 1: -1.0})
             row.plus(self._pair.tasks[task - 1].weight, self._from(task - 1, 0))
             self._rows.add(row, self._pair.source_seconds(task - 1, 0))
 
     def _demand(self, task: int, time: float) -> bool:
-        """C2 and C3, for the layers that can start from this time on: once the last of them that the target runs of
-        this task is loaded, what the earlier tasks and this one need fits before the start. Whether that is new."""
+        """Demand C2 and C3 for the layers that can start from this time on. Returns whether that is new.
+
+        Once the last of them that the target runs of this task is loaded, what the earlier tasks and this one need fits
+        before the start.
+        """
         stop = self._pair.first(task, time)
         if (task, time) in self._demanded or stop >= self._limits.most[task]:
             return False

@@ -1,4 +1,4 @@
-"""The mode zigzag-ilp: how many layers the target runs of each request is what equation (1) of BlitzScale 5.2 says."""
+"""The mode zigzag-ilp: equation (1) of BlitzScale 5.2 says how many layers of each request the target runs."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,32 +20,34 @@ log = structlog.get_logger()
 
 
 def forecast(command: Load, began: float) -> Forecast:
-    """The embedding comes with the first layer, the head is a layer of its own."""
+    """Return a forecast of this load. The embedding comes with the first layer, and the head is a layer of its own."""
     first, second, *others = (block.size_bytes for block in command.manifest.blocks)
     return Forecast([first + second, *others], began)
 
 
 def better_than_the_queue(tasks: Sequence[LiveTask], ready: Sequence[float], limit_seconds: float) -> Optimum | None:
-    """The best that was found in time; None where the queue by itself is as good, both played through."""
+    """Return the best that was found in time, or None where a simulation of the queue alone is as good."""
     optimum = solve(tasks, ready, limit_seconds, RELATIVE_GAP)
     rule = Planned(dict(zip([task.id for task in tasks], optimum.on_target, strict=True)))
     return optimum if simulate(tasks, ready, rule).mean_latency < simulate(tasks, ready).mean_latency else None
 
 
 class LayerPlanner:
-    """Plans again whenever others wait than those planned for, in batches of what runs together (`room`). What there is
-    no plan for runs in zigzag."""
+    """How many layers of each request the target is to run, planned again whenever other requests wait.
 
-    def __init__(self, seen: Forecast, room: BatchBudget, limit_seconds: float = LIMIT_SECONDS) -> None:
+    Requests are planned in batches of what runs together (`budget`). Those that there is no plan for run in zigzag.
+    """
+
+    def __init__(self, seen: Forecast, budget: BatchBudget, limit_seconds: float = LIMIT_SECONDS) -> None:
         self.seen = seen
-        self._room = room
+        self._budget = budget
         self._limit_seconds = limit_seconds
         self._planned: set[str] = set()  # and be it that the queue knows better
         self._on_target: dict[str, int] = {}
 
     async def plan(self, waiting: Sequence[LiveTask], now: float) -> Planned | None:
-        """For the first of these; None where there is nothing new to plan, or not enough was seen."""
-        batches = list(islice(self._room.batches([QueuedTask(task) for task in waiting]), MOST_BATCHES))
+        """Return a plan for the first of these tasks, or None where none of them is new or too little was seen."""
+        batches = list(islice(self._budget.batches([QueuedTask(task) for task in waiting]), MOST_BATCHES))
         ids = [[entry.task.id for entry in batch] for batch in batches]
         ready, seconds = self.seen.ready(now), self.seen.layer_seconds(1)
         if ready is None or seconds is None or self._planned.issuperset(chain(*ids)):

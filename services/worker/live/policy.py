@@ -10,13 +10,13 @@ from livescale.shared.policy.invariants import check
 
 
 class Rule(Protocol):
-    """Asked while blocks are missing, and only for layers that are loaded."""
+    """Which tasks a target runs while blocks are missing. It is asked only about layers that are loaded."""
 
     def runs(self, entry: QueuedTask, layers: int) -> bool:
-        """Whether the target may run the task's next layer."""
+        """Return whether the target may run the next layer of this task, of a model of so many layers."""
 
     def leaves(self, entry: QueuedTask) -> bool:
-        """Whether a source may have the task."""
+        """Return whether a source may have the task now."""
 
 
 class Off:
@@ -30,8 +30,11 @@ class Off:
 
 
 class BestEffort:
-    """BlitzScale's baseline (5.2): of each task as many layers as are loaded when its turn comes, at most half of them;
-    then it is the source's, whatever is loaded later."""
+    """BlitzScale's baseline (5.2).
+
+    When a task's turn comes the target runs as many layers of it as are loaded, at most half of them. Then the task is
+    a source's, whatever is loaded later.
+    """
 
     def runs(self, entry: QueuedTask, layers: int) -> bool:
         return not entry.parked and entry.done < layers // 2
@@ -41,7 +44,9 @@ class BestEffort:
 
 
 class ZigZag:
-    """Fig. 16: whatever is loaded is run, until a source has room for the task; a parked task is come back to."""
+    """Fig. 16: the target runs whatever is loaded, until a source has room for the task, and comes back to parked
+    tasks.
+    """
 
     def runs(self, entry: QueuedTask, layers: int) -> bool:
         return True
@@ -52,8 +57,10 @@ class ZigZag:
 
 @dataclass(frozen=True)
 class Planned:
-    """The optimum (`ilp.solve`): of each task so many layers, then it is a source's. What came after the plan was made
-    is as with ZigZag."""
+    """The optimum of `optimum.solve`: the target runs so many layers of each task, then it is a source's.
+
+    Tasks that came after the plan was made are treated as by ZigZag.
+    """
 
     on_target: Mapping[str, int]
 
@@ -68,10 +75,12 @@ OFF, BEST_EFFORT, ZIGZAG = Off(), BestEffort(), ZigZag()
 
 
 class SourcePolicy:
-    """It pulls only when nothing of its own waits. Targets that may have more are asked one at a time, in turn; where
-    none has anything all are, and it takes what comes first.
+    """An instance that helps targets (BlitzScale 5.2, Fig. 16, lines 4-7): it decides when to ask which of them for
+    work.
 
-    Two targets may then answer at the same time: it runs what both gave before it pulls again.
+    It pulls only when nothing of its own waits. Targets that may have more are asked one at a time, in turn. Where none
+    has anything all are asked, and it takes what comes first. Two targets may then answer at the same time: it runs
+    what both gave before it pulls again.
     """
 
     def __init__(self) -> None:
@@ -81,24 +90,24 @@ class SourcePolicy:
 
     @property
     def helps(self) -> bool:
-        """Whether it helps anybody: else it is an instance like any other."""
+        """Whether it helps any target. If not it is an instance like any other."""
         return bool(self._targets)
 
     def help(self, target: str) -> tuple[SourceEffect, ...]:
-        """From now on it helps this target too; one that waits already for all others asks it at once."""
+        """Help this target too. A source that waits already for all others asks it at once."""
         asks = bool(self._asked) and self._asked == self._targets.keys()
         if target not in self._targets:
             self._targets[target] = self._have_more[target] = None
         return self._ask({target}) if asks else ()
 
     def idle(self, waiting: int) -> tuple[SourceEffect, ...]:
-        """Nothing runs here, and so many tasks of its own wait, those that were handed over included."""
+        """Note that nothing runs here. So many tasks of its own wait, those that were handed over included."""
         if waiting or self._asked:
             return ()
         return self._ask(set(islice(self._have_more, 1)) or self._targets.keys())
 
     def nothing(self, target: str) -> tuple[SourceEffect, ...]:
-        """This target, which was asked, has nothing for now: others may."""
+        """Note that this target, which was asked, has nothing for now. Others may have something."""
         self._have_more.pop(target, None)
         if target not in self._asked:
             return ()
@@ -108,8 +117,10 @@ class SourcePolicy:
         return StopAsking(target, "others may have something"), *self._ask(set(islice(self._have_more, 1)))
 
     def busy(self, target: str | None = None, *, more: bool = False) -> tuple[SourceEffect, ...]:
-        """Work has come: from this target, which has more or not, or of its own. The other targets need not answer any
-        more."""
+        """Note that work has come, from this target or of its own. Other targets need not answer any more.
+
+        `more` says whether the target has more.
+        """
         others = [other for other in self._targets if other in self._asked and other != target]
         self._asked = set()
         if target is not None:
@@ -119,7 +130,7 @@ class SourcePolicy:
         return tuple(StopAsking(other, "work came from elsewhere") for other in others)
 
     def leave(self, target: str) -> None:
-        """The target released it, or is gone."""
+        """Help this target no longer: it released the source, or is gone."""
         self._targets.pop(target, None)
         self._have_more.pop(target, None)
         self._asked.discard(target)
@@ -130,7 +141,7 @@ class SourcePolicy:
         return tuple(AskTarget(target, "nothing waits here") for target in new)
 
     def check_invariants(self) -> None:
-        """Only those whom it helps are asked, or known to have more. Raises InvariantBroken."""
+        """Check that only those whom it helps are asked, or known to have more. Raises InvariantBroken."""
         check(self._broken())
 
     def _broken(self) -> Iterator[str]:

@@ -24,7 +24,10 @@ from livescale.shared.policy.state_machine import StateMachine
 
 
 class QueuePhase(StrEnum):
-    """live: blocks are missing. draining: all are there, and sources still take tasks. plain: served alone."""
+    """How far a live load has come.
+
+    live: blocks are missing. draining: all are there, and sources still take tasks. plain: the target serves alone.
+    """
 
     LIVE = "live"
     DRAINING = "draining"
@@ -44,10 +47,11 @@ MOVES = StateMachine(
 
 
 class LiveQueue:
-    """Tasks in order of arrival. The target runs one layer at a time, of the earliest task whose next layer is loaded,
-    and of those after it that stand at the same layer, while there is `room`: a layer of few rows takes as long as one
-    of some more. Sources pull the earliest task, and as many after it as they want to run together, with the layers
-    that were done of each.
+    """Tasks in order of arrival, which the target runs layer by layer and sources pull.
+
+    The target runs one layer at a time: of the earliest task whose next layer is loaded, and of those after it that
+    stand at the same layer, within `budget`, as a layer of few rows takes as long as one of some more. Sources pull the
+    earliest task, and as many after it as they want to run together, with the layers that were done of each.
 
     A layer is what is loaded as a block and run as a step: the embedding goes with the first, and the head counts as
     one of its own where it is loaded last. Where things happen at the same time, the order of calls is `block_ready`,
@@ -62,11 +66,11 @@ class LiveQueue:
     may pull what waits here, and nothing is run ahead of what waits outside.
     """
 
-    def __init__(self, layers: int, rule: Rule = ZIGZAG, room: BatchBudget = ALONE) -> None:
+    def __init__(self, layers: int, rule: Rule = ZIGZAG, budget: BatchBudget = ALONE) -> None:
         self.layers = layers
         self.loaded = 0  # from the first on without a gap
         self.phase = QueuePhase.LIVE
-        self._rule, self._room = rule, room
+        self._rule, self._budget = rule, budget
         self._blocks: set[int] = set()
         self._entries: list[QueuedTask] = []
         self._running: tuple[QueuedTask, ...] = ()
@@ -81,11 +85,11 @@ class LiveQueue:
 
     @property
     def unbegun(self) -> tuple[LiveTask, ...]:
-        """Those of which no layer is run, in order."""
+        """The tasks of which no layer has been run or is being run, in order."""
         return tuple(entry.task for entry in self._entries if not entry.done and entry not in self._running)
 
     def go_by(self, rule: Rule) -> tuple[QueueEffect, ...]:
-        """Another rule from here on."""
+        """Follow another rule from here on."""
         self._rule = rule
         return tuple(self._answer())
 
@@ -96,8 +100,10 @@ class LiveQueue:
         return sum(entry.task.weight * layers for entry, layers in left)
 
     def append(self, task: LiveTask, done: int = 0) -> tuple[QueueEffect, ...]:
-        """A task, new or with layers that another process has run. Raises ValueError for what cannot be in the queue:
-        an id that is, more layers than there are, anything at all after an abort."""
+        """Add a task, new or with layers that another process has run.
+
+        Raises ValueError for an id that is in the queue, for more layers than there are, and after an abort.
+        """
         if self.phase is QueuePhase.ABORTED:
             raise ValueError(f"task {task.id}: the queue was aborted")
         if task.id in self:
@@ -108,7 +114,7 @@ class LiveQueue:
         return tuple(self._answer())
 
     def block_ready(self, layer: int) -> tuple[QueueEffect, ...]:
-        """A layer's block is verified, in whatever order. Raises ValueError for a layer that the model lacks."""
+        """Note that a layer's block is verified, in whatever order. Raises ValueError for a layer the model lacks."""
         if not 0 <= layer < self.layers:
             raise ValueError(f"layer {layer} is none of {self.layers}")
         self._blocks.add(layer)
@@ -119,11 +125,11 @@ class LiveQueue:
         return tuple(self._answer())
 
     def next(self) -> tuple[QueueEffect, ...]:
-        """What the worker, which is free, does next: ends with a `RunLayer` unless there is nothing to run."""
+        """Return what the target does next. The last effect is a `RunLayer`, unless there is nothing to run."""
         if self._running:
             raise ValueError(f"a layer of task {self._running[0].task.id} is being run")
         ready = [entry for entry in self._entries if self._may_run(entry)]
-        chosen = self._room.batch(entry for entry in ready if entry.done == ready[0].done)
+        chosen = self._budget.batch(entry for entry in ready if entry.done == ready[0].done)
         last, self._last, self._running = self._last, chosen, chosen
         if not chosen:
             return ()
@@ -136,7 +142,7 @@ class LiveQueue:
         return *(Park(entry.task.id, entry.done, reason) for entry in left), run
 
     def layer_done(self) -> tuple[QueueEffect, ...]:
-        """The layer of the last `RunLayer` is done. Raises ValueError when none is being run."""
+        """Note that the layer of the last `RunLayer` is done. Raises ValueError when none is being run."""
         if not self._running:
             raise ValueError("no layer is being run")
         # Those that were removed meanwhile are not here any more.
@@ -152,31 +158,33 @@ class LiveQueue:
         parked = [entry for entry in ran if entry.parked and entry in self._entries]
         return *effects, *(Park(each.task.id, each.done, "its next layer is not to be run here yet") for each in parked)
 
-    def pull(self, source: str, room: BatchBudget = ALONE) -> tuple[QueueEffect, ...]:
-        """The source has nothing to do, and could run so much together. Its pull stays until it is answered or
-        withdrawn; asked again, it is one."""
-        self._pulls[source] = room
+    def pull(self, source: str, budget: BatchBudget = ALONE) -> tuple[QueueEffect, ...]:
+        """Note that the source has nothing to do, and could run so much together.
+
+        Its pull stays until it is answered or withdrawn. Asked again, it is still one.
+        """
+        self._pulls[source] = budget
         return tuple(self._answer())
 
     def withdraw(self, source: str) -> None:
-        """The source found work elsewhere, or is gone."""
+        """Drop the pull of a source that found work elsewhere, or is gone."""
         self._pulls.pop(source, None)
 
     def remove(self, task_id: str) -> tuple[QueueEffect, ...]:
-        """Nobody waits for the task any more. One that is not here (any more) is no error."""
+        """Drop a task that nobody waits for any more. One that is not here is no error."""
         for entry in [entry for entry in self._entries if entry.task.id == task_id]:
             self._take(entry)
         return tuple(self._answer())
 
     def abort(self, reason: str) -> tuple[QueueEffect, ...]:
-        """The target will not serve: all tasks go back, and all sources are released."""
+        """Give all tasks back and release all sources, as the target will not serve."""
         self.phase = MOVES.advance(self.phase, QueuePhase.ABORTED)
         back = tuple(GiveBack(entry.task.id, entry.done, reason) for entry in self._entries)
         self._entries, self._last = [], ()
         return *back, *self._answer()
 
     def check_invariants(self) -> None:
-        """No layer before its block, and no pull waits for what could leave. Raises InvariantBroken."""
+        """Check that no layer runs before its block, and no pull waits for what could leave. Raises InvariantBroken."""
         check(self._broken())
 
     def _may_run(self, entry: QueuedTask) -> bool:
@@ -194,20 +202,20 @@ class LiveQueue:
                 return []
 
     def _shares(self) -> list[tuple[str, tuple[QueuedTask, ...]]]:
-        """Whose turn is what: the first who asked has the first in order, and so on."""
+        """Who gets what: the first source that asked gets the first in order, and so on."""
         leaving, shares = self._leaving(), []
-        for source, room in self._pulls.items():
-            share = room.batch(self._alike(leaving))
+        for source, budget in self._pulls.items():
+            share = budget.batch(self._alike(leaving))
             shares.append((source, share))
             leaving = leaving[len(share) :]
         return shares
 
     def _alike(self, leaving: list[QueuedTask]) -> Iterator[QueuedTask]:
-        """The first of these, all of which are being run, or none."""
+        """Those at the front that are all being run, or of which none is."""
         return takewhile(lambda entry: (entry in self._running) is (leaving[0] in self._running), leaving)
 
     def _answer(self) -> Iterator[QueueEffect]:
-        """Who is to get what is being run waits."""
+        """Answer the pulls that can be. A source that is to get what is being run waits."""
         shares = self._shares()
         if self.phase is QueuePhase.DRAINING and not all(share for _, share in shares):
             self.phase = MOVES.advance(self.phase, QueuePhase.PLAIN)

@@ -1,41 +1,70 @@
-"""Live scaling in one worker: it may be the target of what it loads, and helps others once it serves."""
+"""Live scaling in one worker: it takes requests for what it still loads, and others pull from it."""
 
 import asyncio
-from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from typing import Protocol
 
 import structlog
 
-from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.context import WorkerContext
+from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.instance import HeldInstance
+from livescale.services.worker.live.handoff_send import HandOffSender
 from livescale.services.worker.live.planner import LayerPlanner, forecast
 from livescale.services.worker.live.policy import BEST_EFFORT, ZIGZAG
 from livescale.services.worker.live.queue import LiveQueue
-from livescale.services.worker.live.source import LiveSource
 from livescale.services.worker.live.target import POLL_SECONDS, LiveTarget
+from livescale.services.worker.live.tasks import batch_budget
+from livescale.services.worker.metrics import LiveCounts
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.live import Pull, Pulled, Took
+from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
+from livescale.shared.bus.contract import Context
+from livescale.shared.messages.live import Pull, Pulled, Withdraw
 from livescale.shared.messages.transfers import Load
 
 log = structlog.get_logger()
 
 
 def goes_live(command: Load) -> bool:
-    """By itself, with its embedding: it takes requests, and runs them from its first layer on. Of several ranks the one
-    that leads."""
+    """Whether the worker takes requests by itself as soon as it has the embedding, and runs them from layer 0 on.
+
+    Of several ranks only the one that leads does.
+    """
     return command.rank == 0 and command.live not in ("off", "pipeline")
 
 
-class LiveRole:
-    """`target` is None unless this worker went live for what it holds."""
+class PullAnswerer(Protocol):
+    """A part of the worker that has requests for other workers."""
 
-    def __init__(self, parts: Parts, first_layer: Callable[[], None]) -> None:
-        """`first_layer` is called when the first layer of a load was run."""
-        self.source = LiveSource(parts)
+    async def pull(self, command: Pull) -> Pulled:
+        """Return the requests that the worker which pulls may have. Raises Refusal 409 where it may have none."""
+
+
+class LiveRole:
+    """The worker as a target of one live load after the other.
+
+    `target` is None unless this worker went live for what it holds. `shares` answers pulls while something is kept for
+    the others of a pipeline that this worker led.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        instance: HeldInstance,
+        runner: Runner,
+        group: TensorParallelGroup,
+        hand_offs: HandOffSender,
+        counts: LiveCounts,
+    ) -> None:
         self.target: LiveTarget | None = None
-        self._parts = parts
-        self._first_layer = first_layer
+        self.shares: PullAnswerer | None = None
+        self._context = context
+        self._instance = instance
+        self._runner = runner
+        self._group = group
+        self._hand_offs = hand_offs
+        self._counts = counts
         self._ready: AbstractSet[int] = frozenset()  # blocks that the target knows of
         self._is_coming = False  # it loads, and will go live
         self._load_began = 0.0
@@ -45,42 +74,53 @@ class LiveRole:
 
     @property
     def layers(self) -> int:
-        """That requests may run through: those before the first that is missing."""
+        """How many layers requests may run through: those before the first that is missing."""
         return 0 if self.target is None else self.target.queue.loaded
 
     @property
     def waiting(self) -> int:
-        """Requests that sources may pull, or could but for the one that is run."""
+        """How many requests sources may pull, or could but for the layer that is run of them."""
         return 0 if self.target is None else len(self.target.queue)
 
     @property
     def handed_over(self) -> dict[str, int]:
-        """How many requests each of those that helped took over."""
-        return {} if self.target is None else dict(self.target.given.taken)
+        """How many requests each source took over."""
+        return {} if self.target is None else dict(self.target.origin.taken)
 
     def expect(self, command: Load) -> None:
-        """Whoever pulls before it is live need not go away."""
+        """A load begins. Pulls that come before the worker is live wait for that."""
         self._is_coming = goes_live(command)
         self._withdrawn.clear()
-        self._load_began = self._parts.world.clock.now()
+        self._load_began = self._context.clock.now()
 
     def missed(self) -> None:
-        """All of it came at once: it is whole, and was never live."""
+        """All blocks came at once, so that the worker is whole and was never live."""
         self._is_coming = False
 
     def begin(self, command: Load, scheduler: Scheduler, ready: AbstractSet[int]) -> None:
-        """These blocks are ready, the embedding among them: take requests."""
-        room = self._parts.room(scheduler.limits)
+        """Take requests: these blocks are ready, the embedding among them."""
+        budget = batch_budget(scheduler.limits, self._runner.joined_rows)
         queue = LiveQueue(
             command.manifest.config.num_hidden_layers + 1,
             rule=BEST_EFFORT if command.live == "best-effort" else ZIGZAG,
-            room=room,
+            budget=budget,
         )
-        planner = LayerPlanner(forecast(command, self._load_began), room) if command.live == "zigzag-ilp" else None
-        target = self.target = LiveTarget(self._parts, command, scheduler, queue, self._first_layer, planner)
+        planner = LayerPlanner(forecast(command, self._load_began), budget) if command.live == "zigzag-ilp" else None
+        target = self.target = LiveTarget(
+            command.manifest,
+            scheduler,
+            queue,
+            planner,
+            lambda: self._instance.tell("first_layer"),
+            serving=self._instance.serving,
+            group=self._group,
+            hand_offs=self._hand_offs,
+            clock=self._context.clock,
+            counts=self._counts,
+        )
         self._ready = frozenset()
         self.blocks_ready(ready)
-        tasks = self._parts.tasks
+        tasks = self._context.tasks
         self._running.add(tasks.create_task(target.run(), name=f"live {command.instance}"))
         if planner is not None:
             self._running.add(tasks.create_task(target.plan(planner), name=f"plan {command.instance}"))
@@ -88,7 +128,7 @@ class LiveRole:
         log.info("went_live", instance=command.instance, mode=command.live)
 
     def blocks_ready(self, ready: AbstractSet[int]) -> None:
-        """There are some more. Whoever is live has the embedding, which goes with the first layer."""
+        """More blocks are ready. A live worker has the embedding, which counts with the first layer."""
         if self.target is None:
             return
         new, self._ready = ready - self._ready, frozenset(ready)
@@ -96,7 +136,7 @@ class LiveRole:
             self.target.layer_ready(index - 1)
 
     async def end(self, reason: str) -> None:
-        """Nothing that is here is this worker's own any more, or there is nothing."""
+        """Give nothing any more: what is here is no longer this worker's, or there is nothing."""
         target, self.target = self.target, None
         self._is_coming = False
         self._began.clear()
@@ -108,8 +148,10 @@ class LiveRole:
         await target.stop(reason)
         await asyncio.wait(running)
 
-    async def pull(self, command: Pull) -> Pulled:
-        """A source has nothing to prefill."""
+    async def pull(self, command: Pull, context: Context) -> Pulled:
+        """Answer PULL: a worker that helps this one has nothing to prefill."""
+        if self.shares is not None:
+            return await self.shares.pull(command)
         if self.target is None and self._is_coming:
             self._withdrawn.discard(command.worker)
             with suppress(TimeoutError):
@@ -121,21 +163,14 @@ class LiveRole:
             return Pulled(over=not self._is_coming)
         return await self.target.pull(command)
 
-    def took(self, command: Took) -> None:
-        """A source has what it was given, or does not want it."""
-        if self.target is None:
-            raise Refusal(409, f"request {command.request_id} is not on its way from here")
-        self.target.given.took(command)
-
-    def withdraw(self, source: str) -> None:
-        """The source found something else to do."""
+    def withdraw(self, message: Withdraw) -> None:
+        """Make the pull of a source void that found something else to do."""
         if self.target is not None:
-            self.target.withdraw(source)
+            self.target.withdraw(message.worker)
         elif self._is_coming:
-            self._withdrawn.add(source)
+            self._withdrawn.add(message.worker)
 
     def lost(self, worker: str) -> None:
-        """The registry has declared it dead."""
-        self.source.lost(worker)
+        """The registry has declared this worker dead, so that its pull is void."""
         if self.target is not None:
-            self.target.lost(worker)
+            self.target.withdraw(worker)

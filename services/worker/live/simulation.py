@@ -1,6 +1,7 @@
 """A live scale played through: one source and one target, from the first block on, event by event. Pure.
 
-What a policy promises for given layer times and block times: compared with the optimum, and with what was measured.
+It says what a policy promises for given times of layers and blocks, to be compared with the optimum and with what was
+measured.
 """
 
 from bisect import bisect_left
@@ -30,10 +31,14 @@ from livescale.services.worker.live.tasks import (
 
 
 class LayerTimes:
-    """Straight lines between what was measured, and on in the direction of the last two points."""
+    """Seconds of one layer by rows: straight lines between what was measured, and on in the direction of the last two
+    points.
+    """
 
     def __init__(self, seconds: Mapping[int, float]) -> None:
-        """Seconds of one layer by rows. Raises ValueError for less than two points, and where more rows are faster."""
+        """`seconds` are those of one layer, by rows. Raises ValueError for less than two points, and where more rows
+        are faster.
+        """
         points = sorted(seconds.items())
         if len(points) < 2 or points[0][0] < 1:
             raise ValueError(f"layer times of {sorted(seconds)} rows: at least two sizes from 1 on are needed")
@@ -44,7 +49,9 @@ class LayerTimes:
         self._seconds = [each for _, each in points]
 
     def seconds(self, rows: int) -> float:
-        """One layer of a batch of so many rows. Below the first point it is that of the first point."""
+        """Return the seconds of one layer of a batch of so many rows. Below the first point it is that of the first
+        point.
+        """
         if rows <= self._rows[0]:
             return self._seconds[0]
         upper = min(bisect_left(self._rows, rows), len(self._rows) - 1)
@@ -71,7 +78,7 @@ class LayerSpan:
 
 @dataclass(frozen=True)
 class Simulation:
-    """When each task ended, and who ran what when."""
+    """When each task ended, and who ran which layers when. Times are in seconds."""
 
     tasks: tuple[LiveTask, ...]
     ends: dict[str, float]
@@ -89,17 +96,17 @@ class Simulation:
 class Batches:
     """How much runs together, and how long a layer of it takes."""
 
-    room: BatchBudget = ALONE
+    budget: BatchBudget = ALONE
     times: LayerTimes | None = None
 
     def seconds(self, tasks: Sequence[LiveTask]) -> float:
-        """One layer of these together."""
+        """Return how long one layer of these tasks takes when they run together."""
         if len(tasks) == 1 or self.times is None:
             return sum(task.weight for task in tasks)
         return self.times.seconds(sum(task.rows for task in tasks))
 
     def seconds_from(self, entries: Sequence[QueuedTask], layers: int) -> float:
-        """All layers that are left: rows join at the layer at which they come in."""
+        """Return how long all layers take that are left. Rows join at the layer at which they come in."""
         starts = sorted({entry.done for entry in entries})
         return sum(
             (stop - start) * self.seconds([entry.task for entry in entries if entry.done <= start])
@@ -113,18 +120,19 @@ EACH_ALONE = Batches()
 def simulate(
     tasks: Iterable[LiveTask], ready: Sequence[float], rule: Rule = ZIGZAG, batches: Batches = EACH_ALONE
 ) -> Simulation:
-    """`ready`: when each layer's block is there. The source is free from the start, and pulls whenever it is again.
+    """Play a live scale through. `ready` says when each layer's block is there.
 
-    Activations are handed over in no time (5.2). Once the target serves alone, a new task goes to who has less to do.
+    The source is free from the start, and pulls whenever it is free again. Activations are handed over in no time
+    (BlitzScale 5.2). Once the target serves alone, a new task goes to the one that has less to do.
     """
     ordered = sorted(tasks, key=lambda task: task.order)
-    play = _Simulator(ordered, ready, LiveQueue(len(ready), rule, batches.room), batches)
+    play = _Simulator(ordered, ready, LiveQueue(len(ready), rule, batches.budget), batches)
     play.run()
     return Simulation(tuple(play.tasks.values()), play.ends, tuple(play.spans))
 
 
 class _Simulator:
-    """A source and a target in the middle of a rehearsal."""
+    """A source and a target in the middle of a simulation."""
 
     def __init__(self, tasks: Sequence[LiveTask], ready: Sequence[float], queue: LiveQueue, batches: Batches) -> None:
         self.tasks = {task.id: task for task in tasks}
@@ -172,13 +180,13 @@ class _Simulator:
         return self._free[where] > self._now
 
     def _work(self, where: str) -> float:
-        """How long it has to do, once the target serves alone."""
+        """How long source or target is busy with what it has, once the target serves alone."""
         waiting = self._own if where == SOURCE else self._new
         work = max(0.0, self._free[where] - self._now) + sum(task.weight * self._layers for task in waiting)
         return work if where == SOURCE else work + self._queue.work
 
     def _go_on(self) -> None:
-        """The worker first, then what is new."""
+        """Let the target take up what waits before what is new."""
         self._target_goes_on()
         while self._new:
             self._perform(self._queue.append(self._new.popleft()))
@@ -190,7 +198,7 @@ class _Simulator:
 
     def _source_goes_on(self) -> None:
         if self._own:
-            batch = self._batches.room.batch(map(QueuedTask, self._own))
+            batch = self._batches.budget.batch(map(QueuedTask, self._own))
             self._source_run(batch)
             for _ in batch:
                 self._own.popleft()
@@ -198,7 +206,7 @@ class _Simulator:
             self._ask()
 
     def _ask(self) -> None:
-        self._perform(self._queue.pull(SOURCE, self._batches.room))
+        self._perform(self._queue.pull(SOURCE, self._batches.budget))
 
     def _source_run(self, batch: Sequence[QueuedTask]) -> None:
         end = self._now + self._batches.seconds_from(batch, self._layers)

@@ -1,24 +1,30 @@
 """A worker that serves and helps others that load: whenever it has nothing to prefill it pulls from them.
 
-It asks as the last layer of its last prompt begins: what comes is here when the step ends, and no time is lost.
+It asks as the last layer of its last prompt begins. What comes is here when the step ends, so that no time is lost.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 import structlog
 
+from livescale.services.worker.context import WorkerContext
+from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.handoff import Channel
+from livescale.services.worker.instance import HeldInstance
+from livescale.services.worker.lifecycle import WorkerState
 from livescale.services.worker.live.handoff_receive import HandOffBatch, IncomingHandOff
-from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.live.policy import SourcePolicy
-from livescale.services.worker.live.tasks import AskTarget, BatchBudget, SourceEffect, StopAsking
+from livescale.services.worker.live.tasks import AskTarget, BatchBudget, SourceEffect, StopAsking, batch_budget
+from livescale.services.worker.metrics import LiveCounts
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.shared.bus.contract import BusError, Refusal
-from livescale.shared.messages.live import Help, Pull, Pulled, Withdraw
+from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
+from livescale.shared.bus.contract import BusError, Context, Refusal
+from livescale.shared.messages.live import Help, Pull, Pulled, Task, Withdraw
+from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import PULL, WITHDRAW
@@ -34,7 +40,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Helped:
-    """A target, and by what it was named."""
+    """A target that this worker helps, as the HELP for it said."""
 
     node: Node
     plan_id: str
@@ -42,25 +48,46 @@ class Helped:
 
 
 class LiveSource:
-    """Who is helped, and the requests on their way here."""
+    """The targets that this worker helps, and the requests on their way here."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        context: WorkerContext,
+        instance: HeldInstance,
+        runner: Runner,
+        group: TensorParallelGroup,
+        counts: LiveCounts,
+    ) -> None:
+        self._context = context
+        self._instance = instance
+        self._serving = instance.serving
+        self._runner = runner
+        self._group = group
+        self._counts = counts
         self._policy = SourcePolicy()
         self._helped: dict[str, Helped] = {}
         self._wanted: set[str] = set()  # targets that are asked, until one of them gives something
         self._asking: dict[str, asyncio.Task[None]] = {}
-        self._taking: dict[asyncio.Task[None], IncomingHandOff] = {}
+        self._receiving: dict[asyncio.Task[None], IncomingHandOff] = {}
         self._coming = 0  # requests that are not here yet, and not the target's for long
         self._failed: Counter[str] = Counter()  # hand-offs in a row, by target
         self._ticket = 0
 
     @property
     def helping(self) -> list[str]:
-        """Ids of the targets."""
+        """The ids of the targets that this worker helps, sorted."""
         return sorted(self._helped)
 
-    def help(self, command: Help, manifest: Manifest) -> None:
+    async def help(self, command: Help, context: Context) -> Ack:
+        """Answer HELP: pull from targets that load what this worker serves. Raises Refusal 409 where it does not."""
+        loading, state = self._instance.loading, self._instance.lifecycle.state
+        if loading is None or state is not WorkerState.SERVING or loading.manifest.version != command.version:
+            raise Refusal(409, f"version: {command.version} is not served here, this worker is {state}")
+        self.begin(command, loading.manifest)
+        self._instance.changed()
+        return Ack()
+
+    def begin(self, command: Help, manifest: Manifest) -> None:
         """Pull from these targets of a plan, and no longer from others of it."""
         named = {node.id for node in command.targets}
         for id, helped in list(self._helped.items()):
@@ -69,53 +96,53 @@ class LiveSource:
         for node in command.targets:
             self._helped[node.id] = Helped(node, command.plan_id, manifest)
             self._perform(self._policy.help(node.id))
-        self._parts.runner.on_last_layer = self._parts.serving.near_end
+        self._runner.on_last_layer = self._serving.near_end
         self._look()
 
     def leave(self, target: str) -> None:
-        """It needs no help any more, or is gone: others may."""
+        """Help this target no longer: it needs no help any more, or is gone."""
         self._leave(target)
         self._look()
 
     def lost(self, target: str) -> None:
-        """It is dead: of what is on its way here nothing more comes."""
+        """The target is dead, and nothing more comes of what is on its way here."""
         self.leave(target)
-        for taking in self._taking.values():
-            if taking.needs(target):
-                taking.abandon()
+        for hand_off in self._receiving.values():
+            if hand_off.needs(target):
+                hand_off.abandon()
 
     def _leave(self, target: str) -> None:
         if self._helped.pop(target, None) is not None:
             del self._failed[target]
             self._policy.leave(target)
             self._stop_asking(target)
-            self._parts.serving.changes.tell()
+            self._serving.changes.tell()
         if not self._policy.helps:
-            self._parts.runner.on_last_layer = None
+            self._runner.on_last_layer = None
 
     async def run(self) -> None:
-        """Ask whenever there is nothing to prefill; and have nobody keep KV of what has ended."""
+        """Ask whenever there is nothing to prefill, and have no rank keep KV of requests that have ended."""
         while True:
             self._look()
             self._forget()
-            await self._parts.serving.changes.wait()
+            await self._serving.changes.wait()
 
     def _forget(self) -> None:
-        scheduler, leader = self._parts.serving.scheduler, self._parts.ranks.leader
+        scheduler, leader = self._serving.scheduler, self._group.leader
         if leader.taken and scheduler is not None:
             leader.keep({one.request_id for one in scheduler.in_order if one.late is not None})
 
     async def stop(self) -> None:
-        """Ask nobody any more; what is on its way arrives."""
+        """Ask nobody any more, and return once what is on its way has arrived."""
         self._perform(self._policy.busy())
         for target in self.helping:
             self._leave(target)
-        while self._asking or self._taking:
-            await asyncio.wait((*self._asking.values(), *self._taking))
+        while self._asking or self._receiving:
+            await asyncio.wait((*self._asking.values(), *self._receiving))
 
     async def give_up(self) -> None:
-        """Nothing here is this worker's own any more."""
-        for task in (*self._asking.values(), *self._taking):
+        """Drop what is on its way, as nothing here is this worker's own any more."""
+        for task in (*self._asking.values(), *self._receiving):
             task.cancel()
         await self.stop()
         self._coming = 0
@@ -123,8 +150,8 @@ class LiveSource:
     def _look(self) -> None:
         if not self._policy.helps:
             return
-        scheduler = self._parts.serving.scheduler
-        is_free = scheduler is not None and scheduler.wants_more(self._parts.serving.ending)
+        scheduler = self._serving.scheduler
+        is_free = scheduler is not None and scheduler.wants_more(self._serving.ending)
         self._perform(self._policy.idle(self._coming) if is_free else self._policy.busy())
 
     def _perform(self, effects: Iterable[SourceEffect]) -> None:
@@ -139,10 +166,10 @@ class LiveSource:
                     assert_never(other)
 
     def _begin_asking(self, target: str) -> None:
-        """Unless the last pull is still under way: it is repeated then."""
+        """Pull from this target, unless the last pull is still under way and will be repeated."""
         if target in self._asking or target not in self._wanted:
             return
-        asking = self._parts.start(self._ask(self._helped[target]), f"pull from {target}")
+        asking = self._context.start(self._ask(self._helped[target]), f"pull from {target}")
         if asking is not None:
             self._asking[target] = asking
             asking.add_done_callback(lambda _: self._asked(target))
@@ -154,16 +181,16 @@ class LiveSource:
     def _stop_asking(self, target: str) -> None:
         if target in self._wanted:
             self._wanted.discard(target)
-            self._parts.world.bus.publish(WITHDRAW, Withdraw(worker=self._parts.me), id=target)
+            self._context.bus.publish(WITHDRAW, Withdraw(worker=self._context.me), id=target)
 
     async def _ask(self, helped: Helped) -> None:
-        """Until it gives something, or others did."""
-        target, clock = helped.node.id, self._parts.world.clock
+        """Pull until this target gives something, or others did."""
+        target, clock = helped.node.id, self._context.clock
         heard_at = clock.now()
-        while target in self._wanted and (scheduler := self._parts.serving.scheduler) is not None:
+        while target in self._wanted and (scheduler := self._serving.scheduler) is not None:
             pull = self._new_pull(helped, scheduler)
             try:
-                pulled = await self._parts.world.bus.call(PULL, pull, timeout=PULL_SECONDS, id=target)
+                pulled = await self._context.bus.call(PULL, pull, timeout=PULL_SECONDS, id=target)
             except BusError as error:
                 log.warning("pull_failed", target=target, error=str(error))
                 self._perform(self._policy.nothing(target))
@@ -175,27 +202,27 @@ class LiveSource:
                 self._pulled(helped, scheduler, pull, pulled)
 
     def _new_pull(self, helped: Helped, scheduler: Scheduler) -> Pull:
-        room = self._room(scheduler)
+        budget = self._budget(scheduler)
         return Pull(
-            worker=self._parts.me,
-            address=self._parts.link.address,
+            worker=self._context.me,
+            address=self._context.link.address,
             version=helped.manifest.version,
-            ticket=self._next_tickets(room.tasks),
+            ticket=self._next_tickets(budget.tasks),
             block_tokens=scheduler.limits.kv_block_tokens,
-            secret=self._parts.world.ids.secret(),
-            requests=room.tasks,
-            rows=room.rows,
+            secret=self._context.world.ids.secret(),
+            requests=budget.tasks,
+            rows=budget.rows,
             waits=self._wanted == self._helped.keys(),
-            ranks=self._parts.ranks.leader.others,
+            ranks=self._group.leader.others,
         )
 
-    def _room(self, scheduler: Scheduler) -> BatchBudget:
-        """For what comes from one of those that are asked."""
-        room, running = self._parts.room(scheduler.limits), len(scheduler.running())
-        return BatchBudget(max(1, room.tasks - running), room.rows // max(1, len(self._wanted)))
+    def _budget(self, scheduler: Scheduler) -> BatchBudget:
+        """How much may come from one of the targets that are asked."""
+        budget, running = batch_budget(scheduler.limits, self._runner.joined_rows), len(scheduler.running())
+        return BatchBudget(max(1, budget.tasks - running), budget.rows // max(1, len(self._wanted)))
 
     def _next_tickets(self, count: int) -> int:
-        """The first of so many."""
+        """Reserve so many tickets, and return the first."""
         first = self._ticket if self._ticket + count <= TICKETS else 0
         self._ticket = first + count
         return first
@@ -210,28 +237,41 @@ class LiveSource:
             return
         self._wanted.discard(target)
         self._perform(self._policy.busy(target, more=pulled.more))
-        takings = [
-            IncomingHandOff(
-                self._parts, scheduler, helped.manifest, self._channel(helped, pull, number), task, pulled.ranks
-            )
+        hand_offs = [
+            self._incoming(helped, scheduler, self._channel(helped, pull, number), task, pulled.ranks)
             for number, task in enumerate(pulled.tasks[: pull.requests])  # beyond, tickets are others'
         ]
-        together = HandOffBatch(takings)
-        for taking in takings:
-            task = self._parts.start(self._take(target, taking, together), f"take {taking.request_id}")
-            if task is not None:
+        batch = HandOffBatch(hand_offs)
+        for hand_off in hand_offs:
+            receiving = self._context.start(self._receive(target, hand_off, batch), f"take {hand_off.request_id}")
+            if receiving is not None:
                 self._coming += 1
-                self._taking[task] = taking
-                task.add_done_callback(self._taking.pop)
+                self._receiving[receiving] = hand_off
+                receiving.add_done_callback(self._receiving.pop)
 
     def _channel(self, helped: Helped, pull: Pull, number: int) -> Channel:
-        return Channel(self._parts.link, helped.node, pull.ticket + number, pull.secret)
+        return Channel(self._context.link, helped.node, pull.ticket + number, pull.secret)
 
-    async def _take(self, target: str, taking: IncomingHandOff, together: HandOffBatch) -> None:
+    def _incoming(
+        self, helped: Helped, scheduler: Scheduler, channel: Channel, task: Task, ranks: Sequence[Node]
+    ) -> IncomingHandOff:
+        return IncomingHandOff(
+            helped.manifest,
+            scheduler,
+            channel,
+            task,
+            ranks,
+            context=self._context,
+            serving=self._serving,
+            group=self._group,
+            counts=self._counts,
+        )
+
+    async def _receive(self, target: str, hand_off: IncomingHandOff, batch: HandOffBatch) -> None:
         try:
             try:
-                owned = await taking.own()
-                together.settled()
+                owned = await hand_off.own()
+                batch.settled()
                 if owned:
                     self._failed[target] = 0
                 else:
@@ -239,12 +279,12 @@ class LiveSource:
             finally:
                 self._coming -= 1
             self._look()
-            await taking.finish()
+            await hand_off.finish()
         finally:
-            await taking.close()
+            await hand_off.close()
 
     async def _hand_off_failed(self, target: str) -> None:
-        """What is given back it would be given again: not at once, and not for ever."""
+        """Wait, or leave the target: what a source gives back it would be given again at once, and for ever."""
         self._failed[target] += 1
         if self._failed[target] == FAILED_HAND_OFFS:
             log.warning("target_left", target=target, hand_offs_failed=FAILED_HAND_OFFS)

@@ -1,5 +1,7 @@
-"""A worker that takes requests while its parameters still arrive (BlitzScale 5.2): it runs the layers that it has, and
-whoever helps pulls requests away with the layers done."""
+"""A worker that takes requests while its parameters still arrive (BlitzScale 5.2).
+
+It runs the layers that it has, and sources pull requests away with the layers done.
+"""
 
 import asyncio
 from collections import defaultdict
@@ -10,8 +12,7 @@ from typing import assert_never
 import structlog
 
 from livescale.services.worker.engine.contract import RankLost
-from livescale.services.worker.live.handoff_send import HandOffSender, QueuedRequest
-from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.live.handoff_send import HandOffOrigin, HandOffSender, QueuedRequest
 from livescale.services.worker.live.planner import LayerPlanner
 from livescale.services.worker.live.queue import LiveQueue, QueuePhase
 from livescale.services.worker.live.tasks import (
@@ -25,10 +26,14 @@ from livescale.services.worker.live.tasks import (
     Release,
     RunLayer,
 )
+from livescale.services.worker.metrics import LiveCounts
 from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.serving import ServingLoop
+from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled
-from livescale.shared.messages.transfers import Load
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.runtime.clock import Clock
 
 POLL_SECONDS = 0.5  # how long a pull is held while there is nothing to give
 
@@ -36,32 +41,42 @@ log = structlog.get_logger()
 
 
 class LiveTarget:
-    """One load. While blocks are missing every request is in the queue, and none is the scheduler's to run. After the
-    last block all are, from the layer at which they stand, and those that no step has begun may still be pulled."""
+    """One live load.
+
+    While blocks are missing every request is in the queue, and none is the scheduler's to run. After the last block the
+    scheduler runs all, from the layer at which they stand, and those that no step has begun may still be pulled.
+    """
 
     def __init__(
         self,
-        parts: Parts,
-        command: Load,
+        manifest: Manifest,
         scheduler: Scheduler,
         queue: LiveQueue,
+        planner: LayerPlanner | None,
         first_layer: Callable[[], None],
-        planner: LayerPlanner | None = None,
+        *,
+        serving: ServingLoop,
+        group: TensorParallelGroup,
+        hand_offs: HandOffSender,
+        clock: Clock,
+        counts: LiveCounts,
     ) -> None:
-        """`first_layer` is called once a layer was run; `planner`: in the mode zigzag-ilp."""
-        self.command = command
+        """`planner` is None but in the mode zigzag-ilp. `first_layer` is called once, after the first layer was run."""
         self.queue = queue
-        self._planner = planner
-        self._parts = parts
-        self._serving, self._clock = parts.serving, parts.world.clock
+        self.origin = HandOffOrigin(manifest, scheduler, self._returned)
         self._scheduler = scheduler
-        self._requests: dict[str, QueuedRequest] = {}
+        self._planner = planner
         self._first_layer: Callable[[], None] | None = first_layer
+        self._serving = serving
+        self._group = group
+        self._hand_offs = hand_offs
+        self._clock = clock
+        self._counts = counts
+        self._requests: dict[str, QueuedRequest] = {}
         self._pulls: dict[str, tuple[Pull, asyncio.Future[Pulled]]] = {}
-        self.given = HandOffSender(parts, command.manifest, scheduler, self._returned)
 
     async def run(self) -> None:
-        """Run layers until all blocks are here."""
+        """Run layers until all blocks are here, then hand over to the steps of the whole model."""
         try:
             await self._run_layers()
         except RankLost as error:
@@ -83,7 +98,7 @@ class LiveTarget:
         self._serving.begin_steps()
 
     async def plan(self, planner: LayerPlanner) -> None:
-        """Beside `run`: have as many layers run of each request as is best."""
+        """Beside `run`, keep to the best number of layers of each request, as far as the planner knows it."""
         while self.queue.phase is QueuePhase.LIVE:
             rule = await planner.plan(self.queue.unbegun, self._clock.now())
             if rule is None:
@@ -93,7 +108,7 @@ class LiveTarget:
                 self._serving.changes.tell()
 
     def layer_ready(self, layer: int) -> None:
-        """The block that it needs is laid out; the head counts as one more layer."""
+        """Note that the block of this layer is laid out. The head counts as one more layer."""
         self._forget()
         self._perform(self.queue.block_ready(layer))
         if self._planner is not None:
@@ -101,12 +116,14 @@ class LiveTarget:
         self._serving.changes.tell()
 
     async def pull(self, command: Pull) -> Pulled:
-        """The earliest requests that may leave; after a while none. Raises Refusal 409 where KV would not fit."""
+        """Return the earliest requests that may leave, or none after a while. Raises Refusal 409 where KV would not
+        fit.
+        """
         block_tokens = self._scheduler.limits.kv_block_tokens
-        if (command.version, command.block_tokens) != (self.command.manifest.version, block_tokens):
-            raise Refusal(409, f"KV here has blocks of {block_tokens} tokens, of {self.command.manifest.version}")
-        if len(command.ranks) != len(self._parts.ranks.leader.others):
-            raise Refusal(409, f"ranks: this instance has {len(self._parts.ranks.leader.others) + 1} of them")
+        if (command.version, command.block_tokens) != (self.origin.manifest.version, block_tokens):
+            raise Refusal(409, f"KV here has blocks of {block_tokens} tokens, of {self.origin.manifest.version}")
+        if len(command.ranks) != len(self._group.leader.others):
+            raise Refusal(409, f"ranks: this instance has {len(self._group.leader.others) + 1} of them")
         self._forget()
         self.withdraw(command.worker)
         answered: asyncio.Future[Pulled] = asyncio.get_running_loop().create_future()
@@ -121,23 +138,18 @@ class LiveTarget:
         return answered.result()
 
     def withdraw(self, source: str) -> None:
-        """Its pull is void, if it has one here."""
+        """Make the pull of this source void, if it has one here."""
         self.queue.withdraw(source)
         self._answer(source, Pulled())
 
-    def lost(self, source: str) -> None:
-        """The source is dead: what was on its way to it is here."""
-        self.withdraw(source)
-        self.given.lost(source)
-
     async def stop(self, reason: str) -> None:
-        """Give nothing any more, and end what is under way: then nothing is read any more of what is here."""
+        """Give nothing any more. Once this returns nothing that is here is read."""
         self._perform(self.queue.abort(reason))
-        self.given.stop()
-        await self.given.stopped()
+        self._hand_offs.stop(self.origin)
+        await self._hand_offs.stopped(self.origin)
 
     async def _wait(self) -> None:
-        """For whatever changes, or the first deadline."""
+        """Wait for whatever changes, or for the first deadline."""
         deadline = self._scheduler.next_deadline()
         seconds = None if deadline is None else max(0.0, deadline - self._clock.wall())
         with suppress(TimeoutError):
@@ -145,7 +157,7 @@ class LiveTarget:
                 await self._serving.changes.wait()
 
     def _take_in(self) -> None:
-        """Whoever has KV blocks now waits in the queue."""
+        """Put what has KV blocks now into the queue."""
         for sequence in self._scheduler.start():
             sequence.held = True
             self._append(QueuedRequest(sequence))
@@ -158,7 +170,7 @@ class LiveTarget:
         self._perform(self.queue.append(queued, sequence.layers_done))
 
     def _forget(self) -> None:
-        """What ended here is no longer in the queue; nor what a step has begun."""
+        """Take out of the queue what has ended, and what a step has begun."""
         for id, request in list(self._requests.items()):
             if self._scheduler.get(id) is not request.sequence or self._scheduler.is_begun(request.sequence):
                 del self._requests[id]
@@ -167,16 +179,15 @@ class LiveTarget:
     async def _run_layer(self, run: RunLayer) -> None:
         requests, began = [self._requests[id] for id in run.tasks], self._clock.now()
         partials = [request.begun() for request in requests]
-        self._parts.ranks.leader.tell_layer(partials)
         try:
-            await self._parts.runner.run_layer(partials)
+            await self._group.run_layer(partials)
         except RankLost:
             raise
         except (RuntimeError, MemoryError) as error:  # torch's own, out of memory included
             log.error("layer_failed", requests=len(requests), error=str(error))
             self._serving.publish(self._scheduler.fail(f"the engine failed: {error}"))
         else:
-            self._parts.counts.layers.inc(len(requests))
+            self._counts.layers.inc(len(requests))
             for request in requests:
                 request.reach()
             self._ran(run.layer, sum(request.rows for request in requests), self._clock.now() - began)
@@ -192,7 +203,7 @@ class LiveTarget:
         log.debug("layer_ran", layer=layer, rows=rows, seconds=seconds)
 
     def _perform(self, effects: Iterable[QueueEffect]) -> RunLayer | None:
-        """Do what the queue wants done; what is to be run is left to the caller."""
+        """Do what the queue wants done, and return the layer that is to be run, which is left to the caller."""
         run, leaving = None, defaultdict[str, list[QueuedRequest]](list)
         for effect in effects:
             match effect:
@@ -210,7 +221,10 @@ class LiveTarget:
             pull, _ = self._pulls[source]
             more = len(self.queue) > 0 or self._scheduler.waiting > 0
             self._answer(
-                source, Pulled(tasks=self.given.give(pull, requests), more=more, ranks=self._parts.ranks.leader.others)
+                source,
+                Pulled(
+                    tasks=self._hand_offs.give(pull, requests, self.origin), more=more, ranks=self._group.leader.others
+                ),
             )
         return run
 
@@ -220,7 +234,7 @@ class LiveTarget:
             answered.set_result(pulled)
 
     def _returned(self, request: QueuedRequest) -> None:
-        """It goes on here, with the layers done."""
+        """Go on with a request here, with the layers done."""
         request.sequence.held = self.queue.phase is QueuePhase.LIVE
         if self.queue.phase in (QueuePhase.LIVE, QueuePhase.DRAINING):
             self._append(request)

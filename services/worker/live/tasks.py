@@ -3,14 +3,15 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from livescale.services.worker.scheduling.limits import SchedulerLimits
+
 
 @dataclass(frozen=True)
 class LiveTask:
-    """A request, or a batch of them that stay together: prompts, or one step of decoding, of which each is a task of
-    its own.
+    """A request, or a batch of requests that stay together: prompts, or one step of decoding each.
 
-    `weight`: how long one layer of it takes, on the target as on a source (BlitzScale 5.4): 1 where all batches are
-    alike, else seconds from measured layer times (`LayerTimes`). `rows`: of its activation.
+    `weight` says how long one layer of it takes, on the target as on a source (BlitzScale 5.4): 1 where all batches are
+    alike, else seconds from measured layer times (`LayerTimes`). `rows` are those of its activation.
     """
 
     id: str
@@ -21,14 +22,17 @@ class LiveTask:
 
     @property
     def order(self) -> tuple[int, float, str]:
-        """First come, first served, among those of the same priority (lower goes first)."""
+        """The key by which tasks are sorted: priority (lower goes first), then arrival, then id."""
         return self.priority, self.arrival, self.id
 
 
 @dataclass(eq=False)
 class QueuedTask:
-    """A task in a target's queue. `done`: the layers that were run. `parked`: the target went on without it, when its
-    next layer was not to be run here."""
+    """A task in a target's queue.
+
+    `done` counts the layers that were run. A `parked` task waits while the target goes on with others, as its next
+    layer was not to be run here.
+    """
 
     task: LiveTask
     done: int = 0
@@ -37,13 +41,13 @@ class QueuedTask:
 
 @dataclass(frozen=True)
 class BatchBudget:
-    """Of what runs together: so many tasks, and so many rows. One task alone may have more of them."""
+    """How much runs together: at most so many tasks, and so many rows. One task alone may have more rows."""
 
     tasks: int = 1
     rows: int = 0
 
     def batch(self, entries: Iterable[QueuedTask]) -> tuple[QueuedTask, ...]:
-        """The first of these, and those that follow while there is room: none is overtaken by one that is smaller."""
+        """Return the first of these and those that follow within the budget. No task is overtaken by a smaller one."""
         chosen: list[QueuedTask] = []
         left = self.rows
         for entry in entries:
@@ -54,7 +58,7 @@ class BatchBudget:
         return tuple(chosen)
 
     def batches(self, entries: Sequence[QueuedTask]) -> Iterator[tuple[QueuedTask, ...]]:
-        """All of these."""
+        """Cut these into batches, one after the other."""
         while entries:
             batch = self.batch(entries)
             yield batch
@@ -62,6 +66,11 @@ class BatchBudget:
 
 
 ALONE = BatchBudget()
+
+
+def batch_budget(limits: SchedulerLimits, joined_rows: int) -> BatchBudget:
+    """Return how much is worth running together, where a layer takes no longer for up to `joined_rows` rows."""
+    return BatchBudget(limits.max_num_seqs, min(joined_rows, limits.max_num_batched_tokens))
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,7 @@ class RunLayer:
 
 @dataclass(frozen=True)
 class Park:
-    """Keep the task's activation: others go on first."""
+    """Keep the task's activation, as others go on first."""
 
     task: str
     layer: int
@@ -84,8 +93,11 @@ class Park:
 
 @dataclass(frozen=True)
 class HandOver:
-    """Send the task to the source: whole when no layer of it was run, else its activation and KV, and the source runs
-    the layers from `layers_done` on. All that are handed to a source at the same time answer the same pull."""
+    """Send the task to the source.
+
+    It goes whole where no layer of it was run, else with its activation and KV, and the source runs the layers from
+    `layers_done` on. All that go to a source at the same time answer the same pull.
+    """
 
     task: str
     source: str
@@ -111,7 +123,7 @@ class Release:
 
 @dataclass(frozen=True)
 class GiveBack:
-    """The target will not go on with this task: bring it elsewhere, with what was computed of it or from its start."""
+    """Bring the task elsewhere, with what was computed of it or from its start: the target will not go on with it."""
 
     task: str
     layers_done: int
@@ -120,7 +132,7 @@ class GiveBack:
 
 @dataclass(frozen=True)
 class AskTarget:
-    """Ask this target for a task."""
+    """Ask this target for tasks, as many as can run together."""
 
     target: str
     reason: str
@@ -128,7 +140,7 @@ class AskTarget:
 
 @dataclass(frozen=True)
 class StopAsking:
-    """Ask this target for nothing any more, for now."""
+    """Ask this target for nothing more, for now."""
 
     target: str
     reason: str

@@ -17,7 +17,7 @@ EPSILON = 1e-9
 
 
 class Pair:
-    """What a source and a target have to do: `tasks` in order, and when each layer's block is ready on the target."""
+    """One source and one target: their `tasks` in order, and when each layer's block is `ready` on the target."""
 
     def __init__(self, tasks: Sequence[LiveTask], ready: Sequence[float]) -> None:
         self.tasks = sorted(tasks, key=lambda task: task.order)
@@ -27,15 +27,19 @@ class Pair:
         self.times = sorted({max(task.arrival, at) for task in tasks for at in ready})
 
     def first(self, task: int, time: float) -> int:
-        """The first of a task's layers that starts at this time or later."""
+        """Return the first of a task's layers that can start at this time or later."""
         return 0 if self.tasks[task].arrival >= time else bisect_left(self.ready, time)
 
     def release(self, task: int, layer: int) -> float:
+        """Return when this layer of the task can start on the target at the earliest."""
         return max(self.tasks[task].arrival, self.ready[layer])
 
     def needed(self, on_target: Sequence[int]) -> tuple[float, float]:
-        """When the target is through with these layers of the first tasks, at the earliest, if the last task ends it;
-        and the time from which on it has no pause until then."""
+        """Return when the target is through with these layers of the first tasks, at the earliest, if the last task
+        ends it.
+
+        The second value is the time from which on it has no pause until then.
+        """
         last = len(on_target) - 1
         if not on_target[last]:
             return self.began, self.began
@@ -43,7 +47,7 @@ class Pair:
         return max((time + self._work(on_target, time), time) for time in self.times if time <= until)
 
     def ends(self, on_target: Sequence[int]) -> list[float]:
-        """When each task ends on the source, which takes them in order and waits for the target where it must."""
+        """Return when each task ends on the source, which takes them in order and waits for the target if it must."""
         ends, free = [], self.began
         for number, task in enumerate(self.tasks):
             start = max(free, task.arrival, self.needed(on_target[: number + 1])[0])
@@ -52,6 +56,7 @@ class Pair:
         return ends
 
     def source_seconds(self, task: int, on_target: int) -> float:
+        """Return how long the source takes for the layers that the target leaves to it."""
         return self.tasks[task].weight * (self.layers - on_target)
 
     def _work(self, on_target: Sequence[int], time: float) -> float:
@@ -60,7 +65,7 @@ class Pair:
         )
 
     def alone(self, task: int) -> Iterator[float]:
-        """When the target would be through with 0, 1, 2, .. layers of this task, if there were no other."""
+        """Yield when the target would be through with 0, 1, 2, .. layers of this task, if there were no other."""
         through = -inf
         yield through
         for layer in range(self.layers):
@@ -70,7 +75,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Windows:
-    """Of each task: the earliest start on the source, and the least and the most layers on the target."""
+    """Bounds for each task: the earliest start on the source, and the least and the most layers on the target."""
 
     starts: tuple[float, ...]
     least: tuple[int, ...]
@@ -78,8 +83,10 @@ class Windows:
 
 
 def greedy(pair: Pair) -> tuple[list[int], float]:
-    """A good solution: each task in turn leaves with as many layers as the target can have done when the source is
-    free. Its layers on the target, and the sum of the ends."""
+    """Return a good solution: of each task its layers on the target, and the sum of the ends.
+
+    Each task in turn leaves with as many layers as the target can have done when the source is free.
+    """
     chosen: list[int] = []
     free, total = pair.began, 0.0
     for number, task in enumerate(pair.tasks):
@@ -94,7 +101,11 @@ def greedy(pair: Pair) -> tuple[list[int], float]:
 
 
 def windows(pair: Pair) -> Windows:
-    """A task that ends late leaves the others less than they need, if the sum is to be that of the greedy solution."""
+    """Return the bounds within which every solution lies that is no worse than the greedy one.
+
+    A task that ends late leaves the others less than they need, if the sum of the ends is to be that of the greedy
+    solution.
+    """
     starts, ends = _earliest(pair)
     total = greedy(pair)[1]
     pairs = _pairs(pair, ends)

@@ -1,17 +1,17 @@
 """What all stages of a pipeline at one worker run with, and the channels to its other workers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from livescale.services.worker.engine.contract import RankLost, StageResult
+from livescale.services.worker.context import WorkerContext
+from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.handoff import CONNECT_SECONDS
-from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.metrics import PipelineCounts
-from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.rates import TokenRate
+from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.links.contract import Link, LinkError, Peer
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.pipelines import Pipeline, StageDone
@@ -23,13 +23,13 @@ CHANNELS = 1 << 24
 
 
 async def reach(link: Link, command: Pipeline, address: bytes, purpose: str) -> Peer:
-    """The other end, which names the same `purpose`. Raises LinkError."""
+    """Open a channel to the worker at `address`, which opens one for the same `purpose`. Raises LinkError."""
     number = FIRST_CHANNEL + crc32(f"{command.id}/{purpose}".encode()) % CHANNELS
     return await link.connect(address, timeout=CONNECT_SECONDS, channel=number, secret=command.secret)
 
 
 async def close(peer: Peer) -> None:
-    """Also one that is broken."""
+    """Close a channel, also one that is broken."""
     with suppress(LinkError):
         await peer.close()
 
@@ -39,11 +39,16 @@ LEAST_BYTES = 1 << 16  # of less, it is latency that is measured
 
 @dataclass(frozen=True)
 class StageContext:
-    """`done` takes what comes out of the last stage; `is_whole` says whether this worker, and those that it leads, have
-    the whole model by now. `changed` has it told how it gets KV (`switch_kv`). `link_rate`: bytes a second to or from
-    another worker."""
+    """What is the same for all stages of one pipeline at one worker.
 
-    parts: Parts
+    `done` takes what comes out of the last stage. `is_whole` says whether this worker, and the ranks that it leads,
+    have the whole model by now. `changed` has it reported how the worker gets KV (`switch_kv`). `link_rate` is measured
+    in bytes a second, to or from another worker.
+    """
+
+    worker: WorkerContext
+    runner: Runner
+    group: TensorParallelGroup
     counts: PipelineCounts
     manifest: Manifest
     limits: SchedulerLimits
@@ -53,16 +58,7 @@ class StageContext:
     changed: Callable[[], None]
     link_rate: TokenRate = field(default_factory=TokenRate)
 
-    async def run_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
-        """By all ranks of the instance. Raises what the engine raises; where a rank is lost, the instance is."""
-        self.parts.ranks.leader.tell_blocks(blocks, pieces)
-        try:
-            return await self.parts.runner.run_blocks(blocks, pieces, activation)
-        except RankLost as error:
-            self.parts.serving.on_rank_lost(str(error))
-            raise
-
     def moved(self, size_bytes: int, seconds: float) -> None:
-        """Over the link, as measured at either end."""
+        """Count a transfer over the link, as measured at either end, towards its rate."""
         if size_bytes >= LEAST_BYTES:
             self.link_rate.observe(size_bytes, seconds)

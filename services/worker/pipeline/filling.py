@@ -15,15 +15,18 @@ from livescale.shared.runtime.settings import SwitchKv
 
 @dataclass(frozen=True)
 class KvWay:
-    """The one that is taken, and why."""
+    """Whether KV is moved or computed again, and the reason."""
 
     moves: bool
     reason: str
 
 
 def choose_way(asked: SwitchKv, token_bytes: int, link_rate: float | None, prefill_rate: float | None) -> KvWay:
-    """A token's KV is `token_bytes` in the layers that others run. Rates are measured, in bytes and in tokens a second;
-    what was not measured yet is not counted on."""
+    """Decide whether KV is moved or computed again, by what is faster (LambdaScale 4.4).
+
+    A token's KV is `token_bytes` in the layers that others run. Rates are measured, in bytes and in tokens a second.
+    What was not measured yet is not counted on.
+    """
     if asked != "auto":
         return KvWay(asked == "move", f"{asked} is set")
     if link_rate is None or prefill_rate is None:
@@ -41,7 +44,7 @@ FILL_ROWS = PREFILL_CHUNK
 
 
 def share_out(requests: Iterable[str], workers: List[str], before: Mapping[str, str]) -> dict[str, str]:
-    """Who gets which of these: as `before`, and each of the others whoever has the fewest, the earlier of two."""
+    """Return whose each request is to be: as `before`, else the worker's that has the fewest, the earlier of two."""
     shares = {id: before[id] for id in requests if id in before}
     counts = {worker: list(shares.values()).count(worker) for worker in workers}
     for id in requests:
@@ -52,10 +55,11 @@ def share_out(requests: Iterable[str], workers: List[str], before: Mapping[str, 
 
 
 class Filling:
-    """By these workers, in the order of their stages. `shares`: whose each request is to be, by its id. `movers`: those
-    to whom KV is moved. Each is one of them until it says that it is not: then it computes.
+    """What `workers`, in the order of their stages, have, get and compute of the requests that will be theirs.
 
-    Rows that are computed go with steps, in order, and are there when these end.
+    `shares` says whose each request is to be, by its id. KV is moved to the `movers`. Each worker is one of them until
+    it says that it is not, and then it computes. Rows that are computed go with steps, in order, and are there when
+    these end.
     """
 
     def __init__(self, workers: List[str]) -> None:
@@ -68,8 +72,11 @@ class Filling:
         self._under_way: dict[int | str, list[tuple[str, Filled, int]]] = {}  # by step, or the worker it is moved to
 
     def begin(self, step: int, placed: List[Sequence]) -> tuple[str, list[ScheduledChunk]]:
-        """The rows that go with this step, and whose turn it is: nobody's before all have said whether they compute, or
-        once what is under way is enough, as then the end would wait for more."""
+        """Return the rows that go with this step, and the worker whose turn it is to compute them.
+
+        No rows go before all workers have said whether they compute, or once what is under way is enough, as the end
+        would wait for more.
+        """
         self._share(placed)
         computing = [one for one in reversed(self._workers) if one in self._willing - self.movers]
         if self._unsure or not computing or self._are_few(_rest, placed):
@@ -79,7 +86,7 @@ class Filling:
         return worker, list(self._rows(step, worker, self._of(worker, placed)))
 
     def begin_move(self, worker: str, placed: List[Sequence]) -> list[ScheduledChunk]:
-        """What is moved next to one of the `movers`, which waits for nothing."""
+        """Return what is moved next to one of the `movers`, which waits for nothing."""
         self._share(placed)
         pieces = list(self._rows(worker, worker, self._of(worker, placed)))
         if not pieces:
@@ -87,13 +94,15 @@ class Filling:
         return pieces
 
     def moved(self, worker: str) -> None:
-        """It has what was under way."""
+        """Note that the worker has what was under way to it."""
         self._unsure.discard(worker)
         for _, filled, stop in self._under_way.pop(worker, ()):
             filled.stop = stop
 
     def not_moved(self, worker: str, *, computes: bool) -> None:
-        """It has not, and gets nothing any more. Unless it `computes` it is not asked for that either."""
+        """Note that what was under way did not come. The worker gets nothing more, and unless it `computes` it is not
+        asked for that.
+        """
         for _, filled, _ in self._under_way.pop(worker, ()):
             filled.begun = filled.stop
         self.movers.discard(worker)
@@ -102,14 +111,16 @@ class Filling:
             self._willing.discard(worker)
 
     def ended(self, step: int, unfilled: Iterable[str]) -> None:
-        """All is filled that went with it, but for these workers, which are not asked again."""
+        """Note that the step is over and all is filled that went with it, but by the `unfilled` workers, which are not
+        asked again.
+        """
         self._willing.difference_update(unfilled)
         for worker, filled, stop in self._under_way.pop(step, ()):
             if worker in self._willing:
                 filled.stop = stop
 
     def is_done(self, placed: List[Sequence]) -> bool:
-        """Whether of each worker's share no more is left than goes with one step."""
+        """Return whether no more is left of each worker's share than goes with one step."""
         if any(one.request_id not in self.shares for one in placed if one.computed or one.in_flight):
             return False
         return self._are_few(_left, placed)
@@ -124,8 +135,10 @@ class Filling:
         return [one for one in placed if self.shares.get(one.request_id) == worker and worker in self._willing]
 
     def _rows(self, under_way: int | str, worker: str, share: List[Sequence]) -> Iterator[ScheduledChunk]:
-        """Of whom most is left first: what is left of a prompt comes in whole chunks, and would never find room beside
-        the tokens that all others gain."""
+        """Yield what is left, the request first of which most is left.
+
+        A prompt's rest comes in whole chunks, and would never find room beside the tokens that all others gain.
+        """
         room = FILL_ROWS
         for sequence in sorted(share, key=_rest, reverse=True):
             filled = sequence.filled = sequence.filled or Filled(sequence.blocks.start)

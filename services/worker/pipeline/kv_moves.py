@@ -15,7 +15,7 @@ from livescale.services.worker.pipeline.wire import kv_slices, kv_spans, layers_
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Bus, BusError, Refusal
-from livescale.shared.links.contract import Link, LinkError, Peer
+from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.pipelines import MoveKv, Pipeline
 from livescale.shared.subjects import GIVE_KV, MOVE_KV
 from livescale.shared.transfer.flow_end import together
@@ -27,7 +27,10 @@ log = structlog.get_logger()
 
 
 class KvMover:
-    """For `filling`, of requests of `scheduler`. `moved` is called when one more part is there, or does not come."""
+    """The leader's part: it has KV moved to the workers whose requests will be, one part at a time for each.
+
+    `moved` is called when one more part is there, or does not come.
+    """
 
     def __init__(
         self, pipeline: str, filling: Filling, scheduler: Scheduler, bus: Bus, moved: Callable[[], None]
@@ -37,32 +40,32 @@ class KvMover:
         self._scheduler = scheduler
         self._bus = bus
         self._moved = moved
-        self._parts: dict[str, asyncio.Task[None]] = {}  # by worker
+        self._moves: dict[str, asyncio.Task[None]] = {}  # by worker
         self._number = 0
 
     def begin(self) -> None:
-        """Another part for each worker that lacks something and waits for none."""
-        for worker in sorted(self._filling.movers - self._parts.keys()):
+        """Begin another part for each worker that lacks something and waits for none."""
+        for worker in sorted(self._filling.movers - self._moves.keys()):
             pieces = self._filling.begin_move(worker, self._scheduler.placed)
             if pieces:
                 self._number += 1
-                self._parts[worker] = asyncio.create_task(self._move(worker, self._number, pieces))
+                self._moves[worker] = asyncio.create_task(self._move(worker, self._number, pieces))
 
     async def rest(self) -> None:
-        """The pipeline has stopped: have moved what is left, as far as that is quickly done."""
+        """Have what is left moved, as far as that is quickly done, once the pipeline has stopped."""
         with suppress(TimeoutError):
             async with asyncio.timeout(REST_SECONDS):
                 self.begin()
-                while self._parts:
-                    await asyncio.wait(self._parts.values(), return_when=asyncio.FIRST_COMPLETED)
+                while self._moves:
+                    await asyncio.wait(self._moves.values(), return_when=asyncio.FIRST_COMPLETED)
                     self.begin()
 
     async def close(self) -> None:
         """Wait for nothing any more. What is under way may come until its worker leaves the pipeline."""
-        for part in self._parts.values():
+        for part in self._moves.values():
             part.cancel()
-        if self._parts:
-            await asyncio.wait(self._parts.values())
+        if self._moves:
+            await asyncio.wait(self._moves.values())
 
     async def _move(self, worker: str, number: int, pieces: Sequence[ScheduledChunk]) -> None:
         order = MoveKv(pipeline=self._pipeline, number=number, worker=worker, spans=kv_spans(pieces))
@@ -76,7 +79,7 @@ class KvMover:
         else:
             self._filling.moved(worker)
         finally:
-            del self._parts[worker]
+            del self._moves[worker]
         self._moved()
 
 
@@ -86,26 +89,27 @@ T = TypeVar("T")
 
 
 class KvMoves:
-    """At one worker. Between any two there is a channel each way, from the first part that goes it on.
+    """One worker's part: KV goes to the workers that ask for it, and comes from them.
 
-    A part may be of requests that have ended: then what comes of it is nobody's, as long as parts for a worker come one
-    after the other, and none after it was told to compute.
+    Between any two workers there is a channel each way, from the first part that goes it on. A part may be of requests
+    that have ended. Nobody uses it then, as parts for a worker come one after the other, and none after it was told to
+    compute.
     """
 
-    def __init__(self, command: Pipeline, running: StageContext, link: Link) -> None:
+    def __init__(self, command: Pipeline, context: StageContext) -> None:
         self.way: KvWay | None = None  # as it was last decided
         self._command = command
-        self._running = running
-        self._me, self._runner = running.parts.me, running.parts.runner
-        self._bus, self._clock = running.parts.world.bus, running.parts.world.clock
-        self._link = link
+        self._context = context
+        self._me, self._runner = context.worker.me, context.runner
+        self._bus, self._clock = context.worker.bus, context.worker.clock
+        self._link = context.worker.link
         self._addresses = {stage.node.id: stage.node.address for stage in command.stages}
         self._others = {one: layers for one in self._addresses if one != self._me and (layers := self._layers(one))}
         self._peers: dict[tuple[str, str], Peer] = {}  # by who sends and who receives
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Until cancelled: then nothing comes or goes any more."""
+        """Allow moves until cancelled. Then nothing comes or goes any more."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 await asyncio.get_running_loop().create_future()
@@ -115,7 +119,9 @@ class KvMoves:
                 await self._hang_up(*pair)
 
     async def take(self, order: MoveKv) -> None:
-        """Have it come here. Raises Refusal: 409 where it does not, or is computed faster."""
+        """Receive this KV from all workers that have it. Raises Refusal 409 where it does not come, or is computed
+        faster.
+        """
         self._check(order)
         way = self._decide()
         if not way.moves:
@@ -127,7 +133,7 @@ class KvMoves:
             raise Refusal(409, failed)
 
     def give(self, order: MoveKv) -> None:
-        """Send it. Raises Refusal."""
+        """Begin to send this KV. Raises Refusal for what is not here."""
         self._check(order)
         self._start(self._send(order))
 
@@ -144,7 +150,7 @@ class KvMoves:
         if order.worker not in self._addresses:
             raise Refusal(400, f"worker: {order.worker} is none of {self._command.id}")
         try:
-            kv_slices(order, [], self._running.limits)
+            kv_slices(order, [], self._context.limits)
         except ValueError as error:
             raise Refusal(400, str(error)) from None
 
@@ -156,48 +162,48 @@ class KvMoves:
         if self.way is None or self.way.moves != way.moves:
             self.way = way
             log.info("kv_way", pipeline=self._command.id, moves=way.moves, reason=way.reason)
-            self._running.changed()
+            self._context.changed()
         return way
 
     def _way(self) -> KvWay:
-        running = self._running
-        if running.manifest.shards > 1:
+        context = self._context
+        if context.manifest.shards > 1:
             return KvWay(False, "the ranks of an instance compute it together")
         others = sum(len(stretch) for layers in self._others.values() for stretch in layers)
-        token_bytes = kv_bytes(running.manifest, 1, others, block_tokens=1)
-        rates = running.link_rate.per_second, self._runner.rates.part_tokens_per_second
-        return choose_way(running.switch_kv, token_bytes, *rates)
+        token_bytes = kv_bytes(context.manifest, 1, others, block_tokens=1)
+        rates = context.link_rate.per_second, self._runner.rates.part_tokens_per_second
+        return choose_way(context.switch_kv, token_bytes, *rates)
 
     async def _come(self, order: MoveKv) -> str | None:
-        """Why it does not, if so."""
-        running, came = self._running, dict[str, memoryview]()
+        """Receive the KV, and return why it did not come, if so."""
+        context, came = self._context, dict[str, memoryview]()
         try:
             async with asyncio.timeout(COME_SECONDS):
                 await together(*(self._fetch(order, source, came) for source in self._others))
             for source, data in came.items():
-                slices = kv_slices(order, self._others[source], running.limits)
+                slices = kv_slices(order, self._others[source], context.limits)
                 await self._runner.import_slices(slices, data)
         except (BusError, LinkError, TimeoutError, ValueError, RuntimeError) as error:
-            running.counts.kv_lost.inc()
+            context.counts.kv_lost.inc()
             for source in self._others:
                 await self._hang_up(source, self._me)
             return str(error) or f"it did not come within {COME_SECONDS:g} s"
-        running.counts.moved.inc(sum(one.stop - one.start for one in order.spans))
+        context.counts.moved.inc(sum(one.stop - one.start for one in order.spans))
         return None
 
     async def _fetch(self, order: MoveKv, source: str, came: dict[str, memoryview]) -> None:
-        running = self._running
-        slices = kv_slices(order, self._others[source], running.limits)
-        size_bytes = sum(slice_bytes(running.manifest, one) for one in slices)
+        context = self._context
+        slices = kv_slices(order, self._others[source], context.limits)
+        size_bytes = sum(slice_bytes(context.manifest, one) for one in slices)
         await self._bus.call(GIVE_KV, order, timeout=GIVE_SECONDS, id=source)
         begun = self._clock.now()
         came[source] = await receive(await self._reach(source, self._me), order.number, size_bytes)
-        running.moved(size_bytes, self._clock.now() - begun)
+        context.moved(size_bytes, self._clock.now() - begun)
 
     async def _send(self, order: MoveKv) -> None:
-        running = self._running
+        context = self._context
         try:
-            slices = kv_slices(order, self._layers(self._me), running.limits)
+            slices = kv_slices(order, self._layers(self._me), context.limits)
             data = await self._runner.export_slices(slices)
             await send(await self._reach(self._me, order.worker), order.number, data)
         except (LinkError, RuntimeError) as error:
@@ -213,7 +219,7 @@ class KvMoves:
         return self._peers[pair]
 
     async def _hang_up(self, source: str, worker: str) -> None:
-        """Whoever waits at the other end learns of it at once."""
+        """Close a channel, so that the worker at its other end waits no longer."""
         peer = self._peers.pop((source, worker), None)
         if peer is not None:
             await close(peer)

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 import structlog
 
+from livescale.services.worker.context import WorkerContext
+from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.instance import HeldInstance
 from livescale.services.worker.lifecycle import WorkerState
-from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.live.handoff_send import HandOffSender
+from livescale.services.worker.live.role import LiveRole
 from livescale.services.worker.loading import Loading
 from livescale.services.worker.metrics import PipelineCounts
 from livescale.services.worker.pipeline.filling import Filling
@@ -19,6 +22,7 @@ from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import stage_pieces
 from livescale.services.worker.scheduling.batch import Batch
 from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.serving import ServingLoop
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
 from livescale.shared.transfer.flow_end import together
@@ -29,7 +33,7 @@ log = structlog.get_logger()
 
 
 class PipelineBroken(Exception):
-    """No step can be run any more, and why."""
+    """No step of the pipeline can be run any more, for the reason given."""
 
 
 @dataclass(frozen=True)
@@ -41,22 +45,27 @@ class Step:
 
 
 class PipelineLeader:
-    """As many batches are under way as there are stages; `first` takes them at the first. What comes of them goes to
-    gateways as with any worker."""
+    """Runs batches of its scheduler through all stages, as many at once as there are stages (LambdaScale 4.3).
+
+    `first` takes them at the first stage. Tokens that come out go to gateways as with any worker.
+    """
 
     def __init__(
         self,
         command: Pipeline,
         scheduler: Scheduler,
-        parts: Parts,
-        counts: PipelineCounts,
         first: Callable[[StageBatch], None],
+        *,
+        context: WorkerContext,
+        serving: ServingLoop,
+        runner: Runner,
+        counts: PipelineCounts,
     ) -> None:
         self._command = command
         self._scheduler = scheduler
-        self._serving = parts.serving
-        self._runner = parts.runner
-        self._clock = parts.world.clock
+        self._serving = serving
+        self._runner = runner
+        self._clock = context.clock
         self._counts = counts
         self._first = first
         self._steps: dict[int, Step] = {}
@@ -64,11 +73,11 @@ class PipelineLeader:
         self._ends = False
         self._fills = False
         self._filling = Filling(list(dict.fromkeys(stage.node.id for stage in command.stages)))
-        self._moving = KvMover(command.id, self._filling, scheduler, parts.world.bus, parts.serving.wake)
+        self._moving = KvMover(command.id, self._filling, scheduler, context.bus, serving.wake)
 
     @property
     def shares(self) -> dict[str, str]:
-        """Whose each request is to be, as far as that is known."""
+        """Whose each request is to be, by its id, as far as that is known."""
         return self._filling.shares
 
     async def filled(self) -> None:
@@ -82,25 +91,27 @@ class PipelineLeader:
             self._fills = False
 
     def end(self) -> None:
-        """Begin no step any more; those under way end."""
+        """Begin no step any more. Those under way end."""
         self._ends = True
         self._serving.wake()
 
     def give_up(self, reason: str) -> None:
-        """A stage is lost."""
+        """Have `run` raise PipelineBroken: a stage is lost."""
         self._broken = self._broken or reason
         self._serving.wake()
 
     def done(self, done: StageDone) -> None:
-        """What came out of the last stage, or why nothing does."""
+        """Take what came out of the last stage, or the reason why nothing does."""
         if done.error is not None:
             return self.give_up(f"step {done.step}: {done.error}")
         step = self._steps.get(done.step)
         if step is None:
             return None
-        draws = len(step.batch.draws)
-        if len(done.tokens) != draws or max(done.tokens, default=0) >= self._scheduler.limits.vocab_size:
-            return self.give_up(f"step {done.step}: {len(done.tokens)} tokens came, {draws} of the vocabulary are due")
+        samplings = len(step.batch.samplings)
+        if len(done.tokens) != samplings or max(done.tokens, default=0) >= self._scheduler.limits.vocab_size:
+            return self.give_up(
+                f"step {done.step}: {len(done.tokens)} tokens came, {samplings} of the vocabulary are due"
+            )
         del self._steps[done.step]
         self._filling.ended(done.step, done.unfilled)
         self._counts.steps.inc()
@@ -108,7 +119,7 @@ class PipelineLeader:
         return self._serving.stepped(self._scheduler, step.batch, done.tokens, step.begun)
 
     async def run(self) -> None:
-        """Until `end` was called and nothing is under way, or nothing is served here any more.
+        """Run steps until `end` was called and none is under way, or nothing is served here any more.
 
         Raises PipelineBroken.
         """
@@ -128,7 +139,7 @@ class PipelineLeader:
             self._counts.in_flight.set(0)
 
     def _begin(self) -> None:
-        """As many as may be under way."""
+        """Begin as many steps as may be under way."""
         at_once = len(self._command.stages)
         while not self._ends and len(self._steps) < at_once:
             batch = self._scheduler.next_batch(at_once, self._runner.rates.pace)
@@ -144,21 +155,21 @@ class PipelineLeader:
                     stage=0,
                     step=batch.step,
                     block_tokens=self._scheduler.limits.kv_block_tokens,
-                    pieces=stage_pieces(batch.pieces),
+                    pieces=stage_pieces(batch.chunks),
                     activation_bytes=0,
                     fills=self._fill(batch.step),
                 )
             )
 
     def _fill(self, step: int) -> list[StageFill]:
-        """What one of the workers is to compute along with this step."""
+        """Return what one of the workers is to compute along with this step."""
         if not self._fills or self._ends:
             return []
         worker, pieces = self._filling.begin(step, self._scheduler.placed)
         return [StageFill(worker=worker, pieces=stage_pieces(pieces))] if pieces else []
 
     async def _wait(self) -> None:
-        """For whatever changes, or the first deadline: of a request, or of a step, which breaks the pipeline."""
+        """Wait for whatever changes, or for the first deadline: of a request, or of a step, which ends the pipeline."""
         oldest = min(self._steps.values(), key=lambda step: step.begun, default=None)
         seconds = [] if oldest is None else [oldest.begun + STEP_SECONDS - self._clock.now()]
         if (deadline := self._scheduler.next_deadline()) is not None:
@@ -171,37 +182,52 @@ class PipelineLeader:
 
 
 class StepsEnded(Exception):
-    """The last step is over."""
+    """The last step of the pipeline is over."""
 
 
 class LedPipeline:
-    """`leader` while steps are run, `shares` while something is kept for the others. `shared` is called in between:
-    stages are run here no more."""
+    """One pipeline of this worker's. `leader` is there while steps are run; `stages_over` is called after the last.
+
+    Then requests are kept for the other workers, and `role` answers their pulls.
+    """
 
     def __init__(
-        self, parts: Parts, instance: HeldInstance, counts: PipelineCounts, loading: Loading, shared: Callable[[], None]
+        self,
+        context: WorkerContext,
+        instance: HeldInstance,
+        runner: Runner,
+        role: LiveRole,
+        hand_offs: HandOffSender,
+        counts: PipelineCounts,
+        loading: Loading,
+        stages_over: Callable[[], None],
     ) -> None:
         self.leader: PipelineLeader | None = None
-        self.shares: Shares | None = None
-        self._parts = parts
+        self._context = context
         self._instance = instance
+        self._serving = instance.serving
+        self._runner = runner
+        self._role = role
+        self._hand_offs = hand_offs
         self._counts = counts
         self._loading = loading
-        self._shared = shared
+        self._stages_over = stages_over
+        self._shares: Shares | None = None
 
     async def run(self, stages: Stages) -> None:
-        """Until the others have what is theirs, or it broke."""
-        reason = f"{self._parts.me} gave up leading"
+        """Run the pipeline, and return once the other workers have what is theirs, or it broke."""
+        reason = f"{self._context.me} gave up leading"
         try:
             reason = await self._run(stages)
             if self._instance.lifecycle.state in (WorkerState.SERVING, WorkerState.DRAINING):
                 await self._share(stages)
         finally:
+            self._role.shares = None
             if self._instance.lifecycle.state is WorkerState.LIVE:
                 self._instance.go_back(reason)
 
     async def _run(self, stages: Stages) -> str:
-        """Run steps to the end; why it came."""
+        """Run steps until the pipeline ends, and return why it did."""
         reason = "its workers are whole"
         try:
             await together(stages.run(), self._run_steps(stages))
@@ -215,31 +241,42 @@ class LedPipeline:
         return reason
 
     async def _run_steps(self, stages: Stages) -> None:
-        """Raises Ended after the last."""
+        """Run steps. Raises StepsEnded after the last."""
         await stages.ready.wait()
         scheduler = self._instance.go_live(self._loading, stages.command.kv_blocks)
-        self.leader = PipelineLeader(stages.command, scheduler, self._parts, self._counts, stages.take)
+        self.leader = PipelineLeader(
+            stages.command,
+            scheduler,
+            stages.take,
+            context=self._context,
+            serving=self._serving,
+            runner=self._runner,
+            counts=self._counts,
+        )
         self._instance.changed()
         await self.leader.run()
-        if self._parts.serving.scheduler is scheduler:  # else nothing here is this worker's any more
-            self.shares = self._new_shares(stages, scheduler)
+        if self._serving.scheduler is scheduler:  # else nothing here is this worker's any more
+            self._keep_shares(stages, scheduler)
         raise StepsEnded
 
     async def _share(self, stages: Stages) -> None:
-        """Serve by itself; what is the others' waits for them."""
-        scheduler = self._parts.serving.scheduler
+        """Serve alone, while what is the other workers' waits for them."""
+        scheduler = self._serving.scheduler
         if scheduler is None:
             return
-        shares = self.shares = self.shares or self._new_shares(stages, scheduler)
+        shares = self._shares or self._keep_shares(stages, scheduler)
         self.leader = None
-        self._shared()
-        self._parts.serving.begin_steps()
+        self._stages_over()
+        self._serving.begin_steps()
         try:
             await shares.run()
         finally:
             await shares.stop()
 
-    def _new_shares(self, stages: Stages, scheduler: Scheduler) -> Shares:
-        workers = [self._parts.me, *stages.others]
+    def _keep_shares(self, stages: Stages, scheduler: Scheduler) -> Shares:
+        workers = [self._context.me, *stages.others]
         before = {} if self.leader is None else self.leader.shares
-        return Shares(self._parts, self._loading.manifest, scheduler, workers, before)
+        manifest = self._loading.manifest
+        shares = Shares(self._serving, self._hand_offs, manifest, scheduler, workers, before)
+        self._shares = self._role.shares = shares
+        return shares

@@ -13,7 +13,7 @@ from livescale.services.worker.pipeline.kv_moves import KvMoves
 from livescale.services.worker.pipeline.wire import batch_pieces, fill_pieces
 from livescale.services.worker.scheduling.batch import NO_BYTES, ScheduledChunk
 from livescale.shared.bus.contract import BusError
-from livescale.shared.links.contract import Link, LinkError, Peer
+from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver, StageBatch, StageDone
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import PIPELINE_OVER, STAGE_BATCH, STAGE_DONE
@@ -21,16 +21,19 @@ from livescale.shared.transfer.flow_end import together
 
 
 class StageRun:
-    """Stage `index`. A batch is received while the one before is run, and sent while the one after is."""
+    """One stage of a pipeline, number `index`: batches come in order, run through its blocks, and go on.
 
-    def __init__(self, running: StageContext, command: Pipeline, index: int) -> None:
-        self._running = running
-        self._bus, self._clock = running.parts.world.bus, running.parts.world.clock
+    A batch is received while the one before is run, and sent while the one after is.
+    """
+
+    def __init__(self, context: StageContext, command: Pipeline, index: int) -> None:
+        self._context = context
+        self._bus, self._clock = context.worker.bus, context.worker.clock
         self._index = index
         self._pipeline = command.id
         stage = command.stages[index]
         self._blocks = range(stage.first, stage.stop)
-        self._is_first = all(stage.node.id != running.parts.me for stage in command.stages[:index])
+        self._is_first = all(stage.node.id != context.worker.me for stage in command.stages[:index])
         self._next = command.stages[index + 1].node.id if index + 1 < len(command.stages) else None
         self._came = 0
         self._coming = asyncio.Queue[tuple[StageBatch, float]]()
@@ -38,7 +41,9 @@ class StageRun:
         self._run = asyncio.Queue[tuple[StageBatch, StageResult]]()
 
     def take(self, batch: StageBatch) -> None:
-        """The next one. Raises ValueError where one before was lost; what is said twice is nothing new."""
+        """Take the next batch. Raises ValueError where one before it was lost. A batch that was taken already is
+        ignored.
+        """
         if batch.step > self._came + 1:
             raise ValueError(f"step: {batch.step} came after {self._came}")
         if batch.step == self._came + 1:
@@ -46,19 +51,21 @@ class StageRun:
             self._coming.put_nowait((batch, self._clock.now()))
 
     async def run(self, before: Peer | None, after: Peer | None) -> None:
-        """Between these neighbours, until cancelled. Raises LinkError, ValueError for a batch that cannot be, and what
-        the engine raises."""
+        """Run batches between these neighbours, until cancelled.
+
+        Raises LinkError, ValueError for a batch that cannot be run, and what the engine raises.
+        """
         await together(self._receive(before), self._compute(), self._pass_on(after))
 
     async def _receive(self, before: Peer | None) -> None:
-        running, counts = self._running, self._running.counts
+        context, counts = self._context, self._context.counts
         while True:
             batch, heard = await self._coming.get()
-            pieces, activation = batch_pieces(batch, running.manifest, running.limits), NO_BYTES
+            pieces, activation = batch_pieces(batch, context.manifest, context.limits), NO_BYTES
             if before is not None:
                 begun = self._clock.now()
                 activation = await receive(before, batch.step, batch.activation_bytes)
-                running.moved(batch.activation_bytes, self._clock.now() - begun)
+                context.moved(batch.activation_bytes, self._clock.now() - begun)
                 counts.received.inc(batch.activation_bytes)
                 counts.hop_seconds.observe(self._clock.now() - heard)
             self._here.put_nowait((batch, pieces, activation))
@@ -67,18 +74,21 @@ class StageRun:
         while True:
             batch, pieces, activation = await self._here.get()
             batch = await self._fill(batch)
-            self._run.put_nowait((batch, await self._running.run_blocks(self._blocks, pieces, activation)))
+            self._run.put_nowait((batch, await self._context.group.run_blocks(self._blocks, pieces, activation)))
 
     async def _fill(self, batch: StageBatch) -> StageBatch:
-        """Without what was this worker's of its fills. Only before any of its stages has run the batch: later ones may
-        have other requests in the same blocks."""
-        running = self._running
-        mine = [fill for fill in batch.fills if fill.worker == running.parts.me]
-        if not mine or not self._is_first or not running.is_whole():
+        """Compute this worker's fills of the batch, and return the batch without them.
+
+        That is done only before any of its stages has run the batch, as later ones may have other requests in the same
+        blocks.
+        """
+        context = self._context
+        mine = [fill for fill in batch.fills if fill.worker == context.worker.me]
+        if not mine or not self._is_first or not context.is_whole():
             return batch
-        pieces = [piece for fill in mine for piece in fill_pieces(fill, running.limits)]
-        await running.run_blocks(range(len(running.manifest.blocks)), pieces, NO_BYTES)
-        running.counts.filled.inc(sum(len(piece.tokens) for piece in pieces))
+        pieces = [piece for fill in mine for piece in fill_pieces(fill, context.limits)]
+        await context.group.run_blocks(range(len(context.manifest.blocks)), pieces, NO_BYTES)
+        context.counts.filled.inc(sum(len(piece.tokens) for piece in pieces))
         return replace(batch, fills=[fill for fill in batch.fills if fill not in mine])
 
     async def _pass_on(self, after: Peer | None) -> None:
@@ -87,14 +97,14 @@ class StageRun:
             if after is None or self._next is None:
                 unfilled = [fill.worker for fill in batch.fills]
                 done = StageDone(pipeline=self._pipeline, step=batch.step, tokens=passed.tokens, unfilled=unfilled)
-                self._running.done(done)
+                self._context.done(done)
                 continue
             size_bytes = passed.activation.nbytes
             following = replace(batch, stage=self._index + 1, activation_bytes=size_bytes)
             self._bus.publish(STAGE_BATCH, following, id=self._next)
             begun = self._clock.now()
             await send(after, batch.step, passed.activation)
-            self._running.moved(size_bytes, self._clock.now() - begun)
+            self._context.moved(size_bytes, self._clock.now() - begun)
 
 
 log = structlog.get_logger()
@@ -105,16 +115,19 @@ class StagesFailed(Exception):
 
 
 class Stages:
-    """Those of one worker. `ready` is set once all neighbours were reached. `moves`: of KV, between any two workers."""
+    """The stages that one worker runs.
 
-    def __init__(self, command: Pipeline, running: StageContext, link: Link) -> None:
+    `ready` is set once all neighbours were reached. `moves` are those of KV, between any two workers.
+    """
+
+    def __init__(self, command: Pipeline, context: StageContext) -> None:
         self.command = command
         self.ready = asyncio.Event()
-        self.moves = KvMoves(command, running, link)
-        self._me, self._bus = running.parts.me, running.parts.world.bus
-        self._link = link
+        self.moves = KvMoves(command, context)
+        self._me, self._bus = context.worker.me, context.worker.bus
+        self._link = context.worker.link
         self._runs = {
-            index: StageRun(running, command, index)
+            index: StageRun(context, command, index)
             for index, stage in enumerate(command.stages)
             if stage.node.id == self._me
         }
@@ -122,6 +135,7 @@ class Stages:
 
     @property
     def leader(self) -> Node:
+        """The worker that runs the first stage."""
         return self.command.stages[0].node
 
     @property
@@ -130,23 +144,23 @@ class Stages:
 
     @property
     def others(self) -> list[str]:
-        """Who runs the other stages."""
+        """The ids of the workers that run the other stages, sorted."""
         return sorted({stage.node.id for stage in self.command.stages} - {self._me})
 
     @property
     def span(self) -> str:
-        """The blocks of all its stages, in words."""
+        """The blocks of all stages that are run here, in words, such as `0-3, 8-11`."""
         stages = [self.command.stages[index] for index in self._runs]
         return ", ".join(f"{stage.first}-{stage.stop - 1}" for stage in stages)
 
     @property
     def layers(self) -> int:
-        """That are run here: the blocks without embedding and head."""
+        """How many layers are run here: the blocks without embedding and head."""
         last = self.command.stages[-1].stop - 1
         return sum(0 < block < last for index in self._runs for block in self._blocks(index))
 
     def take(self, batch: StageBatch) -> None:
-        """A batch for one of them. What cannot be run ends them all."""
+        """Take a batch for one of the stages. A batch that cannot be run ends them all."""
         run = self._runs.get(batch.stage)
         try:
             if run is None:
@@ -156,12 +170,12 @@ class Stages:
             self.fail(str(error))
 
     def fail(self, reason: str) -> None:
-        """Have `run` raise this."""
+        """End all stages: `run` raises StagesFailed with this reason."""
         if not self._failed.done():
             self._failed.set_result(reason)
 
     def tell_over(self, reason: str) -> None:
-        """The others, or who leads them, that it ends here."""
+        """Tell the leader, or as the leader the other workers, that the pipeline ends here."""
         id = self.command.id
         if not self.leads:
             self._bus.publish(STAGE_DONE, StageDone(pipeline=id, step=1, error=reason), id=self.leader.id)
@@ -170,7 +184,7 @@ class Stages:
             self._bus.publish(PIPELINE_OVER, PipelineOver(pipeline=id, reason=reason), id=worker)
 
     async def run(self) -> None:
-        """Until cancelled. Raises StagesFailed."""
+        """Run the stages until cancelled. Raises StagesFailed."""
         try:
             async with AsyncExitStack() as closing:
                 peers = await self._connect(closing)
@@ -188,8 +202,10 @@ class Stages:
         return range(stage.first, stage.stop)
 
     async def _connect(self, closing: AsyncExitStack) -> dict[int, Peer]:
-        """To each neighbour, by the later of the two stages. In the order of stages, so that two workers open theirs in
-        the same one."""
+        """Open a channel to each neighbour, by the number of the later of the two stages.
+
+        Channels are opened in the order of stages, so that two workers open theirs in the same one.
+        """
         peers = {}
         stages = self.command.stages
         for later in range(1, len(stages)):

@@ -12,13 +12,15 @@ from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, StageB
 
 
 def stage_pieces(pieces: Sequence[ScheduledChunk]) -> list[StagePiece]:
-    """As they are told to the stages."""
+    """Return these pieces as stages are told of them."""
     return [_told(piece) for piece in pieces]
 
 
 def batch_pieces(batch: StageBatch, manifest: Manifest, limits: SchedulerLimits) -> tuple[ScheduledChunk, ...]:
-    """What `batch` is to have run, of a model of this manifest. Raises ValueError, naming the field, for what could not
-    be run here."""
+    """Return what a stage of a model of this manifest runs for `batch`.
+
+    Raises ValueError, naming the field, for what could not be run here.
+    """
     if batch.block_tokens != limits.kv_block_tokens:
         raise ValueError(f"block_tokens: KV blocks have {limits.kv_block_tokens} tokens here, not {batch.block_tokens}")
     rows = sum(len(piece.tokens) for piece in batch.pieces)
@@ -31,7 +33,7 @@ def batch_pieces(batch: StageBatch, manifest: Manifest, limits: SchedulerLimits)
 
 
 def fill_pieces(fill: StageFill, limits: SchedulerLimits) -> list[ScheduledChunk]:
-    """What `fill` is to have run. Raises ValueError, naming the field, for what could not be run here."""
+    """Return the pieces that `fill` asks for. Raises ValueError, naming the field, for what could not be run here."""
     rows = sum(len(piece.tokens) for piece in fill.pieces)
     if rows > MAX_BATCH_ROWS:
         raise ValueError(f"fills: they have {rows} rows, at most {MAX_BATCH_ROWS} can be run")
@@ -39,14 +41,14 @@ def fill_pieces(fill: StageFill, limits: SchedulerLimits) -> list[ScheduledChunk
 
 
 def kv_spans(pieces: Sequence[ScheduledChunk]) -> list[KvSpan]:
-    """Where the KV of `pieces` lies."""
+    """Return which positions of which KV blocks `pieces` fill."""
     return [
         KvSpan(first_block=one.blocks.start, blocks=len(one.blocks), start=one.start, stop=one.stop) for one in pieces
     ]
 
 
 def kv_slices(order: MoveKv, layers: Sequence[range], limits: SchedulerLimits) -> list[KvSlice]:
-    """What `order` asks for of these layers. Raises ValueError, naming the field, for what is not here."""
+    """Return what `order` asks for of these layers. Raises ValueError, naming the field, for what is not here."""
     rows = sum(max(one.stop - one.start, 0) for one in order.spans)
     if not 1 <= rows <= MAX_BATCH_ROWS:
         raise ValueError(f"spans: they have {rows} positions, 1 to {MAX_BATCH_ROWS} can be moved")
@@ -65,7 +67,7 @@ def kv_slices(order: MoveKv, layers: Sequence[range], limits: SchedulerLimits) -
 
 
 def layers_of(command: Pipeline, worker: str) -> list[range]:
-    """The layers of `worker`'s stages: the model's blocks without embedding and head."""
+    """Return the layers of `worker`'s stages, which are the model's blocks without embedding and head."""
     head = command.stages[-1].stop - 1
     layers = (
         range(max(stage.first, 1) - 1, min(stage.stop, head) - 1) for stage in command.stages if stage.node.id == worker
@@ -82,9 +84,9 @@ def _told(piece: ScheduledChunk) -> StagePiece:
         blocks=len(piece.blocks),
         decode=piece.decode,
     )
-    if piece.draw is None:
+    if piece.sampling is None:
         return told
-    draw = piece.draw
+    sampling = piece.sampling
     return StagePiece(
         request_id=told.request_id,
         tokens=told.tokens,
@@ -92,19 +94,19 @@ def _told(piece: ScheduledChunk) -> StagePiece:
         first_block=told.first_block,
         blocks=told.blocks,
         decode=told.decode,
-        sampling=draw.sampling,
-        index=draw.index,
-        forbidden=list(draw.forbidden),
-        stops=list(draw.stops),
+        sampling=sampling.params,
+        index=sampling.index,
+        forbidden=list(sampling.forbidden),
+        stops=list(sampling.stops),
     )
 
 
 def _piece(told: StagePiece, limits: SchedulerLimits) -> ScheduledChunk:
-    draw = None
+    sampling = None
     if told.sampling is not None:
-        draw = TokenSampling(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops))
+        sampling = TokenSampling(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops))
     blocks = range(told.first_block, told.first_block + told.blocks)
-    piece = ScheduledChunk(told.request_id, tuple(told.tokens), told.start, blocks, told.decode, draw)
+    piece = ScheduledChunk(told.request_id, tuple(told.tokens), told.start, blocks, told.decode, sampling)
     room = min(told.blocks * limits.kv_block_tokens, limits.max_model_len)
     if piece.stop > room or blocks.stop > limits.kv_blocks:
         raise ValueError(
@@ -118,8 +120,10 @@ def _piece(told: StagePiece, limits: SchedulerLimits) -> ScheduledChunk:
 
 
 def check_pipeline(command: Pipeline, worker: str, manifest: Manifest, ready: Collection[int], kv_blocks: int) -> None:
-    """For a `worker` that has these blocks `ready`. Raises Refusal: 400 for stages that are no pipeline of this model,
-    409 for what is not here."""
+    """Check that a `worker` which has these blocks `ready` can take part.
+
+    Raises Refusal: 400 for stages that are no pipeline of this model, 409 for what is not here.
+    """
     if command.version != manifest.version:
         raise Refusal(409, f"version: this worker loads {manifest.version}, not {command.version}")
     edges = [0, *(stage.stop for stage in command.stages)]

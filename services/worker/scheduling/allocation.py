@@ -1,4 +1,4 @@
-"""Who waits and who runs: requests get KV blocks in order, grow, and where two meet one gives way. Pure."""
+"""Block allocation and preemption: requests get KV blocks in order, grow, and give way where two meet. Pure."""
 
 from collections.abc import Iterator
 
@@ -12,13 +12,15 @@ from livescale.shared.policy.invariants import check
 
 
 class BlockAllocation:
-    """Waiting requests start in order, once there are KV blocks for what they have and some more; they grow as tokens
-    come. Where two meet in a full cache, the later of the two is preempted: it loses its blocks, waits again, ahead of
-    all that are later, and is computed again from its prompt and tokens, with the same bits. So the first in order only
-    ever loses its place at the end of the cache, and then others make room for it at once: once started, it gains in
-    every step, and so everybody ends.
+    """The requests that wait and those that run in KV blocks.
 
-    Whoever is in a batch under way keeps its blocks: for those it is waited for, and they are run in a later batch.
+    Waiting requests start in order, once there are KV blocks for their tokens and some more; they grow as tokens come.
+    Where two meet in a full cache, the later one is preempted: it loses its blocks and waits again, ahead of all that
+    came later. It is computed again from its prompt and tokens, with the same bits. The first in order loses its place
+    only at the end of the cache, and then others make room for it at once. So once started it gains in every step, and
+    every request ends.
+
+    A request in a batch under way keeps its blocks. One that needs them waits, and runs in a later batch.
     """
 
     def __init__(self, limits: SchedulerLimits) -> None:
@@ -32,7 +34,8 @@ class BlockAllocation:
         self._preempted: list[str] = []
 
     def keep_prefixes(self) -> None:
-        """From now on the KV of all layers is here: what is computed of prompts is kept for those that begin alike."""
+        """Begin to keep what is computed of prompts, for prompts that begin the same. The KV of all layers is here from
+        now on."""
         if self.prefixes is None and self.limits.enable_prefix_caching:
             self.prefixes = PrefixCache(self.kv, self.limits.kv_block_tokens, self.limits.host_kv_blocks)
             self.contexts = SessionCache(self.prefixes, self.limits)
@@ -44,33 +47,33 @@ class BlockAllocation:
         return self.waiting.get(request_id) or self.running.get(request_id)
 
     def release(self, request_id: str) -> None:
-        """The request is here no more."""
+        """Forget a request that is here, waiting or running, and free its blocks."""
         if self.waiting.pop(request_id, None) is None:
             del self.running[request_id]
             self.kv.free(request_id)
 
-    def computed(self, sequence: Sequence, piece: ScheduledChunk) -> bool:
-        """A step has computed this; whether it is of a request that runs."""
-        is_running = self.running.get(piece.request_id) is sequence
+    def computed(self, sequence: Sequence, chunk: ScheduledChunk) -> bool:
+        """Note that a step has computed `chunk`. Returns whether its sequence still runs here."""
+        is_running = self.running.get(chunk.request_id) is sequence
         if is_running:
-            sequence.reach(piece.stop)
+            sequence.reach(chunk.stop)
             if self.prefixes is not None:
                 self.prefixes.keep(sequence)
         elif self.contexts is not None:
-            self.contexts.filled(sequence, piece)
+            self.contexts.filled(sequence, chunk)
         return is_running
 
     def preempted(self) -> tuple[str, ...]:
-        """Those who lost their blocks since this was asked before."""
+        """The requests that lost their blocks since the last call."""
         ids, self._preempted = tuple(self._preempted), []
         return ids
 
     def has_room(self, sequence: Sequence) -> bool:
-        """Whether it owns the block that its last token goes to."""
+        """Whether the sequence owns the block that its last token goes to."""
         return len(sequence.tokens) <= len(sequence.blocks) * self.limits.kv_block_tokens
 
     def grow(self) -> None:
-        """Whoever runs gets the block that its next token goes to."""
+        """Give every running sequence the block that its next token goes to; preempt where two meet."""
         growing = [one for one in self.running.values() if not self.has_room(one)]
         for sequence in sorted(growing, key=order):
             while sequence.request_id in self.running:
@@ -82,7 +85,7 @@ class BlockAllocation:
                     break
 
     def start(self) -> None:
-        """Start waiting requests in order until one does not fit: a later one never overtakes it."""
+        """Start waiting requests in order until one does not fit. A later one never overtakes it."""
         self.kv_full = False
         while len(self.running) < self.limits.max_num_seqs:
             startable = (one for one in self.waiting.values() if not one.held and not one.in_flight)
@@ -99,7 +102,10 @@ class BlockAllocation:
                 self._begin(sequence, self.prefixes)
 
     def start_in(self, sequence: Sequence, filled: Filled) -> None:
-        """Start one that waits where KV of it is already; where somebody has the place it waits like any."""
+        """Start a waiting request in the blocks where its KV is filled already.
+
+        Where another request owns one of these blocks, it keeps waiting.
+        """
         count, most = self.limits.blocks(len(sequence.tokens)), self.limits.most_blocks(sequence.request)
         if len(self.running) >= self.limits.max_num_seqs:
             return
@@ -110,13 +116,15 @@ class BlockAllocation:
             self.running[sequence.request_id] = self.waiting.pop(sequence.request_id)
 
     def preempt(self, sequence: Sequence) -> None:
+        """Take the sequence's blocks and have it wait again."""
         self.kv.free(sequence.request_id)
         self.waiting[sequence.request_id] = self.running.pop(sequence.request_id)
         sequence.preempt()
         self._preempted.append(sequence.request_id)
 
     def _begin(self, sequence: Sequence, prefixes: PrefixCache) -> None:
-        """What others have run of it, or will bring, is not to be mixed with what is kept here."""
+        """Look the prompt up in the prefix cache, unless other workers have run a part of it: that is not mixed with
+        kept KV."""
         if self.contexts is not None:
             self.contexts.begin(sequence.request.context_id)
         if sequence.entry is None and sequence.late is None:
@@ -130,8 +138,11 @@ class BlockAllocation:
             self.prefixes.give_way(sequence.blocks[-1:])
 
     def _place(self, sequence: Sequence) -> range | None:
-        """KV blocks to start with. Nobody is preempted for one that never ran; but the first of all, once it has,
-        does not wait again for those after it."""
+        """Find KV blocks to start in, or None.
+
+        No request is preempted for one that never ran. But the first of all, once it has run, does not wait again for
+        those after it.
+        """
         count, most = self.limits.blocks(len(sequence.tokens)), self.limits.most_blocks(sequence.request)
         while (blocks := self.kv.place(sequence.request_id, count, most)) is None:
             if not sequence.preempted or min(map(order, self.running.values())) < order(sequence):
@@ -141,14 +152,17 @@ class BlockAllocation:
         return blocks
 
     def _make_way(self, sequence: Sequence) -> bool:
-        """Whether it could be preempted, and was."""
+        """Preempt the sequence unless a step runs it. Returns whether it was preempted."""
         if sequence.in_flight:
             return False
         self.preempt(sequence)
         return True
 
     def check_invariants(self) -> None:
-        """Who runs owns its blocks and nobody else does; what is kept is in none of them. Raises InvariantBroken."""
+        """Check that blocks belong to running requests, each to one, and that none of them holds kept KV.
+
+        Raises InvariantBroken.
+        """
         self.kv.check_invariants()
         if self.prefixes is not None:
             self.prefixes.check_invariants()

@@ -1,12 +1,13 @@
-"""One engine step: pieces of requests that run together. Made by the scheduler, carried out by the engine.
+"""One engine step as data: chunks of requests that run together. The scheduler makes it, the engine carries it out.
 
-What there is one of for each row of each step is a Struct: those are made in a third of the time.
+Types of which a step has one for each row are Structs, as these take a third of the time to make. Some of their fields
+have other names in what the leading rank sends to the others: those names are kept for ranks of earlier releases.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from livescale.services.worker.kv.tiers import KvCopy
 from livescale.shared.messages.requests import Sampling
@@ -14,35 +15,37 @@ from livescale.shared.messages.requests import Sampling
 # Prompts are cut at multiples of this, everywhere and always: the rows between attend together, and their bits depend
 # on which these are.
 PROMPT_CUT = 8
-# Rows of a prompt in one piece, at most.
+# A chunk of a prompt has no more rows than this.
 PREFILL_CHUNK = 128
 # A step has no more rows, whatever is asked for: activations take memory.
 MAX_BATCH_ROWS = 2_048
 # Below this a temperature means greedy, as in vLLM: the division would overflow.
 LEAST_TEMPERATURE = 1e-5
-# In the place of an activation, KV or a block that is not there.
+# Stands for an activation, KV or a block that is not there.
 NO_BYTES = memoryview(b"")
 
 
 class TokenSampling(Struct, frozen=True):
-    """A token to choose after a piece's last row: generated token number `index`. None of `forbidden` may be chosen;
-    `stops` are those that would end the request."""
+    """How a token is chosen after a chunk's last row.
 
-    sampling: Sampling
+    It becomes generated token number `index`. None of `forbidden` may be chosen; any of `stops` would end the request.
+    """
+
+    params: Sampling = field(name="sampling")
     index: int
     forbidden: tuple[int, ...] = ()
     stops: tuple[int, ...] = ()
 
     @property
     def is_greedy(self) -> bool:
-        return self.sampling.temperature < LEAST_TEMPERATURE
+        return self.params.temperature < LEAST_TEMPERATURE
 
 
 @dataclass(frozen=True, eq=False)
 class LayerEntry:
-    """Where a request's rows come in when the layers before `layer` were run before, here or by another worker.
+    """Where a request's rows enter the model when the layers before `layer` have run already, here or elsewhere.
 
-    `activation`: what `layer` takes for all positions before `stop`, `[position, hidden]`, as bytes.
+    `activation` is the input of `layer` for all positions before `stop`: `[position, hidden]`, as bytes.
     """
 
     layer: int
@@ -52,7 +55,7 @@ class LayerEntry:
 
 @dataclass(frozen=True, eq=False)
 class KvImport:
-    """KV of a request's first `layers` layers, made by another worker, to go into `blocks` before anything is run."""
+    """KV of a request's first `layers` layers from another worker, which goes into `blocks` before the step runs."""
 
     request_id: str
     blocks: range
@@ -62,7 +65,7 @@ class KvImport:
 
 @dataclass(frozen=True)
 class KvSlice:
-    """KV of one request, which lies in `blocks`: of its positions `start` .. `stop` - 1 in `layers`."""
+    """A part of one request's KV: positions `start` to `stop` - 1 in `layers`. The request's KV lies in `blocks`."""
 
     blocks: range
     start: int
@@ -72,8 +75,11 @@ class KvSlice:
 
 @dataclass(frozen=True)
 class PrefixUse:
-    """What comes of the prefix cache with a step: copies in this order. Of those that began, `queries` tokens were
-    looked for, and `hits` of them were there, `fetched` of these in host memory."""
+    """What the prefix cache contributes to a step.
+
+    `copies` are made in this order. Of the requests that began, `queries` tokens were looked up and `hits` were found,
+    `fetched` of these in host memory.
+    """
 
     copies: tuple[KvCopy, ...] = ()
     queries: int = 0
@@ -82,11 +88,11 @@ class PrefixUse:
 
 
 class ScheduledChunk(Struct, frozen=True):
-    """Positions `start` .. `stop` of one request; its KV lies in `blocks`, one contiguous stretch.
+    """Positions `start` to `stop` - 1 of one request, whose KV lies in `blocks`, one contiguous stretch.
 
-    A prompt's rows attend from cut to cut, whatever is in the piece. Generated positions (`decode`) attend row by row,
-    however many there are: so a resumed request that replays them gets the bits it got when they were generated one by
-    one.
+    A prompt's rows attend from cut to cut, whatever else is in the chunk. Generated positions (`decode`) attend row by
+    row, however many there are. So a resumed request that replays them gets the bits that they had when they were
+    generated one by one.
     """
 
     request_id: str
@@ -94,7 +100,7 @@ class ScheduledChunk(Struct, frozen=True):
     start: int
     blocks: range
     decode: bool
-    draw: TokenSampling | None = None
+    sampling: TokenSampling | None = field(default=None, name="draw")
     entry: LayerEntry | None = None
 
     def __post_init__(self) -> None:
@@ -111,37 +117,37 @@ class ScheduledChunk(Struct, frozen=True):
 
     @property
     def layer(self) -> int:
-        """The first layer that is to be run."""
+        """The first layer that these rows still have to run through."""
         return 0 if self.entry is None else self.entry.layer
 
 
-@dataclass(frozen=True)
-class Batch:
-    """The pieces of one step, in order of the layer at which they come in; those of one request in order of position.
+class Batch(Struct, frozen=True, dict=True):
+    """The chunks of one step, in order of the layer at which they enter; those of one request in order of position.
 
-    `preempted`: the requests that lost their KV blocks when the step was made. Copies come before imports.
+    `preempted` names the requests that lost their KV blocks when the step was made. The copies of `prefixes` are made
+    before `imports` are stored.
     """
 
     step: int
-    pieces: tuple[ScheduledChunk, ...]
+    chunks: tuple[ScheduledChunk, ...] = field(name="pieces")
     preempted: tuple[str, ...] = ()
     imports: tuple[KvImport, ...] = ()
     prefixes: PrefixUse = PrefixUse()
 
     @cached_property
     def prefill_rows(self) -> int:
-        return sum(len(piece.tokens) for piece in self.pieces if not piece.decode)
+        return sum(len(chunk.tokens) for chunk in self.chunks if not chunk.decode)
 
     @cached_property
     def decode_rows(self) -> int:
-        return sum(len(piece.tokens) for piece in self.pieces if piece.decode)
+        return sum(len(chunk.tokens) for chunk in self.chunks if chunk.decode)
 
     @property
     def layers_before(self) -> int:
-        """That others have run: of each row, added up."""
-        return sum(len(piece.tokens) * piece.layer for piece in self.pieces)
+        """Layers that ran before the rows came here, added up over all rows."""
+        return sum(len(chunk.tokens) * chunk.layer for chunk in self.chunks)
 
     @cached_property
-    def draws(self) -> tuple[TokenSampling, ...]:
-        """What the step has to choose, in the order of the pieces."""
-        return tuple(piece.draw for piece in self.pieces if piece.draw is not None)
+    def samplings(self) -> tuple[TokenSampling, ...]:
+        """What the step has to sample, in the order of its chunks."""
+        return tuple(chunk.sampling for chunk in self.chunks if chunk.sampling is not None)

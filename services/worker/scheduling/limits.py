@@ -1,4 +1,4 @@
-"""What one model on one worker has room for, and so what can never run there. Pure."""
+"""What one model on one worker has room for, and therefore which requests can never run there. Pure."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,13 @@ from livescale.shared.messages.requests import Submit
 
 @dataclass(frozen=True)
 class SchedulerLimits:
-    """`kv_blocks` of `kv_block_tokens` tokens; a request has at most `max_model_len`, prompt and output together. With
-    prompts beside them, decodes are to take at most `tbt_ratio` times as long as alone.
+    """The sizes that scheduling keeps to, for one model on one worker.
 
-    Of prompts, `host_kv_blocks` more are kept in host memory. Contexts are kept for `context_seconds`, in at most
-    `context_blocks` of these and of the cache's.
+    There are `kv_blocks` blocks of `kv_block_tokens` tokens. A request has at most `max_model_len` tokens, prompt and
+    output together. With prompts beside them, decodes shall take at most `tbt_ratio` times as long as alone.
+
+    `host_kv_blocks` more blocks in host memory keep prompts. Conversations are kept for `context_seconds`, in at most
+    `context_blocks` blocks of both kinds. Raises ValueError where a step has no room for all requests and one chunk.
     """
 
     max_num_seqs: int
@@ -37,15 +39,15 @@ class SchedulerLimits:
             )
 
     def blocks(self, tokens: int) -> int:
-        """KV blocks that hold so many tokens."""
+        """The number of KV blocks that hold so many tokens."""
         return -(-tokens // self.kv_block_tokens)
 
     def most_blocks(self, request: Submit) -> int:
-        """For the prompt and everything that may follow."""
+        """The number of KV blocks for the prompt and everything that may follow it."""
         return self.blocks(len(request.prompt) + request.max_tokens)
 
     def why_never(self, request: Submit) -> str | None:
-        """Why the request can never run here; None where it can."""
+        """Say why the request can never run here; None where it can."""
         total = len(request.prompt) + request.max_tokens
         if not request.prompt:
             return "prompt is empty; give at least one token"

@@ -11,7 +11,7 @@ from livescale.shared.messages.requests import FinishReason, Tokens
 
 @dataclass(frozen=True)
 class TokenOutput:
-    """A row of the next token frame to `gateway`; its finish reason is set when the request left the scheduler."""
+    """A row of the next token frame to `gateway`. It has a finish reason if the request has left the scheduler."""
 
     gateway: str
     row: Tokens
@@ -20,7 +20,7 @@ class TokenOutput:
 def token_output(
     sequence: Sequence, tokens: list[int], finish_reason: FinishReason | None = None, error: str | None = None
 ) -> TokenOutput:
-    """`tokens` are the last that it has."""
+    """Make the row for the sequence's last tokens, which are `tokens`."""
     row = Tokens(
         request_id=sequence.request_id,
         index=sequence.generated - len(tokens),
@@ -42,7 +42,10 @@ class SentTokens:
 
 
 class TokenHistory:
-    """Tokens of running requests, and of the last `kept` that ended."""
+    """The tokens sent for running requests, and for the last `kept` requests that ended.
+
+    A gateway that lost a frame can ask for them again.
+    """
 
     def __init__(self, kept: int = 512) -> None:
         self._kept = kept
@@ -50,7 +53,7 @@ class TokenHistory:
         self._ended: OrderedDict[str, SentTokens] = OrderedDict()
 
     def record(self, row: Tokens) -> None:
-        """Append a row that was sent."""
+        """Append a row that was sent; its finish reason ends the request."""
         said = self._running.get(row.request_id)
         if said is None:
             said = self._running[row.request_id] = SentTokens(row.index, [], row)
@@ -63,19 +66,19 @@ class TokenHistory:
             self._ended.popitem(last=False)
 
     def forget(self, request_id: str) -> None:
-        """A request that another worker goes on with."""
+        """Drop a request that goes on at another worker."""
         self._running.pop(request_id, None)
 
     def drop_running(self) -> None:
-        """Those that run are no longer this worker's."""
+        """Drop all running requests: this worker no longer has them."""
         self._running.clear()
 
     def ended(self) -> list[str]:
-        """Requests that ended, as far back as is kept."""
+        """The requests that have ended, as far back as they are kept."""
         return [id for id in self._ended if id not in self._running]
 
     def since(self, request_id: str, index: int) -> Tokens | None:
-        """One row with everything from generated token `index` on; None where that is not known here."""
+        """One row with all tokens from generated token `index` on; None where they are not known here."""
         said = self._running.get(request_id) or self._ended.get(request_id)
         if said is None or index < said.index:
             return None

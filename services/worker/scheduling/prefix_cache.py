@@ -1,13 +1,13 @@
 """The prefix cache: KV of prompts that were computed, for prompts that begin the same. Pure.
 
-It lies in KV blocks that nobody owns, and gives way whenever somebody is to own them: no request waits, or is
-preempted, for what is only kept. Owners are placed from the beginning of the KV cache on, so blocks are taken from its
-end. A request computes in one stretch of blocks, so a hit is a copy: what is kept is only read, and what is owned is
-only its owner's to write.
+It lies in KV blocks without an owner and gives way whenever a request is to own them: no request waits, or is
+preempted, for what is only kept. Owners are placed from the beginning of the KV cache on, so the cache takes blocks
+from its end. A request computes in one stretch of blocks, so a hit is a copy: what is kept is only read, and only its
+owner writes what is owned.
 
-What is kept is whole blocks. Rows of a prompt attend from cut to cut (`PROMPT_CUT`), and their bits depend on how many
-these are; a block ends at a cut. So of a prompt's last block, where it is not full, nothing is kept, nor of tokens that
-were generated: those attended one by one, and as a part of the next prompt they would not.
+Whole blocks are kept. Rows of a prompt attend from cut to cut (`PROMPT_CUT`), and their bits depend on how many rows
+that is; a block ends at a cut. So nothing is kept of a prompt's last block where it is not full. Nothing is kept of
+generated tokens either: those attended one by one, and as a part of the next prompt they would not.
 """
 
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ from livescale.shared.policy.invariants import check
 
 
 class PrefixCache:
-    """Each segment of a prompt is `block_tokens` tokens, in a block of `kv`; negative blocks are `host_blocks` in host
-    memory, for what finds no place in `kv`.
+    """Segments of prompts, each of `block_tokens` tokens in a block of its own.
 
-    Copies are due in the order in which they were asked for, before anything that is decided later is computed.
-    `fetches`: whether what is in host memory is used, and not computed again.
+    Blocks of `kv` come first. Negative block numbers are the `host_blocks` blocks in host memory, for what finds no
+    place in `kv`. Copies are due in the order in which they were asked for, before anything that is decided later is
+    computed. `fetches` says whether KV in host memory is fetched, and not computed again.
     """
 
     def __init__(self, kv: BlockManager, block_tokens: int, host_blocks: int = 0) -> None:
@@ -43,8 +43,10 @@ class PrefixCache:
         return len(self._tree)
 
     def start(self, sequence: Sequence) -> None:
-        """It has just been given blocks, and nothing of it is computed: what is known of its prompt is copied there.
-        Its last token is computed all the same: after it, one is to be chosen."""
+        """Copy what is known of the prompt into the blocks that the sequence has just been given.
+
+        Its last token is computed in any case, because a token is to be sampled after it.
+        """
         self._bring(sequence)
         if not sequence.preempted:  # else it is known what it would have found
             sequence.cached = sequence.computed
@@ -52,7 +54,7 @@ class PrefixCache:
             self._hits += sequence.cached
 
     def keep(self, sequence: Sequence) -> None:
-        """What is computed of its prompt, as far as there is room."""
+        """Keep what is computed of the sequence's prompt, as far as there is room."""
         node = sequence.prefix
         segments = [] if node is None else list(self._segments(sequence, sequence.computed, node.depth))
         if node is None or not segments:
@@ -60,12 +62,14 @@ class PrefixCache:
         sequence.prefix = self._kept(sequence, node, segments) if node in self._tree else None
 
     def keepable(self, sequence: Sequence) -> int:
-        """So many tokens of its prompt can be kept, when all but the last are computed."""
+        """The number of the prompt's tokens that can be kept when all but the last are computed."""
         return (sequence.prompt_tokens - 1) // self._block_tokens * self._block_tokens
 
     def name(self, sequence: Sequence, until: float, most: int) -> bool:
-        """What is kept of its prompt stays until then, ahead of what nobody named; whether that is all of it. No more
-        than `most` blocks do that for all names."""
+        """Keep the sequence's prompt until the time `until`, ahead of prompts that have no name.
+
+        Returns whether all of it is here. Names keep at most `most` blocks in all.
+        """
         wanted = list(self._segments(sequence, self.keepable(sequence)))
         found = self._tree.match(wanted)
         if found:
@@ -73,12 +77,16 @@ class PrefixCache:
         return len(found) == len(wanted)
 
     def expire(self, now: float) -> None:
-        """What was named until `now` stays no longer than what nobody named."""
+        """Treat prompts that were named until `now` or earlier like those without a name."""
         self._tree.expire(now)
 
     def lend(self, sequence: Sequence, count: int) -> bool:
-        """Start it in so many blocks that nobody owns, where the least is kept; it is preempted once somebody is to own
-        them. What is computed of it is kept where it is. False where there is no such place. Lent to one at a time."""
+        """Start the sequence in `count` blocks that nobody owns, where the least is kept. Returns False where there are
+        none.
+
+        The sequence is preempted once a request is to own its blocks. What is computed of it is kept where it is. Only
+        one sequence borrows at a time.
+        """
         blocks = self._places.least_kept(count)
         if blocks is None:
             return False
@@ -89,14 +97,17 @@ class PrefixCache:
         return True
 
     def take_back(self) -> None:
-        """What was lent."""
+        """Preempt the sequence that computes in lent blocks, if there is one."""
         if self._borrower is not None:
             self._borrower.preempt()
         self._borrower, self._places.lent = None, range(0)
 
     def give_way(self, blocks: range) -> None:
-        """Somebody owns these from now on. What is in them is moved to where nobody owns anything, or to host memory,
-        in place of what was not used for longer."""
+        """Clear `blocks`, which a request owns from now on.
+
+        What is kept in them moves to blocks without an owner, or to host memory, in place of what was used less
+        recently.
+        """
         if self._borrower is not None and _overlap(blocks, self._places.lent):
             self.take_back()
         moving = dict.fromkeys(self._places.lift(block) for block in self._places.kept_in(blocks))
@@ -112,19 +123,19 @@ class PrefixCache:
             self._places.put(node, block)
 
     def use(self) -> PrefixUse:
-        """What came of it since this was asked before."""
+        """What the cache contributed since the last call: copies that are due, and counts of tokens."""
         use = PrefixUse(self._copies.take(), self._queries, self._hits, self._fetched)
         self._queries = self._hits = self._fetched = 0
         return use
 
     def clear(self) -> None:
-        """Nothing that was computed is of use any more."""
+        """Forget everything: nothing that was computed can be used any more."""
         self.take_back()
         self._tree, self._copies = RadixTree(), PendingCopies()
         self._places.clear()
 
     def _bring(self, sequence: Sequence) -> None:
-        """Copies of what is known of its prompt, into its blocks."""
+        """Copy what is known of the prompt into the sequence's blocks."""
         sequence.prefix = self._tree.root
         found = self._tree.match(list(self._segments(sequence, len(sequence.tokens) - 1)))
         self.give_way(sequence.blocks)
@@ -138,7 +149,7 @@ class PrefixCache:
         sequence.reach(sequence.prefix.depth * self._block_tokens)
 
     def _kept(self, sequence: Sequence, node: RadixNode, segments: list[Segment]) -> RadixNode | None:
-        """The last of what follows `node`; None where there is no room for all."""
+        """Keep `segments` after `node`. Returns the last node, or None where there was no room for all."""
         known = self._tree.match(segments, node)
         node = known[-1] if known else node
         new = segments[len(known) :]
@@ -153,7 +164,7 @@ class PrefixCache:
         return node if len(blocks) == len(new) else None
 
     def _room(self, sequence: Sequence, after: RadixNode, count: int) -> list[int]:
-        """Blocks for so many segments that follow `after`, or for the first of them."""
+        """Find blocks for `count` segments that follow `after`, or for the first of them."""
         if sequence is self._borrower:
             return list(sequence.blocks[after.depth : after.depth + count])
         room = list(islice(self._free_blocks(), count))
@@ -183,19 +194,19 @@ class PrefixCache:
         return self._places.is_free(block, in_host=self.fetches)
 
     def _segments(self, sequence: Sequence, stop: int, first: int = 0) -> Iterator[Segment]:
-        """Those of the prompt that end before position `stop`, or there."""
+        """Yield the prompt's segments from number `first` on that end at position `stop` or before."""
         size = self._block_tokens
         for start in range(first * size, min(stop, sequence.prompt_tokens) - size + 1, size):
             yield tuple(sequence.tokens[start : start + size])
 
     def check_invariants(self) -> None:
-        """Each segment is in a block of its own, which nobody owns. Raises InvariantBroken."""
+        """Check that each segment is in a block of its own, which nobody owns. Raises InvariantBroken."""
         self._tree.check_invariants()
         check(self._places.broken(list(self._tree.nodes())))
 
 
 def _in_order(blocks: list[int]) -> list[int]:
-    """So that what follows one another lies so, and can be copied together; those in host memory last."""
+    """Sort blocks so that neighbours can be copied together; blocks in host memory come last."""
     return sorted(blocks, key=lambda block: (block < 0, block))
 
 
@@ -204,6 +215,9 @@ def _overlap(blocks: range, others: range) -> bool:
 
 
 def fetch_pays(fetch_rate: float | None, prefill_rate: float | None) -> bool:
-    """Whether a token's KV is here sooner by a copy than by computing it, both in tokens/s as measured. A rate that is
-    not known yet speaks for the copy: it is slower on no machine that has been seen."""
+    """Whether KV in host memory is fetched, or computed again: the cost model of DeepServe's populate (4.1).
+
+    Both rates are measured, in tokens per second. While one is unknown the answer is to fetch, which was the faster way
+    on every machine so far.
+    """
     return fetch_rate is None or prefill_rate is None or fetch_rate > prefill_rate

@@ -18,23 +18,25 @@ LONGER = 1 / 8
 
 
 class TokenRate:
-    """Tokens per second over the last steps, long steps counting for more."""
+    """Tokens per second over the last steps, where long steps count for more."""
 
     def __init__(self) -> None:
         self._tokens = 0.0
         self._seconds = 0.0
 
     def observe(self, tokens: float, seconds: float) -> None:
+        """Learn from a step that computed `tokens` in `seconds`."""
         self._tokens = KEPT * self._tokens + tokens
         self._seconds = KEPT * self._seconds + seconds
 
     @property
     def per_second(self) -> float | None:
+        """Tokens per second; None before the first step."""
         return self._tokens / self._seconds if self._seconds > 0 else None
 
 
 class DecodePace:
-    """What the decodes of a step take alone, and what rows of prompts add to it."""
+    """How long the decodes of a step take alone, and how much rows of prompts add to it."""
 
     def __init__(self) -> None:
         self._prompts = TokenRate()
@@ -44,7 +46,7 @@ class DecodePace:
         self._beside = 0  # steps since then
 
     def observe(self, prompt_rows: int, decode_rows: int, seconds: float) -> None:
-        """Learn from a step of so many rows."""
+        """Learn from a step that had so many rows and took `seconds`."""
         alone = self._alone(decode_rows)
         if prompt_rows == 0:
             counts = LONGER if decode_rows == self._decodes and seconds > alone else 1 / 2
@@ -59,12 +61,12 @@ class DecodePace:
 
     @property
     def is_stale(self) -> bool:
-        """Whether it is time to see decodes alone."""
+        """Whether the next step should run decodes alone, to measure them again."""
         return self._beside >= (STEPS_BESIDE if self._decodes else 1)
 
     def prompt_rows(self, decode_rows: int, tbt_ratio: float) -> float:
-        """With so many rows of prompts beside them decodes take `tbt_ratio` times as long as alone; inf while that is
-        not known."""
+        """The rows of prompts with which decodes take `tbt_ratio` times as long as alone; inf while that is not
+        known."""
         # A few rows may add next to nothing: that does not say what more of them would.
         rates = [rate for one in (self._prompts, self._beside_decodes) if (rate := one.per_second) is not None]
         if not rates or not self._decodes:
@@ -72,12 +74,18 @@ class DecodePace:
         return (tbt_ratio - 1) * self._alone(decode_rows) * min(rates)
 
     def _alone(self, decode_rows: int) -> float:
-        """Seconds of so many. More would take longer than they did; fewer perhaps nearly as long, but nobody knows."""
+        """Seconds that so many decodes take alone.
+
+        More rows than were measured would take longer. Fewer may take nearly as long, but that is not known.
+        """
         return self._seconds * min(1.0, decode_rows / self._decodes) if self._decodes else 0.0
 
 
 class EngineRates:
-    """Prefill and decode apart. Steps that are neither mostly the one nor wholly the other say nothing of either."""
+    """The rates of prefill, of decode and of parts of the model.
+
+    A step that is neither mostly prefill nor wholly decode says nothing about either.
+    """
 
     def __init__(self) -> None:
         self.pace = DecodePace()
@@ -88,20 +96,22 @@ class EngineRates:
 
     @property
     def part_tokens_per_second(self) -> float | None:
-        """Prefill through the whole model, by what parts of it took."""
+        """The rate of prefill through the whole model, estimated from steps through parts of it."""
         return self._part.per_second
 
     @property
     def prefill_tokens_per_second(self) -> float | None:
+        """The rate of prefill; None until a step was mostly prefill."""
         return self._prefill.per_second
 
     @property
     def decode_tokens_per_second(self) -> float | None:
+        """The rate of decodes over all requests together; None until a step ran decodes alone."""
         return self._decode.per_second
 
     def observe(self, batch: Batch, seconds: float) -> None:
-        """Learn from a step that took `seconds`. One whose rows came in at later layers says nothing."""
-        if any(piece.layer for piece in batch.pieces):
+        """Learn from a step that took `seconds`. A step whose rows entered at later layers says nothing."""
+        if any(chunk.layer for chunk in batch.chunks):
             return
         self.pace.observe(batch.prefill_rows, batch.decode_rows, seconds)
         rows = batch.prefill_rows + batch.decode_rows
@@ -110,19 +120,21 @@ class EngineRates:
         elif batch.prefill_rows >= PREFILL_SHARE * rows:
             self._prefill.observe(rows, seconds)
 
-    def observe_part(self, pieces: Sequence[ScheduledChunk], share: float, seconds: float) -> None:
-        """Learn from `pieces`, run through such a share of the model's layers: the whole takes that much longer."""
+    def observe_part(self, chunks: Sequence[ScheduledChunk], share: float, seconds: float) -> None:
+        """Learn from `chunks` that ran through such a `share` of the model's layers: the whole takes that much
+        longer."""
         if not share:
             return
-        rows = sum(len(piece.tokens) for piece in pieces)
-        prompts = sum(len(piece.tokens) for piece in pieces if not piece.decode)
+        rows = sum(len(chunk.tokens) for chunk in chunks)
+        prompts = sum(len(chunk.tokens) for chunk in chunks if not chunk.decode)
         if prompts >= PREFILL_SHARE * rows:
             self._part.observe(rows * share, seconds)
         # Positions that were generated before are computed together: they say nothing of what decodes take.
-        if all(piece.draw is not None for piece in pieces if piece.decode):
+        if all(chunk.sampling is not None for chunk in chunks if chunk.decode):
             self.pace.observe(prompts, rows - prompts, seconds / share)
 
 
 def layers_share(blocks: range, layers: int) -> float:
-    """Of a model's layers, those that are among its `blocks`: the first is the embedding, the last the head."""
+    """The share of the model's layers that is among its `blocks`: the first block is the embedding, the last the
+    head."""
     return len(range(max(blocks.start, 1), min(blocks.stop, layers + 1))) / layers

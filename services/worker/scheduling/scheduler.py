@@ -1,4 +1,4 @@
-"""Continuous batching: which rows run in the next step. Decodes first, then prompts, which share what is left."""
+"""Continuous batching: requests in, steps out. Decodes go first, and prompts share what is left of a step. Pure."""
 
 from collections.abc import Container, Iterator
 from itertools import combinations
@@ -20,68 +20,74 @@ RETRY_AFTER_MS = 100  # some engine steps
 
 
 class Scheduler:
-    """Requests in, batches out, in the order of `BlockAllocation`.
+    """Makes batches of the requests that `BlockAllocation` gives KV blocks to.
 
-    One batch is under way at a time; in an execution pipeline several, of disjoint requests, each with its part of
-    them. Batches are computed in order, and so a block that was freed under one may be given away to another.
+    One batch is under way at a time. In an execution pipeline there are several, of disjoint requests, each with its
+    part of them. Batches are computed in order, so a block that is freed under one may be given to another request.
     """
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
-        self._admission = BlockAllocation(limits)
+        self._allocation = BlockAllocation(limits)
         self._under_way: dict[int, list[Scheduled]] = {}  # by step
         self._arrivals = 0
         self._steps = 0
 
     def keep_prefixes(self) -> None:
-        """From now on the KV of all layers is here."""
-        self._admission.keep_prefixes()
+        """Begin to keep prompts: the KV of all layers is here from now on."""
+        self._allocation.keep_prefixes()
 
     def weigh_fetches(self, fetch_rate: float | None, prefill_rate: float | None) -> None:
-        """How fast KV comes from host memory, and how fast it is computed, in tokens/s: the faster way is taken."""
-        if self._admission.prefixes is not None:
-            self._admission.prefixes.fetches = fetch_pays(fetch_rate, prefill_rate)
+        """Decide whether KV in host memory is fetched or computed again, by both rates in tokens per second."""
+        if self._allocation.prefixes is not None:
+            self._allocation.prefixes.fetches = fetch_pays(fetch_rate, prefill_rate)
 
     def add(self, request: Submit) -> None:
-        """Take a request. Raises Refusal as `check`."""
+        """Take a request. Raises Refusal as `check` does."""
         self.check(request)
         self.adopt(request)
 
     def check(self, request: Submit) -> None:
-        """Raises Refusal: 400 for what can never run here, 409 for an id that is here already, 429 for one more than
-        may wait."""
+        """Raise Refusal for a request that cannot be taken.
+
+        400 is for one that can never run here, 409 for an id that is here already, 429 for one more than may wait.
+        """
         if request.request_id in self:
             raise Refusal(409, f"request {request.request_id} is already here")
         reason = self.limits.why_never(request)
         if reason is not None:
             raise Refusal(400, reason)
-        if len(self._admission.all()) >= self.limits.max_num_seqs + self.limits.max_num_waiting:
+        if len(self._allocation.all()) >= self.limits.max_num_seqs + self.limits.max_num_waiting:
             raise Refusal(429, f"{self.limits.max_num_waiting} requests are waiting here already", RETRY_AFTER_MS)
 
     def adopt(self, request: Submit, entry: LayerEntry | None = None, filled: Filled | None = None) -> LateKv | None:
-        """Take a request that `check` passed. Where another worker ran layers of it, what is returned names their KV,
-        which comes with `kv_came`. What is `filled` is in the cache."""
+        """Take a request that `check` passed.
+
+        Where another worker ran layers of it (`entry`), the result names their KV, which comes with `kv_came`. What is
+        `filled` is in the cache already.
+        """
         self._arrivals += 1
-        sequence = self._admission.waiting[request.request_id] = Sequence(request, self._arrivals)
+        sequence = self._allocation.waiting[request.request_id] = Sequence(request, self._arrivals)
         if entry is not None:
             sequence.entry, sequence.late = entry, LateKv(entry.layer, entry.stop)
         if filled is not None:
-            self._admission.start_in(sequence, filled)
+            self._allocation.start_in(sequence, filled)
         return sequence.late
 
     def kv_came(self, request_id: str, late: LateKv, data: memoryview | None) -> None:
-        """The KV of an adopted request's first layers; without `data` it is lost, and everything computed again."""
+        """Take the KV of an adopted request's first layers. Without `data` it is lost, and everything is computed
+        again."""
         sequence = self.get(request_id)
         if sequence is None or sequence.late is not late:
             return  # it ended, or lost its blocks and begins anew
         late.data = data
-        if data is None and request_id in self._admission.running:
-            self._admission.preempt(sequence)
+        if data is None and request_id in self._allocation.running:
+            self._allocation.preempt(sequence)
         elif data is None:
             sequence.preempt()
 
     def start_over(self, kept: Container[str] = ()) -> None:
-        """Nothing that was computed is of use any more, batches under way included; but of the requests `kept` what is
+        """Forget everything that was computed, batches under way included. The requests in `kept` keep what is
         filled."""
         self._forget_prefixes()
         for chosen in self._under_way.values():
@@ -91,67 +97,71 @@ class Scheduler:
             if sequence.request_id in kept and sequence.filled is not None and sequence.filled.stop:
                 sequence.go_on_from(sequence.filled)
             else:
-                self._admission.preempt(sequence)
+                self._allocation.preempt(sequence)
 
     def start(self) -> list[Sequence]:
-        """Give KV blocks to those that wait, without a step: whoever they are given to runs their layers elsewhere."""
-        before = set(self._admission.running)
-        self._admission.start()
-        return [sequence for id, sequence in self._admission.running.items() if id not in before]
+        """Give KV blocks to waiting requests, whose layers run elsewhere. Returns those that got some."""
+        before = set(self._allocation.running)
+        self._allocation.start()
+        return [sequence for id, sequence in self._allocation.running.items() if id not in before]
 
     @property
     def placed(self) -> list[Sequence]:
-        """Those that have KV blocks."""
-        return list(self._admission.running.values())
+        """The requests that have KV blocks, in the order in which they started."""
+        return list(self._allocation.running.values())
 
     @property
     def in_order(self) -> list[Sequence]:
-        """All that is here, the earliest first."""
-        return sorted(self._admission.all(), key=order)
+        """All requests, waiting and running, the first in line first."""
+        return sorted(self._allocation.all(), key=order)
 
     def get(self, request_id: str) -> Sequence | None:
-        return self._admission.get(request_id)
+        return self._allocation.get(request_id)
 
     def is_begun(self, sequence: Sequence) -> bool:
-        """Whether a step has computed of it, or does so now."""
+        """Whether a step has computed a part of the request, or does so now."""
         return sequence.computed > 0 or sequence.in_flight
 
     def next_deadline(self) -> float | None:
-        return min((sequence.request.deadline for sequence in self._admission.all()), default=None)
+        """The earliest deadline of all requests, in seconds since the epoch; None without requests."""
+        return min((sequence.request.deadline for sequence in self._allocation.all()), default=None)
 
     def release(self, request_id: str) -> None:
-        """The request is here no more; without a word, as another worker has it."""
-        self._admission.release(request_id)
+        """Forget a request that another worker has, without a message."""
+        self._allocation.release(request_id)
 
     def __contains__(self, request_id: str) -> bool:
-        return self._admission.get(request_id) is not None
+        return self._allocation.get(request_id) is not None
 
     def running(self) -> list[Running]:
-        """All that is here, waiting or running."""
+        """All requests, waiting or running, as they are reported."""
         return [
             Running(request_id=one.request_id, gateway=one.request.gateway, tokens=len(one.tokens))
-            for one in self._admission.all()
+            for one in self._allocation.all()
         ]
 
     def cancel(self, request_id: str) -> TokenOutput | None:
-        """End a request and free its KV at once; None where it is not here (any more)."""
+        """End a request and free its KV at once. None where it is not here."""
         sequence = self.get(request_id)
         return None if sequence is None else self._end(sequence, "cancelled")
 
     def fail(self, error: str) -> list[TokenOutput]:
-        """End all requests with `error`, those under way included: the engine's state is not to be trusted."""
+        """End all requests with `error`, those under way included: the engine's state cannot be trusted."""
         self._under_way.clear()
         self._forget_prefixes()
-        return [self._end(sequence, "error", error=error) for sequence in self._admission.all()]
+        return [self._end(sequence, "error", error=error) for sequence in self._allocation.all()]
 
     def next_batch(self, at_once: int = 1, pace: DecodePace | None = None) -> Batch | None:
-        """The next step, or None when there is nothing to do. Fewer than `at_once` batches may be under way; each gets
-        an even part of the requests, so that there is something for all. By `pace` decodes are not held up."""
+        """The next step, or None when there is nothing to do.
+
+        Fewer than `at_once` batches may be under way. Each gets an even part of the requests, so that there is
+        something for all. `pace` limits prompts, so that they do not hold decodes up.
+        """
         if len(self._under_way) >= at_once:
             raise RuntimeError(f"{len(self._under_way)} batches are under way, {at_once} may be: complete one first")
-        self._admission.grow()
-        self._admission.start()
-        preempted = self._admission.preempted()
+        self._allocation.grow()
+        self._allocation.start()
+        preempted = self._allocation.preempted()
         chosen = sorted(self._choose(at_once, pace or DecodePace()), key=lambda one: one[1].layer)
         if not chosen:
             return None
@@ -161,46 +171,48 @@ class Scheduler:
             sequence.in_flight = True
         late = [sequence.lay_down(self.limits.kv_block_tokens) for sequence, _ in chosen]
         imports = tuple(one for one in late if one is not None)
-        prefixes = PrefixUse() if self._admission.prefixes is None else self._admission.prefixes.use()
-        return Batch(self._steps, tuple(piece for _, piece in chosen), preempted, imports, prefixes)
+        prefixes = PrefixUse() if self._allocation.prefixes is None else self._allocation.prefixes.use()
+        return Batch(self._steps, tuple(chunk for _, chunk in chosen), preempted, imports, prefixes)
 
     def complete(self, batch: Batch, tokens: list[int], now: float) -> list[TokenOutput]:
-        """Take the tokens chosen for `batch.draws`; `now` is in seconds since the epoch, as deadlines are.
+        """Take the tokens sampled for `batch.samplings`. `now` is in seconds since the epoch, as deadlines are.
 
-        The rows for gateways: one a request that gained a token or ended.
+        Returns the rows for gateways: one for each request that gained a token or ended.
         """
         tokens_of = iter(tokens)
         outputs = []
         chosen = self._under_way.pop(batch.step)
         _land(chosen)
-        for sequence, piece in chosen:
-            token = None if piece.draw is None else next(tokens_of)
-            if self._admission.computed(sequence, piece) and token is not None:
+        for sequence, chunk in chosen:
+            token = None if chunk.sampling is None else next(tokens_of)
+            if self._allocation.computed(sequence, chunk) and token is not None:
                 outputs.append(self._advance(sequence, token, now))
         return outputs + self.expire(now)
 
     def expire(self, now: float) -> list[TokenOutput]:
-        """End whoever is past its deadline. `complete` does so as well."""
-        if self._admission.contexts is not None:
-            self._admission.contexts.expire(now)
-        late = [sequence for sequence in self._admission.all() if sequence.request.deadline <= now]
+        """End all requests that are past their deadline. `complete` does so, too."""
+        if self._allocation.contexts is not None:
+            self._allocation.contexts.expire(now)
+        late = [sequence for sequence in self._allocation.all() if sequence.request.deadline <= now]
         return [self._end(sequence, "deadline") for sequence in late]
 
     @property
     def is_empty(self) -> bool:
-        return not self._admission.all()
+        return not self._allocation.all()
 
     @property
     def waiting(self) -> int:
-        """Requests without KV blocks."""
-        return len(self._admission.waiting)
+        """The number of requests without KV blocks."""
+        return len(self._allocation.waiting)
 
     def wants_more(self, ending: Batch | None = None) -> bool:
-        """Whether nothing here is left to be prefilled, but for what is in the step that is `ending`, and a prompt as
-        long as a step would find room."""
-        prefilled = set[str]() if ending is None else {piece.request_id for piece in ending.pieces if piece.draw}
-        running, kv = self._admission.running.values(), self._admission.kv
-        if self._admission.waiting or len(running) >= self.limits.max_num_seqs:
+        """Whether there is nothing left to prefill, and room for a prompt as long as a step.
+
+        Prompts that end in the step `ending` count as prefilled.
+        """
+        prefilled = set[str]() if ending is None else {chunk.request_id for chunk in ending.chunks if chunk.sampling}
+        running, kv = self._allocation.running.values(), self._allocation.kv
+        if self._allocation.waiting or len(running) >= self.limits.max_num_seqs:
             return False
         prompt = self.limits.blocks(min(self.limits.max_num_batched_tokens, self.limits.max_model_len))
         return kv.largest_gap >= min(prompt, kv.total) and all(
@@ -208,8 +220,8 @@ class Scheduler:
         )
 
     def load(self, prefill_rate: float | None = None, decode_rate: float | None = None) -> EngineLoad:
-        """What there is to do and room for; the rates, in tokens/s, are the runner's."""
-        here = self._admission
+        """What there is to do and room for. The rates, in tokens per second, are the runner's."""
+        here = self._allocation
         return EngineLoad(
             waiting_requests=self.waiting,
             waiting_tokens=sum(sequence.waiting_tokens for sequence in here.all()),
@@ -224,8 +236,9 @@ class Scheduler:
         )
 
     def check_invariants(self) -> None:
-        """Who runs owns its blocks and nobody else does. Raises InvariantBroken."""
-        self._admission.check_invariants()
+        """Check that running requests own their blocks, and that no two batches share a request. Raises
+        InvariantBroken."""
+        self._allocation.check_invariants()
         check(self._broken())
 
     def _broken(self) -> Iterator[str]:
@@ -236,22 +249,22 @@ class Scheduler:
         for (step, one), (later, other) in combinations(flights, 2):
             if one is other:
                 yield f"scheduler: {one.request_id} is in steps {step} and {later}"
-            was_ended = self._admission.get(one.request_id) is not one
+            was_ended = self._allocation.get(one.request_id) is not one
             if set(one.blocks) & set(other.blocks) and not (was_ended and step < later):
                 yield f"scheduler: {one.request_id} and {other.request_id} write the same blocks"
 
     def _forget_prefixes(self) -> None:
-        if self._admission.contexts is not None:
-            self._admission.contexts.clear()
+        if self._allocation.contexts is not None:
+            self._allocation.contexts.clear()
 
     def _choose(self, at_once: int, pace: DecodePace) -> Iterator[Scheduled]:
-        to_run = [one for one in self._admission.running.values() if not one.held and not one.lacks_kv]
-        ready = [one for one in to_run if not one.in_flight and self._admission.has_room(one)]
-        under_way = (sum(piece.decode for _, piece in chosen) for chosen in self._under_way.values())
+        to_run = [one for one in self._allocation.running.values() if not one.held and not one.lacks_kv]
+        ready = [one for one in to_run if not one.in_flight and self._allocation.has_room(one)]
+        under_way = (sum(chunk.decode for _, chunk in chosen) for chosen in self._under_way.values())
         yield from choose_chunks(ready, -(-len(to_run) // at_once), self.limits, pace, max(under_way, default=0))
         decodes = sum(sequence.decodes for sequence in ready)
-        if self._admission.contexts is not None and decodes == len(ready) and not self._under_way:
-            yield from self._admission.contexts.fill(prompt_budget(decodes, 1, self.limits, pace).rows)
+        if self._allocation.contexts is not None and decodes == len(ready) and not self._under_way:
+            yield from self._allocation.contexts.fill(prompt_budget(decodes, 1, self.limits, pace).rows)
 
     def _advance(self, sequence: Sequence, token: int, now: float) -> TokenOutput:
         finish_reason = sequence.append(token)
@@ -264,8 +277,8 @@ class Scheduler:
     def _end(
         self, sequence: Sequence, finish_reason: FinishReason, tokens: list[int] | None = None, error: str | None = None
     ) -> TokenOutput:
-        if self._admission.contexts is not None and finish_reason != "error":
-            self._admission.contexts.end(sequence)
+        if self._allocation.contexts is not None and finish_reason != "error":
+            self._allocation.contexts.end(sequence)
         self.release(sequence.request_id)
         return token_output(sequence, tokens or [], finish_reason, error)
 

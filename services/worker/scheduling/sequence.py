@@ -1,4 +1,4 @@
-"""A request as the scheduler sees it: which of its positions are computed, which come next, how it ends."""
+"""A request as the scheduler sees it: which of its positions are computed, which come next, how it ends. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,10 @@ from livescale.shared.policy.priority_queue import queue_position
 
 @dataclass(eq=False)
 class LateKv:
-    """KV of the first `layers` layers for the positions before `stop`, on its way here from another worker."""
+    """KV of the first `layers` layers for the positions before `stop`, which is on its way here from another worker.
+
+    `data` is None until it arrives.
+    """
 
     layers: int
     stop: int
@@ -26,8 +29,11 @@ class LateKv:
 
 @dataclass(eq=False)
 class Filled:
-    """KV of all layers, computed for whoever is to have the request while a pipeline still runs it, in the blocks from
-    `first_block` on: of the positions before `stop`, and of those before `begun` at the end of steps under way."""
+    """KV of all layers that is computed here while a pipeline still runs the request.
+
+    It lies in the blocks from `first_block` on. Positions before `stop` are there; those before `begun` are there when
+    the steps under way end.
+    """
 
     first_block: int
     stop: int = 0
@@ -38,12 +44,14 @@ NOTHING = Filled(0)  # never written to
 
 
 class Sequence:
-    """A request's tokens, prompt and generated; the KV of the first `computed` of them is in the cache.
+    """A request's tokens, prompt and generated. The KV of the first `computed` of them is in the cache.
 
-    `entry`: where rows come in whose first layers were run before. `late`: KV of such layers that is not in the cache;
-    nothing is decoded before it is. `held`: somebody else has to do with it, and no step is to run it. `in_flight`: a
-    step runs it now. `filled`: where its KV is, too. `prefix`: up to where the prefix cache has its prompt; None where
-    it is to have no more of it. `cached`: how many tokens of its prompt were there when it began.
+    `entry` says where rows enter whose first layers have run before. `late` is KV of such layers that is not in the
+    cache yet; nothing is decoded before it is. A `held` sequence is another part's to deal with, and no step runs it.
+    One that is `in_flight` is in a step now. `filled` is a second place where its KV lies.
+
+    `prefix` is the last segment of the prompt that the prefix cache keeps, or None where it may keep no more. `cached`
+    counts the tokens of the prompt that were in the cache when the sequence began.
     """
 
     def __init__(self, request: Submit, arrival: int) -> None:
@@ -69,27 +77,27 @@ class Sequence:
 
     @property
     def generated(self) -> int:
-        """How many tokens were generated, those before a resumption included."""
+        """The number of generated tokens, those before a resumption included."""
         return len(self.tokens) - self.prompt_tokens
 
     @property
     def waiting_tokens(self) -> int:
-        """Prompt tokens that are not yet prefilled."""
+        """The number of prompt tokens that are not prefilled yet."""
         return max(self.prompt_tokens - self.computed, 0)
 
     @property
     def left(self) -> int:
-        """Tokens that are not computed."""
+        """The number of tokens, prompt and generated, that are not computed."""
         return len(self.tokens) - self.computed
 
     @property
     def layers_done(self) -> int:
-        """Of all that is not computed."""
+        """The number of layers that all uncomputed positions have passed already."""
         return 0 if self.entry is None else self.entry.layer
 
     @property
     def lacks_kv(self) -> bool:
-        """Whether it cannot go on before the KV of its first layers is here."""
+        """Whether the sequence has to wait for the KV of its first layers."""
         return self.late is not None and self.late.data is None and self.computed >= self.late.stop
 
     @property
@@ -97,25 +105,27 @@ class Sequence:
         """Whether only the row of the last token is left, so that each step yields a token."""
         return self.computed >= self.prompt_tokens and self.computed == len(self.tokens) - 1
 
-    def pieces(self, budget: int, cut: int = PREFILL_CHUNK) -> Iterator[ScheduledChunk]:
-        """What may be computed next in at most `budget` rows: chunks of the prompt, the last one cut short at a
-        multiple of `cut` rows, then generated positions."""
-        return self._pieces_from(self.computed, budget, cut)
+    def chunks(self, budget: int, cut: int = PREFILL_CHUNK) -> Iterator[ScheduledChunk]:
+        """Yield what may be computed next in at most `budget` rows: chunks of the prompt, then generated positions.
+
+        Where the budget ends within the prompt, the last chunk is cut short at a multiple of `cut` rows.
+        """
+        return self._chunks_from(self.computed, budget, cut)
 
     def decode(self) -> ScheduledChunk:
-        """The row of the last token, where only that is left."""
-        return self._piece(self.computed, len(self.tokens), decode=True)
+        """The chunk of the last token's row, for a sequence that `decodes`."""
+        return self._chunk(self.computed, len(self.tokens), decode=True)
 
     def rest(self, most_rows: int) -> Iterator[ScheduledChunk]:
-        """All that is not computed, in pieces of at most `most_rows` rows."""
+        """Yield everything that is not computed, in chunks of at most `most_rows` rows."""
         start = self.computed
         while start < len(self.tokens):
-            for piece in self._pieces_from(start, most_rows, PREFILL_CHUNK):
-                yield piece
-                start = piece.stop
+            for chunk in self._chunks_from(start, most_rows, PREFILL_CHUNK):
+                yield chunk
+                start = chunk.stop
 
     def computed_from(self, start: int) -> Iterator[ScheduledChunk]:
-        """What was computed from this position on, to be computed elsewhere: nothing is drawn."""
+        """Yield what was computed from position `start` on, to be computed once more elsewhere. Nothing is sampled."""
         while start < self.computed:
             decode = start >= self.prompt_tokens
             stop = min(start + PREFILL_CHUNK, self.computed if decode else min(self.computed, self.prompt_tokens))
@@ -123,13 +133,14 @@ class Sequence:
             start = stop
 
     def reach(self, position: int) -> None:
-        """All before `position` is computed."""
+        """Note that all positions before `position` are computed."""
         self.computed = position
         if self.entry is not None and position >= self.entry.stop:
             self.entry = None
 
     def lay_down(self, block_tokens: int) -> KvImport | None:
-        """What came late, to go into the cache now."""
+        """Take the late KV that has arrived, as an import into the cache before the next step. None where there is
+        none."""
         late = self.late
         if late is None or late.data is None:
             return None
@@ -137,47 +148,47 @@ class Sequence:
         count = -(-late.stop // block_tokens)
         return KvImport(self.request_id, self.blocks[:count], late.layers, late.data)
 
-    def _pieces_from(self, start: int, budget: int, cut: int) -> Iterator[ScheduledChunk]:
+    def _chunks_from(self, start: int, budget: int, cut: int) -> Iterator[ScheduledChunk]:
         while start < self.prompt_tokens:
             rows = min(PREFILL_CHUNK - start % PREFILL_CHUNK, self.prompt_tokens - start)
             if rows > budget:
                 rows = budget // cut * cut
             if rows <= 0:
                 return
-            yield self._piece(start, start + rows, decode=False)
+            yield self._chunk(start, start + rows, decode=False)
             budget -= rows
             start += rows
         stop = min(start + budget, len(self.tokens))
         if start < stop:
-            yield self._piece(start, stop, decode=True)
+            yield self._chunk(start, stop, decode=True)
 
     def preempt(self) -> None:
-        """The KV is gone; the tokens stay."""
+        """Forget what was computed: the KV blocks are gone, the tokens stay."""
         self.blocks, self.computed, self.preempted = range(0), 0, True
         self.entry = self.late = self.filled = self.prefix = None
 
     def go_on_from(self, filled: Filled) -> None:
-        """What is computed is what is filled."""
+        """Count the positions that are `filled` as computed, and no longer as filled."""
         self.computed, self.filled = filled.stop, None
 
     def append(self, token: int) -> FinishReason | None:
-        """Take a chosen token; why the request ends with it, or None."""
+        """Append a sampled token. Returns why the request ends with it, or None."""
         self.tokens.append(token)
         if token in self.stops:
             return "stop"
         return "length" if self.generated == self.request.max_tokens else None
 
-    def _piece(self, start: int, stop: int, *, decode: bool) -> ScheduledChunk:
+    def _chunk(self, start: int, stop: int, *, decode: bool) -> ScheduledChunk:
         tokens = tuple(self.tokens[start:stop])
-        draw = self._draw() if stop == len(self.tokens) else None
-        return ScheduledChunk(self.request_id, tokens, start, self.blocks, decode, draw, self.entry)
+        sampling = self._sampling() if stop == len(self.tokens) else None
+        return ScheduledChunk(self.request_id, tokens, start, self.blocks, decode, sampling, self.entry)
 
-    def _draw(self) -> TokenSampling:
+    def _sampling(self) -> TokenSampling:
         generated = self.generated
         forbidden = self.stops if generated < self.request.min_tokens else ()
         return TokenSampling(self.request.sampling, generated, forbidden, self.stops)
 
 
 def order(sequence: Sequence) -> tuple[int, int]:
-    """Its place in the line; of equal ones the earlier goes first."""
+    """The sequence's place in line; between equal places the earlier arrival goes first."""
     return queue_position(sequence.arrival, sequence.request.priority), sequence.arrival

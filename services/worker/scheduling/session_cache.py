@@ -1,9 +1,10 @@
-"""Contexts: prompts with their answers, kept by the ids that clients gave them (DeepServe 4.1). Pure.
+"""The session cache: conversations, that is prompts with their answers, kept by their context ids (DeepServe 4.1).
+Pure.
 
 A conversation's next prompt begins with the prompt before it and its answer. The answer's KV is of no use to it as it
-is: its tokens attended one by one, and as a part of a prompt they would not. So it is computed again as that prompt
-would compute it: a chunk at a time, in steps that have no other prompt, in blocks that nobody owns, as far as it fills
-blocks.
+is: its tokens attended one by one, and as a part of a prompt they would not. So the answer is computed again as that
+prompt would compute it: a chunk at a time, in steps that have no other prompt, in blocks without an owner, as far as it
+fills blocks.
 """
 
 from collections import OrderedDict
@@ -22,14 +23,15 @@ MOST_TO_FILL = 64  # contexts of which something is to be computed: of more than
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """A prompt and its answer, all as one prompt, to be kept until then."""
+    """A prompt and its answer together as one prompt, kept until the time `until`."""
 
     sequence: Sequence
     until: float
 
 
 class SessionCache:
-    """By id, for `context_seconds` since the last answer, in at most `context_blocks`."""
+    """Conversations by context id, kept for `context_seconds` since the last answer, in at most `context_blocks`
+    blocks."""
 
     def __init__(self, cache: PrefixCache, limits: SchedulerLimits) -> None:
         self._cache = cache
@@ -38,13 +40,13 @@ class SessionCache:
         self._to_fill: OrderedDict[str, Session] = OrderedDict()
 
     def begin(self, context_id: str | None) -> None:
-        """A conversation's next request is here, and computes itself what is not computed of the context."""
+        """Stop computing a conversation: its next request is here and computes what is missing."""
         context = None if context_id is None else self._to_fill.pop(context_id, None)
         if context is not None and context.sequence.blocks:
             self._cache.take_back()
 
     def end(self, sequence: Sequence) -> None:
-        """A request is over; what was computed of it is kept, and its last token."""
+        """Keep a request that ended: what was computed of it, and its last token."""
         request = sequence.request
         if request.context_id is None or not self._limits.context_blocks:
             return
@@ -58,15 +60,18 @@ class SessionCache:
             self.begin(next(iter(self._to_fill)))
 
     def expire(self, now: float) -> None:
-        """Contexts whose time is up stay no longer than what nobody named."""
+        """Treat conversations whose time is up like any other prompt. `now` is in seconds since the epoch."""
         self._now = now
         self._cache.expire(now)
         while self._to_fill and next(iter(self._to_fill.values())).until <= now:
             self.begin(next(iter(self._to_fill)))
 
     def fill(self, rows: int) -> Iterator[tuple[Sequence, ScheduledChunk]]:
-        """The next chunk to be computed, in at most so many rows. Of one context after the other: of the one that is
-        begun, or else the first that there are blocks for."""
+        """Yield the next chunk to compute, of at most `rows` rows, or nothing.
+
+        Conversations take turns one after the other: the one that is begun, or else the first that there are blocks
+        for.
+        """
         if rows < PROMPT_CUT:
             return
         for context_id, context in sorted(self._to_fill.items(), key=lambda one: not one[1].sequence.blocks):
@@ -75,24 +80,24 @@ class SessionCache:
                 continue
             left = self._cache.keepable(sequence) - sequence.computed
             if left:
-                yield sequence, next(sequence.pieces(min(rows, left), PROMPT_CUT))
+                yield sequence, next(sequence.chunks(min(rows, left), PROMPT_CUT))
                 return
             self._is_kept(context)  # somebody else has computed it meanwhile
             self.begin(context_id)
 
-    def filled(self, sequence: Sequence, piece: ScheduledChunk) -> None:
-        """A step has computed this; nothing where that is of no context any more."""
+    def filled(self, sequence: Sequence, chunk: ScheduledChunk) -> None:
+        """Note that a step has computed `chunk`, if it belongs to a conversation that is still to be filled."""
         context_id = sequence.request.context_id
         context = None if context_id is None else self._to_fill.get(context_id)
         if context is None or context.sequence is not sequence or not sequence.blocks:
             return
-        sequence.reach(piece.stop)
+        sequence.reach(chunk.stop)
         self._cache.keep(sequence)
         if self._is_kept(context) or sequence.prefix is None:  # or there is no room for more
             self.begin(context_id)
 
     def clear(self) -> None:
-        """Nothing that was computed is of use any more."""
+        """Forget everything: nothing that was computed can be used any more."""
         self._to_fill.clear()
         self._cache.clear()
 

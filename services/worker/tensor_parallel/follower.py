@@ -1,4 +1,8 @@
-"""A rank that is led: it runs what it is told, and says what it has."""
+"""A rank that is led: it runs what it is told, and says what it has.
+
+Where requests change hands between two instances, each rank gives its part of the heads to the rank of the other
+instance that has the same shard.
+"""
 
 import asyncio
 from collections.abc import Set as AbstractSet
@@ -7,12 +11,14 @@ from dataclasses import replace
 from typing import assert_never
 
 import structlog
+from msgspec import structs
 
+from livescale.services.worker.context import WorkerContext
 from livescale.services.worker.engine.contract import LayerwiseRun, RankLost, Runner
 from livescale.services.worker.handoff import KV, Channel, receive, send
 from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvImport
 from livescale.services.worker.tensor_parallel.wire import decode_batch
-from livescale.shared.bus.contract import Bus, BusError, Refusal
+from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.links.contract import Link, LinkError
 from livescale.shared.messages.ranks import AskMeeting, Meeting, RankGive, RankKeep, RankStep, RankTake, Told
 from livescale.shared.messages.transfers import Load
@@ -23,12 +29,12 @@ log = structlog.get_logger()
 
 
 class RankKv:
-    """What came and is not laid down; what is being sent."""
+    """KV that came to this rank and is not laid down, and KV that is being sent."""
 
-    def __init__(self, link: Link, runner: Runner, tasks: asyncio.TaskGroup) -> None:
-        self._link = link
+    def __init__(self, context: WorkerContext, runner: Runner) -> None:
+        self._link = context.link
         self._runner = runner
-        self._tasks = tasks
+        self._tasks = context.tasks
         self._late: dict[str, tuple[RankTake, memoryview]] = {}  # by request
         self._coming: dict[asyncio.Timeout, RankTake] = {}
         self._keep: RankKeep | None = None  # the last one
@@ -43,7 +49,7 @@ class RankKv:
         sending.add_done_callback(self._sending.discard)
 
     async def take(self, command: RankTake) -> None:
-        """Have it here. Raises LinkError, also where it is not wanted any more."""
+        """Receive KV. Raises LinkError, also where it is not wanted any more."""
         patience = asyncio.timeout(None if self._is_wanted(command) else 0)
         self._coming[patience] = command
         try:
@@ -55,17 +61,17 @@ class RankKv:
             del self._coming[patience]
 
     def keep(self, command: RankKeep) -> None:
-        """Receive, and have, nothing that is not wanted."""
+        """Drop all KV that the leader does not want any more, and stop receiving it."""
         self._keep = command
         self._late = {id: (take, kv) for id, (take, kv) in self._late.items() if self._is_wanted(take)}
         self._give_up(*(patience for patience, take in self._coming.items() if not self._is_wanted(take)))
 
     def lay_down(self, batch: Batch) -> Batch:
-        """The same, with this rank's part of what is imported. Raises RankLost where it has none."""
-        return replace(batch, imports=tuple(map(self._own, batch.imports)))
+        """Return the batch with this rank's part of what it imports. Raises RankLost where there is none."""
+        return structs.replace(batch, imports=tuple(map(self._own, batch.imports)))
 
     async def end(self) -> None:
-        """Nothing of it is wanted any more."""
+        """Drop all KV, and return once nothing is being sent."""
         self._late.clear()
         self._give_up(*self._coming)
         await asyncio.sleep(0)  # whatever is cancelled before it has begun would not close its channel
@@ -105,7 +111,7 @@ class RankKv:
 
 
 async def refuse(link: Link, command: RankGive) -> None:
-    """Nothing will be given: who waits for it learns that."""
+    """Tell the rank which waits for this KV that it will not be given."""
     with suppress(LinkError):
         peer = await Channel(link, command.to, command.ticket, command.secret).connect()
         await peer.close()
@@ -118,13 +124,13 @@ WATCH_SECONDS = 1.0
 
 
 class GroupFollower:
-    """Of the instance of this LOAD."""
+    """One rank of the instance that `command` loads, other than the first."""
 
-    def __init__(self, bus: Bus, runner: Runner, link: Link, tasks: asyncio.TaskGroup, command: Load) -> None:
-        self._bus = bus
+    def __init__(self, context: WorkerContext, runner: Runner, command: Load) -> None:
+        self._bus = context.bus
         self._runner = runner
-        self._address = link.address
-        self._kv = RankKv(link, runner, tasks)
+        self._address = context.link.address
+        self._kv = RankKv(context, runner)
         self._command = command
         self._leader = command.ranks[0]
         self._blocks: list[int] = []
@@ -137,7 +143,7 @@ class GroupFollower:
         return self._command.instance
 
     async def find_meeting(self) -> Meeting:
-        """Raises RankLost where the rank that leads does not say where it is."""
+        """Return where the ranks meet. Raises RankLost where the rank that leads does not say it in time."""
         try:
             async with asyncio.timeout(MEET_SECONDS):
                 while True:
@@ -149,27 +155,27 @@ class GroupFollower:
             raise RankLost(f"{self._leader} did not say where {self._command.instance} meets") from None
 
     def have(self, blocks: AbstractSet[int]) -> None:
-        """These are laid out."""
+        """Note that these blocks are laid out, which the rank that leads is told."""
         self._blocks = sorted(blocks)
         self._news.set()
 
     def hear(self, step: Told) -> None:
-        """What the rank that leads tells."""
+        """Queue what the rank that leads has told."""
         self._steps.put_nowait(step)
 
     async def take(self, take: RankTake) -> None:
-        """Have KV here. Raises Refusal."""
+        """Receive KV of a request that comes to the instance. Raises Refusal 503 where it does not come."""
         try:
             await self._kv.take(take)
         except LinkError as error:
             raise Refusal(503, f"KV of request {take.request_id} did not come: {error}") from error
 
     async def run(self) -> None:
-        """Until nobody leads. Raises RankLost, and what the engine raises."""
+        """Run steps until this rank is led no more. Raises RankLost, and what the engine raises."""
         await together(self._run_steps(), self._watch())
 
     async def end(self) -> list[RankGive]:
-        """After `run`: nothing is left of it. What is not given."""
+        """Clean up after `run`. Returns the orders to give KV that are left, which are not carried out."""
         await self._kv.end()
         left = [self._steps.get_nowait() for _ in range(self._steps.qsize())]
         return [step for step in left if isinstance(step, RankGive)]
@@ -192,15 +198,18 @@ class GroupFollower:
 
     async def _run(self, batch: Batch, step: RankStep) -> None:
         if step.first is not None:
-            await self._runner.run_blocks(range(step.first, step.stop), batch.pieces, NO_BYTES)
+            await self._runner.run_blocks(range(step.first, step.stop), batch.chunks, NO_BYTES)
         elif step.layer is not None:
-            await self._runner.run_layer([LayerwiseRun(batch.pieces, step.layer)])
+            await self._runner.run_layer([LayerwiseRun(batch.chunks, step.layer)])
         else:
             await self._runner.step(self._kv.lay_down(batch))
 
     async def _watch(self) -> None:
-        """Say what is new, and ask in any case: who leads may have given the instance up without a word. Of one that
-        says nothing leases tell."""
+        """Tell the rank that leads what is new, and ask it in any case, as it may have given the instance up without a
+        word.
+
+        Of a leader that does not answer at all, leases tell.
+        """
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WATCH_SECONDS):

@@ -1,53 +1,46 @@
 """An instance of several workers, in one of them: the ranks meet, and take the same steps until one of them is lost."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import structlog
 
-from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.context import WorkerContext
+from livescale.services.worker.engine.contract import LayerwiseRun, RankLost, Runner, StageResult
+from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.services.worker.tensor_parallel.follower import GroupFollower, refuse
 from livescale.services.worker.tensor_parallel.leader import GroupLeader
 from livescale.shared.bus.contract import Context, Refusal
-from livescale.shared.links.contract import Link
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.ranks import AskMeeting, Meeting, RankGive, RankTake, Told
 from livescale.shared.messages.transfers import Load
-from livescale.shared.process.run import World
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
 class GroupCallbacks:
-    """`ready`: another rank has more blocks; `lost`: why this one cannot go on."""
+    """What is called when another rank has more blocks (`ready`), and when this rank cannot go on, and why (`lost`)."""
 
     ready: Callable[[], None]
     lost: Callable[[str], None]
 
 
 class TensorParallelGroup:
-    """One instance at a time. The others reach this rank at `address`; what they say comes to `told`. `leader`: what
-    this rank tells those that it leads, if it leads any."""
+    """The ranks of one instance at a time, seen from one of them, which the others reach at `address`.
 
-    def __init__(
-        self,
-        world: World,
-        runner: Runner,
-        link: Link,
-        address: str,
-        tasks: asyncio.TaskGroup,
-        told: GroupCallbacks,
-    ) -> None:
-        self.leader = GroupLeader(world.bus)
-        self._bus = world.bus
+    `leader` tells the ranks that this one leads what to run. It leads none unless it is rank 0 of several.
+    """
+
+    def __init__(self, context: WorkerContext, runner: Runner, address: str, callbacks: GroupCallbacks) -> None:
+        self.leader = GroupLeader(context.bus)
+        self._context = context
+        self._bus = context.bus
         self._runner = runner
-        self._link = link
         self._address = address
-        self._tasks = tasks
-        self._on_ready, self._on_lost = told.ready, told.lost
+        self._callbacks = callbacks
         self._command: Load | None = None
         self._meeting: Meeting | None = None  # of who leads
         self._follower: GroupFollower | None = None
@@ -63,50 +56,66 @@ class TensorParallelGroup:
             port = await self._runner.open_meeting(self._address)
             at = self._meeting = Meeting(address=self._address, port=port)
         else:
-            follower = self._follower = GroupFollower(self._bus, self._runner, self._link, self._tasks, command)
+            follower = self._follower = GroupFollower(self._context, self._runner, command)
             at = await follower.find_meeting()
         await self._runner.meet(command.rank, len(command.ranks), self._address, at)
         log.info("ranks_met", instance=command.instance, rank=command.rank, ranks=command.ranks)
         if follower is not None:
-            self._following = self._tasks.create_task(self._follow(follower), name=f"rank of {command.instance}")
+            self._following = self._context.tasks.create_task(
+                self._follow(follower), name=f"rank of {command.instance}"
+            )
+
+    async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
+        """Run the next layer of these on all ranks. Raises what the engine raises, RankLost among it."""
+        self.leader.tell_layer(partials)
+        await self._runner.run_layer(partials)
+
+    async def run_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        """Run these blocks of the model on all ranks. Raises what the engine raises; RankLost ends the instance."""
+        self.leader.tell_blocks(blocks, pieces)
+        try:
+            return await self._runner.run_blocks(blocks, pieces, activation)
+        except RankLost as error:
+            self._callbacks.lost(str(error))
+            raise
 
     async def where(self, ask: AskMeeting, context: Context) -> Meeting:
-        """Asked of the rank that leads."""
+        """Answer MEETING, as the rank that leads: where the ranks meet. Raises Refusal 409 for another instance."""
         if self._meeting is None or self.leader.instance != ask.instance:
             raise Refusal(409, f"instance: {ask.instance} is not led here")
         self.leader.asked(ask)
-        self._on_ready()
+        self._callbacks.ready()
         return self._meeting
 
     def have(self, blocks: AbstractSet[int]) -> None:
-        """These are laid out here."""
+        """Note that these blocks are laid out here."""
         if self._follower is not None:
             self._follower.have(blocks)
 
     def whole(self, instance: str) -> None:
-        """Each rank has everything: the planner knows."""
+        """Note that each rank has everything, as the planner says."""
         self.leader.whole(instance)
-        self._on_ready()
+        self._callbacks.ready()
 
     def hear(self, step: Told) -> None:
-        """What the rank that leads tells."""
+        """Take what the rank that leads has told this one."""
         if self._follower is not None and self._follower.instance == step.instance:
             self._follower.hear(step)
         elif isinstance(step, RankGive):
             self._refuse(step)
 
     async def take(self, take: RankTake, context: Context) -> Ack:
-        """What the rank that leads wants to be here."""
+        """Answer RANK_TAKE: receive KV that the rank that leads wants to be here. Raises Refusal."""
         if self._follower is None or self._follower.instance != take.instance:
             raise Refusal(409, f"instance: this worker is no rank of {take.instance}")
         await self._follower.take(take)
         return Ack()
 
     def lost(self, worker: str) -> None:
-        """The registry has declared it dead."""
+        """End the instance if this dead worker is one of its ranks."""
         if self._command is not None and worker in self._command.ranks:
             self._stop()
-            self._on_lost(f"{worker} is gone, and {self._command.instance} is nothing without it")
+            self._callbacks.lost(f"{worker} is gone, and {self._command.instance} is nothing without it")
 
     async def led(self) -> None:
         """Return once no rank leads this one any more."""
@@ -114,7 +123,7 @@ class TensorParallelGroup:
             await asyncio.wait([self._following])
 
     async def end(self) -> None:
-        """Whoever follows learns it by asking."""
+        """Leave the instance. The ranks that follow learn it when they next ask."""
         self.leader, self._command, self._meeting = GroupLeader(self._bus), None, None
         self._stop()
         await self.led()
@@ -124,7 +133,7 @@ class TensorParallelGroup:
                 self._refuse(give)
 
     def _refuse(self, give: RankGive) -> None:
-        self._tasks.create_task(refuse(self._link, give), name=f"no KV for {give.to.id}")
+        self._context.tasks.create_task(refuse(self._context.link, give), name=f"no KV for {give.to.id}")
 
     def _stop(self) -> None:
         if self._following is not None:
@@ -136,4 +145,4 @@ class TensorParallelGroup:
         except (RuntimeError, ValueError, MemoryError) as error:
             reason = str(error) or type(error).__name__
             log.info("rank_not_led", reason=reason)
-            self._on_lost(reason)
+            self._callbacks.lost(reason)

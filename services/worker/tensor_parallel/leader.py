@@ -18,9 +18,9 @@ KV_SECONDS = 30.0  # within which the others have their part of a request's KV
 
 
 class GroupLeader:
-    """The `workers` are ranks 1, 2 and so on of `instance`; who is alone, or is led itself, tells nobody anything.
+    """The `workers` are ranks 1, 2 and so on of `instance`. A worker that is alone, or is led itself, has none here.
 
-    `taken`: requests of which the others have KV that is not laid down, or wait for some.
+    `taken` are requests of which the others have KV that is not laid down, or wait for some.
     """
 
     def __init__(self, bus: Bus, instance: str = "", workers: Sequence[str] = ()) -> None:
@@ -34,41 +34,41 @@ class GroupLeader:
 
     @property
     def others(self) -> list[Node]:
-        """Where those that are led are reached."""
+        """Where the ranks that are led are reached, in order."""
         ranks = enumerate(self._workers, start=1)
         return [Node(id=id, place="worker", address=self._links.get(rank, b"")) for rank, id in ranks]
 
     def asked(self, ask: AskMeeting) -> None:
-        """A rank has said where it is, and what it has."""
+        """Note what a rank has said: where it is reached, and which blocks it has."""
         self._links[ask.rank] = ask.address
         if ask.rank in self._blocks:
             self._blocks[ask.rank] = frozenset(ask.blocks)
 
     def whole(self, instance: str) -> None:
-        """Each rank has everything: the planner knows."""
+        """Note that each rank has everything, as the planner says."""
         if instance == self.instance:
             self._blocks.clear()
 
     def everywhere(self, own: AbstractSet[int]) -> AbstractSet[int]:
-        """Of this rank's blocks those that all have: a layer is ready when the slowest rank has it."""
+        """Return those of this rank's blocks that all ranks have: a layer is ready when the slowest rank has it."""
         return frozenset(own).intersection(*self._blocks.values())
 
     def tell(self, batch: Batch) -> None:
-        """This rank is going to run it, and so do the others."""
+        """Have the others run this batch, as this rank is going to."""
         self._tell_step(batch)
         self.taken.difference_update(one.request_id for one in batch.imports)
 
     def tell_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk]) -> None:
-        """This rank is going to run these pieces through a part of the model."""
+        """Have the others run these pieces through the same part of the model as this rank."""
         self._tell_step(Batch(0, tuple(pieces)), None, blocks)
 
     def tell_layer(self, partials: Sequence[LayerwiseRun]) -> None:
-        """This rank is going to run the next layer of these."""
-        pieces = tuple(piece for partial in partials for piece in partial.pieces)
+        """Have the others run the next layer of these, as this rank is going to."""
+        pieces = tuple(piece for partial in partials for piece in partial.chunks)
         self._tell_step(Batch(0, pieces), partials[0].done)
 
     def give(self, blocks: range, layers: int, channel: Channel, to: Sequence[Node]) -> None:
-        """A request is another instance's: each of its ranks gets its KV from the one here that has the same shard."""
+        """Have each of the others send its KV of a request to the rank of another instance that has the same shard."""
         self._told += 1
         for worker, node in zip(self._workers, to, strict=True):
             give = RankGive(
@@ -105,7 +105,7 @@ class GroupLeader:
             raise LinkError(f"another rank has no KV: {error}") from error
 
     def keep(self, wanted: Collection[str]) -> None:
-        """Of requests other than these the others need no KV."""
+        """Have the others drop KV of all requests but these."""
         if self.taken.issubset(wanted):
             return
         self.taken.intersection_update(wanted)

@@ -10,14 +10,16 @@ from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, Schedule
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """Without activations, which the ranks get as they run it, and KV, of which each has its own."""
+    """Encode a batch without activations, which the ranks get as they run it, and without KV, of which each has its
+    own.
+    """
     imports = tuple(replace(one, data=NO_BYTES) for one in batch.imports)
-    told = replace(batch, pieces=tuple(map(_without_activation, batch.pieces)), imports=imports)
+    told = structs.replace(batch, chunks=tuple(map(_without_activation, batch.chunks)), imports=imports)
     return msgspec.msgpack.encode(told, enc_hook=_encode_range)
 
 
 def decode_batch(data: bytes) -> Batch:
-    """Raises ValueError for what is no batch."""
+    """Decode a batch. Raises ValueError for bytes that are none."""
     return msgspec.msgpack.decode(data, type=Batch, dec_hook=_decode_range)
 
 

@@ -16,15 +16,15 @@ def test_every_case_is_a_step_of_requests_that_share_no_kv_block() -> None:
     assert len(cases) == len(PROMPTS) + len(DECODES)
     for batch in cases:
         assert batch.prefill_rows + batch.decode_rows <= MAX_BATCH_ROWS
-        stretches = {piece.request_id: piece.blocks for piece in batch.pieces}
+        stretches = {chunk.request_id: chunk.blocks for chunk in batch.chunks}
         blocks = [block for stretch in stretches.values() for block in stretch]
         assert len(blocks) == len(set(blocks))
         assert max(blocks) < CACHE_TOKENS // BLOCK_TOKENS
-        assert len(batch.draws) == len(stretches)
+        assert len(batch.samplings) == len(stretches)
 
 
 def test_a_latency_that_is_known_is_found_again() -> None:
-    works = [work_of(batch.pieces) for batch in batches(BLOCK_TOKENS)]
+    works = [work_of(batch.chunks) for batch in batches(BLOCK_TOKENS)]
     steps = [MeasuredStep(work, LATENCY.seconds(work)) for work in works]
     found = fit(steps, "known")
     assert found.prefill == pytest.approx(LATENCY.prefill)
@@ -33,7 +33,7 @@ def test_a_latency_that_is_known_is_found_again() -> None:
 
 
 def test_no_figure_is_below_zero_and_the_error_is_told() -> None:
-    works = [work_of(batch.pieces) for batch in batches(BLOCK_TOKENS)]
+    works = [work_of(batch.chunks) for batch in batches(BLOCK_TOKENS)]
     steps = [MeasuredStep(work, 0.01 if work.prefill_squares > 500_000 else 0.02) for work in works]
     found = fit(steps, "longer prompts take less")
     assert min(*found.prefill, *found.decode) >= 0

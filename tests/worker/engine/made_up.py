@@ -54,8 +54,8 @@ def made_up_tokens(version: str, vocab_size: int, request: Submit) -> list[int]:
     *_, state = follow(first_state(version), request.prompt)
     tokens: list[int] = []
     while len(tokens) < request.max_tokens:
-        draw = TokenSampling(request.sampling, len(tokens), stops=tuple(request.stop_token_ids))
-        tokens.append(choose_token(state, draw, vocab_size))
+        sampling = TokenSampling(request.sampling, len(tokens), stops=tuple(request.stop_token_ids))
+        tokens.append(choose_token(state, sampling, vocab_size))
         [state] = follow(state, tokens[-1:])
     return tokens
 

@@ -18,7 +18,7 @@ async def alone(request: Submit, version: str = "v1") -> list[int]:
     return tokens
 
 
-def piece(tokens: list[int], start: int = 0, entry: LayerEntry | None = None, **fields: Any) -> ScheduledChunk:
+def chunk(tokens: list[int], start: int = 0, entry: LayerEntry | None = None, **fields: Any) -> ScheduledChunk:
     return ScheduledChunk(
         "a", tuple(tokens), start, range(2, 16), start >= 128, TokenSampling(Sampling(), 0), entry, **fields
     )

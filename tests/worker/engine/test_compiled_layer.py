@@ -25,7 +25,7 @@ def of_parts(way: Kind, name: str) -> TorchEngine:
     return made
 
 
-def piece(request: int, start: int, stop: int, *, decode: bool) -> ScheduledChunk:
+def chunk(request: int, start: int, stop: int, *, decode: bool) -> ScheduledChunk:
     tokens = tuple((7 * position + request) % 500 for position in range(start, stop))
     return ScheduledChunk(f"r{request}", tokens, start, range(BLOCKS * request, BLOCKS * (request + 1)), decode)
 
@@ -33,7 +33,7 @@ def piece(request: int, start: int, stop: int, *, decode: bool) -> ScheduledChun
 def prompts(first: int, rows: int) -> list[ScheduledChunk]:
     """So many rows, of as many requests as that takes."""
     lengths = [min(PREFILL_CHUNK, rows - start) for start in range(0, rows, PREFILL_CHUNK)]
-    return [piece(first + number, 0, length, decode=False) for number, length in enumerate(lengths)]
+    return [chunk(first + number, 0, length, decode=False) for number, length in enumerate(lengths)]
 
 
 def steps() -> Iterator[list[ScheduledChunk]]:
@@ -41,18 +41,18 @@ def steps() -> Iterator[list[ScheduledChunk]]:
     compiled = find_compiled()
     assert compiled is not None
     rows = compiled.LAYER_ROWS
-    yield [piece(0, 0, 1, decode=False)]
+    yield [chunk(0, 0, 1, decode=False)]
     yield prompts(1, rows)
-    yield [*prompts(4, rows), piece(0, 1, 2, decode=True)]
-    yield [piece(0, 2, 3, decode=True)]
-    yield [piece(1, 48, 49, decode=True), piece(7, 0, 11, decode=False), piece(0, 3, 6, decode=True)]
-    yield [piece(0, 6, rows + 20, decode=True), *prompts(1, 2 * rows - 3), piece(7, 11, 12, decode=True)]
+    yield [*prompts(4, rows), chunk(0, 1, 2, decode=True)]
+    yield [chunk(0, 2, 3, decode=True)]
+    yield [chunk(1, 48, 49, decode=True), chunk(7, 0, 11, decode=False), chunk(0, 3, 6, decode=True)]
+    yield [chunk(0, 6, rows + 20, decode=True), *prompts(1, 2 * rows - 3), chunk(7, 11, 12, decode=True)]
 
 
 @torch.inference_mode()
-def through(made: TorchEngine, pieces: Sequence[ScheduledChunk]) -> torch.Tensor:
+def through(made: TorchEngine, chunks: Sequence[ScheduledChunk]) -> torch.Tensor:
     """Logits of all rows."""
-    rows = made.rows(pieces)
+    rows = made.rows(chunks)
     return made.head(made.layers(0, made.store.layers, made.embed(rows), rows))
 
 
@@ -60,8 +60,8 @@ def through(made: TorchEngine, pieces: Sequence[ScheduledChunk]) -> torch.Tensor
 @pytest.mark.parametrize("way", EVERY_WAY)
 def test_a_layer_in_one_call_has_the_bits_of_its_parts(way: Kind, name: str) -> None:
     whole, parts = way.engine(name), of_parts(way, name)
-    for pieces in steps():
-        assert torch.equal(through(whole, pieces), through(parts, pieces))
+    for chunks in steps():
+        assert torch.equal(through(whole, chunks), through(parts, chunks))
     assert torch.equal(whole.store.cache, parts.store.cache)
 
 
@@ -75,7 +75,7 @@ def test_a_model_may_have_one_layer(way: Kind) -> None:
 def test_layers_of_few_rows_allocate_nothing() -> None:
     made = checkpointed("qwen2-untied", "bfloat16").engine(kernels=KERNELS)
     with torch.inference_mode():
-        rows = made.rows([piece(request, 0, 1, decode=True) for request in range(8)])
+        rows = made.rows([chunk(request, 0, 1, decode=True) for request in range(8)])
         hidden = made.embed(rows)
         with Operations() as operations:
             result = made.layers(0, made.store.layers, hidden, rows)

@@ -63,7 +63,7 @@ def served_by(engine: TorchEngine) -> Served:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_tokens_are_right(name: str, pages: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if pages:
-        monkeypatch.setattr(engine_module, "choose_parts", paged)
+        monkeypatch.setattr(engine_module, "choose_backend", paged)
     served = served_by(engine_of(name, GpuFeatures(graphs=True)))
     for key, prompt in PROMPTS.items():
         tokens = served.tokens[key]

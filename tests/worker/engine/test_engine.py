@@ -16,13 +16,13 @@ TIED = checkpointed("qwen2-tied")
 PROMPT = tuple(random_prompt(0, 20))
 
 
-def _piece(tokens: tuple[int, ...] = PROMPT, start: int = 0, decode: bool = False) -> ScheduledChunk:
+def _chunk(tokens: tuple[int, ...] = PROMPT, start: int = 0, decode: bool = False) -> ScheduledChunk:
     return ScheduledChunk("a", tokens, start, range(0, 8), decode, TokenSampling(Sampling(), 0))
 
 
 def test_no_layer_runs_before_its_block_was_added() -> None:
     engine = LLAMA.empty_engine()
-    rows = engine.rows([_piece()])
+    rows = engine.rows([_chunk()])
     with pytest.raises(BlockMissing, match="block 0"):
         engine.embed(rows)
     engine.add_block(0, memoryview(LLAMA.blocks[0]))
@@ -76,13 +76,13 @@ def test_a_batch_has_rows_and_not_too_many() -> None:
     with pytest.raises(ValueError, match="not 0"):
         engine.rows([])
     with pytest.raises(ValueError, match="not 2176"):
-        engine.rows([_piece(tuple(range(PREFILL_CHUNK)))] * 17)
+        engine.rows([_chunk(tuple(range(PREFILL_CHUNK)))] * 17)
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, PREFILL_CHUNK + 1), (1, 2), (PROMPT_CUT - 1, 1), (0, 0)])
 def test_a_prompt_is_cut_at_fixed_positions_only(start: int, count: int) -> None:
     with pytest.raises(ValueError, match="no chunk of a prompt: it begins at a multiple of 8"):
-        _piece(tuple(range(count)), start)
+        _chunk(tuple(range(count)), start)
 
 
 def test_a_step_without_draws_chooses_nothing() -> None:
@@ -93,7 +93,7 @@ def test_a_step_without_draws_chooses_nothing() -> None:
 def test_layers_can_be_handed_over_in_the_middle() -> None:
     """Layer 0 here; activations and KV go to another worker, which runs the rest and decodes on."""
     here, there = LLAMA.engine(), LLAMA.engine()
-    rows = here.rows([_piece()])
+    rows = here.rows([_chunk()])
     activations = here.layers(0, 1, here.embed(rows), rows)
     moved = ScheduledChunk("a", PROMPT, 0, range(40, 48), decode=False)
     there.store.import_kv(range(40, 48), range(0, 1), here.store.export_kv(range(0, 8), range(0, 1)))
@@ -101,11 +101,11 @@ def test_layers_can_be_handed_over_in_the_middle() -> None:
     finished = there.layers(1, 2, activations.clone(), moved_rows)
     step = ScheduledChunk("a", (7,), len(PROMPT), moved.blocks, decode=True)
     decoded = _whole(there, step)
-    whole = _whole(here, _piece())
+    whole = _whole(here, _chunk())
     assert torch.equal(there.head(finished), here.head(whole))
-    assert torch.equal(decoded, _whole(here, _piece((7,), len(PROMPT), decode=True)))
+    assert torch.equal(decoded, _whole(here, _chunk((7,), len(PROMPT), decode=True)))
 
 
-def _whole(engine: TorchEngine, piece: ScheduledChunk) -> torch.Tensor:
-    rows = engine.rows([piece])
+def _whole(engine: TorchEngine, chunk: ScheduledChunk) -> torch.Tensor:
+    rows = engine.rows([chunk])
     return engine.layers(0, len(engine.store.cache), engine.embed(rows), rows)

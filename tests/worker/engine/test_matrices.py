@@ -18,11 +18,11 @@ COMPILED = [kind(variant, "bfloat16") for variant in ("amx", "avx512_bf16", "por
 def logits(engine: TorchEngine) -> torch.Tensor:
     """Of a prompt, and of one token after it."""
     made = []
-    for piece in (
+    for chunk in (
         ScheduledChunk("a", TOKENS, 0, range(8), decode=False),
         ScheduledChunk("a", (7,), len(TOKENS), range(8), decode=True),
     ):
-        rows = engine.rows([piece])
+        rows = engine.rows([chunk])
         made.append(engine.head(engine.layers(0, 2, engine.embed(rows), rows)))
     return torch.cat(made)
 

@@ -11,15 +11,12 @@ from msgspec.structs import replace
 
 from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.scheduling.batch import (
-    NO_BYTES,
-    Batch,
-)
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch
 from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation.virtual_time import run
 from tests.worker.engine.made_up import BLOCK_BYTES, BLOCK_TOKENS, LATENCY, VOCABULARY, loaded, manifest, serve
-from tests.worker.engine.modelled_engine import alone, piece
+from tests.worker.engine.modelled_engine import alone, chunk
 from tests.worker.serving import random_prompt, submit
 
 MOST_TOKENS = 40
@@ -136,7 +133,7 @@ def test_no_layer_runs_before_its_block_came() -> None:
         with pytest.raises(RuntimeError, match="no model is loaded"):
             await runner.add_block(0, NO_BYTES)
         assert await runner.load(made, 4_096) == 8
-        started = LayerwiseRun([piece([1, 2, 3])])
+        started = LayerwiseRun([chunk([1, 2, 3])])
         with pytest.raises(BlockMissing, match=r"block 0 \(embedding\)"):
             await runner.run_layer([started])
         await runner.add_block(0, NO_BYTES)
@@ -146,7 +143,7 @@ def test_no_layer_runs_before_its_block_came() -> None:
         await runner.run_layer([started])
         assert started.done == 1
         with pytest.raises(BlockMissing, match="block 2 "):
-            await runner.step(Batch(1, (piece([1, 2, 3]),)))
+            await runner.step(Batch(1, (chunk([1, 2, 3]),)))
         with pytest.raises(ValueError, match="blocks 0 to 5, not 6"):
             await runner.add_block(6, NO_BYTES)
 
@@ -168,8 +165,8 @@ def test_a_caller_that_is_cancelled_leaves_its_step_running() -> None:
         begun = clock.now()
         with pytest.raises(TimeoutError):
             async with timeout(0.001):
-                await runner.step(Batch(1, (piece([1, 2, 3]),)))
-        await runner.step(Batch(2, (piece([1, 2, 3]),)))
+                await runner.step(Batch(1, (chunk([1, 2, 3]),)))
+        await runner.step(Batch(2, (chunk([1, 2, 3]),)))
         assert clock.now() - begun == pytest.approx(0.040)
         await runner.unload()
         await runner.close()

@@ -29,7 +29,7 @@ from tests.worker.engine.made_up import (
     loaded,
     manifest,
 )
-from tests.worker.engine.modelled_engine import alone, piece
+from tests.worker.engine.modelled_engine import alone, chunk
 from tests.worker.serving import random_prompt, submit
 
 
@@ -60,7 +60,8 @@ def test_a_request_that_changes_hands_between_layers_goes_on_with_the_same_token
         assert len(kv) == kv_bytes(manifest(), len(prompt), layers, BLOCK_TOKENS)
         entry = LayerEntry(started.done, len(prompt), memoryview(bytearray(started.activation)))
         moved = [
-            ScheduledChunk("a", one.tokens, one.start, range(40, 60), False, one.draw, entry) for one in slab(prompt)
+            ScheduledChunk("a", one.tokens, one.start, range(40, 60), False, one.sampling, entry)
+            for one in slab(prompt)
         ]
         [first] = await there.step(Batch(1, tuple(moved)))
         came = range(40, 40 + len(blocks)) if with_kv else range(10, 10 + len(blocks))
@@ -121,7 +122,9 @@ def test_rows_that_come_in_later_pay_for_the_layers_that_are_left() -> None:
         for _ in range(LAYERS - 1):
             await runner.run_layer([started])
         entry = LayerEntry(LAYERS - 1, 190, started.activation)
-        late = tuple(ScheduledChunk("a", one.tokens, one.start, one.blocks, False, one.draw, entry) for one in pieces)
+        late = tuple(
+            ScheduledChunk("a", one.tokens, one.start, one.blocks, False, one.sampling, entry) for one in pieces
+        )
         begun = clock.now()
         await runner.step(Batch(1, late))
         whole = (10 + 19 + 1e-5 * 190**2) / 1e3
@@ -138,7 +141,7 @@ def test_kv_that_was_copied_to_host_memory_and_back_is_gone_on_from() -> None:
         await runner.load(manifest(), 4_096)
         for block in manifest().blocks:
             await runner.add_block(block.index, NO_BYTES)
-        await runner.step(Batch(1, (piece(prompt[:128]),)))
+        await runner.step(Batch(1, (chunk(prompt[:128]),)))
         copies = KvCopy(range(2, 10), range(-8, 0)), KvCopy(range(-8, 0), range(40, 48))
         rest = ScheduledChunk("a", tuple(prompt[128:]), 128, range(40, 60), False, TokenSampling(Sampling(), 0))
         assert await runner.step(Batch(2, (rest,), prefixes=PrefixUse(copies))) == [expected]

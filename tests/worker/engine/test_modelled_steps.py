@@ -28,12 +28,12 @@ def test_a_row_that_decodes_attends_to_itself_and_all_before_it() -> None:
     assert work_of([decode(9, rows=3)]) == Work(decode_rows=3, decode_kv_tokens=10 + 11 + 12)
 
 
-@pytest.mark.parametrize("pieces", [[chunk(0, 128)], [decode(99)], [chunk(0, 128), decode(99)]])
-def test_embedding_layers_and_head_add_up_to_the_step(pieces: list[ScheduledChunk]) -> None:
-    whole = LATENCY.seconds(work_of(pieces))
-    parts = embedding_seconds(LATENCY, pieces) + LAYERS * layer_seconds(LATENCY, pieces, LAYERS) + HEAD_SHARE * whole
+@pytest.mark.parametrize("chunks", [[chunk(0, 128)], [decode(99)], [chunk(0, 128), decode(99)]])
+def test_embedding_layers_and_head_add_up_to_the_step(chunks: list[ScheduledChunk]) -> None:
+    whole = LATENCY.seconds(work_of(chunks))
+    parts = embedding_seconds(LATENCY, chunks) + LAYERS * layer_seconds(LATENCY, chunks, LAYERS) + HEAD_SHARE * whole
     assert parts == pytest.approx(whole)
-    assert step_seconds(LATENCY, Batch(1, tuple(pieces)), LAYERS) == pytest.approx(whole)
+    assert step_seconds(LATENCY, Batch(1, tuple(chunks)), LAYERS) == pytest.approx(whole)
 
 
 def test_a_piece_pays_for_the_layers_that_are_left_of_it() -> None:

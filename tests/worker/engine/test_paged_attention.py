@@ -53,21 +53,21 @@ class GatheringKernels:
         return scaled_dot_product_attention(heads_first, keys, values, sees, enable_gqa=True).transpose(0, 1)
 
 
-def piece(start: int, rows: int, block: int, decode: bool = False) -> ScheduledChunk:
+def chunk(start: int, rows: int, block: int, decode: bool = False) -> ScheduledChunk:
     return ScheduledChunk("a", (7,) * rows, start, range(block, block + 20), decode)
 
 
-PIECES = (
-    piece(30, 1, block=0, decode=True),
-    piece(128, 21, block=20),
-    piece(0, 8, block=40),
-    piece(5, 3, block=60, decode=True),
-    piece(16, 1, block=80),
+CHUNKS = (
+    chunk(30, 1, block=0, decode=True),
+    chunk(128, 21, block=20),
+    chunk(0, 8, block=40),
+    chunk(5, 3, block=60, decode=True),
+    chunk(16, 1, block=80),
 )
 
 
 def test_prompts_are_cut_into_spans_and_what_is_left_over_goes_row_by_row() -> None:
-    assert list(spans_of(PIECES)) == [
+    assert list(spans_of(CHUNKS)) == [
         RowSpan(first=0, rows=1, tokens=31, block=0),
         RowSpan(first=1, rows=8, tokens=136, block=20),
         RowSpan(first=9, rows=8, tokens=144, block=20),
@@ -87,18 +87,18 @@ def test_a_span_has_the_blocks_of_its_tokens_and_what_it_sees_of_the_last() -> N
     assert {numbers.dtype for numbers in pages} == {torch.int32}
 
 
-@pytest.mark.parametrize("pieces", [PIECES, PIECES[:1], PIECES[2:3]], ids=["mixed", "decode", "prompt"])
-def test_rows_gather_over_pages_what_they_gather_over_their_sequence(pieces: tuple[ScheduledChunk, ...]) -> None:
+@pytest.mark.parametrize("chunks", [CHUNKS, CHUNKS[:1], CHUNKS[2:3]], ids=["mixed", "decode", "prompt"])
+def test_rows_gather_over_pages_what_they_gather_over_their_sequence(chunks: tuple[ScheduledChunk, ...]) -> None:
     manifest = checkpointed("llama3-scaled-tied").manifest
     store = KvStore(allocate_kv_memory(1 << 20), manifest.config, "float32", BLOCK_TOKENS)
     torch.manual_seed(2)
     store.cache.normal_()
-    rows = sum(len(one.tokens) for one in pieces)
+    rows = sum(len(one.tokens) for one in chunks)
     queries = torch.randn(rows, 2, GROUP, 20)
-    (paged,) = PagedBackend(store, GatheringKernels(), GatheringKernels()).of(pieces)
+    (paged,) = PagedBackend(store, GatheringKernels(), GatheringKernels()).of(chunks)
     assert paged.rows == rows
     for layer in range(store.layers):
-        parts = TorchBackend(store, GROUP, CONTEXT).of(pieces)
+        parts = TorchBackend(store, GROUP, CONTEXT).of(chunks)
         split = torch.split_with_sizes(queries, [part.rows for part in parts])
         expected = torch.cat([part.attend(layer, theirs) for part, theirs in zip(parts, split, strict=True)])
         torch.testing.assert_close(paged.attend(layer, queries), expected)
@@ -174,7 +174,7 @@ def test_where_it_does_not_fit_or_is_not_wanted_torch_attends(monkeypatch: pytes
 
 def test_no_plan_depends_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_attention, "fits_flashinfer", lambda cache: True)
-    choose_backend(store(), 3, 256, flashinfer=True).of(PIECES)
+    choose_backend(store(), 3, 256, flashinfer=True).of(CHUNKS)
     one, several = FakeWrapper.made
     queries, ends, blocks, last, *shape = several.plans[-1]
     assert queries.tolist() == [0, 8, 16, 24]

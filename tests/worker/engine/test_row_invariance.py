@@ -127,7 +127,7 @@ def test_where_a_prompt_is_cut_changes_no_bit(name: str, kind: Kind) -> None:
 
 
 def _cut(engine: TorchEngine, prompt: tuple[int, ...], cuts: list[int]) -> torch.Tensor:
-    """A prompt in pieces of so many rows, each in a step of its own: what comes out of the last layer, `[position,
+    """A prompt in chunks of so many rows, each in a step of its own: what comes out of the last layer, `[position,
     hidden]`."""
     hidden, start = [], 0
     for rows in cuts:

@@ -47,7 +47,7 @@ async def through(parts: Sequence[Part], asked: Sequence[Submit], *, kv_blocks: 
     while (batch := scheduler.next_batch()) is not None:
         passed = StageResult(NO_BYTES, [])
         for part in parts:
-            passed = await part(batch.pieces, passed.activation)
+            passed = await part(batch.chunks, passed.activation)
         for output in scheduler.complete(batch, passed.tokens, now=0.0):
             tokens[output.row.request_id] += output.row.token_ids
     return tokens
@@ -65,9 +65,9 @@ def computing(model: Checkpointed, blocks: range) -> Part:
     for index in tied | set(blocks):
         engine.add_block(index, memoryview(model.blocks[index]))
 
-    async def part(pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
-        passed = engine.run_blocks(blocks, pieces, memoryview(bytearray(activation)))
-        rows = sum(len(piece.tokens) for piece in pieces)
+    async def part(chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        passed = engine.run_blocks(blocks, chunks, memoryview(bytearray(activation)))
+        rows = sum(len(chunk.tokens) for chunk in chunks)
         assert len(passed.activation) in (0, activation_bytes(model.manifest, rows))
         return passed
 
@@ -89,15 +89,15 @@ def test_no_part_runs_without_its_blocks() -> None:
     model = checkpointed("llama2-untied")
     engine = model.empty_engine()
     engine.add_block(0, memoryview(model.blocks[0]))
-    piece = ScheduledChunk("a", (1, 2, 3), 0, range(4), False, TokenSampling(Sampling(), 0))
+    chunk = ScheduledChunk("a", (1, 2, 3), 0, range(4), False, TokenSampling(Sampling(), 0))
     with pytest.raises(BlockMissing, match="layer 0: block 1"):
-        engine.run_blocks(range(2), (piece,), NO_BYTES)
-    assert engine.run_blocks(range(1), (piece,), NO_BYTES).tokens == []
+        engine.run_blocks(range(2), (chunk,), NO_BYTES)
+    assert engine.run_blocks(range(1), (chunk,), NO_BYTES).tokens == []
 
 
 def modelled(runner: ModelledRunner, blocks: range) -> Part:
-    async def part(pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
-        return await runner.run_blocks(blocks, pieces, activation)
+    async def part(chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        return await runner.run_blocks(blocks, chunks, activation)
 
     return part
 
@@ -115,8 +115,8 @@ def test_a_modelled_engine_in_parts_makes_the_same_tokens_in_the_same_time(cuts:
         whole = await loaded()
         begun = clock.now()
 
-        async def step(pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
-            return StageResult(NO_BYTES, await whole.step(Batch(1, tuple(pieces))))
+        async def step(chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+            return StageResult(NO_BYTES, await whole.step(Batch(1, tuple(chunks))))
 
         await through([step], asked)
         assert in_parts == pytest.approx(clock.now() - begun)
@@ -132,15 +132,15 @@ def test_modelled_tokens_are_wrong_where_the_kv_of_a_part_or_its_activation_is()
         def forgetful() -> Part:
             """Has another KV cache every time."""
 
-            async def part(pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
-                return await (await loaded()).run_blocks(range(2, LAYERS + 2), pieces, activation)
+            async def part(chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+                return await (await loaded()).run_blocks(range(2, LAYERS + 2), chunks, activation)
 
             return part
 
         def scrambled(runner: ModelledRunner) -> Part:
-            async def part(pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+            async def part(chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
                 other = memoryview(bytearray(reversed(activation)))
-                return await runner.run_blocks(range(2, LAYERS + 2), pieces, other)
+                return await runner.run_blocks(range(2, LAYERS + 2), chunks, other)
 
             return part
 
@@ -157,9 +157,9 @@ def test_a_modelled_part_needs_its_blocks_and_no_others() -> None:
         runner = ModelledRunner(8 * BLOCK_BYTES, BLOCK_TOKENS, LATENCY, 1.0, LoopClock(0.0))
         await runner.load(manifest(), 4_096)
         await runner.add_block(0, NO_BYTES)
-        piece = ScheduledChunk("a", (1, 2, 3), 0, range(4), False, TokenSampling(Sampling(), 0))
-        assert (await runner.run_blocks(range(1), (piece,), NO_BYTES)).tokens == []
+        chunk = ScheduledChunk("a", (1, 2, 3), 0, range(4), False, TokenSampling(Sampling(), 0))
+        assert (await runner.run_blocks(range(1), (chunk,), NO_BYTES)).tokens == []
         with pytest.raises(BlockMissing, match="block 1 "):
-            await runner.run_blocks(range(2), (piece,), NO_BYTES)
+            await runner.run_blocks(range(2), (chunk,), NO_BYTES)
 
     run(main())

@@ -34,13 +34,15 @@ def test_ties_go_to_the_lowest_id() -> None:
 
 
 def test_each_row_is_chosen_by_its_own_sampling() -> None:
-    draws = [
+    samplings = [
         TokenSampling(Sampling(), 0),
         TokenSampling(Sampling(temperature=2.0, seed=1), 4),
         TokenSampling(Sampling(), 0, (3,)),
     ]
     rows = LOGITS.repeat(3, 1)
-    assert choose_tokens(rows.clone(), draws) == [choose_tokens(LOGITS.clone(), [draw])[0] for draw in draws]
+    assert choose_tokens(rows.clone(), samplings) == [
+        choose_tokens(LOGITS.clone(), [sampling])[0] for sampling in samplings
+    ]
 
 
 def test_forbidden_tokens_are_never_chosen() -> None:

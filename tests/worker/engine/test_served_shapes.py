@@ -66,17 +66,17 @@ def engine_of(hidden: int, way: Kind) -> TorchEngine:
     return engine
 
 
-def piece(request: int, start: int, stop: int, *, decode: bool = False) -> ScheduledChunk:
+def chunk(request: int, start: int, stop: int, *, decode: bool = False) -> ScheduledChunk:
     tokens = tuple((7 * position + 31 * request) % VOCABULARY for position in range(start, stop))
     return ScheduledChunk(f"r{request}", tokens, start, range(BLOCKS * request, BLOCKS * (request + 1)), decode)
 
 
-def through(engine: TorchEngine, *pieces: ScheduledChunk) -> dict[str, torch.Tensor]:
+def through(engine: TorchEngine, *chunks: ScheduledChunk) -> dict[str, torch.Tensor]:
     """Logits of all rows of each request, of one step."""
-    rows = engine.rows(pieces)
+    rows = engine.rows(chunks)
     logits = engine.head(engine.layers(0, 2, engine.embed(rows), rows))
-    parts = torch.split(logits, [len(one.tokens) for one in pieces])
-    return {one.request_id: part.clone() for one, part in zip(pieces, parts, strict=True)}
+    parts = torch.split(logits, [len(one.tokens) for one in chunks])
+    return {one.request_id: part.clone() for one, part in zip(chunks, parts, strict=True)}
 
 
 @pytest.mark.parametrize("hidden", [512, 1_024, 2_048, 4_096])
@@ -84,23 +84,23 @@ def through(engine: TorchEngine, *pieces: ScheduledChunk) -> dict[str, torch.Ten
 @torch.inference_mode()
 def test_rows_have_the_same_bits_however_they_are_batched_cut_and_computed_again(way: Kind, hidden: int) -> None:
     engine = engine_of(hidden, way)
-    alone = through(engine, piece(1, 0, PROMPT))["r1"]
-    generated = [through(engine, piece(1, at, at + 1, decode=True))["r1"] for at in range(PROMPT, PROMPT + ANSWER)]
+    alone = through(engine, chunk(1, 0, PROMPT))["r1"]
+    generated = [through(engine, chunk(1, at, at + 1, decode=True))["r1"] for at in range(PROMPT, PROMPT + ANSWER)]
     answer = torch.cat(generated)
     assert alone.std() > 0.1
     for cut in range(PROMPT_CUT, PROMPT, PROMPT_CUT):
-        first, rest = through(engine, piece(2, 0, cut))["r2"], through(engine, piece(2, cut, PROMPT))["r2"]
-        other = through(engine, piece(2, 0, PROMPT))["r2"]
+        first, rest = through(engine, chunk(2, 0, cut))["r2"], through(engine, chunk(2, cut, PROMPT))["r2"]
+        other = through(engine, chunk(2, 0, PROMPT))["r2"]
         assert torch.equal(torch.cat((first, rest)), other), cut
-    company = piece(0, 0, 100), piece(3, 0, 31), piece(4, 0, 1)
-    together = through(engine, *company[:1], piece(1, 0, PROMPT), *company[1:])["r1"]
+    company = chunk(0, 0, 100), chunk(3, 0, 31), chunk(4, 0, 1)
+    together = through(engine, *company[:1], chunk(1, 0, PROMPT), *company[1:])["r1"]
     assert torch.equal(together, alone)
     # The answer in a batch with decodes and a prompt, in its places again, and all at once as after a death.
     for at, right in zip(range(PROMPT, PROMPT + ANSWER), answer, strict=True):
-        others = piece(0, 100, 101, decode=True), piece(5, 0, 17), piece(4, 1, 2, decode=True)
-        made = through(engine, others[0], piece(1, at, at + 1, decode=True), *others[1:])["r1"]
+        others = chunk(0, 100, 101, decode=True), chunk(5, 0, 17), chunk(4, 1, 2, decode=True)
+        made = through(engine, others[0], chunk(1, at, at + 1, decode=True), *others[1:])["r1"]
         assert torch.equal(made[0], right), at
-    again = through(engine, piece(1, 0, PROMPT), piece(6, 0, 3))["r1"]
-    replayed = through(engine, piece(3, 31, 32, decode=True), piece(1, PROMPT, PROMPT + ANSWER, decode=True))["r1"]
+    again = through(engine, chunk(1, 0, PROMPT), chunk(6, 0, 3))["r1"]
+    replayed = through(engine, chunk(3, 31, 32, decode=True), chunk(1, PROMPT, PROMPT + ANSWER, decode=True))["r1"]
     assert torch.equal(again, alone)
     assert torch.equal(replayed, answer)

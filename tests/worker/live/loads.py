@@ -10,7 +10,7 @@ from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, TransferFailed
 from livescale.shared.transfer.sender import send_chunks
 from tests.shared.transfer.virtual_link import Mail, VirtualLink
-from tests.worker.live.kinds import CONTEXT, Kind
+from tests.worker.live.engines import CONTEXT, EngineKind
 
 CHUNK_BYTES = 1 << 20
 
@@ -22,7 +22,7 @@ def node(worker: str) -> Node:
 class Loads:
     """`given`: the blocks that each worker was sent."""
 
-    def __init__(self, bus: Bus, mail: Mail, kind: Kind) -> None:
+    def __init__(self, bus: Bus, mail: Mail, kind: EngineKind) -> None:
         self.given: dict[str, list[int]] = {}
         self._bus = bus
         self._mail = mail

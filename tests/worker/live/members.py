@@ -29,7 +29,7 @@ def used(member: Member) -> int:
 
 def late_kv(member: Member) -> int:
     """Requests whose KV a rank that is led has not laid down, or waits for."""
-    follower = member.worker._deployment.ranks._follower
+    follower = member.worker._deployment.group._follower
     return 0 if follower is None else len(follower._kv._late) + len(follower._kv._coming)
 
 
@@ -45,5 +45,5 @@ def check_invariants(members: Iterable[Member]) -> None:
         deployment.lifecycle.check_invariants()
         if scheduler is not None:
             scheduler.check_invariants()
-        if deployment.duties.live.target is not None:
-            deployment.duties.live.target.queue.check_invariants()
+        if deployment.live.target is not None:
+            deployment.live.target.queue.check_invariants()

@@ -10,8 +10,8 @@ from livescale.shared.bus.contract import Disconnected
 from livescale.shared.messages.membership import Stale
 from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import STALE
-from tests.worker.live.kinds import CLOCK
-from tests.worker.live.stage import Stage, stage
+from tests.worker.live.engines import CLOCK
+from tests.worker.live.pool import WorkerPool, worker_pool
 from tests.worker.live.timed import MESSAGE_SECONDS, STEP_SECONDS
 from tests.worker.serving import NEVER, random_prompt, submit
 
@@ -29,57 +29,57 @@ STEPS = [
 ]
 SOON = ("activation", "answer to that word")  # the others take too long for every run of the suite
 
-Happening = Callable[[Stage], Awaitable[None]]
+Happening = Callable[[WorkerPool], Awaitable[None]]
 
 
-async def leave(made: Stage) -> None:
-    made.client.cancel(made.client.wishes[0])
+async def leave(pool: WorkerPool) -> None:
+    pool.client.cancel(pool.client.wishes[0])
 
 
-async def reach_the_deadline(made: Stage) -> None:
+async def reach_the_deadline(pool: WorkerPool) -> None:
     """It was set for now."""
     await asyncio.sleep(2 * STEP_SECONDS)  # where a layer or a step is under way
-    assert made.client.wishes[0].ends == ["deadline"]
+    assert pool.client.wishes[0].ends == ["deadline"]
 
 
-async def lack_the_bus(made: Stage) -> None:
-    await made.outage(2.0)
+async def lack_the_bus(pool: WorkerPool) -> None:
+    await pool.outage(2.0)
 
 
-async def lack_the_link(made: Stage) -> None:
-    made.faults.messages = 0
+async def lack_the_link(pool: WorkerPool) -> None:
+    pool.faults.messages = 0
     await asyncio.sleep(0.3)
-    made.faults.messages = None
+    pool.faults.messages = None
 
 
-async def kill_the_source(made: Stage) -> None:
-    await made.kill("s")
+async def kill_the_source(pool: WorkerPool) -> None:
+    await pool.kill("s")
 
 
-async def kill_the_target(made: Stage) -> None:
-    await made.kill("t")
+async def kill_the_target(pool: WorkerPool) -> None:
+    await pool.kill("t")
 
 
-async def stop_the_source(made: Stage) -> None:
-    await made.freeze(2.0, "s")
+async def stop_the_source(pool: WorkerPool) -> None:
+    await pool.freeze(2.0, "s")
 
 
-async def stop_the_target(made: Stage) -> None:
-    await made.freeze(2.0, "t")
+async def stop_the_target(pool: WorkerPool) -> None:
+    await pool.freeze(2.0, "t")
 
 
-async def stop_all(made: Stage) -> None:
-    await made.freeze(4.0)
+async def stop_all(pool: WorkerPool) -> None:
+    await pool.freeze(4.0)
 
 
-async def abort_the_target(made: Stage) -> None:
-    await made.abort("t")
+async def abort_the_target(pool: WorkerPool) -> None:
+    await pool.abort("t")
 
 
-async def fence_the_source(made: Stage) -> None:
-    made.bus.publish(STALE, Stale(id="s", epoch=1), id="s")
+async def fence_the_source(pool: WorkerPool) -> None:
+    pool.bus.publish(STALE, Stale(id="s", epoch=1), id="s")
     await asyncio.sleep(0.1)
-    made.client.lost_at("s")
+    pool.client.lost_at("s")
 
 
 @pytest.mark.parametrize(
@@ -105,27 +105,27 @@ def test_whatever_happens_in_mid_hand_off_its_requests_end_with_their_tokens(hap
 
 async def play(happening: Happening, moment: float) -> None:
     """A source, somebody who serves and does not help, and a target with two layers and two requests through them."""
-    async with stage("other", "s", "t") as made:
+    async with worker_pool("other", "s", "t") as pool:
         for worker in ("other", "s"):
-            await made.loaded(worker)
-        await made.load("t", [0, 1, 2], "zigzag")
-        await made.until(lambda: made.state("t") == "live")
-        made.broker.delays = lambda subject: (MESSAGE_SECONDS,)
+            await pool.loaded(worker)
+        await pool.load("t", [0, 1, 2], "zigzag")
+        await pool.until(lambda: pool.state("t") == "live")
+        pool.broker.delays = lambda subject: (MESSAGE_SECONDS,)
         at = CLOCK.wall() + 0.5
         deadlines = at if happening is reach_the_deadline else NEVER, NEVER
         for number, deadline in enumerate(deadlines):
             request = submit(f"r{number}", random_prompt(number, 90), max_tokens=4, deadline=deadline)
-            await made.client.submit(request, "t")
-        await made.until(lambda: made.count("t", "live_layers") == 4)
+            await pool.client.submit(request, "t")
+        await pool.until(lambda: pool.count("t", "live_layers") == 4)
         await asyncio.sleep(at - moment - CLOCK.wall())
-        made.act(told_to_help(made))
+        pool.act(told_to_help(pool))
         await asyncio.sleep(moment)
-        await happening(made)
-        if "t" in made.members.keys() - made.aborted:
-            await made.finish_loading("t")
-        await made.done()
+        await happening(pool)
+        if "t" in pool.members.keys() - pool.aborted:
+            await pool.finish_loading("t")
+        await pool.done()
 
 
-async def told_to_help(made: Stage) -> None:
+async def told_to_help(pool: WorkerPool) -> None:
     with suppress(Disconnected):
-        await made.help("s", "t")
+        await pool.help("s", "t")

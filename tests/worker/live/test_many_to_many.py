@@ -28,10 +28,10 @@ SEEDS = range(15)
 class Fleet:
     """Targets that load at their own pace and sources, with messages that arrive at once."""
 
-    def __init__(self, seed: int, rule: Rule, room: BatchBudget = ALONE) -> None:
+    def __init__(self, seed: int, rule: Rule, budget: BatchBudget = ALONE) -> None:
         self.chance = random.Random(seed)
-        self.room = room
-        self.queues = {f"t{number}": LiveQueue(LAYERS, rule=rule, room=room) for number in range(TARGETS)}
+        self.budget = budget
+        self.queues = {f"t{number}": LiveQueue(LAYERS, rule=rule, budget=budget) for number in range(TARGETS)}
         self.running: set[str] = set()
         self.sources = {f"s{number}": SourcePolicy() for number in range(SOURCES)}
         self.held: dict[str, list[tuple[LiveTask, int]]] = {source: [] for source in self.sources}
@@ -80,7 +80,7 @@ class Fleet:
     def ask(self, name: str, effects: tuple[SourceEffect, ...]) -> None:
         for effect in effects:
             if isinstance(effect, AskTarget):
-                self.perform(effect.target, self.queues[effect.target].pull(name, self.room))
+                self.perform(effect.target, self.queues[effect.target].pull(name, self.budget))
                 if not self.queues[effect.target]:
                     self.ask(name, self.sources[name].nothing(effect.target))
             else:
@@ -94,7 +94,7 @@ class Fleet:
             match effect:
                 case RunLayer(tasks, layer):
                     assert layer < self.queues[target].loaded
-                    assert len(tasks) == 1 or sum(self.tasks[task].rows for task in tasks) <= self.room.rows
+                    assert len(tasks) == 1 or sum(self.tasks[task].rows for task in tasks) <= self.budget.rows
                     for task in tasks:
                         assert layer == self.layers_run[task], "each layer once, in order"
                         self.layers_run[task] += 1
@@ -116,10 +116,10 @@ class Fleet:
 
 
 @pytest.mark.parametrize("rule", [ZIGZAG, BEST_EFFORT, OFF], ids=["zigzag", "best-effort", "off"])
-@pytest.mark.parametrize("room", [ALONE, BatchBudget(4, 6)], ids=["alone", "together"])
-def test_every_task_ends_once_and_each_layer_of_it_runs_once(rule: Rule, room: BatchBudget) -> None:
+@pytest.mark.parametrize("budget", [ALONE, BatchBudget(4, 6)], ids=["alone", "together"])
+def test_every_task_ends_once_and_each_layer_of_it_runs_once(rule: Rule, budget: BatchBudget) -> None:
     for seed in SEEDS:
-        fleet = Fleet(seed, rule, room)
+        fleet = Fleet(seed, rule, budget)
         for _ in range(600):
             fleet.step()
         assert sorted(fleet.ended) == sorted(fleet.tasks), seed

@@ -17,12 +17,12 @@ LAYERS, LOAD = 7, 2.0
 READY = [LOAD * layer for layer in range(LAYERS)]
 
 
-def planner(room: BatchBudget = ALONE) -> LayerPlanner:
+def planner(budget: BatchBudget = ALONE) -> LayerPlanner:
     """Of seven layers one is here, after as long as two layers of 100 rows take. The program has all the time."""
     seen = Forecast([100] * LAYERS, began=0.0)
     seen.arrived(1, LOAD)
     seen.ran(100, 1.0)
-    return LayerPlanner(seen, room, limit_seconds=inf)
+    return LayerPlanner(seen, budget, limit_seconds=inf)
 
 
 def waiting(*rows: int) -> list[LiveTask]:

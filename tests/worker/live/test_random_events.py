@@ -13,9 +13,9 @@ from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.messages.transfers import LiveMode
 from livescale.shared.simulation.virtual_time import run
 from tests.fuzz.effort import examples
-from tests.worker.live.kinds import BFLOAT16, BLOCKS, CLOCK, FLOAT32, Kind
+from tests.worker.live.engines import BFLOAT16, BLOCKS, CLOCK, FLOAT32, EngineKind
 from tests.worker.live.members import check_invariants
-from tests.worker.live.stage import Stage, late, stage
+from tests.worker.live.pool import WorkerPool, late, worker_pool
 from tests.worker.serving import NEVER, random_prompt, submit
 
 SOURCES = ("s1", "s2")
@@ -51,13 +51,13 @@ def events(*what: str) -> st.SearchStrategy[list[Event]]:
     seed=SEEDS,
 )
 def test_every_request_ends_once_with_its_tokens(
-    events: list[Event], mode: LiveMode, blocks: int, kind: Kind, seed: int | None
+    events: list[Event], mode: LiveMode, blocks: int, kind: EngineKind, seed: int | None
 ) -> None:
     run(play(events, mode, blocks, kind, seed), limit_seconds=600)
 
 
 # In a full cache those that came last lose their place.
-RANKS = [Kind(dtype, ranks=2, kv_bytes=kv) for dtype in ("float32", "bfloat16") for kv in (MIB, MIB // 3)]
+RANKS = [EngineKind(dtype, ranks=2, kv_bytes=kv) for dtype in ("float32", "bfloat16") for kv in (MIB, MIB // 3)]
 
 
 @examples(3)
@@ -69,66 +69,66 @@ RANKS = [Kind(dtype, ranks=2, kv_bytes=kv) for dtype in ("float32", "bfloat16") 
     seed=SEEDS,
 )
 def test_every_request_ends_once_with_the_tokens_of_undisturbed_ranks(
-    events: list[Event], mode: LiveMode, blocks: int, kind: Kind, seed: int | None
+    events: list[Event], mode: LiveMode, blocks: int, kind: EngineKind, seed: int | None
 ) -> None:
     run(play(events, mode, blocks, kind, seed), limit_seconds=600)
 
 
-async def play(events: list[Event], mode: LiveMode, blocks: int, kind: Kind, seed: int | None) -> None:
+async def play(events: list[Event], mode: LiveMode, blocks: int, kind: EngineKind, seed: int | None) -> None:
     """Two sources and a target; another instance serves without helping, so that there is always somebody. Where there
     is a `seed` messages are late by chance."""
-    async with stage("other", *SOURCES, "t", kind=kind) as made:
+    async with worker_pool("other", *SOURCES, "t", kind=kind) as pool:
         for instance in ("other", *SOURCES):
-            await made.loaded(instance)
-        await made.load("t", list(range(blocks)), mode)
+            await pool.loaded(instance)
+        await pool.load("t", list(range(blocks)), mode)
         if seed is not None:
-            made.broker.delays = late(seed)
+            pool.broker.delays = late(seed)
         for event in events:
             await asyncio.sleep(event.wait)
-            happen(made, event, mode)
-            check_invariants(made.members.values())
-        made.faults.messages = made.faults.damaged = None
+            happen(pool, event, mode)
+            check_invariants(pool.members.values())
+        pool.faults.messages = pool.faults.damaged = None
         for rank in range(kind.ranks):
-            await next_blocks(made, mode, BLOCKS, rank)
-        await made.until(lambda: made.state("t") in ("spare", "absent") or made.ready("t") == BLOCKS)
-        if made.state("t") == "live":
-            await made.serve("t")
-        await made.done()
+            await next_blocks(pool, mode, BLOCKS, rank)
+        await pool.until(lambda: pool.state("t") in ("spare", "absent") or pool.ready("t") == BLOCKS)
+        if pool.state("t") == "live":
+            await pool.serve("t")
+        await pool.done()
 
 
-def happen(made: Stage, event: Event, mode: LiveMode) -> None:
-    wishes, source = made.client.wishes, SOURCES[event.which % 2]
+def happen(pool: WorkerPool, event: Event, mode: LiveMode) -> None:
+    wishes, source = pool.client.wishes, SOURCES[event.which % 2]
     match event.what.split():
         case ["ask", who]:
-            made.act(made.client.submit(request(len(wishes), event.which), who))
+            pool.act(pool.client.submit(request(len(wishes), event.which), who))
         case ["block"]:
-            made.act(next_blocks(made, mode, 1, event.which % made.kind.ranks))
+            pool.act(next_blocks(pool, mode, 1, event.which % pool.kind.ranks))
         case ["cancel"] if wishes:
-            made.client.cancel(wishes[event.which % len(wishes)])
-        case ["help"] if made.state(source) == "serving":
-            made.act(made.help(source, "t"))
-        case ["stop", _] if made.state(source) == "serving":
-            made.act(made.help(source))
+            pool.client.cancel(wishes[event.which % len(wishes)])
+        case ["help"] if pool.state(source) == "serving":
+            pool.act(pool.help(source, "t"))
+        case ["stop", _] if pool.state(source) == "serving":
+            pool.act(pool.help(source))
         case ["lose", _]:
-            made.faults.messages = event.which % 6
+            pool.faults.messages = event.which % 6
         case ["damage"]:
-            made.faults.messages, made.faults.damaged = None, event.which % 2
-        case [what, who] if who in made.members:
-            happen_to(made, what, who)
+            pool.faults.messages, pool.faults.damaged = None, event.which % 2
+        case [what, who] if who in pool.members:
+            happen_to(pool, what, who)
 
 
-def happen_to(made: Stage, what: str, who: str) -> None:
+def happen_to(pool: WorkerPool, what: str, who: str) -> None:
     match what:
         case "kill":
-            made.act(made.kill(who))
+            pool.act(pool.kill(who))
         case "fence":
-            made.fence(who)
+            pool.fence(who)
         case "abort":
-            made.act(made.abort(who))
-        case "drain" if made.state(who) == "serving":
-            made.act(made.drain(who))
-        case "serve" if made.kind.ranks == 1 or made.ready(who) == BLOCKS:  # a rank does not know what others lack
-            made.act(made.serve(who))
+            pool.act(pool.abort(who))
+        case "drain" if pool.state(who) == "serving":
+            pool.act(pool.drain(who))
+        case "serve" if pool.kind.ranks == 1 or pool.ready(who) == BLOCKS:  # a rank does not know what others lack
+            pool.act(pool.serve(who))
 
 
 def request(number: int, which: int) -> Submit:
@@ -138,7 +138,7 @@ def request(number: int, which: int) -> Submit:
     return submit(f"r{number}", prompt, max_tokens=tokens, sampling=sampling, deadline=deadline)
 
 
-async def next_blocks(made: Stage, mode: LiveMode, count: int, rank: int) -> None:
-    have = len(made.loads.given[made.ranks("t")[rank]])
+async def next_blocks(pool: WorkerPool, mode: LiveMode, count: int, rank: int) -> None:
+    have = len(pool.loads.given[pool.ranks("t")[rank]])
     with suppress(BusError):  # it was killed, or told to stop
-        await made.load("t", list(range(have, min(have + count, BLOCKS))), mode, ranks=[rank])
+        await pool.load("t", list(range(have, min(have + count, BLOCKS))), mode, ranks=[rank])

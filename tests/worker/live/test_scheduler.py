@@ -16,7 +16,7 @@ def entry(request: Submit, layers: int = LAYERS) -> LayerEntry:
 def step(scheduler: Scheduler, token: int = 50) -> Batch:
     batch = scheduler.next_batch()
     assert batch is not None
-    scheduler.complete(batch, [token] * len(batch.draws), 0.0)
+    scheduler.complete(batch, [token] * len(batch.samplings), 0.0)
     scheduler.check_invariants()
     return batch
 
@@ -27,9 +27,9 @@ def test_an_adopted_request_comes_in_at_its_layer_behind_those_that_come_in_befo
     scheduler.adopt(long, entry(long))
     scheduler.add(submit("own", range(10)))
     batch = step(scheduler)
-    pieces = [(piece.request_id, piece.layer, piece.start, piece.stop) for piece in batch.pieces]
+    pieces = [(piece.request_id, piece.layer, piece.start, piece.stop) for piece in batch.chunks]
     assert pieces == [("own", 0, 0, 10), ("adopted", LAYERS, 0, 128), ("adopted", LAYERS, 128, 200)]
-    assert len(batch.draws) == 2
+    assert len(batch.samplings) == 2
 
 
 def test_its_first_token_is_chosen_without_the_kv_and_no_other_is() -> None:
@@ -37,12 +37,12 @@ def test_its_first_token_is_chosen_without_the_kv_and_no_other_is() -> None:
     request = submit("a", range(40), max_tokens=4)
     late = scheduler.adopt(request, entry(request))
     assert late is not None
-    assert len(step(scheduler).draws) == 1
+    assert len(step(scheduler).samplings) == 1
     assert scheduler.next_batch() is None
     assert not scheduler.is_empty
     scheduler.kv_came("a", late, memoryview(bytearray(8)))
     batch = step(scheduler)
-    ((kv, piece),) = zip(batch.imports, batch.pieces, strict=True)
+    ((kv, piece),) = zip(batch.imports, batch.chunks, strict=True)
     assert (kv.layers, len(kv.blocks), piece.layer, piece.start, piece.decode) == (LAYERS, 3, 0, 40, True)
     assert step(scheduler).imports == ()
 
@@ -55,7 +55,7 @@ def test_kv_that_is_lost_has_everything_computed_again_with_the_token_it_has() -
     step(scheduler, token=7)
     scheduler.kv_came("a", late, None)
     scheduler.check_invariants()
-    pieces = [(piece.layer, piece.start, piece.tokens[-1]) for piece in step(scheduler).pieces]
+    pieces = [(piece.layer, piece.start, piece.tokens[-1]) for piece in step(scheduler).chunks]
     assert pieces == [(0, 0, 39), (0, 40, 7)]
 
 
@@ -80,7 +80,7 @@ def test_what_is_held_is_not_run_and_what_is_released_leaves_no_blocks() -> None
     a.held = b.held = True
     assert scheduler.next_batch() is None
     b.held = False
-    assert [piece.request_id for piece in step(scheduler).pieces] == ["b"]
+    assert [piece.request_id for piece in step(scheduler).chunks] == ["b"]
     assert (scheduler.is_begun(a), scheduler.is_begun(b)) == (False, True)
     scheduler.release("a")
     scheduler.release("b")
@@ -117,7 +117,7 @@ def test_an_adopted_request_goes_on_from_what_is_filled_in_the_blocks_where_it_i
     scheduler = Scheduler(limits())
     scheduler.adopt(submit("a", range(40), max_tokens=9, generated=[7] * 5), filled=Filled(3, 42))
     scheduler.check_invariants()
-    ((piece,),) = (step(scheduler).pieces,)
+    ((piece,),) = (step(scheduler).chunks,)
     assert (piece.start, piece.stop, piece.blocks, piece.decode) == (42, 45, range(3, 6), True)
 
 
@@ -126,7 +126,7 @@ def test_where_somebody_has_the_blocks_it_is_computed_again() -> None:
     scheduler.add(submit("own", range(40)))
     step(scheduler)
     scheduler.adopt(submit("a", range(40), max_tokens=9, generated=[7] * 5), filled=Filled(2, 42))
-    pieces = [piece for piece in step(scheduler).pieces if piece.request_id == "a"]
+    pieces = [piece for piece in step(scheduler).chunks if piece.request_id == "a"]
     assert [(piece.start, piece.stop) for piece in pieces] == [(0, 40), (40, 45)]
 
 

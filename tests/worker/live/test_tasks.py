@@ -6,7 +6,7 @@ from tests.worker.live.queue_steps import queue_of, run_next, shown
 
 
 def test_tasks_at_the_same_layer_run_together_in_order_while_there_is_room() -> None:
-    queue = queue_of("abcd", loaded=2, room=BatchBudget(9, 3))
+    queue = queue_of("abcd", loaded=2, budget=BatchBudget(9, 3))
     assert run_next(queue) == [(RunLayer, "a,b,c", 0)]
     assert run_next(queue) == [(RunLayer, "a,b,c", 1), (Park, "a", 2), (Park, "b", 2), (Park, "c", 2)]
     assert run_next(queue) == [(RunLayer, "d", 0)]
@@ -18,7 +18,7 @@ def test_tasks_at_the_same_layer_run_together_in_order_while_there_is_room() -> 
 
 
 def test_one_task_alone_may_have_more_rows_than_there_is_room_for_and_none_is_overtaken() -> None:
-    queue = queue_of("", room=BatchBudget(9, 3))
+    queue = queue_of("", budget=BatchBudget(9, 3))
     for number, (id, rows) in enumerate((("a", 5), ("b", 1), ("c", 4), ("d", 1), ("e", 1))):
         queue.append(LiveTask(id, float(number), rows=rows))
     assert [run_next(queue)[0] for _ in range(4)] == [
@@ -30,7 +30,7 @@ def test_one_task_alone_may_have_more_rows_than_there_is_room_for_and_none_is_ov
 
 
 def test_full_batches_run_as_if_none_ran_together() -> None:
-    alone, full = queue_of("abc", loaded=2), queue_of("", loaded=2, room=BatchBudget(9, 512))
+    alone, full = queue_of("abc", loaded=2), queue_of("", loaded=2, budget=BatchBudget(9, 512))
     for number, id in enumerate("abc"):
         full.append(LiveTask(id, float(number), rows=512))
     for queue in (alone, full):
@@ -39,7 +39,7 @@ def test_full_batches_run_as_if_none_ran_together() -> None:
 
 
 def test_a_pull_takes_as_many_as_its_source_can_run_together_each_with_its_layers() -> None:
-    queue = queue_of("abcd", room=BatchBudget(9, 2))
+    queue = queue_of("abcd", budget=BatchBudget(9, 2))
     run_next(queue)
     assert shown(queue.pull("s", BatchBudget(3, 9))) == [
         (HandOver, "a", "s", 1),
@@ -50,7 +50,7 @@ def test_a_pull_takes_as_many_as_its_source_can_run_together_each_with_its_layer
 
 
 def test_pulls_wait_for_tasks_that_run_together_and_the_next_one_gets_those_after_them() -> None:
-    queue = queue_of("abcd", room=BatchBudget(9, 2))
+    queue = queue_of("abcd", budget=BatchBudget(9, 2))
     queue.next()
     assert queue.pull("s", BatchBudget(9, 9)) == ()
     assert shown(queue.pull("t", BatchBudget(1, 9))) == [(HandOver, "c", "t", 0)]
@@ -60,7 +60,7 @@ def test_pulls_wait_for_tasks_that_run_together_and_the_next_one_gets_those_afte
 
 
 def test_tasks_that_run_together_are_parked_for_one_that_goes_first_and_finish_together() -> None:
-    queue = queue_of("bc", loaded=2, layers=3, room=BatchBudget(9, 2))
+    queue = queue_of("bc", loaded=2, layers=3, budget=BatchBudget(9, 2))
     run_next(queue)
     queue.append(LiveTask("a", -1.0))
     assert run_next(queue) == [(Park, "b", 1), (Park, "c", 1), (RunLayer, "a", 0)]
@@ -70,10 +70,10 @@ def test_tasks_that_run_together_are_parked_for_one_that_goes_first_and_finish_t
 
 
 def test_best_effort_and_plans_hold_for_each_of_those_that_run_together() -> None:
-    queue = queue_of("abc", rule=BEST_EFFORT, room=BatchBudget(9, 9))
+    queue = queue_of("abc", rule=BEST_EFFORT, budget=BatchBudget(9, 9))
     assert run_next(queue) == [(RunLayer, "a,b,c", 0), (Park, "a", 1), (Park, "b", 1), (Park, "c", 1)]
     queue.block_ready(1)
     assert run_next(queue) == []
-    planned = queue_of("abc", loaded=2, rule=Planned({"a": 1, "b": 0, "c": 2}), room=BatchBudget(9, 9))
+    planned = queue_of("abc", loaded=2, rule=Planned({"a": 1, "b": 0, "c": 2}), budget=BatchBudget(9, 9))
     assert run_next(planned) == [(RunLayer, "a,c", 0), (Park, "a", 1)]
     assert run_next(planned) == [(RunLayer, "c", 1), (Park, "c", 2)]

@@ -1,9 +1,7 @@
 """Whoever dies, leaves or gives up while a pipeline runs: every request goes on, and nothing of it is left."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
@@ -12,32 +10,16 @@ from livescale.shared.messages.membership import Stale
 from livescale.shared.runtime.settings import SwitchKv
 from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import STALE
-from tests.worker.live.kinds import BFLOAT16, BLOCKS, CLOCK, FLOAT32, MODELLED, Kind
-from tests.worker.live.stage import Stage, stage
-from tests.worker.pipeline.line import ask, form, loaded, nothing_left, play, request, say_over, whole
-
-THREE = (("a", 2), ("b", 4), ("c", BLOCKS))
-Act = Callable[[Stage], Awaitable[None]]
-
-
-def running(act: Act, switch_kv: SwitchKv = "auto", kind: Kind = MODELLED) -> None:
-    """While requests are run by three, and a fourth worker serves."""
-
-    async def whole_play(made: Stage) -> None:
-        await ask(made, 6, tokens=30)
-        await made.until(lambda: sum(len(wish.tokens) >= 2 for wish in made.client.wishes) >= 3)
-        await act(made)
-        await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
-        await made.until(lambda: all(report.pipeline is None for report in made.reports.values()))
-
-    play(whole_play, THREE, "other", kind=replace(kind, switch_kv=switch_kv))
+from tests.worker.live.engines import BFLOAT16, CLOCK, FLOAT32, MODELLED, EngineKind
+from tests.worker.live.pool import WorkerPool, worker_pool
+from tests.worker.pipeline.pipelines import THREE, form, loaded, nothing_left, request, running, say_over, whole
 
 
 @pytest.mark.parametrize("who", ["a", "b", "c"])
 def test_a_worker_that_dies(who: str) -> None:
-    async def act(made: Stage) -> None:
-        await made.kill(who)
-        await made.until(lambda: all(made.state(one) != "live" for one in made.members))
+    async def act(pool: WorkerPool) -> None:
+        await pool.kill(who)
+        await pool.until(lambda: all(pool.state(one) != "live" for one in pool.members))
 
     running(act)
 
@@ -46,32 +28,32 @@ def test_a_worker_that_dies(who: str) -> None:
 def test_workers_that_are_stopped_and_go_on_run_it_further(who: tuple[str, ...]) -> None:
     """Nobody gives it up for a pause, be it of one of them or of all."""
 
-    async def act(made: Stage) -> None:
-        await made.freeze(2.0, *who)
-        assert [made.reports[one].pipeline for one in ("a", "b", "c")] == ["p1"] * 3
-        await made.until(lambda: all(len(wish.tokens) >= 10 for wish in made.client.wishes[:3]))
-        assert [made.reports[one].pipeline for one in ("a", "b", "c")] == ["p1"] * 3
-        say_over(made, THREE)
+    async def act(pool: WorkerPool) -> None:
+        await pool.freeze(2.0, *who)
+        assert [pool.reports[one].pipeline for one in ("a", "b", "c")] == ["p1"] * 3
+        await pool.until(lambda: all(len(wish.tokens) >= 10 for wish in pool.client.wishes[:3]))
+        assert [pool.reports[one].pipeline for one in ("a", "b", "c")] == ["p1"] * 3
+        say_over(pool, THREE)
 
     running(act)
 
 
 @pytest.mark.parametrize("who", ["a", "b", "c"])
 def test_a_worker_whose_load_is_aborted(who: str) -> None:
-    async def act(made: Stage) -> None:
-        await made.abort(who)
-        assert made.state(who) in ("spare", "loading", "live")
-        await made.until(lambda: made.state(who) == "spare")
+    async def act(pool: WorkerPool) -> None:
+        await pool.abort(who)
+        assert pool.state(who) in ("spare", "loading", "live")
+        await pool.until(lambda: pool.state(who) == "spare")
 
     running(act)
 
 
 @pytest.mark.parametrize("who", ["a", "b", "c"])
 def test_a_worker_that_was_declared_dead_forgets_everything(who: str) -> None:
-    async def act(made: Stage) -> None:
-        made.bus.publish(STALE, Stale(id=who, epoch=1), id=who)
-        await made.until(lambda: made.state(who) == "spare")
-        made.client.lost_at(who)
+    async def act(pool: WorkerPool) -> None:
+        pool.bus.publish(STALE, Stale(id=who, epoch=1), id=who)
+        await pool.until(lambda: pool.state(who) == "spare")
+        pool.client.lost_at(who)
 
     running(act)
 
@@ -80,74 +62,40 @@ def test_a_worker_that_was_declared_dead_while_its_pipeline_is_formed() -> None:
     for turns in range(8):
 
         async def main(turns: int = turns) -> None:
-            async with stage("a", "b", "c", kind=MODELLED) as made:
-                await loaded(made, THREE)
-                forming = asyncio.create_task(form(made, THREE))
+            async with worker_pool("a", "b", "c", kind=MODELLED) as pool:
+                await loaded(pool, THREE)
+                forming = asyncio.create_task(form(pool, THREE))
                 await asyncio.sleep(0.0005 * turns)
-                made.bus.publish(STALE, Stale(id="a", epoch=1), id="a")
+                pool.bus.publish(STALE, Stale(id="a", epoch=1), id="a")
                 with suppress(BusError):
                     await forming
-                await made.until(lambda: made.state("a") == "spare")
-                say_over(made, THREE)
-                await nothing_left(made)
+                await pool.until(lambda: pool.state("a") == "spare")
+                say_over(pool, THREE)
+                await nothing_left(pool)
 
         run(main(), limit_seconds=600)
 
 
-def test_a_link_that_breaks_between_two_stages() -> None:
-    async def act(made: Stage) -> None:
-        made.faults.messages = 3
-        await made.until(lambda: made.state("a") == "loading")
-        made.faults.messages = None
-        assert made.count("a", "broken_pipelines") == 1
-        await form(made, THREE, "p2")
-        await made.until(lambda: made.state("a") == "live")
-        await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
-        await whole(made, "a", "b", "c")
-        for worker in "abc":
-            await made.serve(worker)
-
-    running(act)
-
-
-def test_an_activation_that_is_damaged_on_its_way_is_computed_by_nobody() -> None:
-    async def act(made: Stage) -> None:
-        made.faults.damaged = 40
-        await made.until(lambda: made.count("a", "broken_pipelines") == 1)
-
-    running(act)
-
-
-def test_a_stage_that_hears_of_no_batch_is_given_up_after_a_while() -> None:
-    async def act(made: Stage) -> None:
-        made.members["b"].bus.hold()  # nothing that is said reaches anybody
-        await made.until(lambda: made.state("a") == "loading")
-        made.members["b"].bus.forget()
-        await made.kill("b")
-
-    running(act)
-
-
 def test_a_request_whose_deadline_comes_while_a_stage_is_silent_ends_then() -> None:
-    async def act(made: Stage) -> None:
-        made.members["b"].bus.hold()
+    async def act(pool: WorkerPool) -> None:
+        pool.members["b"].bus.hold()
         begun = CLOCK.now()
-        await made.client.submit(request(99, deadline=CLOCK.wall() + 0.5), "a")
-        await made.until(lambda: made.client.wishes[-1].is_over)
+        await pool.client.submit(request(99, deadline=CLOCK.wall() + 0.5), "a")
+        await pool.until(lambda: pool.client.wishes[-1].is_over)
         assert CLOCK.now() - begun < 1.0
-        assert made.client.wishes.pop().ends == ["deadline"]
-        made.members["b"].bus.release()
-        say_over(made, THREE)
+        assert pool.client.wishes.pop().ends == ["deadline"]
+        pool.members["b"].bus.release()
+        say_over(pool, THREE)
 
     running(act)
 
 
 def test_a_leader_that_is_whole_goes_on_by_itself_when_a_stage_is_lost() -> None:
-    async def act(made: Stage) -> None:
-        await whole(made, "a")
-        await made.serve("a")
-        await made.kill("b")
-        await made.until(lambda: made.state("a") == "serving")
+    async def act(pool: WorkerPool) -> None:
+        await whole(pool, "a")
+        await pool.serve("a")
+        await pool.kill("b")
+        await pool.until(lambda: pool.state("a") == "serving")
 
     running(act)
 
@@ -155,66 +103,66 @@ def test_a_leader_that_is_whole_goes_on_by_itself_when_a_stage_is_lost() -> None
 @pytest.mark.parametrize("who", ["a", "b", "c"])
 @pytest.mark.parametrize(("way", "tokens"), [("recompute", "filled_tokens"), ("move", "moved_tokens")])
 def test_a_worker_that_dies_while_each_gets_what_is_to_be_its_own(way: SwitchKv, tokens: str, who: str) -> None:
-    async def act(made: Stage) -> None:
+    async def act(pool: WorkerPool) -> None:
         # More than goes with one step is to be the leader's: all begin to get their own.
-        await made.until(lambda: all(len(wish.tokens) >= 8 for wish in made.client.wishes[:4]))
-        await whole(made, "a", "b", "c")
-        made.act(made.serve("a"))
-        await made.until(lambda: made.count("c", f"pipeline_{tokens}") > 0)
-        assert made.state("a") == "live"
-        await made.kill(who)
+        await pool.until(lambda: all(len(wish.tokens) >= 8 for wish in pool.client.wishes[:4]))
+        await whole(pool, "a", "b", "c")
+        pool.act(pool.serve("a"))
+        await pool.until(lambda: pool.count("c", f"pipeline_{tokens}") > 0)
+        assert pool.state("a") == "live"
+        await pool.kill(who)
         for worker in sorted({"a", "b", "c"} - {who}):
-            await made.serve(worker)
+            await pool.serve(worker)
 
     running(act, way)
 
 
 @pytest.mark.parametrize("kind", [MODELLED, FLOAT32, pytest.param(BFLOAT16, marks=pytest.mark.slow)])
-def test_kv_that_comes_damaged_is_computed_again(kind: Kind) -> None:
-    async def act(made: Stage) -> None:
-        await whole(made, "a", "b", "c")
-        made.faults.damaged = 1  # the first part that is moved
+def test_kv_that_comes_damaged_is_computed_again(kind: EngineKind) -> None:
+    async def act(pool: WorkerPool) -> None:
+        await whole(pool, "a", "b", "c")
+        pool.faults.damaged = 1  # the first part that is moved
         for worker in "abc":
-            await made.serve(worker)
-        assert sum(made.count(worker, "pipeline_lost_kv") for worker in "abc") == 1
-        assert made.count("a", "broken_pipelines") == 0
+            await pool.serve(worker)
+        assert sum(pool.count(worker, "pipeline_lost_kv") for worker in "abc") == 1
+        assert pool.count("a", "broken_pipelines") == 0
 
     running(act, "move", kind)
 
 
 @pytest.mark.parametrize("way", ["abort b", "break", "hold c", "cancel"])
 def test_what_goes_wrong_while_kv_is_moved(way: str) -> None:
-    async def act(made: Stage) -> None:
-        await whole(made, "a", "b", "c")
-        made.act(made.serve("a"))
-        await made.until(lambda: made.count("c", "pipeline_moved_tokens") > 0)
+    async def act(pool: WorkerPool) -> None:
+        await whole(pool, "a", "b", "c")
+        pool.act(pool.serve("a"))
+        await pool.until(lambda: pool.count("c", "pipeline_moved_tokens") > 0)
         match way:
             case "abort b":
-                await made.abort("b")
+                await pool.abort("b")
             case "break":
-                made.faults.messages = 2
-                await made.until(lambda: made.faults.messages == 0)
-                made.faults.messages = None
+                pool.faults.messages = 2
+                await pool.until(lambda: pool.faults.messages == 0)
+                pool.faults.messages = None
             case "hold c":
-                made.members["c"].bus.hold()
-                await made.until(lambda: made.state("a") == "serving")
-                made.members["c"].bus.release()
+                pool.members["c"].bus.hold()
+                await pool.until(lambda: pool.state("a") == "serving")
+                pool.members["c"].bus.release()
             case "cancel":
-                for wish in made.client.wishes[1:]:
-                    made.client.cancel(wish)
-        for worker in sorted(made.members.keys() - {"other"}):
-            await made.serve(worker)
+                for wish in pool.client.wishes[1:]:
+                    pool.client.cancel(wish)
+        for worker in sorted(pool.members.keys() - {"other"}):
+            await pool.serve(worker)
 
     running(act, "move", FLOAT32)
 
 
 @pytest.mark.parametrize("switch_kv", ["auto", "move", "recompute"])
 def test_clients_that_leave(switch_kv: SwitchKv) -> None:
-    async def act(made: Stage) -> None:
-        for wish in made.client.wishes[::2]:
-            made.client.cancel(wish)
-        await whole(made, "a", "b", "c")
+    async def act(pool: WorkerPool) -> None:
+        for wish in pool.client.wishes[::2]:
+            pool.client.cancel(wish)
+        await whole(pool, "a", "b", "c")
         for worker in "abc":
-            await made.serve(worker)
+            await pool.serve(worker)
 
     running(act, switch_kv)

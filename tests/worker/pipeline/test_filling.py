@@ -75,7 +75,7 @@ def test_nothing_is_begun_once_what_is_under_way_is_enough() -> None:
 
 def test_nothing_is_drawn_and_chunks_are_those_of_the_prompt() -> None:
     _, [piece] = computing("a").begin(1, [cached("r", 300)])
-    assert (piece.draw, piece.decode, len(piece.tokens)) == (None, False, PREFILL_CHUNK)
+    assert (piece.sampling, piece.decode, len(piece.tokens)) == (None, False, PREFILL_CHUNK)
 
 
 def test_a_prompt_is_filled_although_all_others_gain_tokens() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.worker.live.kinds import BFLOAT16, BLOCKS, FLOAT32, MODELLED, Kind
-from tests.worker.live.stage import Stage
-from tests.worker.pipeline.line import PAIR, Cut, ask, play, whole
+from tests.worker.live.engines import BFLOAT16, BLOCKS, FLOAT32, MODELLED, EngineKind
+from tests.worker.live.pool import WorkerPool
+from tests.worker.pipeline.pipelines import PAIR, Cut, ask, whole, with_pipeline
 
 CUTS: tuple[Cut, ...] = (
     PAIR,
@@ -14,24 +14,24 @@ CUTS: tuple[Cut, ...] = (
 )
 
 
-async def served(made: Stage, workers: set[str]) -> None:
-    await ask(made, 6)
-    await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
-    await whole(made, *sorted(workers))
+async def served(pool: WorkerPool, workers: set[str]) -> None:
+    await ask(pool, 6)
+    await pool.until(lambda: all(wish.is_over for wish in pool.client.wishes))
+    await whole(pool, *sorted(workers))
     for worker in sorted(workers):
-        await made.serve(worker)
+        await pool.serve(worker)
 
 
 @pytest.mark.parametrize(
     ("kind", "cut"),
     [*((MODELLED, cut) for cut in CUTS), (FLOAT32, CUTS[2]), (BFLOAT16, CUTS[1])],
 )
-def test_a_pipeline_makes_the_tokens_of_one_instance(cut: Cut, kind: Kind) -> None:
+def test_a_pipeline_makes_the_tokens_of_one_instance(cut: Cut, kind: EngineKind) -> None:
     workers = {worker for worker, _ in cut}
 
-    async def act(made: Stage) -> None:
-        await served(made, workers)
-        assert made.count("a", "pipeline_steps") >= 8
-        assert all(made.count(worker, "pipeline_bytes") > 0 for worker in workers - {"a"})
+    async def act(pool: WorkerPool) -> None:
+        await served(pool, workers)
+        assert pool.count("a", "pipeline_steps") >= 8
+        assert all(pool.count(worker, "pipeline_bytes") > 0 for worker in workers - {"a"})
 
-    play(act, cut, kind=kind)
+    with_pipeline(act, cut, kind=kind)

@@ -12,10 +12,9 @@ from livescale.shared.messages.transfers import Node
 from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import STAGE_BATCH, STAGE_DONE
 from tests.worker.engine.made_up import LAYERS, manifest
-from tests.worker.live.kinds import MODELLED
-from tests.worker.live.stage import Stage as Theatre
-from tests.worker.live.stage import stage
-from tests.worker.pipeline.line import PAIR, ask, command, play, say_over, tell
+from tests.worker.live.engines import MODELLED
+from tests.worker.live.pool import WorkerPool, worker_pool
+from tests.worker.pipeline.pipelines import PAIR, ask, command, say_over, tell, with_pipeline
 
 MANIFEST = manifest()
 LAST = LAYERS + 2
@@ -67,22 +66,22 @@ def test_a_tied_head_needs_the_embedding() -> None:
 
 def test_a_worker_takes_part_in_one_pipeline_and_only_while_it_loads_for_its_plan() -> None:
     async def main() -> None:
-        async with stage("a", "b", kind=MODELLED) as made:
-            await made.loaded("b")
-            await made.load("a", [0, 1], "pipeline")
-            await made.until(lambda: made.ready("a") == 2)
-            told = command(made, PAIR)
+        async with worker_pool("a", "b", kind=MODELLED) as pool:
+            await pool.loaded("b")
+            await pool.load("a", [0, 1], "pipeline")
+            await pool.until(lambda: pool.ready("a") == 2)
+            told = command(pool, PAIR)
             for worker, change in (("b", {}), ("a", {"plan_id": "another"}), ("a", {"epoch": 2})):
                 with pytest.raises(Refusal) as refusal:
-                    await tell(made, worker, told, **change)
+                    await tell(pool, worker, told, **change)
                 assert refusal.value.code == 409
-            await tell(made, "a", told)
-            await tell(made, "a", told)
+            await tell(pool, "a", told)
+            await tell(pool, "a", told)
             with pytest.raises(Refusal, match="stages of p1 are still run here"):
-                await tell(made, "a", replace(told, id="p2"))
-            say_over(made)
-            await made.until(lambda: made.reports["a"].pipeline is None)
-            await made.done()
+                await tell(pool, "a", replace(told, id="p2"))
+            say_over(pool)
+            await pool.until(lambda: pool.reports["a"].pipeline is None)
+            await pool.done()
 
     run(main(), limit_seconds=600)
 
@@ -92,26 +91,26 @@ BAD = StageBatch(pipeline="p1", stage=1, step=1, block_tokens=16, pieces=[], act
 
 @pytest.mark.parametrize("bad", [BAD, replace(BAD, stage=7), replace(BAD, step=2**40)])
 def test_a_batch_that_cannot_be_ends_a_pipeline_and_its_requests_go_on(bad: StageBatch) -> None:
-    async def act(made: Theatre) -> None:
-        made.bus.publish(STAGE_BATCH, replace(bad, pipeline="another"), id="b")
-        await ask(made, 2, tokens=1)
-        assert made.state("a") == "live"
-        made.bus.publish(STAGE_BATCH, bad, id="b")
-        await ask(made, 3, tokens=20)
-        await made.until(lambda: made.count("a", "broken_pipelines") == 1)
+    async def act(pool: WorkerPool) -> None:
+        pool.bus.publish(STAGE_BATCH, replace(bad, pipeline="another"), id="b")
+        await ask(pool, 2, tokens=1)
+        assert pool.state("a") == "live"
+        pool.bus.publish(STAGE_BATCH, bad, id="b")
+        await ask(pool, 3, tokens=20)
+        await pool.until(lambda: pool.count("a", "broken_pipelines") == 1)
 
-    play(act, PAIR, "other", kind=MODELLED)
+    with_pipeline(act, PAIR, "other", kind=MODELLED)
 
 
 @pytest.mark.parametrize("tokens", [[], [2**40], [1, 2, 3, 4]])
 def test_tokens_that_are_not_due_end_a_pipeline_and_those_of_no_step_are_nothing_to_it(tokens: list[int]) -> None:
-    async def act(made: Theatre) -> None:
-        made.bus.publish(STAGE_DONE, StageDone(pipeline="p1", step=1, tokens=tokens), id="a")
-        await ask(made, 1, tokens=20)
-        await made.until(lambda: len(made.client.wishes[0].tokens) == 3)
-        assert made.count("a", "broken_pipelines") == 0
+    async def act(pool: WorkerPool) -> None:
+        pool.bus.publish(STAGE_DONE, StageDone(pipeline="p1", step=1, tokens=tokens), id="a")
+        await ask(pool, 1, tokens=20)
+        await pool.until(lambda: len(pool.client.wishes[0].tokens) == 3)
+        assert pool.count("a", "broken_pipelines") == 0
         for step in range(1, 40):
-            made.bus.publish(STAGE_DONE, StageDone(pipeline="p1", step=step, tokens=tokens), id="a")
-        await made.until(lambda: made.count("a", "broken_pipelines") == 1)
+            pool.bus.publish(STAGE_DONE, StageDone(pipeline="p1", step=step, tokens=tokens), id="a")
+        await pool.until(lambda: pool.count("a", "broken_pipelines") == 1)
 
-    play(act, PAIR, "other", kind=MODELLED)
+    with_pipeline(act, PAIR, "other", kind=MODELLED)

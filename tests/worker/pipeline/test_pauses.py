@@ -16,9 +16,9 @@ from livescale.shared.messages.requests import TokenFrame
 from livescale.shared.model.latency import Latency, Work
 from livescale.shared.runtime.settings import SwitchKv
 from livescale.shared.subjects import TOKENS
-from tests.worker.live.kinds import CLOCK, Modelled
-from tests.worker.live.stage import Stage
-from tests.worker.pipeline.line import ask, has_tokens, play, whole
+from tests.worker.live.engines import CLOCK, ModelledKind
+from tests.worker.live.pool import WorkerPool
+from tests.worker.pipeline.pipelines import ask, has_tokens, whole, with_pipeline
 
 LONG = 100
 SLOW = Latency(source="made up", prefill=(10.0, 2.0, 0.0), decode=(10.0, 1.0, 0.0))
@@ -29,12 +29,12 @@ def slow(told: WorkerSettings) -> ModelledRunner:
 
 
 @asynccontextmanager
-async def timed_tokens(made: Stage) -> AsyncIterator[dict[str, list[float]]]:
+async def timed_tokens(pool: WorkerPool) -> AsyncIterator[dict[str, list[float]]]:
     """When the tokens of each request came."""
     came: dict[str, list[float]] = defaultdict(list)
 
     async def follow() -> None:
-        async for received in await made.bus.subscribe(TOKENS):
+        async for received in await pool.bus.subscribe(TOKENS):
             for row in received.message.rows if isinstance(received.message, TokenFrame) else ():
                 came[row.request_id] += [CLOCK.now()] * bool(row.token_ids)
 
@@ -53,39 +53,39 @@ def longest_pause(came: dict[str, list[float]], begun: float, over: float = inf)
 def test_no_request_pauses_for_longer_than_the_rows_take_that_go_with_a_step(switch_kv: SwitchKv, prompts: int) -> None:
     """Where KV is moved no row goes with any."""
 
-    async def act(made: Stage) -> None:
-        async with timed_tokens(made) as came:
-            await ask(made, 4, tokens=20, prompt=LONG)
-            await whole(made, "a", "b")
-            await has_tokens(made, 3)
+    async def act(pool: WorkerPool) -> None:
+        async with timed_tokens(pool) as came:
+            await ask(pool, 4, tokens=20, prompt=LONG)
+            await whole(pool, "a", "b")
+            await has_tokens(pool, 3)
             begun = CLOCK.now()
-            await made.serve("a")
-            await made.serve("b")
-            await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
+            await pool.serve("a")
+            await pool.serve("b")
+            await pool.until(lambda: all(wish.is_over for wish in pool.client.wishes))
         least, most = (SLOW.seconds(Work(prefill_tokens=tokens)) for tokens in (LONG, FILL_ROWS))
         assert least * prompts < longest_pause(came, begun) < (most if prompts else least)
 
-    play(act, kind=Modelled(make_runner=slow, switch_kv=switch_kv))
+    with_pipeline(act, kind=ModelledKind(make_runner=slow, switch_kv=switch_kv))
 
 
 @pytest.mark.parametrize("switch_kv", ["recompute", "move"])
 def test_in_a_pipeline_nobody_pauses_for_the_prompts_of_others(switch_kv: SwitchKv) -> None:
     """They take turns with decodes, and with what is filled, until its leader serves by itself."""
 
-    async def act(made: Stage) -> None:
-        async with timed_tokens(made) as came:
-            await ask(made, 2, tokens=200, prompt=200)
-            await whole(made, "a", "b")
-            await made.until(lambda: all(len(wish.tokens) >= 5 for wish in made.client.wishes))
+    async def act(pool: WorkerPool) -> None:
+        async with timed_tokens(pool) as came:
+            await ask(pool, 2, tokens=200, prompt=200)
+            await whole(pool, "a", "b")
+            await pool.until(lambda: all(len(wish.tokens) >= 5 for wish in pool.client.wishes))
             begun = CLOCK.now()
-            await ask(made, 2, tokens=20, prompt=400)
+            await ask(pool, 2, tokens=20, prompt=400)
             await asyncio.sleep(0.1)
-            await made.serve("a")
+            await pool.serve("a")
             over = CLOCK.now()
-            await made.serve("b")
-            await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
+            await pool.serve("b")
+            await pool.until(lambda: all(wish.is_over for wish in pool.client.wishes))
         pause = longest_pause(came, begun, over)
         filled, others = (SLOW.seconds(Work(prefill_tokens=tokens)) for tokens in (FILL_ROWS, 400))
         assert pause < (filled + 0.05 if switch_kv == "recompute" else 0.05) < others / 2, "of two stages"
 
-    play(act, kind=Modelled(make_runner=slow, switch_kv=switch_kv), kv_blocks=128)
+    with_pipeline(act, kind=ModelledKind(make_runner=slow, switch_kv=switch_kv), kv_blocks=128)

@@ -12,10 +12,10 @@ from livescale.shared.bus.contract import BusError
 from livescale.shared.runtime.settings import SwitchKv
 from livescale.shared.simulation.virtual_time import run
 from tests.fuzz.effort import examples
-from tests.worker.live.kinds import BFLOAT16, BLOCKS, FLOAT32, MODELLED, Kind
+from tests.worker.live.engines import BFLOAT16, BLOCKS, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.members import check_invariants
-from tests.worker.live.stage import Stage, stage
-from tests.worker.pipeline.line import WORKERS, Cut, form, loaded, nothing_left, request, say_over
+from tests.worker.live.pool import WorkerPool, worker_pool
+from tests.worker.pipeline.pipelines import WORKERS, Cut, form, loaded, nothing_left, request, say_over
 
 
 @dataclass(frozen=True)
@@ -58,82 +58,82 @@ def test_every_request_ends_once_with_its_tokens(events: list[Event], cut: Cut, 
 @examples(20)
 @given(events=EVENTS, cut=cuts(), kind=st.sampled_from((FLOAT32, BFLOAT16)), way=WAYS)
 def test_every_request_ends_once_with_the_tokens_of_an_undisturbed_engine(
-    events: list[Event], cut: Cut, kind: Kind, way: SwitchKv
+    events: list[Event], cut: Cut, kind: EngineKind, way: SwitchKv
 ) -> None:
     run(play(events, cut, replace(kind, switch_kv=way)), limit_seconds=600)
 
 
-async def play(events: list[Event], cut: Cut, kind: Kind) -> None:
+async def play(events: list[Event], cut: Cut, kind: EngineKind) -> None:
     """A pipeline, and a worker that serves by itself: so there is always somebody."""
-    async with stage("other", *WORKERS, kind=kind) as made:
-        await made.loaded("other")
-        await loaded(made, cut)
-        await form(made, cut)
+    async with worker_pool("other", *WORKERS, kind=kind) as pool:
+        await pool.loaded("other")
+        await loaded(pool, cut)
+        await form(pool, cut)
         for number, event in enumerate(events):
             await asyncio.sleep(event.wait)
-            happen(made, event, cut, number)
-            check_invariants(made.members.values())
-        made.faults.messages = None
+            happen(pool, event, cut, number)
+            check_invariants(pool.members.values())
+        pool.faults.messages = None
         for worker in sorted({worker for worker, _ in cut}):
-            await to_the_end(made, worker)
-        await made.done()
-        await nothing_left(made)
+            await to_the_end(pool, worker)
+        await pool.done()
+        await nothing_left(pool)
 
 
-def happen(made: Stage, event: Event, cut: Cut, number: int) -> None:
-    wishes, members = made.client.wishes, {worker for worker, _ in cut}
+def happen(pool: WorkerPool, event: Event, cut: Cut, number: int) -> None:
+    wishes, members = pool.client.wishes, {worker for worker, _ in cut}
     match event.what.split():
         case ["ask", who]:
-            made.act(made.client.submit(request(len(wishes), 1 + event.which % 30), who))
+            pool.act(pool.client.submit(request(len(wishes), 1 + event.which % 30), who))
         case ["cancel"] if wishes:
-            made.client.cancel(wishes[event.which % len(wishes)])
+            pool.client.cancel(wishes[event.which % len(wishes)])
         case ["block"]:
-            made.act(next_block(made, sorted(members)[event.which % len(members)]))
+            pool.act(next_block(pool, sorted(members)[event.which % len(members)]))
         case ["whole"]:
-            for worker in sorted(members & made.members.keys()):
-                made.act(all_blocks(made, worker))
+            for worker in sorted(members & pool.members.keys()):
+                pool.act(all_blocks(pool, worker))
         case ["form"]:
-            made.act(formed(made, cut, f"p{number}"))
+            pool.act(formed(pool, cut, f"p{number}"))
         case ["over"]:
-            say_over(made, cut)
+            say_over(pool, cut)
         case ["break"]:
-            made.faults.messages = event.which % 20
-        case [command, who] if who in members & made.members.keys():
-            command_one(made, command, who)
+            pool.faults.messages = event.which % 20
+        case [command, who] if who in members & pool.members.keys():
+            command_one(pool, command, who)
 
 
-def command_one(made: Stage, command: str, worker: str) -> None:
+def command_one(pool: WorkerPool, command: str, worker: str) -> None:
     match command:
         case "serve":
-            made.act(made.serve(worker))
+            pool.act(pool.serve(worker))
         case "kill":
-            made.act(made.kill(worker))
+            pool.act(pool.kill(worker))
         case "abort":
-            made.act(made.abort(worker))
-        case "drain" if made.state(worker) == "serving":
-            made.act(made.drain(worker))
+            pool.act(pool.abort(worker))
+        case "drain" if pool.state(worker) == "serving":
+            pool.act(pool.drain(worker))
 
 
-async def formed(made: Stage, cut: Cut, id: str) -> None:
+async def formed(pool: WorkerPool, cut: Cut, id: str) -> None:
     with suppress(BusError):  # it is refused by whoever runs one, serves or is gone
-        await form(made, cut, id)
+        await form(pool, cut, id)
 
 
-async def next_block(made: Stage, worker: str) -> None:
-    missing = [block for block in range(BLOCKS) if block not in made.loads.given[worker]]
+async def next_block(pool: WorkerPool, worker: str) -> None:
+    missing = [block for block in range(BLOCKS) if block not in pool.loads.given[worker]]
     with suppress(BusError):  # it was killed, or told to stop
-        await made.load(worker, missing[:1], "pipeline")
+        await pool.load(worker, missing[:1], "pipeline")
 
 
-async def all_blocks(made: Stage, worker: str) -> None:
+async def all_blocks(pool: WorkerPool, worker: str) -> None:
     with suppress(BusError):
-        await made.load(worker, list(range(BLOCKS)), "pipeline")
+        await pool.load(worker, list(range(BLOCKS)), "pipeline")
 
 
-async def to_the_end(made: Stage, worker: str) -> None:
+async def to_the_end(pool: WorkerPool, worker: str) -> None:
     """All blocks arrive, and it serves."""
     for _ in range(BLOCKS):
-        await next_block(made, worker)
-    await made.until(lambda: made.state(worker) in ("spare", "absent") or made.ready(worker) == BLOCKS)
-    if made.state(worker) in ("loading", "live"):
-        await made.serve(worker)
+        await next_block(pool, worker)
+    await pool.until(lambda: pool.state(worker) in ("spare", "absent") or pool.ready(worker) == BLOCKS)
+    if pool.state(worker) in ("loading", "live"):
+        await pool.serve(worker)

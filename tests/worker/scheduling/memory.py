@@ -95,13 +95,13 @@ class Served:
             for place in range(len(copy.source) * BLOCK_TOKENS):
                 self._cache[target + place] = self._cache[source + place]
         drawn = []
-        for piece in batch.pieces:
-            prompt_tokens = len(self.requests[piece.request_id].prompt) if piece.decode else piece.stop
-            right = made(self.tokens[piece.request_id][: piece.stop], prompt_tokens)
-            first = piece.blocks.start * BLOCK_TOKENS
-            found = [self._cache[first + position] for position in range(piece.start)]
-            assert found == right[: piece.start], f"{piece.request_id}: its KV is not what it would have computed"
-            self._cache |= {first + position: right[position] for position in range(piece.start, piece.stop)}
-            if piece.draw is not None:
+        for chunk in batch.chunks:
+            prompt_tokens = len(self.requests[chunk.request_id].prompt) if chunk.decode else chunk.stop
+            right = made(self.tokens[chunk.request_id][: chunk.stop], prompt_tokens)
+            first = chunk.blocks.start * BLOCK_TOKENS
+            found = [self._cache[first + position] for position in range(chunk.start)]
+            assert found == right[: chunk.start], f"{chunk.request_id}: its KV is not what it would have computed"
+            self._cache |= {first + position: right[position] for position in range(chunk.start, chunk.stop)}
+            if chunk.sampling is not None:
                 drawn.append(right[-1][0] % 1_000)
         return drawn

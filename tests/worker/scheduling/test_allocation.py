@@ -46,14 +46,14 @@ class Run:
         for request_id in batch.preempted:
             self.preempted[request_id] += 1
             self.computed[request_id] = 0
-        for piece in batch.pieces:
-            prompt = len(self.requests[piece.request_id].prompt)
-            assert piece.start == self.computed.get(piece.request_id, 0), "each position once, and in order"
-            assert piece.decode == (piece.start >= prompt), "a prompt in chunks, whatever follows row by row"
-            known = (*self.requests[piece.request_id].prompt, *range(self.got[piece.request_id]))
-            assert piece.tokens == known[piece.start : piece.stop]
-            self.computed[piece.request_id] = piece.stop
-        drawing = [piece.request_id for piece in batch.pieces if piece.draw is not None]
+        for chunk in batch.chunks:
+            prompt = len(self.requests[chunk.request_id].prompt)
+            assert chunk.start == self.computed.get(chunk.request_id, 0), "each position once, and in order"
+            assert chunk.decode == (chunk.start >= prompt), "a prompt in chunks, whatever follows row by row"
+            known = (*self.requests[chunk.request_id].prompt, *range(self.got[chunk.request_id]))
+            assert chunk.tokens == known[chunk.start : chunk.stop]
+            self.computed[chunk.request_id] = chunk.stop
+        drawing = [chunk.request_id for chunk in batch.chunks if chunk.sampling is not None]
         self.take(self.scheduler.complete(batch, [self.got[request_id] for request_id in drawing], now))
         self.scheduler.check_invariants()
         return batch
@@ -83,7 +83,7 @@ class Run:
 
 
 def ids(batch: Batch) -> list[str]:
-    return sorted({piece.request_id for piece in batch.pieces})
+    return sorted({chunk.request_id for chunk in batch.chunks})
 
 
 def endless(request_id: str, prompt: int = 100, **fields: Any) -> Submit:
@@ -104,7 +104,7 @@ def test_where_two_meet_the_last_that_arrived_gives_way_and_is_computed_again() 
     load = run.scheduler.load()
     assert (load.running_requests, load.waiting_requests, load.kv_full) == (1, 1, True)
     run.cancel("first")
-    assert [(piece.start, piece.stop, piece.decode) for piece in run.step().pieces][:2] == [
+    assert [(chunk.start, chunk.stop, chunk.decode) for chunk in run.step().chunks][:2] == [
         (0, 100, False),
         (100, run.got["last"] + 99, True),
     ]

@@ -43,17 +43,17 @@ class Flights:
         return begun
 
     def compute(self, batch: Batch) -> None:
-        for piece in batch.pieces:
-            first = piece.blocks.start * BLOCK_TOKENS
-            for position, token in zip(range(piece.start, piece.stop), piece.tokens, strict=True):
-                self.cache[first + position] = piece.request_id, position, token
-            for position in range(piece.stop):
-                assert self.cache[first + position][:2] == (piece.request_id, position), "its KV is not its own"
+        for chunk in batch.chunks:
+            first = chunk.blocks.start * BLOCK_TOKENS
+            for position, token in zip(range(chunk.start, chunk.stop), chunk.tokens, strict=True):
+                self.cache[first + position] = chunk.request_id, position, token
+            for position in range(chunk.stop):
+                assert self.cache[first + position][:2] == (chunk.request_id, position), "its KV is not its own"
 
     def end(self) -> None:
         """The first of those under way."""
         batch = self.under_way.popleft()
-        drawing = [piece.request_id for piece in batch.pieces if piece.draw is not None]
+        drawing = [chunk.request_id for chunk in batch.chunks if chunk.sampling is not None]
         for output in self.scheduler.complete(batch, [self.got[id] for id in drawing], 0.0):
             assert output.row.index == self.got[output.row.request_id]
             self.got[output.row.request_id] += len(output.row.token_ids)

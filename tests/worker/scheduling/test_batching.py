@@ -48,7 +48,7 @@ class Run:
         batch = self.scheduler.next_batch(pace=self.pace)
         assert batch is not None
         self.pace.observe(batch.prefill_rows, batch.decode_rows, seconds(batch))
-        self.scheduler.complete(batch, [7] * len(batch.draws), 0.0)
+        self.scheduler.complete(batch, [7] * len(batch.samplings), 0.0)
         return batch
 
     def decodes(self, count: int) -> None:
@@ -77,7 +77,7 @@ def test_of_two_prompts_both_gain() -> None:
     run.decodes(4)
     run.add("long", 1_000, 1)
     run.add("short", 100, 1)
-    rows = Counter({piece.request_id: len(piece.tokens) for piece in run.step().pieces if not piece.decode})
+    rows = Counter({chunk.request_id: len(chunk.tokens) for chunk in run.step().chunks if not chunk.decode})
     assert rows == {"long": 16, "short": 8}
 
 
@@ -114,7 +114,7 @@ def test_what_is_computed_of_contexts_holds_decodes_up_no_longer_either() -> Non
     while "talk" in run.scheduler:
         run.step()
     batches = [run.step() for _ in range(40)]
-    computed = [piece for batch in batches for piece in batch.pieces if piece.request_id == "talk"]
+    computed = [chunk for batch in batches for chunk in batch.chunks if chunk.request_id == "talk"]
     assert (computed[0].start, computed[-1].stop) == (288, 496)  # whole blocks, after those of the prompt
     assert all(seconds(batch) <= 2 * DECODES and batch.decode_rows == 4 for batch in batches)
 
@@ -160,14 +160,14 @@ def begun(*requests: Submit, **fields: Any) -> Scheduler:
 def step(scheduler: Scheduler) -> Batch:
     batch = scheduler.next_batch()
     assert batch is not None
-    scheduler.complete(batch, [7] * len(batch.draws), 0.0)
+    scheduler.complete(batch, [7] * len(batch.samplings), 0.0)
     return batch
 
 
 def rows(batch: Batch) -> dict[str, int]:
     counted: Counter[str] = Counter()
-    for piece in batch.pieces:
-        counted[piece.request_id] += len(piece.tokens)
+    for chunk in batch.chunks:
+        counted[chunk.request_id] += len(chunk.tokens)
     return dict(counted)
 
 
@@ -175,7 +175,7 @@ def test_a_short_prompt_runs_beside_a_long_one_that_came_before_it() -> None:
     scheduler = begun(submit("long", range(2_000)), submit("short", range(100)))
     batch = step(scheduler)
     assert rows(batch) == {"short": 100, "long": 384}
-    assert [piece.draw is not None for piece in batch.pieces if piece.request_id == "short"] == [True]
+    assert [chunk.sampling is not None for chunk in batch.chunks if chunk.request_id == "short"] == [True]
 
 
 def test_short_prompts_do_not_wait_for_all_the_long_ones_before_them() -> None:

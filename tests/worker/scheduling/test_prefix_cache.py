@@ -60,7 +60,7 @@ def test_requests_that_run_find_what_others_that_run_have_computed() -> None:
     run.step()
     run.add(submit("b", BASE[:280], max_tokens=9))
     batch = run.step()
-    assert [(piece.request_id, piece.start, piece.stop) for piece in batch.pieces] == [("a", 300, 301), ("b", 272, 280)]
+    assert [(chunk.request_id, chunk.start, chunk.stop) for chunk in batch.chunks] == [("a", 300, 301), ("b", 272, 280)]
     assert (batch.prefixes.queries, batch.prefixes.hits) == (280, 272)
     assert run.step().prefixes.queries == 0
 

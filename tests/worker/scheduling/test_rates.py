@@ -17,7 +17,7 @@ def _batch(prefill: int, decode: int) -> Batch:
 
 def drawing(rows: int) -> list[ScheduledChunk]:
     """So many requests that each gain a token."""
-    return [structs.replace(piece, draw=TokenSampling(Sampling(), 0)) for piece in _batch(0, rows).pieces]
+    return [structs.replace(chunk, sampling=TokenSampling(Sampling(), 0)) for chunk in _batch(0, rows).chunks]
 
 
 def test_rates_are_unknown_until_measured() -> None:
@@ -51,32 +51,32 @@ def test_the_average_follows_what_changes() -> None:
 
 def test_what_parts_of_a_model_took_tells_of_the_whole() -> None:
     rates = EngineRates()
-    rates.observe_part(_batch(100, 0).pieces, layers_share(range(0, 3), 8), 0.5)
+    rates.observe_part(_batch(100, 0).chunks, layers_share(range(0, 3), 8), 0.5)
     assert rates.part_tokens_per_second == 100 * 2 / 8 / 0.5
     assert rates.prefill_tokens_per_second is None
 
 
 def test_parts_tell_how_long_decodes_of_the_whole_take_alone_and_beside_prompts() -> None:
     rates = EngineRates()
-    rates.observe_part(_batch(100, 0).pieces, 0.25, 0.1 / 4)
+    rates.observe_part(_batch(100, 0).chunks, 0.25, 0.1 / 4)
     rates.observe_part(drawing(8), 0.25, 0.02 / 4)
     assert rates.pace.prompt_rows(8, 2.0) == pytest.approx(20)
-    rates.observe_part([*_batch(32, 0).pieces, *drawing(8)], 0.25, 0.1 / 4)
+    rates.observe_part([*_batch(32, 0).chunks, *drawing(8)], 0.25, 0.1 / 4)
     assert rates.pace.prompt_rows(8, 2.0) == pytest.approx(20 / 2.5), "32 rows added 80 ms"
 
 
 def test_positions_that_are_computed_again_say_nothing_of_what_decodes_take() -> None:
     rates = EngineRates()
-    rates.observe_part(_batch(0, 8).pieces, 0.5, 0.01)
-    rates.observe_part(_batch(100, 8).pieces, 0.5, 0.01)
+    rates.observe_part(_batch(0, 8).chunks, 0.5, 0.01)
+    rates.observe_part(_batch(100, 8).chunks, 0.5, 0.01)
     assert rates.pace.prompt_rows(8, 2.0) == inf
     assert not rates.pace.is_stale
 
 
 def test_parts_without_layers_and_steps_without_prompts_say_nothing_of_prefill() -> None:
     rates = EngineRates()
-    rates.observe_part(_batch(100, 0).pieces, layers_share(range(9, 10), 8), 0.5)
-    rates.observe_part(_batch(0, 8).pieces, 0.5, 0.1)
+    rates.observe_part(_batch(100, 0).chunks, layers_share(range(9, 10), 8), 0.5)
+    rates.observe_part(_batch(0, 8).chunks, 0.5, 0.1)
     assert rates.part_tokens_per_second is None
 
 

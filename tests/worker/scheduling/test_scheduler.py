@@ -22,11 +22,11 @@ def _scheduler(*requests: Submit, **fields: Any) -> Scheduler:
 def _step(scheduler: Scheduler, token: int = 50, now: float = 0.0) -> tuple[Batch, list[TokenOutput]]:
     batch = scheduler.next_batch()
     assert batch is not None
-    return batch, scheduler.complete(batch, [token] * len(batch.draws), now)
+    return batch, scheduler.complete(batch, [token] * len(batch.samplings), now)
 
 
 def _shape(batch: Batch) -> list[tuple[str, int, int]]:
-    return [(piece.request_id, piece.start, piece.stop) for piece in batch.pieces]
+    return [(chunk.request_id, chunk.start, chunk.stop) for chunk in batch.chunks]
 
 
 def test_a_prompt_is_prefilled_in_chunks_and_then_decoded_token_by_token() -> None:
@@ -45,10 +45,10 @@ def test_the_rows_of_a_decode_are_the_token_just_chosen() -> None:
     scheduler = _scheduler(submit("a", [1, 2], max_tokens=4))
     _step(scheduler, token=77)
     batch, _ = _step(scheduler)
-    (piece,) = batch.pieces
-    assert (piece.tokens, piece.start, piece.decode) == ((77,), 2, True)
-    assert piece.draw is not None
-    assert piece.draw.index == 1
+    (chunk,) = batch.chunks
+    assert (chunk.tokens, chunk.start, chunk.decode) == ((77,), 2, True)
+    assert chunk.sampling is not None
+    assert chunk.sampling.index == 1
 
 
 def test_decodes_go_first_and_prefill_takes_what_is_left() -> None:
@@ -64,12 +64,12 @@ def test_decodes_go_first_and_prefill_takes_what_is_left() -> None:
 def test_a_resumed_request_replays_its_tokens_as_decodes() -> None:
     scheduler = _scheduler(submit("a", range(130), generated=[5, 6, 7], max_tokens=5))
     batch, outputs = _step(scheduler, token=8)
-    assert [(piece.start, piece.stop, piece.decode) for piece in batch.pieces] == [
+    assert [(chunk.start, chunk.stop, chunk.decode) for chunk in batch.chunks] == [
         (0, 128, False),
         (128, 130, False),
         (130, 133, True),
     ]
-    assert len(batch.draws) == 1
+    assert len(batch.samplings) == 1
     assert (outputs[0].row.index, outputs[0].row.token_ids) == (3, [8])
 
 
@@ -90,19 +90,19 @@ def test_a_stop_token_ends_a_request() -> None:
 
 def test_stop_tokens_are_forbidden_until_min_tokens() -> None:
     scheduler = _scheduler(submit("a", max_tokens=9, min_tokens=2, stop_token_ids=[50, 51]))
-    forbidden = [_step(scheduler, token=1)[0].draws[0].forbidden for _ in range(4)]
+    forbidden = [_step(scheduler, token=1)[0].samplings[0].forbidden for _ in range(4)]
     assert forbidden == [(50, 51), (50, 51), (), ()]
 
 
 def test_lower_priority_numbers_go_first_then_arrival() -> None:
     requests = [submit("a", priority=1), submit("b"), submit("c"), submit("d", priority=-1)]
     scheduler = _scheduler(*requests, max_num_seqs=3)
-    assert [piece.request_id for piece in _step(scheduler)[0].pieces] == ["d", "b", "c"]
+    assert [chunk.request_id for chunk in _step(scheduler)[0].chunks] == ["d", "b", "c"]
 
 
 def test_no_more_than_max_num_seqs_run() -> None:
     scheduler = _scheduler(*(submit(str(number)) for number in range(5)), max_num_seqs=2)
-    assert len(_step(scheduler)[0].pieces) == 2
+    assert len(_step(scheduler)[0].chunks) == 2
     assert (scheduler.load().running_requests, scheduler.load().waiting_requests) == (2, 3)
 
 
@@ -110,9 +110,9 @@ def test_a_request_waits_for_kv_blocks_and_nobody_overtakes_it() -> None:
     scheduler = _scheduler(
         submit("a", range(30), max_tokens=2), submit("b", range(30), max_tokens=20), submit("c"), kv_blocks=4
     )
-    assert [piece.request_id for piece in _step(scheduler)[0].pieces] == ["a"]
+    assert [chunk.request_id for chunk in _step(scheduler)[0].chunks] == ["a"]
     _step(scheduler)
-    assert [piece.request_id for piece in _step(scheduler)[0].pieces] == ["b"]
+    assert [chunk.request_id for chunk in _step(scheduler)[0].chunks] == ["b"]
 
 
 def test_cancelling_frees_the_kv_at_once() -> None:
@@ -139,7 +139,7 @@ def test_an_id_that_comes_back_during_its_last_step_gets_none_of_its_tokens() ->
     scheduler.cancel("a")
     scheduler.add(submit("a", [4, 5]))
     assert scheduler.complete(batch, [50], now=0.0) == []
-    assert _step(scheduler)[0].pieces[0].tokens == (4, 5)
+    assert _step(scheduler)[0].chunks[0].tokens == (4, 5)
 
 
 def test_requests_end_at_their_deadline_waiting_or_running() -> None:

@@ -27,7 +27,7 @@ def ask(run: Served, request_id: str, prompt: list[int], **fields: Any) -> int:
 
 
 def chunks(batch: Batch) -> list[tuple[str, int, int]]:
-    return [(piece.request_id, piece.start, piece.stop) for piece in batch.pieces]
+    return [(chunk.request_id, chunk.start, chunk.stop) for chunk in batch.chunks]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_request_that_needs_the_blocks_has_them_at_once_and_the_answer_is_comp
     assert run.begin()
     run.add(submit("large", BASE[600:1100], max_tokens=3))
     run.end()
-    assert run.step().pieces[0].request_id == "large"
+    assert run.step().chunks[0].request_id == "large"
     run.to_the_end()
     assert run.ended["large"] == "length"
     assert ask(run, "two", [*run.tokens["one"], 1], max_tokens=2, context_id="talk") == 400

@@ -16,9 +16,9 @@ from livescale.shared.messages.requests import Sampling
 
 
 def test_a_batch_comes_as_it_was_told() -> None:
-    draw = TokenSampling(Sampling(temperature=0.7, seed=2**62), 3, (1, 2), (4,))
+    sampling = TokenSampling(Sampling(temperature=0.7, seed=2**62), 3, (1, 2), (4,))
     pieces = (
-        ScheduledChunk("a", (5,), 200, range(0, 16), True, draw),
+        ScheduledChunk("a", (5,), 200, range(0, 16), True, sampling),
         ScheduledChunk("b", (6, 7), 0, range(16, 17), False),
     )
     batch = Batch(9, pieces, ("c",), prefixes=PrefixUse((KvCopy(range(1, 2), range(3, 4)),), 128, 64))
@@ -29,8 +29,8 @@ def test_activations_and_kv_are_not_told() -> None:
     piece = ScheduledChunk("a", (5,), 200, range(0, 16), True, entry=LayerEntry(2, 201, memoryview(b"activation")))
     batch = Batch(9, (piece,), imports=(KvImport("a", range(0, 16), 2, memoryview(b"keys and values")),))
     told = decode_batch(encode_batch(batch))
-    assert told.pieces[0].entry is not None
-    assert (told.pieces[0].layer, told.pieces[0].entry.stop, told.pieces[0].entry.activation) == (2, 201, b"")
+    assert told.chunks[0].entry is not None
+    assert (told.chunks[0].layer, told.chunks[0].entry.stop, told.chunks[0].entry.activation) == (2, 201, b"")
     assert [(one.request_id, one.layers, one.data) for one in told.imports] == [("a", 2, b"")]
 
 

@@ -1,5 +1,7 @@
-"""The compiled kernels as Python sees them, and which variant of them a worker uses. kernels.h describes the structs
-whose addresses they are given."""
+"""The compiled kernels as Python sees them, and the choice of one of their variants.
+
+kernels.h describes the structs whose addresses they are given.
+"""
 
 import os
 from collections.abc import Sequence
@@ -24,7 +26,7 @@ LEVELS_UP_TO = {"avx512": ("avx512", "avx2", "plain"), "avx2": ("avx2", "plain")
 
 
 class Kernels(Protocol):
-    """A variant on some threads. Arguments are numbers and addresses; `type` is one of TYPES."""
+    """One variant of the kernels, on some threads. Arguments are numbers and addresses; `type` is one of TYPES."""
 
     def multiply(
         self, type: int, linear: Address, rows: Address, residual: Address, out: Address, row_count: int, /
@@ -54,36 +56,36 @@ class Kernels(Protocol):
     def run_layer(
         self, type: int, layer: Address, hidden: Address, rows: int, runs: Address, run_count: int, epsilon: float, /
     ) -> None:
-        """A whole layer, `hidden` `[row, hidden]` in place."""
+        """Run a whole layer on `hidden` `[row, hidden]`, in place."""
 
     def lay_out(self, type: int, matrix: Address, outputs: int, inputs: int, panels: Address, /) -> None:
-        """A matrix `[out, in]` -> panels, which are zero before."""
+        """Lay a matrix `[out, in]` out in `panels`, which must be zero."""
 
     def make_rope_tables(
         self, type: int, frequencies: Address, half: int, positions: int, cosines: Address, sines: Address, /
     ) -> None:
-        """Tables `[position, 2 * half]` of cosines and signed sines; frequencies are float32."""
+        """Fill tables `[position, 2 * half]` of cosines and signed sines; frequencies are float32."""
 
     def digest(self) -> str:
-        """16 digits that are the same for kernels which give the same bits."""
+        """16 digits that are the same for kernels with the same bits."""
 
 
 class Compiled(Protocol):
-    """The module of C."""
+    """The C extension module, as far as Python uses it."""
 
     LAYER_ROWS: int  # that `run_layer` computes at a time, and that a run has at most
     PANEL: int  # outputs
     INPUTS: int  # of which the inputs of a panel are a multiple
 
     def Kernels(self, variant: str, level: str, threads: int) -> Kernels:
-        """Raises ValueError, which says what this CPU or Linux does not have."""
+        """Make a variant. Raises ValueError, which says what this CPU or Linux does not have."""
 
     def levels(self) -> list[str]:
-        """Of vector instructions that this CPU has, best first."""
+        """The levels of vector instructions that this CPU has, best first."""
 
 
 def find_compiled() -> Compiled | None:
-    """None where there was no C compiler at installation."""
+    """The C extension module; None where there was no C compiler at installation."""
     try:
         return cast(Compiled, import_module("livescale.services.worker.engine.kernels.compiled"))
     except ImportError:
@@ -97,7 +99,7 @@ def find_level(compiled: Compiled) -> str:
 
 
 def open_variant(name: VariantName, threads: int = 1) -> Kernels:
-    """Raises ValueError where it cannot be had, and says why."""
+    """Make a variant on so many threads. Raises ValueError, with the reason, where it cannot be had."""
     compiled = find_compiled()
     if compiled is None:
         raise ValueError("the kernels were not compiled when this was installed, for want of a C compiler")
@@ -109,7 +111,8 @@ def open_variant(name: VariantName, threads: int = 1) -> Kernels:
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """The kernels that a worker uses, None for torch's own. `passed_over`: better ones that it cannot have, and why."""
+    """The kernels that a worker uses, None for torch's own. `passed_over` names better ones, and why it cannot have
+    them."""
 
     variant: str
     kernels: Kernels | None
@@ -117,7 +120,8 @@ class KernelChoice:
 
 
 def choose_kernels(asked: KernelsName, threads: int = 1) -> KernelChoice:
-    """Raises ValueError where others than `auto` or `torch` were asked for and cannot be had."""
+    """Choose the kernels for what was asked. Raises ValueError where they cannot be had; `auto` and `torch` always
+    can."""
     if asked == "torch":
         return KernelChoice(TORCH, None)
     wanted: Sequence[VariantName] = PREFERRED if asked in ("auto", "compiled") else (cast(VariantName, asked),)

@@ -68,10 +68,10 @@ class Model:
         features = (query_heads + 2 * kv_heads) * head_dim
         self.projected = torch.randn(POSITIONS, features, generator=generator).to(dtype)
 
-    def attend(self, *pieces: ScheduledChunk) -> torch.Tensor:
+    def attend(self, *chunks: ScheduledChunk) -> torch.Tensor:
         """`[row, query_head * head_dim]`"""
-        rows = torch.cat([self.projected[piece.start : piece.stop] for piece in pieces])
-        return self.attention.over(pieces)(1, rows)[: len(rows)].clone()
+        rows = torch.cat([self.projected[chunk.start : chunk.stop] for chunk in chunks])
+        return self.attention.over(chunks)(1, rows)[: len(rows)].clone()
 
     def right(self, start: int, stop: int) -> torch.Tensor:
         """The same in float64, of a request whose rows before `start` are in the cache from block 0 on."""
@@ -86,20 +86,20 @@ class Model:
         return right.transpose(0, 1).flatten(1)
 
 
-def piece(start: int, stop: int, *, decode: bool, block: int = 0) -> ScheduledChunk:
+def chunk(start: int, stop: int, *, decode: bool, block: int = 0) -> ScheduledChunk:
     blocks = range(block, block - -stop // BLOCK_TOKENS)
     return ScheduledChunk("r", tuple(range(stop - start)), start, blocks, decode)
 
 
 def prompt(stop: int, block: int = 0) -> list[ScheduledChunk]:
-    return [piece(start, min(start + 128, stop), decode=False, block=block) for start in range(0, stop, 128)]
+    return [chunk(start, min(start + 128, stop), decode=False, block=block) for start in range(0, stop, 128)]
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 @every_way
 def test_attention_is_that_of_float64(way: Kind, heads: tuple[int, int, int]) -> None:
     model = Model(way, *heads)
-    rows = model.attend(*prompt(601), piece(601, 607, decode=True))
+    rows = model.attend(*prompt(601), chunk(601, 607, decode=True))
     near = ATTENTION[rows.dtype]
     for start, stop in ((0, 128), (128, 256), (256, 384), (384, 512), (512, 601), (601, 607)):
         torch.testing.assert_close(rows[start:stop].double(), model.right(start, stop), atol=near, rtol=near)
@@ -112,10 +112,10 @@ def test_a_rows_bits_are_the_same_alone_and_in_company_wherever_its_keys_lie(
 ) -> None:
     model = Model(way, *heads)
     alone = [
-        model.attend(one) for one in (*prompt(301), *(piece(row, row + 1, decode=True) for row in range(301, 307)))
+        model.attend(one) for one in (*prompt(301), *(chunk(row, row + 1, decode=True) for row in range(301, 307)))
     ]
-    company = [piece(0, 1, decode=True, block=19), piece(0, 100, decode=False, block=20)]
-    together = model.attend(*company, *prompt(301, block=33), piece(301, 307, decode=True, block=33))
+    company = [chunk(0, 1, decode=True, block=19), chunk(0, 100, decode=False, block=20)]
+    together = model.attend(*company, *prompt(301, block=33), chunk(301, 307, decode=True, block=33))
     assert torch.equal(torch.cat(alone), together[101:])
 
 
@@ -124,8 +124,8 @@ def test_what_lies_behind_a_row_in_the_cache_counts_as_nothing_be_it_no_number(w
     model, other = Model(way, 6, 2, 20), Model(way, 6, 2, 20)
     model.store.cache[:, :, :, 77:] = float("nan")
     other.store.cache[:, :, :, 77:] = 0.0
-    pieces = *prompt(70), piece(70, 77, decode=True)
-    assert torch.equal(model.attend(*pieces), other.attend(*pieces))
+    chunks = *prompt(70), chunk(70, 77, decode=True)
+    assert torch.equal(model.attend(*chunks), other.attend(*chunks))
 
 
 @pytest.mark.parametrize("blocks", [range(3), range(6_000, 6_004), range(-1, 3)])
@@ -136,7 +136,7 @@ def test_pieces_that_the_cache_has_no_room_for_are_refused(blocks: range) -> Non
     with pytest.raises(ValueError, match=r"positions 0 \.\. 50 are not in"):
         model.attention.over([ScheduledChunk("r", tuple(range(50)), 0, blocks, False)])
     with pytest.raises(ValueError, match=r"positions 640 \.\. 641 are not in"):
-        model.attention.over([piece(640, 641, decode=True)])
+        model.attention.over([chunk(640, 641, decode=True)])
 
 
 @pytest.mark.parametrize("size", [60, 64, 70, 800])

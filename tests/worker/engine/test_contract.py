@@ -103,8 +103,8 @@ def test_no_more_rows_run_together_than_a_batch_may_have_and_those_of_a_request_
         made.add(submit(f"r{number}", random_prompt(number, 900)))
     partials = [LayerwiseRun(list(each.rest(MAX_BATCH_ROWS))) for each in made.start()]
     run = list(slabs(partials, row_bytes=4))
-    assert [sum(len(piece.tokens) for piece in slab.pieces) for slab in run] == [1_928, 772]
-    starts = [(piece.request_id, piece.start) for slab in run for piece in slab.pieces]
+    assert [sum(len(piece.tokens) for piece in slab.chunks) for slab in run] == [1_928, 772]
+    starts = [(piece.request_id, piece.start) for slab in run for piece in slab.chunks]
     assert starts == [(f"r{number}", start) for number in range(3) for start in range(0, 900, 128)]
     assert sum(len(data) for slab in run for data in slab.activations) == 4 * 2_700
 

@@ -1,6 +1,6 @@
 """What runs a model in a live scale under test, and which tokens it would make alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from torch._C._distributed_c10d import HashStore
 
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.engine.contract import LayerwiseRun, Runner
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup
+from livescale.services.worker.scheduling.batch import Batch
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.parameters import DType, Manifest
 from livescale.shared.messages.requests import Submit
@@ -74,7 +75,7 @@ def _undisturbed(dtype: DType, ranks: int) -> Undisturbed:
 
 
 @dataclass(frozen=True)
-class Kind:
+class EngineKind:
     """An engine that computes, in this format, as so many `ranks`."""
 
     dtype: DType = "float32"
@@ -105,12 +106,38 @@ class Kind:
         return _undisturbed(self.dtype, self.ranks).serve(first)
 
 
-class Modelled(Kind):
+class ModelledKind(EngineKind):
     """An engine that computes nothing."""
 
     def alone(self, request: Submit) -> list[int]:
         return made_up_tokens(self.manifest.version, self.manifest.config.vocab_size, request)
 
 
-FLOAT32, BFLOAT16 = Kind("float32"), Kind("bfloat16")
-MODELLED = Modelled(make_runner=lambda told: ModelledRunner(told.kv_bytes, told.block_size, LATENCY, 1.0, CLOCK))
+FLOAT32, BFLOAT16 = EngineKind("float32"), EngineKind("bfloat16")
+MODELLED = ModelledKind(make_runner=lambda told: ModelledRunner(told.kv_bytes, told.block_size, LATENCY, 1.0, CLOCK))
+
+
+class Noting(ModelledRunner):
+    """Notes how many requests each layer is run of, and each step."""
+
+    layers: list[int]
+    steps: list[int]
+
+    async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
+        self.layers.append(len(partials))
+        await super().run_layer(partials)
+
+    async def step(self, batch: Batch) -> list[int]:
+        self.steps.append(len({piece.request_id for piece in batch.chunks}))
+        return await super().step(batch)
+
+
+def noting(layers: list[int], steps: list[int]) -> EngineKind:
+    """All engines note in the same lists."""
+
+    def make(told: object) -> Noting:
+        runner = Noting(1 << 20, 16, LATENCY, 1.0, CLOCK)
+        runner.layers, runner.steps = layers, steps
+        return runner
+
+    return ModelledKind(make_runner=make)

@@ -11,7 +11,7 @@ from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.pipelines import Pipeline, Stage
 from livescale.shared.messages.requests import Submit
 from livescale.shared.subjects import LEASE, PIPELINE
-from tests.worker.tensor_parallel.stage import RANKS, RankStage, rank_stage
+from tests.worker.tensor_parallel.ranked_workers import RANKS, RankedWorkers, ranked_workers
 
 Cut = Sequence[tuple[str, int]]  # which instance runs the blocks up to which one, in their order
 PAIR: Cut = (("a", 2), ("b", 5))
@@ -19,10 +19,10 @@ THREE: Cut = (("a", 2), ("b", 4), ("c", 5))
 
 
 @dataclass
-class Line:
+class RankedPipeline:
     """Instance `a` has the workers `a-0` and `a-1`, and so on. `cut`: who runs what."""
 
-    stage: RankStage
+    ranked: RankedWorkers
     cut: Cut
 
     @property
@@ -38,13 +38,13 @@ class Line:
 
     async def load(self, name: str, rank: int, blocks: list[int]) -> None:
         """And wait until they are laid out."""
-        worker, before = f"{name}-{rank}", self.stage.ready(f"{name}-{rank}")
-        await self.stage.send(team(name), rank, blocks, "pipeline")
-        await self.stage.made.until(lambda: self.stage.ready(worker) == before + len(blocks))
+        worker, before = f"{name}-{rank}", self.ranked.ready(f"{name}-{rank}")
+        await self.ranked.send(team(name), rank, blocks, "pipeline")
+        await self.ranked.fleet.until(lambda: self.ranked.ready(worker) == before + len(blocks))
 
     async def finish(self, name: str, *ranks: int) -> None:
         """These ranks get the rest."""
-        left = sorted(set(range(self.stage.blocks)) - set(self.held(name)))
+        left = sorted(set(range(self.ranked.blocks)) - set(self.held(name)))
         for rank in ranks:
             await self.load(name, rank, left)
 
@@ -52,13 +52,13 @@ class Line:
         """As a planner does: the leader last, each once its ranks have what they run."""
         leader = self.cut[0][0]
         for name in sorted(self.names, key=lambda one: (one == leader, one)):
-            await self.stage.made.bus.call(PIPELINE, self._told(name), timeout=5, id=f"{name}-0")
-        await self.stage.made.until(lambda: self.stage.made.state(f"{leader}-0") == "live")
+            await self.ranked.fleet.bus.call(PIPELINE, self._told(name), timeout=5, id=f"{name}-0")
+        await self.ranked.fleet.until(lambda: self.ranked.fleet.state(f"{leader}-0") == "live")
 
     def _told(self, name: str) -> Pipeline:
         starts = [0, *(stop for _, stop in self.cut)]
         spans = zip(starts, self.cut, strict=False)
-        made = self.stage.made
+        made = self.ranked.fleet
         return Pipeline(
             id="p",
             plan_id=f"{name}-0",
@@ -73,34 +73,34 @@ class Line:
     async def serve(self) -> None:
         """As a planner does: the leader first."""
         for name in dict.fromkeys(name for name, _ in self.cut):
-            await self.stage.serve(team(name))
+            await self.ranked.serve(team(name))
 
     async def begun(self, *requests: Submit) -> None:
         """The pipeline has made a token of each."""
         for request in requests:
-            await self.stage.made.admit("a-0", request)
-        await self.stage.made.until(lambda: all(self.tokens(one.request_id) for one in requests))
+            await self.ranked.fleet.admit("a-0", request)
+        await self.ranked.fleet.until(lambda: all(self.tokens(one.request_id) for one in requests))
 
     def tokens(self, request_id: str) -> list[int]:
-        return [token for row in self.stage.made.rows.get(request_id, []) for token in row.token_ids]
+        return [token for row in self.ranked.fleet.rows.get(request_id, []) for token in row.token_ids]
 
     def count(self, what: str) -> float:
         """Over all leaders."""
-        return sum(self.stage.count(f"{name}-0", f"pipeline_{what}") for name in self.names)
+        return sum(self.ranked.count(f"{name}-0", f"pipeline_{what}") for name in self.names)
 
     def kill(self, worker: str) -> None:
-        made = self.stage.made
+        made = self.ranked.fleet
         made.workers[worker].cancel()
         gone = LeaseChanged(service="worker", id=worker, epoch=1, state="dead", reason="killed", at=1.0)
         made.bus.publish(LEASE, gone, id=worker)
 
     async def goes_on(self, expected: dict[str, list[int]], *requests: Submit) -> None:
         """What was lost is submitted again, elsewhere, with the tokens it has."""
-        made = self.stage.made
+        made = self.ranked.fleet
         await made.until(lambda: set(made.lost) == {one.request_id for one in requests})
         for one in requests:
             await made.admit("s-0", replace(one, generated=self.tokens(one.request_id)))
-        assert await self.stage.finished(*requests) == expected
+        assert await self.ranked.finished(*requests) == expected
 
 
 def team(name: str) -> list[str]:
@@ -108,14 +108,14 @@ def team(name: str) -> list[str]:
 
 
 @asynccontextmanager
-async def line(cut: Cut = PAIR, dtype: DType = "float32") -> AsyncIterator[Line]:
+async def ranked_pipeline(cut: Cut = PAIR, dtype: DType = "float32") -> AsyncIterator[RankedPipeline]:
     """All workers have what they run, and no more; the pipeline serves."""
     workers = [worker for name in sorted({name for name, _ in cut}) for worker in team(name)]
-    async with rank_stage(dtype, workers) as stage:
-        made = Line(stage, cut)
+    async with ranked_workers(dtype, workers) as ranked:
+        made = RankedPipeline(ranked, cut)
         for name in made.names:
             for rank in range(RANKS):
-                await stage.send(team(name), rank, made.held(name), "pipeline")
-        await stage.made.until(lambda: all(stage.ready(one) == len(made.held(one[:-2])) for one in workers))
+                await ranked.send(team(name), rank, made.held(name), "pipeline")
+        await ranked.fleet.until(lambda: all(ranked.ready(one) == len(made.held(one[:-2])) for one in workers))
         await made.form()
         yield made

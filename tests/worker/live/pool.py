@@ -26,11 +26,11 @@ from livescale.shared.simulation.virtual_time import Process
 from livescale.shared.subjects import ABORT, DRAIN, ENDED, HEARTBEAT, HELP, JOIN, LEASE, MOVED, SERVE, STALE, TOKENS
 from tests.shared.transfer.virtual_link import Mail, new_mail
 from tests.worker.live.client import Client
-from tests.worker.live.kinds import BLOCKS, CLOCK, FLOAT32, Kind
+from tests.worker.live.engines import BLOCKS, CLOCK, FLOAT32, EngineKind
 from tests.worker.live.loads import Loads, node
-from tests.worker.live.meeting import Meetings, RankRunner
 from tests.worker.live.members import Member, check_invariants, moving, used
 from tests.worker.live.timed import Faults, TimedLink
+from tests.worker.live.virtual_ranks import Meetings, RankRunner
 
 BUS_SECONDS = 0.001
 LATE_SECONDS = (0.003, 0.01, 0.05, 0.3)  # by which some messages may come later
@@ -38,14 +38,14 @@ LEASE_SECONDS = 0.4  # from a death until it is known
 
 
 @dataclass
-class Stage:
+class WorkerPool:
     """`aborted`: those who are told of no blocks any more; `fenced`: who was declared dead and has not joined anew."""
 
     broker: LocalBroker
     bus: LocalBus
     mail: Mail
     tasks: asyncio.TaskGroup
-    kind: Kind = FLOAT32
+    kind: EngineKind = FLOAT32
     client: Client = field(init=False)
     loads: Loads = field(init=False)
     faults: Faults = field(default_factory=Faults)
@@ -117,10 +117,10 @@ class Stage:
             return TimedLink(self.mail, worker.encode(), self.faults)
 
         runner = self._runner(told)
-        made = Worker(world, told, lambda: runner, link)
+        pool = Worker(world, told, lambda: runner, link)
         process = Process()
-        running = self.tasks.create_task(made.run(), name=worker, context=process.context())
-        self.members[worker] = Member(made, running, runner, bus, telemetry, process)
+        running = self.tasks.create_task(pool.run(), name=worker, context=process.context())
+        self.members[worker] = Member(pool, running, runner, bus, telemetry, process)
         await self.until(lambda: self.state(worker) == "spare")
 
     def _runner(self, told: WorkerSettings) -> Runner:
@@ -269,29 +269,29 @@ def late(seed: int) -> Callable[[str], Sequence[float]]:
 
 
 @asynccontextmanager
-async def stage(*workers: str, kind: Kind = FLOAT32) -> AsyncIterator[Stage]:
+async def worker_pool(*workers: str, kind: EngineKind = FLOAT32) -> AsyncIterator[WorkerPool]:
     """Spare workers."""
     broker = LocalBroker(clock=CLOCK, delays=lambda subject: (BUS_SECONDS,))
     bus = broker.connect()
 
     async def join(message: Join, context: Context) -> Joined:
-        made.fenced.discard(message.id)
+        pool.fenced.discard(message.id)
         return Joined(epoch=1)
 
     await bus.serve(ServiceInfo("registry", "registry-0", "lets everyone in"), [Endpoint(JOIN, join)])
     async with asyncio.TaskGroup() as tasks:
-        made = Stage(broker, bus, new_mail(), tasks, kind)
+        pool = WorkerPool(broker, bus, new_mail(), tasks, kind)
 
         async def follow(topic: Topic[Any]) -> None:
             async for received in await bus.subscribe(topic):
-                made.heard(received.message)
+                pool.heard(received.message)
 
         listening = [tasks.create_task(follow(topic)) for topic in (HEARTBEAT, TOKENS, ENDED, MOVED)]
         await asyncio.sleep(0)
         for worker in workers:
-            await made.start(worker)
-        yield made
-        for task in [*(member.task for member in made.members.values()), *listening]:
+            await pool.start(worker)
+        yield pool
+        for task in [*(member.task for member in pool.members.values()), *listening]:
             task.cancel()
         for one in list(broker.buses):
             await one.close()

@@ -3,11 +3,14 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from livescale.services.worker.engine.runner import EngineRunner
+from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Stale
-from livescale.shared.messages.transfers import Drain
-from livescale.shared.subjects import DRAIN, STALE
+from livescale.shared.messages.transfers import Abort, Drain, Inflow
+from livescale.shared.model.block_layout import block_layouts
+from livescale.shared.subjects import ABORT, DRAIN, LOAD, STALE
 from tests.worker.fleet import Fleet, fleet
 from tests.worker.serving import random_prompt, submit
 
@@ -80,3 +83,41 @@ async def test_out_of_memory_in_a_load_is_told_and_leaves_a_spare_worker(monkeyp
         await asyncio.wait((fed,))
         monkeypatch.setattr(EngineRunner, "add_block", add_block)
         await loaded(made, "plan-2", 8)
+
+
+async def test_draining_finishes_what_runs_refuses_what_is_new_and_ends_spare() -> None:
+    async with fleet("w-1") as made:
+        await made.serving("w-1")
+        await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=24))
+        await made.bus.call(DRAIN, Drain(instance="m-w-1", epoch=1), timeout=5, id="w-1")
+        with pytest.raises(Refusal, match="takes no requests"):
+            await made.admit("w-1", submit("b"))
+        assert len(await made.finished("a")) == 24
+        await made.until(lambda: made.state("w-1") == "spare")
+        assert made.reports["w-1"].holding is None
+        # And it can load again.
+        made.transfers.clear()
+        await made.load("w-1", made.me, plan="plan-2")
+        made.feed("w-1")
+        await made.whole("w-1")
+
+
+async def test_an_aborted_load_leaves_a_spare_worker_and_nothing_behind() -> None:
+    async with fleet("w-1") as made:
+        await made.load("w-1", made.me)
+        await made.until(lambda: made.state("w-1") == "loading")
+        await made.bus.call(ABORT, Abort(plan_id="plan-0", reason="another plan"), timeout=5, id="w-1")
+        assert made.state("w-1") == "loading"
+        await made.bus.call(ABORT, Abort(plan_id="plan-1", reason="test"), timeout=5, id="w-1")
+        await made.until(lambda: made.state("w-1") == "spare")
+
+
+async def test_a_model_that_does_not_fit_the_arena_is_refused() -> None:
+    async with fleet("w-1") as made:
+        command = made.command("w-1", Inflow(ticket=7, upstream=made.me))
+        config = replace(command.manifest.config, vocab_size=2**20)
+        blocks = [layout.block(0) for layout in block_layouts(config, command.manifest.dtype)]
+        manifest = replace(command.manifest, config=config, blocks=blocks)
+        with pytest.raises(Refusal, match="arena"):
+            await made.bus.call(LOAD, replace(command, manifest=manifest), timeout=5, id="w-1")
+        await made.load("w-1", made.me)

@@ -1,0 +1,43 @@
+"""Where a worker is, and by what its parts reach other workers."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+
+from livescale.shared.bus.contract import Bus
+from livescale.shared.links.contract import Link
+from livescale.shared.process.run import World
+from livescale.shared.runtime.clock import Clock
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """What every part of a worker that talks to other workers needs, whatever model is served.
+
+    `link` counts its bytes as traffic of serving, and tasks of `tasks` end with the worker.
+    """
+
+    world: World
+    link: Link
+    tasks: asyncio.TaskGroup
+
+    @property
+    def me(self) -> str:
+        """This worker's id."""
+        return self.world.info.id
+
+    @property
+    def bus(self) -> Bus:
+        return self.world.bus
+
+    @property
+    def clock(self) -> Clock:
+        return self.world.clock
+
+    def start(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None] | None:
+        """Run `work` as a task of the worker. Returns None, with nothing begun, where the worker is ending."""
+        try:
+            return self.tasks.create_task(work, name=name)
+        except RuntimeError:
+            work.close()
+            return None

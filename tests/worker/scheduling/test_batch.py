@@ -1,0 +1,36 @@
+"""What a batch refuses, and the names that its fields have between ranks."""
+
+import msgspec
+import pytest
+
+from livescale.services.worker.scheduling.batch import Batch, LayerEntry, ScheduledChunk, TokenSampling
+from livescale.services.worker.tensor_parallel.wire import encode_batch
+from livescale.shared.messages.requests import Sampling
+
+
+def test_a_chunk_of_a_prompt_begins_at_a_cut_and_has_no_more_rows_than_one_may_have() -> None:
+    for tokens, start in (((), 0), ((1, 2), 3), (tuple(range(129)), 0)):
+        with pytest.raises(ValueError, match="are no chunk of a prompt"):
+            ScheduledChunk("a", tokens, start, range(16), decode=False)
+    ScheduledChunk("a", tuple(range(129)), 3, range(16), decode=True)
+
+
+def test_rows_and_samplings_are_those_of_the_chunks() -> None:
+    sampling = TokenSampling(Sampling(temperature=0.0), 0)
+    entry = LayerEntry(3, 8, memoryview(b""))
+    chunks = (
+        ScheduledChunk("a", (1, 2, 3), 8, range(2), decode=False, sampling=sampling),
+        ScheduledChunk("b", (4,), 5, range(2, 4), decode=True, entry=entry),
+    )
+    batch = Batch(1, chunks)
+    assert (batch.prefill_rows, batch.decode_rows, batch.layers_before) == (3, 1, 3)
+    assert batch.samplings == (sampling,)
+    assert sampling.is_greedy
+
+
+def test_ranks_of_earlier_releases_read_the_fields_by_their_names() -> None:
+    chunk = ScheduledChunk("a", (1,), 5, range(1), decode=True, sampling=TokenSampling(Sampling(), 0))
+    told = msgspec.msgpack.decode(encode_batch(Batch(1, (chunk,))))
+    assert list(told) == ["step", "pieces", "preempted", "imports", "prefixes"]
+    assert list(told["pieces"][0]) == ["request_id", "tokens", "start", "blocks", "decode", "draw", "entry"]
+    assert list(told["pieces"][0]["draw"]) == ["sampling", "index", "forbidden", "stops"]
