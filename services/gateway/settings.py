@@ -1,4 +1,4 @@
-"""What a gateway can be told."""
+"""The settings of a gateway."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from livescale.shared.settings import ProcessSettings
 
 
 class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
-    """The REST door. vLLM's words where it has them."""
+    """The gateway: it serves the REST API, with vLLM's names of options where vLLM has them."""
 
     host: Annotated[str, Meta(description="Address to listen on; 0.0.0.0 for all")] = "127.0.0.1"
     port: Annotated[int, Meta(description="Port to listen on; 0 takes a free one", ge=0, le=65535)] = 8000
