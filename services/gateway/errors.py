@@ -45,7 +45,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> bytes:
-        """The JSON body of the answer."""
+        """The JSON body of the answer, an ErrorBody."""
         return msgspec.json.encode(ErrorBody(self.detail))
 
     @property
