@@ -45,11 +45,11 @@ class SilenceTimer:
         self._timer = self._loop.call_later(seconds, self._look)
 
     def begin(self) -> None:
-        """Note that the reader begins to wait."""
+        """Note that the reader begins to wait for an event."""
         self._since = self._loop.time()
 
     def end(self) -> None:
-        """Note that the reader waits no more."""
+        """Note that the reader does not wait any more."""
         self._since = None
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class RequestStream:
         return self._sequence.received
 
     async def next(self) -> Event:
-        """Wait for the next event."""
+        """Wait for the next event; a silence is an event as well."""
         self._silence.begin()
         try:
             return await self._events.get()

@@ -29,7 +29,6 @@ class Router:
         self.office: Office | None = None
 
     async def run(self) -> None:
-        """Run until cancelled."""
         leases = await self._world.bus.subscribe(LEASE)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_leases(leases), name="leases")
