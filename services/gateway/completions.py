@@ -36,7 +36,6 @@ from livescale.shared import telemetry
 from livescale.shared.bus.contract import Context
 from livescale.shared.messages.membership import ModelEntry
 from livescale.shared.messages.requests import Submit
-from livescale.shared.telemetry import traceparent
 from livescale.shared.world import Ids
 
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -127,7 +126,7 @@ class Completions:
         context = Context(
             deadline=wall + timeout,
             request_id=public_id(request),
-            traceparent=traceparent(span) or trace_of(request),
+            traceparent=telemetry.traceparent(span) or trace_of(request),
         )
         generations = [Generation(self.backend, submit, _output(body, text, submit), context) for submit in submits]
         return CompletionResponse(shape, envelope, prompts, generations, span, visit.spend)
