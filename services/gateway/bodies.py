@@ -1,5 +1,7 @@
-"""Request bodies: OpenAI's and vLLM's names, types and bounds. Both the checks and the documentation are made from
-them."""
+"""Request bodies: OpenAI's and vLLM's names, types and bounds.
+
+Both the checks and the documentation are made from them.
+"""
 
 from typing import Annotated, Literal
 

@@ -1,5 +1,7 @@
-"""All endpoints, each written once: what serves it, what it takes and what it gives. Routes and documentation are made
-from this list."""
+"""All endpoints, each written once: what serves it, what it takes and what it gives.
+
+Routes and documentation are made from this list.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

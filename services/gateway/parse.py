@@ -1,5 +1,7 @@
-"""From a request's HTTP body to a checked struct. What is malformed, unknown, unsupported or mistyped is refused by
-name."""
+"""From a request's HTTP body to a checked struct.
+
+What is malformed, unknown, unsupported or mistyped is refused by name.
+"""
 
 import asyncio
 import re

@@ -1,5 +1,4 @@
-"""How far one request has come, and what follows from it: its state, the order of its tokens, how it is resumed.
-Pure."""
+"""How far a request has come, and what follows from it: its state, its tokens' order, how it is resumed. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum

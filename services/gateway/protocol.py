@@ -1,5 +1,4 @@
-"""uvicorn's HTTP/1.1 with limits: on the time and the size of a request's head, and on how long an answer may lie
-unread."""
+"""uvicorn's HTTP/1.1 with limits on the time and size of a request's head, and on how long an answer may lie unread."""
 
 import asyncio
 import socket

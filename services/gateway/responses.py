@@ -1,5 +1,7 @@
-"""The responses that clients get: JSON, an error, or a stream of server-sent events; and what happens when the client
-leaves."""
+"""The responses that clients get: JSON, an error, or a stream of server-sent events.
+
+An answer is cancelled when its client leaves.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping

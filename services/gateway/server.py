@@ -1,5 +1,7 @@
-"""uvicorn inside an actor: it listens on the gateway's socket, leaves signals to the process, and ends in good
-order."""
+"""uvicorn inside an actor.
+
+It listens on the gateway's socket, leaves signals to the process, and ends in good order.
+"""
 
 import asyncio
 import ipaddress

@@ -1,5 +1,7 @@
-"""From a checked body and its prompt's tokens to the message for the router. The last checks are made here, all
-pure."""
+"""From a checked body and its prompt's tokens to the message for the router. Pure.
+
+The last checks are made here, those that need the model's vocabulary and context.
+"""
 
 import hashlib
 from collections.abc import Sequence

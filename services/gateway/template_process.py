@@ -1,5 +1,7 @@
-"""The process that renders chat templates. A template is a program that came with the checkpoint, so the kernel bounds
-the time and memory of this process: a template that loops for ever harms no other model.
+"""The process that renders chat templates.
+
+A template is a program that came with the checkpoint, so the kernel bounds the time and memory of this process: a
+template that loops for ever harms no other model.
 
 Work comes on stdin and answers go to stdout, each after its length. This process ends when stdin does.
 """

@@ -1,5 +1,7 @@
-"""Renders chat templates in a process beside the gateway, which is started when it is first needed, and again whenever
-it died."""
+"""Renders chat templates in a process beside the gateway.
+
+The process is started when it is first needed, and again whenever it died.
+"""
 
 import asyncio
 import os

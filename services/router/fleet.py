@@ -1,5 +1,4 @@
-"""Which workers lead instances, what was admitted to each, which of them may get more, and where conversations went.
-Pure."""
+"""Which workers lead instances, what was admitted to each, and where conversations went. Pure."""
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator

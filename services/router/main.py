@@ -1,5 +1,7 @@
-"""The router's process. One of several routers is in office and the others stand by; one that loses the office queues
-behind the others."""
+"""The router's process.
+
+One of several routers is in office and the others stand by. One that loses the office queues behind the others.
+"""
 
 import asyncio
 
