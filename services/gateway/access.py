@@ -16,7 +16,7 @@ from livescale.services.gateway.errors import ApiError, rate_limited
 from livescale.services.gateway.rate_limits import KeyLimits, OverLimit, Quota
 from livescale.shared.runtime.clock import Clock
 
-# A key given without a name, and this name, are the operator's.
+# The key without a name and the key of this name are the operator's.
 BARE, OPERATOR = "default", "admin"
 NAMED = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=([^=].*)", re.DOTALL)
 
@@ -31,11 +31,11 @@ Headers = Mapping[bytes, bytes]
 
 
 class BadKeys(Exception):
-    """Keys that cannot be used; says which and why, never the key itself."""
+    """The keys cannot be used. The message says which and why, and never shows a key."""
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
-    """One entry of the file of keys. `admin` opens /admin/v1; the limits are those of each gateway process."""
+    """One entry of the file of keys. `admin` opens /admin/v1; the limits hold for each gateway process on its own."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$", max_length=64)]
     key: str
@@ -57,7 +57,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class KeyHolder:
-    """Whoever presents a certain key."""
+    """The client that presents a certain key, with its rights and what it has used of its limits."""
 
     def __init__(self, key: ApiKey) -> None:
         self.name = key.name
@@ -66,7 +66,8 @@ class KeyHolder:
 
 
 class Keyring:
-    """Who a presented key belongs to. Raises BadKeys for names or keys that are given twice, or cannot be sent."""
+    """Finds the client that a key belongs to; only hashes of keys are kept. Raises BadKeys for names or keys that are
+    given twice, or cannot be sent in a header."""
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
         self._clients: dict[bytes, KeyHolder] = {}
@@ -83,7 +84,8 @@ class Keyring:
         return bool(self._clients)
 
     def find(self, presented: bytes) -> KeyHolder | None:
-        """Compares hashes, and always all of them: the time it takes tells nothing of the keys."""
+        """Return the client of this key; None where nobody has it. Every hash is compared, so that the time taken tells
+        nothing about the keys."""
         wanted, found = _digest(presented), None
         for digest, client in self._clients.items():
             if hmac.compare_digest(wanted, digest):
@@ -92,12 +94,12 @@ class Keyring:
 
 
 def read_keys(given: Iterable[str], file: str) -> Keyring:
-    """The keys of `--api-key` and of the file. Raises BadKeys."""
+    """Read the keys of `--api-key` and of the file. Raises BadKeys."""
     return Keyring([*(parse_key(one) for one in given if one), *(_read_file(Path(file)) if file else [])])
 
 
 def parse_key(text: str) -> ApiKey:
-    """`NAME=KEY`, or a bare `KEY` (which may end in `=`, as base64 does)."""
+    """Read `NAME=KEY`, or a bare `KEY` (which may end in `=`, as base64 does)."""
     match = NAMED.fullmatch(text)
     if match is None:
         return ApiKey(name=BARE, key=text, admin=True)
@@ -112,7 +114,7 @@ def _read_file(path: Path) -> list[ApiKey]:
     except OSError as error:
         raise BadKeys(f"api-keys: {path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        # The error's own text quotes the file.
+        # The error's own text is not shown, as it quotes the file.
         mark = getattr(error, "problem_mark", None)
         raise BadKeys(f"api-keys: {path} is not YAML" + (f", line {mark.line + 1}" if mark else "")) from None
     try:
@@ -126,7 +128,7 @@ def _digest(key: bytes) -> bytes:
 
 
 class Visit:
-    """One request of a client while it runs; `end` it."""
+    """One request of a client while it runs, and what it uses of the client's limits. Call `end` when it is over."""
 
     def __init__(self, client: KeyHolder, clock: Clock) -> None:
         self.who = client.name
@@ -136,26 +138,28 @@ class Visit:
         self._reserved = self._spent = 0
 
     def enter(self) -> None:
-        """Raises ApiError 429 where the key's requests are used up."""
+        """Count one more request. Raises ApiError 429 where the key may make no more just now."""
         self._check(self._client.quota.enter(self._clock.now()))
         self._entered = True
 
     def reserve(self, tokens: int) -> None:
-        """Before anything is generated: what it may come to. Raises ApiError 429."""
+        """Reserve the most tokens that the request may use, before anything is generated. Raises ApiError 429."""
         self._check(self._client.quota.reserve(tokens, self._clock.now()))
         self._reserved = tokens
 
     def spend(self, tokens: int) -> None:
-        """After it: what it came to."""
+        """Say how many tokens the request has used; `end` gives back the rest of the reserved ones."""
         self._spent = tokens
 
     def end(self) -> None:
+        """Give back the place and the tokens that were reserved and not used."""
         if not self._entered:
             return
         self._client.quota.leave()
         self._client.quota.settle(self._reserved, self._spent, self._clock.now())
 
     def headers(self) -> list[tuple[str, str]]:
+        """The `x-ratelimit-` headers for the client: what is left of its limits."""
         return self._client.quota.headers(self._clock.now())
 
     def _check(self, over: OverLimit | None) -> None:
@@ -164,7 +168,8 @@ class Visit:
 
 
 class Guard:
-    """`is_local`: the gateway listens on loopback only, where without keys everybody is its operator."""
+    """Lets requests in by their key. `is_local` says that the gateway listens on loopback only; without keys, everybody
+    there is its operator."""
 
     def __init__(self, keys: Keyring, clock: Clock, is_local: bool) -> None:
         self._keys = keys
@@ -174,7 +179,8 @@ class Guard:
         self._anybody = KeyHolder(ApiKey(name="anybody", key=""))
 
     def admit(self, path: str, headers: Headers) -> tuple[Visit, ApiError | None]:
-        """The visit, and why it ends at the door: 401 for the key, 403 for want of rights, 429 over a limit."""
+        """Return the visit, and the error that ends it at once: 401 for a wrong key, 403 for missing rights, 429 over a
+        limit. None lets the request in."""
         visit = Visit(self._anybody, self._clock)
         try:
             visit = Visit(self._recognise(path, headers), self._clock)
@@ -205,7 +211,8 @@ def _bearer(headers: Headers) -> bytes:
 
 
 def _is_from_here(headers: Headers) -> bool:
-    """Not from a page in the operator's browser: those have an origin, or reach us under their own name."""
+    """Whether the request was sent from this machine on purpose. A page in the operator's browser has an origin, or
+    reaches the gateway under its own host name."""
     host = HOST.fullmatch(headers.get(b"host", b""))
     return b"origin" not in headers and host is not None and host[1].lower() in LOCAL
 

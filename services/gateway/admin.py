@@ -1,4 +1,4 @@
-"""The operator's endpoints: each asks the process that owns the matter."""
+"""The operator's endpoints. Each asks the process that owns the matter, and passes its answer on."""
 
 from dataclasses import dataclass
 
@@ -17,14 +17,14 @@ from livescale.shared.messages.scaling import AskDecisions, Scale
 from livescale.shared.subjects import DECISIONS, REGISTER, REMOVE, SCALE, SNAPSHOT
 
 ASK_TIMEOUT_SECONDS = 2.0
-# The planner and the hosts look at things before they answer.
+# Longer, as the planner and the hosts check the order before they answer.
 ORDER_TIMEOUT_SECONDS = 30.0
 MOST_DECISIONS = 1_000
 
 
 @dataclass(frozen=True)
 class Admin:
-    """Endpoints of starlette: a request in, an answer out. They raise ApiError."""
+    """Endpoints of starlette: each takes a request and returns its response. They raise ApiError."""
 
     bus: Bus
     models: RegisteredModels

@@ -1,4 +1,4 @@
-"""Answers about models, instances and the gateway itself, and how they are made of the registry's snapshot. Pure."""
+"""Answers about models, instances and the gateway itself, and how they are made from the registry's snapshot. Pure."""
 
 from collections.abc import Sequence
 from typing import Generic, Literal, TypeVar
@@ -13,14 +13,14 @@ from livescale.shared.model.latency import MADE_UP
 
 T = TypeVar("T")
 
-# From the least to the most advanced: an instance is as far as its slowest rank, but for one that is live: then only
-# the rank that leads says so.
+# From the least to the most advanced. An instance is as far as its slowest rank; only a live instance is as far as its
+# leading rank, as no other rank reports that state.
 ORDER: tuple[WorkerState, ...] = ("spare", "draining", "loading", "live", "serving")
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model stands in the cluster; null is unknown. `instances` counts those that take requests; `warning` says
-    where answers are made up."""
+    """How a model stands in the cluster; null is unknown. `instances` counts those that take requests; `warning` is
+    there where answers are made up."""
 
     state: Literal["cold", "loading", "live", "ready", "failed"] | None
     instances: int | None
@@ -43,7 +43,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A list, as OpenAI wraps them."""
+    """A list of objects, wrapped as OpenAI does."""
 
     object: Literal["list"] = "list"
     data: list[T]
@@ -62,7 +62,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tokenized(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of /tokenize."""
+    """The answer of /tokenize: the token ids, and how many there are."""
 
     count: int
     max_model_len: int
@@ -70,13 +70,14 @@ class Tokenized(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Detokenized(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of /detokenize."""
+    """The answer of /detokenize: the text, with special tokens written out."""
 
     prompt: str
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gateway can reach; `reason` says why it cannot serve, `warning` where answers are made up."""
+    """What the gateway can reach; `reason` says why it cannot serve, and `warning` is there where answers are made
+    up."""
 
     status: Literal["ok", "unavailable"]
     bus: bool
@@ -87,13 +88,13 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Live(msgspec.Struct, frozen=True):
-    """The process answers."""
+    """The answer of /live: the process runs and answers."""
 
     status: Literal["ok"] = "ok"
 
 
 class Version(msgspec.Struct, frozen=True):
-    """The version of livescale."""
+    """The version of livescale that this gateway runs."""
 
     version: str
 
@@ -105,7 +106,7 @@ DecisionList = Listing[Decision]
 
 
 def instances(snapshot: Snapshot) -> list[Instance]:
-    """By id."""
+    """All instances in the registry's snapshot, in the order of their ids."""
     ranks: dict[str, list[WorkerReport]] = {}
     for worker in snapshot.workers:
         if worker.instance is not None and worker.model is not None:
@@ -127,7 +128,7 @@ def _instance(id: str, ranks: Sequence[WorkerReport]) -> Instance:
 
 
 def status(entry: ModelEntry, snapshot: Snapshot | None) -> ModelStatus:
-    """Without a snapshot the state is unknown, not cold."""
+    """How a model stands. Without a snapshot its state is unknown, and not cold."""
     if entry.state == "failed":
         return ModelStatus(state="failed", instances=0, error=entry.error)
     if snapshot is None:
@@ -143,16 +144,17 @@ def status(entry: ModelEntry, snapshot: Snapshot | None) -> ModelStatus:
 
 
 def warning(workers: Sequence[WorkerReport]) -> str | UnsetType:
-    """Where one of them makes its tokens up."""
+    """The warning that answers are made up, where one of these workers has a modelled engine."""
     return MADE_UP if any(worker.engine == "modelled" for worker in workers) else UNSET
 
 
 def router_is_there(snapshot: Snapshot) -> bool:
+    """Whether a router lives, in the registry's eyes."""
     return any(member.service == "router" and member.lease == "alive" for member in snapshot.members)
 
 
 def why_unavailable(connected: bool, snapshot: Snapshot | None, ready_models: Sequence[str]) -> str | None:
-    """None where a request can be answered, or held by the router while an instance starts."""
+    """Why no request can be served; None where one can be answered, or held while an instance starts."""
     if not connected:
         return "the bus is disconnected"
     if snapshot is None:

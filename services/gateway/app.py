@@ -1,4 +1,4 @@
-"""The ASGI application: routes from the operations, and what happens to every request before and after its endpoint."""
+"""The ASGI application: its routes, and what happens to every request before and after its endpoint."""
 
 from collections.abc import Mapping
 
@@ -25,6 +25,7 @@ log = structlog.get_logger()
 
 
 def make_app(operations: list[Operation], guard: Guard, ids: Ids, metrics: GatewayMetrics) -> ASGIApp:
+    """Build the application: routes from the operations, errors as JSON, and the middleware around them."""
     refusals = ErrorAnswers(metrics)
     app = Starlette(
         routes=[_route(operation) for operation in [*operations, *_documentation(operations, guard.with_keys)]],
@@ -44,12 +45,12 @@ def _route(operation: Operation) -> Route:
         request.state.endpoint = operation.path
         return await operation.serve(request)
 
-    # Names of models may have slashes.
+    # A model's name may have slashes, so it may be several segments of a path.
     return Route(operation.path.replace("{model}", "{model:path}"), serve, methods=[operation.method])
 
 
 def _documentation(operations: list[Operation], with_key: bool) -> list[Operation]:
-    """The two operations that describe all operations, themselves included."""
+    """The two operations that describe all operations, including themselves."""
     document: Document = {}
 
     async def openapi(request: Request) -> Response:
@@ -67,7 +68,8 @@ def _documentation(operations: list[Operation], with_key: bool) -> list[Operatio
 
 
 class RequestMiddleware:
-    """The outermost ASGI application. `x-request-id` is taken over or given, and echoed.
+    """The outermost ASGI application: it gives each request an id, checks its key and counts its answer. The client's
+    `x-request-id` is used if it is usable, and sent back.
 
     Endpoints find the visit in the request's state.
     """
@@ -116,7 +118,7 @@ def _given_id(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 class ErrorAnswers:
-    """Starlette's exception handlers."""
+    """Starlette's exception handlers: each turns an exception into an answer in OpenAI's shape."""
 
     def __init__(self, metrics: GatewayMetrics) -> None:
         self._metrics = metrics
@@ -128,7 +130,7 @@ class ErrorAnswers:
         return error_answer(error)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
-        """Starlette's own: no such route, no such method."""
+        """Answer Starlette's own errors: there is no such route, or not with this method."""
         assert isinstance(error, HTTPException)
         what = f"{request.method} {request.url.path}"
         if error.status_code == 404:
@@ -141,9 +143,9 @@ class ErrorAnswers:
         return answer
 
     async def disconnect(self, request: Request, error: Exception) -> Response:
-        """Nobody is there to read it."""
+        """Return an answer for the count alone, as the client is gone."""
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     async def bug(self, request: Request, error: Exception) -> Response:
-        """Starlette raises the exception again after this answer, so that the server logs it."""
+        """Answer an unexpected exception. Starlette raises it again afterwards, so that the server logs it."""
         return error_answer(internal("Internal error; the gateway's log says more."))

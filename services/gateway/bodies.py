@@ -1,4 +1,7 @@
-"""Request bodies: OpenAI's and vLLM's names, types and bounds. From these come checks and documentation alike."""
+"""Request bodies: OpenAI's and vLLM's names, types and bounds.
+
+Both the checks and the documentation are made from them.
+"""
 
 from typing import Annotated, Literal
 
@@ -16,7 +19,7 @@ ModelName = Annotated[str, Meta(description="A registered model; GET /v1/models 
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Only for streams."""
+    """Options that are allowed for streams only."""
 
     include_usage: Annotated[bool, Meta(description="A last chunk with usage and without choices")] = False
 
@@ -109,7 +112,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /detokenize."""
+    """POST /detokenize: the text of these token ids."""
 
     model: ModelName
     tokens: list[TokenId]
@@ -123,7 +126,7 @@ class ScaleRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoundsRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="ScalingBounds"):
-    """When instances are added (hi) and given back (lo), by part of what one instance can do."""
+    """The load at which instances are added (hi) and given back (lo), as a part of what one instance can do."""
 
     prefill_lo: Annotated[Share | None, Meta(description="Seconds of prompts that wait, an instance")] = None
     prefill_hi: Annotated[Share | None, Meta(description="Seconds of prompts that wait, an instance")] = None
@@ -132,7 +135,7 @@ class BoundsRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="ModelSpec"):
-    """POST /admin/v1/models. What is left out stays as it is; a new model has the system's defaults."""
+    """POST /admin/v1/models. A field that is left out stays as it is; a new model gets the system's defaults."""
 
     name: Annotated[str, Meta(min_length=1, max_length=256, description="What clients call it")]
     path: Annotated[Path | None, Meta(description="A directory in Hugging Face format on all hosts, or a hub id")] = (
@@ -150,7 +153,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
     layout: Annotated[Layout | None, Meta(description="How parameters lie; panels is for workers on CPUs")] = None
 
     def register(self) -> Register:
-        """What the registry is asked, and which parts of it were said."""
+        """The message for the registry; it names the fields that were given."""
         bounds, said = _given(self.bounds), {**_given(self), "bounds": {}}
         spec = msgspec.convert({"path": "", **said, "bounds": bounds}, ModelSpec)
         return Register(spec=spec, named=sorted([*said.keys() - {"bounds"}, *(f"bounds.{part}" for part in bounds)]))

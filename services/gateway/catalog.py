@@ -1,4 +1,4 @@
-"""The endpoints about models and tokens."""
+"""The endpoints that list models, and that turn texts into tokens and back."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ ASK_TIMEOUT_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Catalog:
-    """Endpoints of starlette: a request in, an answer out. They raise ApiError."""
+    """Endpoints of starlette: each takes a request and returns its response. They raise ApiError."""
 
     bus: Bus
     models: RegisteredModels
@@ -60,7 +60,7 @@ class Catalog:
         return json_answer(Detokenized(prompt=text.decode_all(body.tokens)))
 
     async def snapshot(self) -> Snapshot | None:
-        """None where the registry does not answer."""
+        """The registry's snapshot of the system; None where the registry does not answer."""
         try:
             return await self.bus.call(SNAPSHOT, AskSnapshot(), timeout=ASK_TIMEOUT_SECONDS)
         except BusError:

@@ -1,4 +1,4 @@
-"""A checkpoint's chat template: from messages to the prompt, in a sandbox, as transformers renders it."""
+"""A checkpoint's chat template: it turns messages into the prompt, in a sandbox, as transformers does."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,13 +19,13 @@ Wall = Callable[[], float]
 
 
 class TemplateRefusal(Exception):
-    """The template does not accept these messages (or is broken); the text says why."""
+    """The template does not accept these messages, or is broken. The message says why."""
 
 
 class ChatTemplate:
-    """`source` is a Jinja template from the checkpoint; `special_tokens` are its `bos_token`, `eos_token`, ...
+    """A Jinja template from a checkpoint. `special_tokens` are its `bos_token`, `eos_token` and so on.
 
-    It is a program: `render` bounds neither its time nor its memory, and is called in a process of its own.
+    A template is a program: `render` bounds neither its time nor its memory, so it is called in a process of its own.
     Raises TemplateRefusal where the source is not a template.
     """
 
@@ -34,7 +34,7 @@ class ChatTemplate:
             raise TemplateRefusal(f"the checkpoint's chat template is longer than {LONGEST_SOURCE} characters")
         self.source = source
         self.special_tokens = dict(special_tokens)
-        self.condemned = False  # it cannot be rendered within bounds
+        self.condemned = False  # whether it was found not to render within its bounds
         self._environment = _environment(wall)
         self._template: jinja2.Template | None = None
         try:
@@ -53,7 +53,7 @@ class ChatTemplate:
                 documents=None,
                 **self.special_tokens,
             )
-        # A template is a program of its own: what it does wrong shows as one of these.
+        # A template is a program, and its mistakes show as one of these.
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             raise TemplateRefusal(_why(error)) from None
         except (RecursionError, MemoryError, SyntaxError) as error:
@@ -72,7 +72,7 @@ def _plain(message: ChatMessage) -> dict[str, str]:
 
 
 class GenerationTag(Extension):
-    """`{% generation %}` marks what the assistant said, for training; for prompts it means nothing."""
+    """Ignores `{% generation %}`, which marks what the assistant said for training, and means nothing for prompts."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -96,7 +96,7 @@ def _environment(wall: Wall) -> ImmutableSandboxedEnvironment:
 
 
 def _tojson(value: object, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:  # noqa: ANN401
-    """Unlike Jinja's own, does not escape for HTML."""
+    """Write JSON without escaping it for HTML, which Jinja's own filter does."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 

@@ -1,4 +1,4 @@
-"""The text side of a checkpoint: tokenizer, chat template, end-of-sequence ids, generation defaults."""
+"""The text side of a checkpoint: its tokenizer, chat template, end-of-sequence ids and generation defaults."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ Ends = TokenId | Annotated[list[TokenId], Meta(max_length=MOST_ENDS)]
 
 
 class BadCheckpoint(Exception):
-    """A file of the checkpoint is missing or not what it should be; the text names it."""
+    """A file of the checkpoint is missing or not what it should be. The message names the file."""
 
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """What the checkpoint's authors recommend, where the client says nothing."""
+    """The sampling that the checkpoint's authors recommend, used where the client says nothing."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -34,14 +34,14 @@ class GenerationDefaults:
 
 
 class _Config(msgspec.Struct, frozen=True):
-    """Of config.json."""
+    """The fields of config.json that the gateway reads."""
 
     vocab_size: Positive
     eos_token_id: Ends | None = None
 
 
 class _GenerationConfig(msgspec.Struct, frozen=True):
-    """Of generation_config.json."""
+    """The fields of generation_config.json that the gateway reads."""
 
     eos_token_id: Ends | None = None
     temperature: float | None = None
@@ -59,7 +59,7 @@ class _NamedTemplate(msgspec.Struct, frozen=True):
 
 
 class _TokenizerConfig(msgspec.Struct, frozen=True):
-    """Of tokenizer_config.json."""
+    """The fields of tokenizer_config.json that the gateway reads."""
 
     bos_token: str | _AddedToken | None = None
     eos_token: str | _AddedToken | None = None
@@ -84,7 +84,8 @@ class _TokenizerConfig(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class CheckpointText:
-    """Everything the gateway needs of a checkpoint; never its parameters. `template` is None where it has none."""
+    """Everything that the gateway needs of a checkpoint; never its parameters. `template` is None where the checkpoint
+    has no chat template."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
@@ -93,21 +94,23 @@ class CheckpointText:
     defaults: GenerationDefaults
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """The token ids of a text, with the tokenizer's special tokens around it or without."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, without special tokens."""
         text: str = self.tokenizer.decode(token_ids, skip_special_tokens=True)
         return text
 
     def decode_all(self, token_ids: Sequence[int]) -> str:
-        """With special tokens written out: the inverse of `encode`."""
+        """The text of token ids with special tokens written out: the inverse of `encode`."""
         text: str = self.tokenizer.decode(token_ids, skip_special_tokens=False)
         return text
 
 
 def load_checkpoint_text(directory: Path, wall: Wall) -> CheckpointText:
-    """Read the files of a Hugging Face directory. Blocks on the disk. Raises BadCheckpoint."""
+    """Read the text files of a directory in Hugging Face format. Blocks on the disk. Raises BadCheckpoint."""
     config = _read(directory / "config.json", _Config)
     generation = _read(directory / "generation_config.json", _GenerationConfig, missing=_GenerationConfig())
     about = _read(directory / "tokenizer_config.json", _TokenizerConfig, missing=_TokenizerConfig())
@@ -133,7 +136,7 @@ def _read(path: Path, type: type[T], missing: T | None = None) -> T:
 
 
 def _bytes(path: Path, limit: int) -> bytes | None:
-    """None where there is no such file. Never waits for a pipe, nor reads a device."""
+    """The file's content; None where there is no such file. It never waits for a pipe, nor reads a device."""
     try:
         return read_file(path, limit)
     except FileNotFoundError:
@@ -155,7 +158,7 @@ def _read_tokenizer(path: Path) -> Tokenizer:
 
 
 def _template(directory: Path, about: _TokenizerConfig, wall: Wall) -> ChatTemplate | None:
-    """It lies in a file of its own, or in tokenizer_config.json, alone or as one of several by name."""
+    """Find the chat template: in a file of its own, or in tokenizer_config.json, alone or as one of several by name."""
     path, field = directory / "chat_template.jinja", ""
     data, source = _bytes(path, CONFIG_LIMIT_BYTES), about.chat_template
     if data is None:
@@ -177,7 +180,7 @@ def _ids(value: int | list[int] | None) -> list[int]:
 
 
 def _defaults(generation: _GenerationConfig) -> GenerationDefaults:
-    """Values out of our bounds are left aside: they are meant for other libraries."""
+    """The recommended values that are within this gateway's bounds; others are meant for other libraries."""
     plain = GenerationDefaults()
     temperature, top_p, top_k = generation.temperature, generation.top_p, generation.top_k
     return GenerationDefaults(

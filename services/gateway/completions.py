@@ -36,7 +36,6 @@ from livescale.shared.bus.contract import Context
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import Submit
 from livescale.shared.process import telemetry
-from livescale.shared.process.telemetry import traceparent
 from livescale.shared.runtime.clock import Ids
 
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -45,7 +44,7 @@ Emit = Callable[[int, TextPiece], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Completions:
-    """Endpoints of starlette: a request in, an answer out. They raise ApiError."""
+    """Endpoints of starlette: each takes a request and returns its response. They raise ApiError."""
 
     settings: GatewaySettings
     gateway: str
@@ -56,6 +55,7 @@ class Completions:
     tracer: Tracer
 
     async def completion(self, request: Request) -> Response:
+        """Answer POST /v1/completions: one choice for each prompt."""
         body = parse_body(await read_body(request, self.settings.max_body_bytes), CompletionRequest)
         check_options(body)
         entry, text = await self._model(body)
@@ -66,10 +66,11 @@ class Completions:
         return await self._answer(request, body, entry, text, prompts, CompletionShape())
 
     async def chat(self, request: Request) -> Response:
+        """Answer POST /v1/chat/completions: the prompt is what the checkpoint's template makes of the messages."""
         body = parse_body(await read_body(request, self.settings.max_body_bytes), ChatRequest)
         check_options(body)
         entry, text = await self._model(body)
-        # The template writes the special tokens itself.
+        # No special tokens are added, as the template writes them itself.
         said = await render_chat(self.templates, text, body.messages)
         prompt = await self.models.encode(text, said, add_special_tokens=False)
         return await self._answer(request, body, entry, text, [prompt], ChatShape())
@@ -101,6 +102,7 @@ class Completions:
         prompts: list[list[int]],
         shape: ResponseShape,
     ) -> "CompletionResponse":
+        """Check the limits, and prepare one generation for each prompt. Nothing runs yet."""
         request_id, wall = self.ids.new("req"), self.backend.clock.wall()
         timeout = min(body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
         origins = [
@@ -124,7 +126,7 @@ class Completions:
         context = Context(
             deadline=wall + timeout,
             request_id=public_id(request),
-            traceparent=traceparent(span) or trace_of(request),
+            traceparent=telemetry.traceparent(span) or trace_of(request),
         )
         generations = [Generation(self.backend, submit, _output(body, text, submit), context) for submit in submits]
         return CompletionResponse(shape, envelope, prompts, generations, span, visit.spend)
@@ -142,7 +144,8 @@ def _output(body: GenerationOptions, text: CheckpointText, submit: Submit) -> Te
 
 @dataclass(frozen=True)
 class CompletionResponse:
-    """One generation per choice, each with its prompt."""
+    """The response to one request while it is made: a generation for each choice, and the objects that clients get.
+    `spend` is told how many tokens were used."""
 
     shape: ResponseShape
     envelope: Envelope
@@ -152,7 +155,7 @@ class CompletionResponse:
     spend: Callable[[int], None]
 
     async def stream(self, write: Write, wait: Wait) -> None:
-        """Write chunks as they come. Raises ApiError."""
+        """Write chunks as tokens come, and call `wait` while none come. Raises ApiError."""
         begun: set[int] = set()
 
         async def emit(index: int, piece: TextPiece) -> None:
@@ -166,7 +169,7 @@ class CompletionResponse:
             await write(self.shape.usage_chunk(self.envelope, self._usage()))
 
     async def collect(self) -> msgspec.Struct:
-        """The whole answer. Raises ApiError."""
+        """Wait for all tokens, and return the whole object. Raises ApiError."""
         choices = [WholeChoice(prompt) for prompt in self.prompts]
 
         async def emit(index: int, piece: TextPiece) -> None:
@@ -185,12 +188,12 @@ class CompletionResponse:
             raise
         finally:
             usage = self._usage()
-            # What never began costs its client nothing.
+            # A request that never began costs its client nothing.
             self.spend(usage.total_tokens if usage.completion_tokens else 0)
             end_span(self.span, usage.prompt_tokens, usage.completion_tokens, outcome)
 
     async def _generate(self, emit: Emit, wait: Wait) -> None:
-        """All at once. Raises ApiError when one fails; the others are cancelled."""
+        """Run all generations at once. When one fails, the others are cancelled and ApiError is raised."""
         if len(self.generations) == 1:
             await self.generations[0].run(lambda piece: emit(0, piece), wait)
             return
@@ -216,6 +219,7 @@ async def _run_one(index: int, generation: Generation, emit: Emit, wait: Wait) -
 
 
 def start_span(tracer: trace.Tracer, body: GenerationOptions, answer_id: str, traceparent: str | None) -> Span:
+    """Begin the request's span, in OpenTelemetry's words for generative models. It never has a prompt or an output."""
     operation = "chat" if isinstance(body, ChatRequest) else "text_completion"
     asked = {
         "gen_ai.operation.name": operation,
@@ -238,6 +242,7 @@ def start_span(tracer: trace.Tracer, body: GenerationOptions, answer_id: str, tr
 
 
 def end_span(span: Span, prompt_tokens: int, completion_tokens: int, error: str | None) -> None:
+    """End the request's span. `error` is the code of its error, None where there was none."""
     span.set_attribute("gen_ai.usage.input_tokens", prompt_tokens)
     span.set_attribute("gen_ai.usage.output_tokens", completion_tokens)
     if error is not None:
@@ -247,11 +252,11 @@ def end_span(span: Span, prompt_tokens: int, completion_tokens: int, error: str 
 
 
 def public_id(request: Request) -> str:
-    """The id that the client gave its request, else ours."""
+    """The id that clients know the request by: the one they gave it, otherwise the gateway's."""
     return str(request.state.request_id)
 
 
 def trace_of(request: Request) -> str | None:
-    """The caller's W3C traceparent, where it is one."""
+    """The caller's W3C traceparent; None where the header is missing or malformed."""
     header: str = request.headers.get("traceparent", "")
     return header if TRACEPARENT.fullmatch(header) else None

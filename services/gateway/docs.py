@@ -1,4 +1,4 @@
-"""The OpenAPI document as one page of HTML that needs nothing else."""
+"""Shows the OpenAPI document as one page of HTML that loads nothing else."""
 
 import json
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ table {{ border-collapse: collapse; }} td {{ padding: .1rem .8rem .1rem 0; verti
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """HTML of an OpenAPI document."""
+    """Return an OpenAPI document as one page of HTML."""
     operations = [
         _operation(method, path, operation)
         for path, methods in document["paths"].items()
@@ -69,7 +69,7 @@ def _schema(name: str, schema: Mapping[str, Any]) -> str:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """A type in few words; bounds and defaults as JSON Schema names them."""
+    """A schema in few words; bounds and defaults are named as in JSON Schema."""
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[-1]
         return f'<a href="#{escape(name)}">{escape(name)}</a>'

@@ -1,4 +1,4 @@
-"""What clients are told when a request cannot be served: `{"error": {"message", "type", "param", "code"}}`."""
+"""The errors that clients get when a request cannot be served: `{"error": {"message", "type", "param", "code"}}`."""
 
 import math
 
@@ -25,7 +25,8 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class ApiError(Exception):
-    """Ends a request with this status and body."""
+    """Ends a request with this status and this body. `code` names the error for programs, `param` the parameter at
+    fault."""
 
     def __init__(
         self,
@@ -44,11 +45,13 @@ class ApiError(Exception):
 
     @property
     def body(self) -> bytes:
+        """The JSON body of the answer, an ErrorBody."""
         return msgspec.json.encode(ErrorBody(self.detail))
 
     @property
     def headers(self) -> dict[str, str]:
-        """Retry-After in whole seconds, as HTTP has it; clients that know `retry-after-ms` need not round up."""
+        """The headers of the answer. Retry-After is in whole seconds, as HTTP has it; clients that know
+        `retry-after-ms` need not round up."""
         if self.status == 401:
             return {"www-authenticate": "Bearer"}
         if self.retry_after_ms is None:
@@ -77,7 +80,7 @@ def timed_out(message: str) -> ApiError:
 
 
 def overloaded(message: str, retry_after_ms: int | None = RETRY_AFTER_MS, code: str = "overloaded") -> ApiError:
-    """`retry_after_ms` None: nothing is known that would make it better."""
+    """A 503. With `retry_after_ms` None nothing is known that would make a later attempt succeed."""
     return ApiError(503, message, type="server_error", code=code, retry_after_ms=retry_after_ms)
 
 
@@ -96,8 +99,8 @@ def internal(message: str) -> ApiError:
 
 
 def from_bus(error: BusError, model: str | None = None) -> ApiError:
-    """The client's view of a call that another process refused or did not answer. What the bus has to say of it, in its
-    own words, is for the log."""
+    """The client's view of a call that another process refused or did not answer. The bus's own words are for the log,
+    and not for clients."""
     match error:
         case Refusal():
             return _from_refusal(error, model)
@@ -110,7 +113,8 @@ def from_bus(error: BusError, model: str | None = None) -> ApiError:
 
 
 def from_end(code: int | None, reason: str) -> ApiError:
-    """The client's view of an accepted request that ended with an error."""
+    """The client's view of an accepted request that ended with an error. `code` is an HTTP status, None where the
+    engine failed."""
     match code:
         case 400 | 413 | 422:
             return bad_request(reason)

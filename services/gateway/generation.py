@@ -1,4 +1,4 @@
-"""One request from its submission to its end, whatever happens to the workers meanwhile."""
+"""One request from its submission to its end, whatever happens to routers and workers meanwhile."""
 
 import asyncio
 from collections import Counter
@@ -23,13 +23,13 @@ from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import SUBMIT
 
 SUBMIT_TIMEOUT_SECONDS = 1.0
-RETRY_SECONDS = 0.1  # doubles with every refusal
+RETRY_SECONDS = 0.1  # the first pause; it doubles with every refusal
 LONGEST_RETRY_SECONDS = 1.0
-# A request that waits for a router, or a bus, that is away tells its client so after this time, and waits on.
+# After this time a client is told that its request still waits for a router or the bus.
 TOLD_SECONDS = 1.0
-# A request that is lost so often at the same token may be what kills its workers.
+# A request that is lost this often at the same token is given up: it may be what kills its workers.
 LOSSES = 5
-# A request that no worker has begun for so many silences is submitted again: the word of its loss may be lost.
+# A request that no worker has begun is submitted again after this many silences: the message of its loss may be lost.
 UNPLACED_SILENCES = 10
 
 Emit = Callable[[TextPiece], Awaitable[None]]
@@ -39,7 +39,8 @@ log = structlog.get_logger()
 
 
 class HeldRequests:
-    """At most `most` new requests; those that were accepted before always may."""
+    """The requests that wait for a router, as none can be reached: at most `most` new ones. Requests that were accepted
+    before are always held."""
 
     def __init__(self, shown: Gauge, most: int) -> None:
         self._shown = shown
@@ -48,7 +49,7 @@ class HeldRequests:
 
     @contextmanager
     def hold(self, *, is_new: bool) -> Iterator[None]:
-        """Raises ApiError 429 where a new one is one too many."""
+        """Hold one request inside the block. Raises ApiError 429 where a new request is one too many."""
         if is_new and self._held >= self._most:
             raise queue_full(f"{self._held} requests wait already for the service to be back.")
         self._count(1)
@@ -63,12 +64,12 @@ class HeldRequests:
 
 
 async def just_wait() -> None:
-    """For a client to whom nothing can be said before the end."""
+    """Say nothing: the client hears nothing before its whole answer."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """What every generation works with."""
+    """What every generation works with: the bus, the streams of tokens, and what is counted and held."""
 
     bus: Bus
     clock: Clock
@@ -78,11 +79,13 @@ class Backend:
 
 
 class Generation:
-    """Hands pieces to `emit` in order. Whoever cancels `run`, or makes `emit` fail, cancels the request.
+    """One request's tokens, handed as pieces of text to `emit` in order. The request is cancelled when `run` is
+    cancelled or `emit` fails.
 
-    `wait` is called for every second in which nothing comes: the request is held, or being made.
+    `wait` is called for every second in which nothing comes: the request is held, or its next tokens are being made.
 
-    `generated` are the tokens that were handed on, `cached_tokens` those of the prompt that were not computed.
+    `generated` are the tokens that were handed on; `cached_tokens` counts the tokens of the prompt that were not
+    computed.
     """
 
     def __init__(self, backend: Backend, submit: Submit, output: TextOutput, context: Context) -> None:
@@ -100,7 +103,7 @@ class Generation:
         self.cached_tokens = 0
 
     async def run(self, emit: Emit, wait: Wait = just_wait) -> None:
-        """Return after the piece with a finish reason. Raises ApiError."""
+        """Return after the piece that has a finish reason. Raises ApiError."""
         held = self._metrics.held
         held.inc()
         try:
@@ -132,7 +135,8 @@ class Generation:
             submit = resumed(self._submit, self._arrived, attempt, self._version)
 
     async def _attempt(self, submit: Submit, emit: Emit, wait: Wait) -> Lost | None:
-        """One submission: None when the last piece was handed on. Leaves nothing running behind."""
+        """Submit the request once, and hand on what comes. Returns None after the last piece, and Lost where the
+        request has to be submitted again. Nothing is left running."""
         with self._backend.streams.open(submit.request_id, len(submit.generated), submit.version) as stream:
             ended = False
             try:
@@ -140,7 +144,7 @@ class Generation:
                 while True:
                     match await self._next(stream, wait):
                         case Fresh(finish_reason="cancelled") as fresh:
-                            # Whoever took this gateway for dead was wrong: it waits still, and so does the client.
+                            # Some process took this gateway for dead. That was wrong: the client still waits.
                             if fresh.token_ids:
                                 await self._deliver(replace(fresh, finish_reason=None), emit)
                             return Lost("it was cancelled, and not by its client")
@@ -160,9 +164,8 @@ class Generation:
                     self._backend.streams.stop(submit.request_id, stream.worker)
 
     async def _send(self, submit: Submit, stream: RequestStream, wait: Wait) -> None:
-        """Until the router has it: while none is there the request is held, as for a model that has no instance. Raises
-        ApiError: a refusal of a new request is for its client to know; one that was accepted before waits for whatever
-        is in the way."""
+        """Return once a router has the request. While none can be reached the request is held. Raises ApiError where a
+        router refuses a new request; one that was accepted before waits until it can be taken."""
         began = self._backend.clock.now()
         if not await self._ask_router(submit, stream):
             with self._backend.held.hold(is_new=self.state is GenerationState.NEW):
@@ -178,7 +181,7 @@ class Generation:
                 return
 
     def _move(self, state: GenerationState) -> None:
-        """Submitted again by the same name, it stays."""
+        """Change the state; a request that is submitted again under the same id keeps it."""
         if state is not self.state:
             self.state = MOVES.advance(self.state, state)
 
@@ -188,7 +191,7 @@ class Generation:
             answer = await self._backend.bus.call(SUBMIT, submit, timeout=SUBMIT_TIMEOUT_SECONDS, context=self._context)
         except BusError as error:
             if isinstance(error, Refusal) and error.code == 409:
-                return True  # an earlier call, unanswered, brought it there
+                return True  # an earlier call brought it there, though it was not answered
             if self._is_final(error):
                 raise from_bus(error, submit.model) from None
             log.debug("router_away", request=submit.request_id, error=str(error))
@@ -197,8 +200,8 @@ class Generation:
         return True
 
     def _is_final(self, error: BusError) -> bool:
-        """Whether it says something of the request, and not only that nobody can take it now. Deadlines are kept here:
-        a call that came too late may be made again."""
+        """Whether the error is about the request itself, and not only about this moment. A deadline is not: it is kept
+        here, and a call that came too late may be made again."""
         match error:
             case TooLarge():
                 return True
@@ -225,7 +228,7 @@ class Generation:
         return Unplaced()
 
     async def _deliver(self, fresh: Fresh, emit: Emit) -> bool:
-        """Hand on what came; whether it was the last. Raises ApiError where the request failed."""
+        """Hand on what came; returns whether it was the last. Raises ApiError where the request failed."""
         self._measure(len(fresh.token_ids))
         self._arrived.extend(fresh.token_ids)
         self.cached_tokens = max(self.cached_tokens, fresh.cached_tokens)
@@ -238,7 +241,7 @@ class Generation:
         return piece.finish_reason is not None
 
     def check_invariants(self) -> None:
-        """A client has what arrived, and no more than it asked for. Raises InvariantBroken."""
+        """Check that the client has what arrived, and no more than it asked for. Raises InvariantBroken."""
         check(self._broken())
 
     def _broken(self) -> Iterator[str]:
@@ -261,7 +264,7 @@ class Generation:
 
 
 def pauses() -> Iterator[float]:
-    """Between one attempt and the next."""
+    """The seconds between one attempt to submit a request and the next."""
     pause = RETRY_SECONDS
     while True:
         yield pause
@@ -269,7 +272,7 @@ def pauses() -> Iterator[float]:
 
 
 def failure(fresh: Fresh) -> ApiError | None:
-    """The client's view of an end that is none of its own."""
+    """The error that a client gets where its request did not end on its own; None where it did."""
     match fresh.finish_reason:
         case "error":
             return from_end(fresh.code, fresh.error or "no reason given")

@@ -1,4 +1,4 @@
-"""The gateway's process: serves HTTP until it is cancelled."""
+"""The gateway's process: it serves HTTP until it is cancelled."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 
 class Gateway:
-    """Serves HTTP until cancelled. `url` is known once it listens."""
+    """Serves HTTP until it is cancelled. `url` is empty until it listens."""
 
     def __init__(self, world: World, settings: GatewaySettings, keys: Keyring) -> None:
         self._world = world
@@ -44,7 +44,7 @@ class Gateway:
         self.url = ""
 
     async def run(self) -> None:
-        """Raises PortInUse."""
+        """Serve until cancelled. Raises PortInUse where the address cannot be listened on."""
         world, settings = self._world, self._settings
         bound = listen(settings.host, settings.port)
         with bound, ThreadPoolExecutor(1, "tokenizer") as executor:
@@ -58,7 +58,7 @@ class Gateway:
                 group.create_task(models.run(), name="models")
                 group.create_task(Membership(world.bus, world.clock, "gateway", self._id, world.host).run())
                 self._say_ready(url_of(bound))
-                # Not a task of the group: it ends in good order while tokens still arrive.
+                # The server is not a task of the group: it ends its requests while tokens still arrive.
                 await Server(app, bound, settings.shutdown_grace_s, settings.unread_timeout_s).run()
 
     def _operations(self, models: RegisteredModels, executor: ThreadPoolExecutor) -> list[Operation]:
@@ -81,7 +81,7 @@ class Gateway:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Whoever reads `path` finds all of `data`, or what was there before."""
+    """Write a file so that its readers find all of `data`, or what was there before."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     with os.fdopen(handle, "wb") as file:
         file.write(data)
@@ -89,6 +89,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def main(settings: GatewaySettings) -> None:
+    """Run a gateway as this process; ends it with a message where the keys cannot be used."""
     try:
         keys = read_keys(settings.api_key, settings.api_keys)
     except BadKeys as error:

@@ -1,4 +1,4 @@
-"""The gateway's own metric families."""
+"""The metrics of the gateway: requests, tokens, and what went wrong."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
 
 @dataclass(frozen=True)
 class ModelMetrics:
-    """What is measured of every token."""
+    """One model's metrics, which are updated with every token."""
 
     held: Gauge
     ttft: Histogram
@@ -22,7 +22,8 @@ class ModelMetrics:
 
 
 class GatewayMetrics:
-    """Families labelled by model show zeros as soon as the model is known, the others from the start."""
+    """The gateway's metric families. Those with a label for the model show zeros as soon as the model is known, the
+    others from the start."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self.requests = telemetry.counter(
@@ -68,7 +69,7 @@ class GatewayMetrics:
         self._of_model: dict[str, ModelMetrics] = {}
 
     def of_model(self, model: str) -> "ModelMetrics":
-        """Looked up by their labels once, and not for every token."""
+        """The metrics of a model; looked up by their labels once, and not for every token."""
         known = self._of_model.get(model)
         if known is None:
             known = ModelMetrics(self._held.labels(model), self._ttft.labels(model), self._tbt.labels(model))
@@ -76,7 +77,7 @@ class GatewayMetrics:
         return known
 
     def count_answer(self, endpoint: str, status: int, whole: bool) -> None:
-        """`whole` is false where the client left before the end."""
+        """Count one answer; `whole` is false where the client left before its end."""
         self.requests.labels(endpoint, str(status)).inc()
         if not whole or status == CLIENT_CLOSED_REQUEST:
             self.disconnects.inc()

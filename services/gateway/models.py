@@ -1,4 +1,4 @@
-"""The registered models as the registry told them, and the text side of their checkpoints."""
+"""The models that the registry has registered, and the text side of their checkpoints."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,14 +17,15 @@ from livescale.shared.subjects import MODELS
 
 REFRESH_SECONDS = 1.0
 REFRESH_TIMEOUT_SECONDS = 2.0
-# Encoding a text of this length takes about a millisecond; longer ones leave the event loop alone.
+# Encoding a text of this length takes about a millisecond; longer texts are encoded in a thread.
 LONG_TEXT = 4_096
 
 log = structlog.get_logger()
 
 
 class RegisteredModels:
-    """`run` keeps the list fresh. Tokenizers are loaded when they are first needed, and stay."""
+    """The registry's list of models; `run` keeps it fresh. Tokenizers are loaded when they are first needed, and
+    kept."""
 
     def __init__(self, bus: Bus, clock: Clock, executor: Executor, metrics: GatewayMetrics) -> None:
         self._bus = bus
@@ -36,10 +37,11 @@ class RegisteredModels:
 
     @property
     def entries(self) -> list[ModelEntry]:
-        """By name; empty while the registry has never answered."""
+        """All models by name; empty while the registry has never answered."""
         return [entry for _, entry in sorted((self._entries or {}).items())]
 
     async def run(self) -> None:
+        """Ask the registry for its list every second."""
         while True:
             try:
                 await self.refresh()
@@ -48,17 +50,17 @@ class RegisteredModels:
             await asyncio.sleep(REFRESH_SECONDS)
 
     async def refresh(self) -> None:
-        """Raises BusError; what was known stays."""
+        """Ask the registry for its list. Raises BusError; the known list then stays."""
         models = (await self._bus.call(MODELS, AskModels(), timeout=REFRESH_TIMEOUT_SECONDS)).models
         self._entries = {entry.spec.name: entry for entry in models}
         kept = {_text_key(entry) for entry in models}
         self._texts = {key: text for key, text in self._texts.items() if key in kept}
         for entry in models:
-            self._metrics.of_model(entry.spec.name)  # shown at zero from now on
+            self._metrics.of_model(entry.spec.name)  # its metrics are shown at zero from now on
 
     async def find(self, model: str, *, failed: bool = False) -> ModelEntry:
-        """Raises ApiError: 404 where it is not registered, 503 where nobody knows, or (unless `failed` models are
-        looked for as well) where its checkpoint could not be read."""
+        """Return a model's entry. Raises ApiError: 404 where the model is not registered, 503 where the registry cannot
+        be asked, or where its checkpoint could not be read and `failed` is false."""
         if self._entries is None or model not in self._entries:
             await self.refresh_for_client()
         entry = (self._entries or {}).get(model)
@@ -69,7 +71,7 @@ class RegisteredModels:
         return entry
 
     async def text(self, entry: ModelEntry) -> CheckpointText:
-        """Raises ApiError 500 where the gateway cannot read the checkpoint's text files."""
+        """Return the text side of a model's checkpoint. Raises ApiError 500 where the gateway cannot read it."""
         key = _text_key(entry)
         if key not in self._texts:
             loading = asyncio.get_running_loop().run_in_executor(
@@ -77,14 +79,15 @@ class RegisteredModels:
             )
             self._texts[key] = asyncio.ensure_future(loading)
         try:
-            return await asyncio.shield(self._texts[key])  # others may wait for it as well
+            return await asyncio.shield(self._texts[key])  # other requests may wait for the same text
         except (BadCheckpoint, CheckpointError) as error:
             self._texts.pop(key, None)
             log.error("checkpoint_text_unreadable", model=entry.spec.name, error=str(error))
             raise internal(f"The gateway cannot read the tokenizer of {entry.spec.name!r}: {error}") from None
 
     async def check_text(self, name: str, path: str, seconds: float) -> None:
-        """Of a model that is to be registered. Raises ApiError 422 where its text files cannot be read here."""
+        """Read the text side of a model that is to be registered. Raises ApiError 422 where it cannot be read here, 504
+        where that takes longer than `seconds`."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
@@ -95,7 +98,8 @@ class RegisteredModels:
             raise timed_out(f"model {name!r}: {path} could not be fetched within {seconds:.0f} s") from None
 
     async def encode(self, text: CheckpointText, prompt: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids; a long prompt is encoded in a thread (the tokenizer releases the interpreter's lock)."""
+        """The token ids of a prompt. A long prompt is encoded in a thread, as the tokenizer releases the interpreter's
+        lock."""
         if len(prompt) < LONG_TEXT:
             return text.encode(prompt, add_special_tokens=add_special_tokens)
         return await asyncio.get_running_loop().run_in_executor(
@@ -103,7 +107,8 @@ class RegisteredModels:
         )
 
     async def refresh_for_client(self) -> None:
-        """A newer list, if it can be had. Raises ApiError 503 where there has never been one."""
+        """Ask for a newer list, and do without where the registry does not answer. Raises ApiError 503 where there has
+        never been a list."""
         try:
             await self.refresh()
         except BusError as error:
@@ -120,7 +125,8 @@ def _text_key(entry: ModelEntry) -> tuple[str, str | None]:
 
 
 def context_tokens(entry: ModelEntry) -> int:
-    """Tokens a request may have, prompt and output together. Raises ApiError 503 while that is not known."""
+    """The number of tokens that a request may have, prompt and output together. Raises ApiError 503 while it is
+    unknown."""
     if entry.max_model_len <= 0:
         raise overloaded(f"The model {entry.spec.name!r} is still being checked.", 500, code="model_loading")
     return entry.max_model_len

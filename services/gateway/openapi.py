@@ -1,4 +1,4 @@
-"""The OpenAPI document, generated from the operations and their structs."""
+"""Generates the OpenAPI document from the operations and their structs."""
 
 import re
 from collections.abc import Sequence
@@ -23,7 +23,8 @@ Document = dict[str, Any]
 
 
 def describe(operations: Sequence[Operation], *, with_key: bool) -> Document:
-    """`with_key`: whether protected operations need the API key here."""
+    """The OpenAPI 3.1 document of these operations. `with_key` says whether protected operations need an API key
+    here."""
     schemas = _schemas(operations)
     paths: Document = {}
     for operation in operations:
@@ -40,7 +41,7 @@ def describe(operations: Sequence[Operation], *, with_key: bool) -> Document:
 
 
 def _schemas(operations: Sequence[Operation]) -> tuple[dict[Any, Document], Document]:
-    """Per type the schema to refer to it by, and all components."""
+    """For each type the schema that refers to it, and all components that they refer to."""
     types: list[Any] = [ErrorBody]
     for operation in operations:
         candidates = [operation.body, operation.stream, *operation.answers.values()]
@@ -88,7 +89,7 @@ def _answer(operation: Operation, status: int, schemas: dict[Any, Document]) -> 
 
 
 def _headers(status: int, *, limited: bool) -> Document:
-    """`limited`: under a key that may have limits."""
+    """The headers of an answer with this status. `limited` says that the client's key may have limits."""
     always = {"x-request-id": "The request's own, or a new one"}
     if status == 401:
         always["www-authenticate"] = "Bearer"

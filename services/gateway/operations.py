@@ -1,4 +1,7 @@
-"""Every endpoint, once: what serves it, and what it takes and gives. Routes and documentation are made from this."""
+"""All endpoints, each written once: what serves it, what it takes and what it gives.
+
+Routes and documentation are made from this list.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -25,7 +28,8 @@ GENERATION_ERRORS = (*BODY_ERRORS, *MODEL_ERRORS, 429, 504)
 
 @dataclass(frozen=True)
 class Operation:
-    """`answers` by status: the type of the JSON body, or a media type. `stream` is the type of an event."""
+    """One endpoint. `answers` has, by status, the type of the JSON body or a media type; `stream` is the type of an
+    event. `protected` endpoints need an API key where there are keys."""
 
     method: str
     path: str
@@ -40,7 +44,7 @@ class Operation:
 
 
 def operations(completions: Completions, catalog: Catalog, admin: Admin, probes: Probes) -> list[Operation]:
-    """All but the documentation itself."""
+    """The operations of all endpoints but those of the documentation itself."""
     return [
         *_generation(completions),
         *_models(catalog),

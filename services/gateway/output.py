@@ -1,4 +1,7 @@
-"""From tokens to the text of one choice: detokenized step by step, and ended by stop strings. Pure."""
+"""From tokens to the text of one choice: it is detokenized step by step, and ended by stop strings. Pure.
+
+Text that has been emitted is never taken back.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,17 +13,21 @@ Decode = Callable[[Sequence[int]], str]
 StopReason = Literal["stop", "length"]
 
 REPLACEMENT = "\ufffd"
-# An unfinished character is at most 3 bytes of UTF-8: as many tokens, and as many replacement characters.
+# An unfinished character is at most 3 bytes of UTF-8, so at most 3 tokens and 3 replacement characters.
 UNFINISHED = 3
 CONTEXT_TOKENS = 6
 LONG_WINDOW = 24
 
 
 class Detokenizer:
-    """Incremental decoding of one text. All that `feed` and `flush` return, joined, is the decoded whole.
+    """Decodes one text token by token. All that `feed` and `flush` return, joined, is the decoded whole.
 
-    `context` are the tokens before the text (the prompt): decoders look at them, their own text is not returned.
-    Of bytes that are no UTF-8 a decoder may make more or fewer replacement characters when it sees them as a whole.
+    A token may hold part of a character, and a decoder may treat the first token of a text specially (a leading space
+    is dropped). So a window of tokens is decoded as a whole, and what it has more than the last time is the new text.
+    The window starts where the piece before last ended, and hence never inside a character.
+
+    `context` are the tokens before the text (the prompt): decoders look at them, and their own text is not returned.
+    Where bytes are not UTF-8, a decoder may make more or fewer replacement characters when it sees them as a whole.
     """
 
     def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
@@ -30,11 +37,12 @@ class Detokenizer:
         self._out = _certain(decode(self._ids)) if self._ids else ""  # text of the window that is out
 
     def feed(self, token_id: int) -> str:
-        """The text that is certain now; a character that later tokens may still change is held back."""
+        """Add a token, and return the text that is certain now. A character that later tokens may still change is held
+        back."""
         self._ids.append(token_id)
         text = self._decode(self._ids)
         if not text.startswith(self._out) and len(self._ids) - self._read > UNFINISHED:
-            # Some decoders give up a whole run of bytes for one that is wrong; what is out stays out.
+            # Some decoders replace a whole run of bytes for one that is wrong. Emitted text stays as it is.
             self._start_at(self._read, "")
             text = self._decode(self._ids)
         certain = _certain(text)
@@ -49,7 +57,7 @@ class Detokenizer:
         return piece
 
     def flush(self) -> str:
-        """What was held back: the text ends here, so an unfinished character is a replacement character."""
+        """Return what was held back. The text ends here, so an unfinished character becomes a replacement character."""
         text = self._decode(self._ids)
         return text[len(self._out) :] if text.startswith(self._out) else self._decode(self._ids[self._read :])
 
@@ -60,7 +68,7 @@ class Detokenizer:
         self._out = self._decode(self._ids) if out is None else out
 
     def _shorten(self, text: str) -> None:
-        """Bytes that never make a character would let the window grow for ever: cut where nothing changes.
+        """Cut the window where that changes nothing: bytes that never make a character would let it grow for ever.
 
         No unfinished character reaches back over more than `UNFINISHED` tokens, so a cut before them is safe.
         """
@@ -82,14 +90,15 @@ def _certain(text: str) -> str:
 
 @dataclass(frozen=True)
 class Scanned:
-    """`text` is safe to emit. `stop` is the stop string that ended the text, None while it goes on."""
+    """The result of a scan: `text` is safe to emit. `stop` is the stop string that ended the text, None while it goes
+    on."""
 
     text: str
     stop: str | None = None
 
 
 class StopScanner:
-    """Looks for the stop string that is complete first; of those, the one that began first.
+    """Looks for the stop string that is complete first; of several, for the one that began first.
 
     So the result does not depend on how the text was cut into pieces.
     """
@@ -99,7 +108,8 @@ class StopScanner:
         self._held = ""
 
     def feed(self, piece: str) -> Scanned:
-        """Text that may turn out to begin a stop string is held back. Do not feed again after a stop."""
+        """Scan the next piece. Text that may turn out to begin a stop string is held back. Nothing may be fed after a
+        stop."""
         if not self._stops:
             return Scanned(piece)
         text = self._held + piece
@@ -115,12 +125,12 @@ class StopScanner:
         return Scanned(text[: len(text) - keep])
 
     def flush(self) -> str:
-        """The text is over: what was held back began no stop string."""
+        """Return what was held back: the text is over, so it began no stop string."""
         held, self._held = self._held, ""
         return held
 
     def _begun(self, text: str) -> int:
-        """Length of the longest end of `text` with which a stop string begins."""
+        """The length of the longest end of `text` that may begin a stop string."""
         return max((_overlap(text, stop) for stop in self._stops), default=0)
 
 
@@ -133,7 +143,8 @@ def _overlap(text: str, stop: str) -> int:
 
 @dataclass(frozen=True)
 class TextPiece:
-    """What a client gets next. With a `finish_reason` it is the last. `text` may lag behind `token_ids`."""
+    """The next piece for a client; the one with a `finish_reason` is the last. `text` may lag behind `token_ids`, as
+    text is held back."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -141,7 +152,8 @@ class TextPiece:
 
 
 class TextOutput:
-    """The text of one request. `stop_token_ids` end it without being part of the text, `stops` likewise."""
+    """Turns the tokens of one request into pieces of text. `stop_token_ids` and `stops` end the text without being part
+    of it; neither counts before `min_tokens`."""
 
     def __init__(
         self,
@@ -159,7 +171,7 @@ class TextOutput:
         self.tokens = 0
 
     def feed(self, fresh: Fresh) -> TextPiece:
-        """The next piece; its reason is "stop" as soon as a stop string is complete, whatever comes behind it."""
+        """Return the next piece. Its reason is "stop" as soon as a stop string is complete, whatever comes after it."""
         text = ""
         for position, token_id in enumerate(fresh.token_ids, start=1):
             self.tokens += 1

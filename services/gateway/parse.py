@@ -1,4 +1,7 @@
-"""From a request's HTTP body to a checked struct: malformed, unknown, unsupported and mistyped are refused by name."""
+"""From a request's HTTP body to a checked struct.
+
+What is malformed, unknown, unsupported or mistyped is refused by name.
+"""
 
 import asyncio
 import re
@@ -14,8 +17,8 @@ from livescale.services.gateway.errors import ApiError, bad_request
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-# Parameters of OpenAI's and vLLM's that are not supported, with the values that ask for nothing; null always does.
-# A parameter that is refused can be supported later; one that is ignored would be a silent lie.
+# Parameters of OpenAI's and vLLM's that are not supported, each with the values that ask for nothing; null always does.
+# They are refused, and not ignored: a client would believe that its wish was met.
 SAMPLING: Mapping[str, tuple[object, ...]] = {
     "n": (1,),
     "presence_penalty": (0,),
@@ -94,9 +97,9 @@ BODY_TIMEOUT_SECONDS = 30.0
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. Raises ApiError 413 beyond `limit` bytes, 408 where it does not come."""
+    """Read the whole body. Raises ApiError 413 beyond `limit` bytes, 408 where it does not come in time."""
     too_large = ApiError(413, f"The body is larger than {limit} bytes.", code="request_too_large")
-    if int(request.headers.get("content-length", 0)) > limit:  # the parser took it for a number
+    if int(request.headers.get("content-length", 0)) > limit:  # the HTTP parser has checked that it is a number
         raise too_large
     body = bytearray()
     try:
@@ -111,7 +114,8 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def parse_body(data: bytes, type: type[T]) -> T:
-    """`data` as a checked `type`; null is the same as absent. Raises ApiError 400 naming the parameter at fault."""
+    """Decode `data` to a checked `type`; null is the same as absent. Raises ApiError 400 naming the parameter at
+    fault."""
     try:
         body = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -130,7 +134,7 @@ def parse_body(data: bytes, type: type[T]) -> T:
 
 
 def _refuse_unsupported(body: dict[str, Any], unsupported: Mapping[str, tuple[object, ...]]) -> None:
-    """Takes out of `body` what asks for nothing."""
+    """Refuse parameters that are not supported, and take those out of `body` whose value asks for nothing."""
     for name in unsupported.keys() & body.keys():
         if not _is_one_of(body.pop(name), unsupported[name]):
             raise bad_request(
@@ -139,14 +143,14 @@ def _refuse_unsupported(body: dict[str, Any], unsupported: Mapping[str, tuple[ob
 
 
 def _is_one_of(value: object, neutral: tuple[object, ...]) -> bool:
-    """Equal and of one kind: in JSON `false` is not 0."""
+    """Whether the value equals one of these and is of its kind: in JSON, `false` is not 0."""
     return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral)
 
 
 def _refuse_unknown(body: Mapping[str, Any], struct: type[msgspec.Struct], path: str = "") -> None:
     fields = _fields(struct)
     for name, value in body.items():
-        # The tag of messages may be left out, and may be there.
+        # The tag field of a message is allowed, though a client need not send it.
         if name not in fields and name != struct.__struct_config__.tag_field:
             raise bad_request(f"Unknown parameter: {path + name!r}.", path + name, code="unknown_parameter")
         inner = fields.get(name)
@@ -156,12 +160,12 @@ def _refuse_unknown(body: Mapping[str, Any], struct: type[msgspec.Struct], path:
 
 @lru_cache
 def _fields(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
-    """The type of each, by its name in JSON."""
+    """The type of each field, by its name in JSON."""
     return {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
 
 
 def _without_empty(value: object) -> object:
-    """Clients send back what answers contained: inside a parameter, a field that is null, empty or false is none."""
+    """Drop fields that are null, empty or false inside a parameter, as clients send back what answers contained."""
     if isinstance(value, list):
         return [_without_empty(one) for one in value] if dict in set(map(type, value)) else value
     if isinstance(value, dict):

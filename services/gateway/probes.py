@@ -1,4 +1,4 @@
-"""Is the process there, can it serve, how does it do: /live, /ready, /health, /version and /metrics."""
+"""Whether the process lives, whether it can serve, and how it does: /live, /ready, /health, /version and /metrics."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,8 @@ log = structlog.get_logger()
 
 
 def merge_expositions(texts: Mapping[str, str]) -> tuple[bytes, list[str]]:
-    """Prometheus text of all processes, by id, and the ids whose text could not be merged.
+    """Merge the Prometheus texts of all processes, given by id. Returns the merged text, and the ids whose text could
+    not be read.
 
     Samples get the label `process`; those that name their `engine` are marked already.
     """
@@ -75,7 +76,7 @@ class _Families(Collector):
 
 @dataclass(frozen=True)
 class Probes:
-    """Endpoints of starlette: a request in, an answer out."""
+    """Endpoints of starlette: each takes a request and returns its response."""
 
     gateway: str
     bus: Bus
@@ -85,13 +86,15 @@ class Probes:
     executor: Executor
 
     async def live(self, request: Request) -> Response:
+        """Answer GET /live: the process runs, whatever else is missing."""
         return json_answer(Live())
 
     async def version(self, request: Request) -> Response:
         return json_answer(Version(version("livescale")))
 
     async def health(self, request: Request) -> Response:
-        """Also `/ready`: 200 when an instance can answer, or the router can hold requests while one starts."""
+        """Answer GET /health and /ready: 200 when an instance can answer, or the router can hold requests while one
+        starts; otherwise 503."""
         health = await self._health()
         return json_answer(health, 200 if health.status == "ok" else 503)
 
@@ -110,7 +113,7 @@ class Probes:
         )
 
     async def metrics(self, request: Request) -> Response:
-        """Of all processes that answer in time."""
+        """Answer GET /metrics: the metrics of all processes that answer in time."""
         snapshot = await self.catalog.snapshot()
         others = [
             member.id
@@ -120,7 +123,7 @@ class Probes:
         answers = await asyncio.gather(*(self._metrics_of(id) for id in others))
         texts = {id: text for id, text in zip(others, answers, strict=True) if text is not None}
         texts[self.gateway] = self.telemetry.exposition()
-        # Thousands of samples take a while; streams must not wait for them.
+        # Merging thousands of samples takes a while, so it is done in a thread: streams must not wait for it.
         body, unreadable = await asyncio.get_running_loop().run_in_executor(self.executor, merge_expositions, texts)
         if unreadable:
             log.warning("metrics_unreadable", processes=unreadable)

@@ -1,4 +1,4 @@
-"""What has come of a request so far, and what follows from it: its state, the order of its tokens. Pure."""
+"""How far a request has come, and what follows from it: its state, its tokens' order, how it is resumed. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,8 +10,8 @@ from livescale.shared.policy.state_machine import StateMachine
 
 
 class GenerationState(StrEnum):
-    """A `new` request may be refused; an `accepted` one is held or being made; a `lost` one is submitted again with the
-    tokens that it has."""
+    """The states of a request at the gateway. A `new` one may be refused; an `accepted` one is held or being made; a
+    `lost` one is submitted again with the tokens that it has."""
 
     NEW = "new"
     ACCEPTED = "accepted"
@@ -32,7 +32,8 @@ MOVES = StateMachine(
 
 @dataclass(frozen=True)
 class Fresh:
-    """Tokens that the stream did not have yet, in order. With a `finish_reason` they are the last."""
+    """Tokens that were not there yet, in order. With a `finish_reason` they are the last; `code` is the HTTP status of
+    an error."""
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
@@ -43,20 +44,22 @@ class Fresh:
 
 @dataclass(frozen=True)
 class Gap:
-    """Tokens from `index` on are missing: they have to be sent again."""
+    """Tokens from `index` on are missing, and have to be sent again."""
 
     index: int
 
 
 class TokenSequence:
-    """Accepts rows of one request. `received` counts the tokens that are in order so far."""
+    """Puts one request's tokens in order: each index once, whatever was lost, repeated or sent by two workers.
+    `received` counts the tokens that are in order so far."""
 
     def __init__(self, received: int = 0) -> None:
         self.received = received
         self._finished = False
 
     def accept(self, row: Tokens) -> Fresh | Gap | None:
-        """What is new in `row`; None where nothing is. A row behind a gap is dropped: a replay brings it again."""
+        """Return what is new in `row`, None where nothing is. A row behind a gap is dropped, as a replay brings it
+        again."""
         if self._finished:
             return None
         if row.index > self.received:
@@ -70,9 +73,10 @@ class TokenSequence:
 
 
 def resumed(submit: Submit, generated: list[int], attempt: int, version: str | None) -> Submit:
-    """The same request, to be continued elsewhere. A new id, so that a worker that is not quite dead is not heard.
+    """The same request with its tokens so far, to be continued elsewhere. It has a new id, so that a worker that is
+    still alive after all is not heard.
 
-    With tokens it goes on by the version that made them, else by any.
+    With tokens it goes on by the version of the model that made them, otherwise by any version.
     """
     return msgspec.structs.replace(
         submit,
@@ -83,7 +87,7 @@ def resumed(submit: Submit, generated: list[int], attempt: int, version: str | N
 
 
 def already_ended(submit: Submit, generated: list[int]) -> FinishReason | None:
-    """Why a request with these tokens has nothing left to generate; only the word of it was lost."""
+    """The finish reason of a lost request that has nothing left to generate; None where it has to go on."""
     if generated and generated[-1] in submit.stop_token_ids and len(generated) > submit.min_tokens:
         return "stop"
     return "length" if len(generated) >= submit.max_tokens else None

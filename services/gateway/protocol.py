@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1 with limits: how long and how large a request's head may be, how long an answer may lie unread."""
+"""uvicorn's HTTP/1.1 with limits on the time and size of a request's head, and on how long an answer may lie unread."""
 
 import asyncio
 import socket
@@ -13,20 +13,23 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from livescale.services.gateway.errors import ApiError
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 
-HEAD_SECONDS = 20.0  # for the head of a request to come whole; also for the first one, so that nobody is only connected
+# Within this time the head of a request has to come whole. It holds for the first request too, so that no client keeps
+# a connection that it does not use.
+HEAD_SECONDS = 20.0
 HEAD_BYTES = 64 * 1024
 MOST_HEADERS = 100
 LINGER_SECONDS = 1.0
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, with no time to linger
 
 log = structlog.get_logger()
 seldom = RateLimitedLog(time.monotonic)
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """One connection. What is not HTTP, or too much of it, is answered in JSON as every other error, and closed.
+    """One connection. Input that is not HTTP, or too much of it, is answered in JSON like every other error, and the
+    connection is closed.
 
-    A client that leaves its answer unread for `unread_seconds` is cut off; uvicorn would wait as long as it likes.
+    A client that leaves its answer unread for `unread_seconds` is cut off; uvicorn would wait for ever.
     """
 
     unread_seconds = 30.0
@@ -36,7 +39,7 @@ class LimitedHttp(HttpToolsProtocol):
     _over = False
     _in_head = True
     _begun = False
-    _earlier_bytes = 0  # came since the last whole message
+    _earlier_bytes = 0  # bytes that came since the last whole message
     _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -62,7 +65,7 @@ class LimitedHttp(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:
             pass  # no other protocol is spoken here; the request itself is answered
         except (httptools.HttpParserError, ApiError) as error:
-            # Where uvicorn's part fails it is always the target that it cannot take apart.
+            # uvicorn's own callbacks fail only at a target that they cannot take apart.
             reason = "Invalid target" if isinstance(error, httptools.HttpParserCallbackError) else str(error)
             fault = self._fault or ApiError(400, f"This is not HTTP/1.1: {reason}.", code="invalid_http")
             seldom.warning("request_unreadable", str(fault.detail.code), client=str(self.client), error=str(fault))
@@ -105,7 +108,7 @@ class LimitedHttp(HttpToolsProtocol):
     def _head_is_late(self) -> None:
         self._head_timer = None
         if self._answering:
-            self._await_head()  # whoever reads an answer may take time for the next request
+            self._await_head()  # a client that still reads an answer may take its time
         elif self._begun:
             self._end_with(
                 ApiError(408, f"The request's head did not come within {HEAD_SECONDS:.0f} s.", code="timeout")
@@ -129,9 +132,9 @@ class LimitedHttp(HttpToolsProtocol):
     def _end_with(self, error: ApiError) -> None:
         if self._answering:
             if self.cycle.response_started:
-                self.transport.abort()  # in the middle of an answer there is no place for another
+                self.transport.abort()  # an error cannot be sent in the middle of an answer
                 return
-            self.cycle.disconnected = True  # what the endpoint may still say is not sent
+            self.cycle.disconnected = True  # the endpoint's own answer is not sent any more
             self.cycle.message_event.set()
         head = (
             b"content-type: application/json\r\nconnection: close\r\n"
@@ -141,14 +144,15 @@ class LimitedHttp(HttpToolsProtocol):
         self._linger()
 
     def _close(self) -> None:
-        """The answer is out, and the last on this connection."""
+        """Close the connection after its last answer."""
         if self.cycle.more_body:
             self._linger()
         else:
             self.transport.close()
 
     def _linger(self) -> None:
-        """Closed at once, with bytes of the client's unread, the connection would be reset and the answer lost."""
+        """Stop writing, and close a little later. If it was closed at once, with bytes of the client unread, the
+        connection would be reset and the answer lost."""
         self._over = True
         self.flow.resume_reading()
         self.transport.write_eof()
@@ -157,7 +161,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     def _cut_off(self) -> None:
         log.warning("slow_reader_cut_off", client=self.client, unread_seconds=self.unread_seconds)
-        # By a reset: the kernel would go on offering what lies unread long after the connection is closed here.
+        # By a reset, as otherwise the kernel would keep the unread bytes long after the connection is closed here.
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self.transport.abort()
 
@@ -173,7 +177,7 @@ class LimitedHttp(HttpToolsProtocol):
 
 
 class _Closing:
-    """What uvicorn writes an answer to: the transport, but for how it is closed."""
+    """The transport that uvicorn writes an answer to; it differs in how it is closed."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self.write, self.is_closing, self.close = transport.write, transport.is_closing, close

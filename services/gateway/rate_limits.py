@@ -1,4 +1,4 @@
-"""What a key may ask of one gateway: requests and tokens a minute, and requests at once (pure).
+"""What a key may ask of one gateway: requests and tokens a minute, and requests at once. Pure; `now` is in seconds.
 
 Both rates are token buckets that refill all the time and hold at most a minute's worth.
 """
@@ -12,13 +12,13 @@ import msgspec
 What = Literal["requests", "tokens", "concurrency"]
 
 MINUTE = 60.0
-# Nobody knows when a running request will end.
+# A guess: nobody knows when a running request will end.
 CONCURRENCY_RETRY_SECONDS = 1.0
 ROUNDING = 1e-6
 
 
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """None is no limit."""
+    """The limits of one key; None is no limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -27,7 +27,7 @@ class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class OverLimit:
-    """A request is not taken: which limit, and when it would fit."""
+    """The answer to a request that does not fit: which limit it meets, and in how many seconds it would fit."""
 
     what: What
     limit: int
@@ -35,7 +35,8 @@ class OverLimit:
 
 
 class Bucket:
-    """`per_minute` at most; an amount above that waits for a full bucket, and what it then takes is owed."""
+    """A bucket that refills with `per_minute` and holds no more. A larger amount waits for a full bucket, and what it
+    takes beyond that is owed."""
 
     def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute
@@ -43,24 +44,24 @@ class Bucket:
         self._at = -math.inf
 
     def level(self, now: float) -> float:
-        """How much may be taken now; below zero while something is owed."""
+        """The amount that may be taken now; below zero while something is owed."""
         if now > self._at:
             grown = 0.0 if math.isinf(self._at) else (now - self._at) * self.per_minute / MINUTE
             self._level, self._at = min(float(self.per_minute), self._level + grown), now
         return self._level
 
     def seconds_until(self, amount: float, now: float) -> float:
-        """How long until `amount`, or all the bucket holds, is there; 0 when it is."""
+        """Seconds until `amount`, or all that the bucket can hold, is there; 0 when it is."""
         missing = min(amount, self.per_minute) - self.level(now)
         return 0.0 if missing < ROUNDING else missing * MINUTE / self.per_minute
 
     def take(self, amount: float, now: float) -> None:
-        """A negative amount is given back."""
+        """Take an amount out of the bucket; a negative amount is given back."""
         self._level = min(float(self.per_minute), self.level(now) - amount)
 
 
 class Quota:
-    """The limits of one key, and what of them is used."""
+    """The limits of one key, and how much of them is used."""
 
     def __init__(self, limits: KeyLimits) -> None:
         self._limits = limits
@@ -69,7 +70,7 @@ class Quota:
         self.running = 0
 
     def enter(self, now: float) -> OverLimit | None:
-        """Take one request, unless it does not fit; whoever entered must `leave`."""
+        """Take one request, and return None; or return the limit that it meets. A request that entered must `leave`."""
         most = self._limits.max_concurrent
         if most is not None and self.running >= most:
             return OverLimit("concurrency", most, CONCURRENCY_RETRY_SECONDS)
@@ -81,10 +82,12 @@ class Quota:
         return None
 
     def leave(self) -> None:
+        """Note that a request that entered has ended."""
         self.running -= 1
 
     def reserve(self, tokens: int, now: float) -> OverLimit | None:
-        """Take what a request may use at most, unless it does not fit; `settle` says what it did use."""
+        """Take the most tokens that a request may use, and return None; or return the limit that it meets. `settle`
+        corrects the amount at the end."""
         if self._tokens is None:
             return None
         if wait := self._tokens.seconds_until(tokens, now):
@@ -93,11 +96,13 @@ class Quota:
         return None
 
     def settle(self, reserved: int, used: int, now: float) -> None:
+        """Give back what was reserved and not used."""
         if self._tokens is not None:
             self._tokens.take(used - reserved, now)
 
     def headers(self, now: float) -> list[tuple[str, str]]:
-        """OpenAI's names; `reset` is the time until a bucket is full."""
+        """The headers that tell a client what is left, under OpenAI's names; `reset` is the time until a bucket is
+        full."""
         buckets = (("requests", self._requests), ("tokens", self._tokens))
         return [
             (f"x-ratelimit-{what}", value)
@@ -112,7 +117,7 @@ class Quota:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI and Go write it: `120ms`, `7.66s`, `6m0s`; rounded up."""
+    """Write seconds as OpenAI and Go do: `120ms`, `7.66s`, `6m0s`; rounded up."""
     milliseconds = math.ceil(seconds * 1000 - 1e-6)
     if 0 < milliseconds < 1000:
         return f"{milliseconds}ms"

@@ -1,4 +1,4 @@
-"""What workers send for one submitted request, in order, and that nothing comes."""
+"""The stream of one submitted request: what workers send for it, in order, and the silence in between."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from livescale.services.gateway.progress import Fresh, Gap, TokenSequence
 from livescale.shared.messages.requests import Tokens
 
-# A worker that is silent for so long may have sent a frame that was lost.
+# When a worker is silent for this long, a frame of it may have been lost.
 SILENCE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Lost:
-    """Nobody works on this request any more; it may be submitted again."""
+    """The stream has ended: no worker runs the request any more, and it may be submitted again."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class TooSlow:
-    """The client reads slower than tokens are made, and had its time to catch up."""
+    """The stream has ended: the client reads more slowly than tokens are made, and had its time to catch up."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,12 @@ class Unplaced:
 
 @dataclass(frozen=True)
 class Silent:
-    """Nothing came for a while: a frame may have been lost."""
+    """Nothing came for a while; a frame may have been lost."""
 
 
 class SilenceTimer:
-    """`on_silence` is called for every `seconds` in which somebody waits in vain; `close` it."""
+    """Calls `on_silence` for every `seconds` in which a reader waits in vain. One timer serves a whole stream: it is
+    set anew when it fires, and not with every token. Call `close` at the end."""
 
     def __init__(self, seconds: float, on_silence: Callable[[], None]) -> None:
         self._seconds = seconds
@@ -44,11 +45,11 @@ class SilenceTimer:
         self._timer = self._loop.call_later(seconds, self._look)
 
     def begin(self) -> None:
-        """Somebody waits from now on."""
+        """Note that the reader begins to wait for an event."""
         self._since = self._loop.time()
 
     def end(self) -> None:
-        """Nobody waits."""
+        """Note that the reader does not wait any more."""
         self._since = None
 
     def close(self) -> None:
@@ -68,7 +69,8 @@ Event = Fresh | Lost | TooSlow | Unplaced | Silent
 
 
 class RequestStream:
-    """What happened to one submitted request, in order. Bounded: a reader that lags too far ends it."""
+    """The events of one submitted request, in order. The number of unread events is bounded: a reader that lags too far
+    ends the stream."""
 
     def __init__(self, request_id: str, received: int, limit: int) -> None:
         self.request_id = request_id
@@ -88,6 +90,7 @@ class RequestStream:
         return self._sequence.received
 
     async def next(self) -> Event:
+        """Wait for the next event; a silence is an event as well."""
         self._silence.begin()
         try:
             return await self._events.get()
@@ -95,16 +98,17 @@ class RequestStream:
             self._silence.end()
 
     def close(self) -> None:
-        """Nobody reads it any more."""
+        """Stop the timer, as the stream is not read any more."""
         self._silence.close()
 
     def is_of(self, version: str | None) -> bool:
-        """Whether tokens of this version continue it: the first that come say by which it is answered."""
+        """Whether tokens of this version of the model continue the stream. The first tokens decide which version
+        answers the request."""
         self.version = self.version or version
         return version is None or version == self.version
 
     def accept(self, row: Tokens) -> Gap | None:
-        """Take what is new; a Gap where tokens are missing."""
+        """Take what is new in the row; returns a Gap where tokens before it are missing."""
         new = None if self.over else self._sequence.accept(row)
         if isinstance(new, Fresh):
             self.replays = self.absences = 0
@@ -117,10 +121,12 @@ class RequestStream:
         return new
 
     def lose(self, reason: str) -> None:
+        """End the stream, as no worker runs the request any more."""
         self._end(Lost(reason))
 
     def doubt(self) -> None:
-        """Whoever was to find a worker for this request may have forgotten it."""
+        """Have the request submitted again if no worker has begun it: the router that was to place it may have
+        forgotten it."""
         if self.worker is None and not self.over:
             self._events.put_nowait(Unplaced())
 

@@ -1,4 +1,7 @@
-"""Answers that take a while: server-sent events, and what happens when the client leaves meanwhile."""
+"""The responses that clients get: JSON, an error, or a stream of server-sent events.
+
+An answer is cancelled when its client leaves.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -17,9 +20,9 @@ Write = Callable[[msgspec.Struct], Awaitable[None]]
 Wait = Callable[[], Awaitable[None]]
 Produce = Callable[[Write, Wait], Coroutine[Any, Any, None]]
 
-# The last words to a client that may not be reading any more.
+# For the last event to a client that may not be reading any more.
 FAREWELL_SECONDS = 1.0
-# Proxies close connections on which nothing moves; a comment is no event, and clients do not see it.
+# Proxies close connections on which nothing moves, so comments are sent; clients do not see them as events.
 COMMENT_SECONDS = 3.0
 COMMENT = b": waiting\n\n"
 HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -28,10 +31,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 def json_answer(body: object, status: int = 200) -> Response:
+    """A response whose body is this struct as JSON."""
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
 def error_answer(error: ApiError) -> Response:
+    """The response of an error, with its status, body and headers."""
     headers = dict(error.headers)
     if error.status in (408, 413):
         headers["connection"] = "close"  # the rest of the body is not worth reading
@@ -39,10 +44,11 @@ def error_answer(error: ApiError) -> Response:
 
 
 class EventStreamResponse(Response):
-    """Begins with the first event or wait, so that what fails before it has a status of its own.
+    """A stream of server-sent events. It begins with the first event or wait, so that an error before it has a status
+    of its own.
 
-    `produce(write, wait)` ends the stream with `[DONE]`, or, raising ApiError, with an error event and without
-    `[DONE]`. It calls `wait` now and then while there is nothing to write.
+    `produce(write, wait)` writes the events, and calls `wait` now and then while there is nothing to write. When it
+    returns, the stream ends with `[DONE]`; when it raises ApiError, with an error event and without `[DONE]`.
     """
 
     def __init__(self, produce: Produce, headers: Mapping[str, str] | None = None) -> None:
@@ -92,9 +98,9 @@ class EventStreamResponse(Response):
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled the moment the client goes away. Raises ClientDisconnect.
+    """Return the result of `work`, which is cancelled the moment the client goes away. Raises ClientDisconnect.
 
-    The request's body must have been read.
+    The request's body must have been read before.
     """
     task = asyncio.create_task(work, name="answer")
     gone = asyncio.create_task(_disconnect(receive), name="watch client")

@@ -1,4 +1,7 @@
-"""uvicorn inside an actor: our socket, our signals, and an orderly end."""
+"""uvicorn inside an actor.
+
+It listens on the gateway's socket, leaves signals to the process, and ends in good order.
+"""
 
 import asyncio
 import ipaddress
@@ -15,27 +18,28 @@ from livescale.shared.process.run import Ends
 
 CLEANUP_SECONDS = 1.0
 BACKLOG = 2048
-# What the kernel keeps for a client that does not read: hundreds of events, not tens of thousands.
+# What the kernel keeps for a client that does not read: enough for hundreds of events, not for tens of thousands.
 SEND_BUFFER_BYTES = 128 * 1024
 
-# Longer than clients and proxies keep a connection for reuse (5 to 60 s): who closes first must be the one that sends
-# the next request, or that request meets a connection that is just being closed.
+# Longer than clients and proxies keep a connection for reuse (5 to 60 s). The side that sends the next request must be
+# the one that closes, or its request may meet a connection that is just being closed.
 KEEP_ALIVE_SECONDS = 75
 
 
 def allow_connections() -> int:
-    """Raise the limit of this process's open files, a connection each, as far as it may go; how far that is."""
+    """Raise this process's limit of open files, of which each connection is one, as far as it may go. Returns the
+    limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
 class PortInUse(Ends):
-    """The address cannot be listened on; the text says which and why."""
+    """The address cannot be listened on. The message says which and why."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket bound to `host`; port 0 takes a free one. Raises PortInUse."""
+    """Return a socket bound to `host`; port 0 takes a free one. Raises PortInUse."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0
@@ -56,19 +60,19 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(bound: socket.socket) -> str:
-    """Where clients on this machine reach it."""
+    """The URL under which clients on this machine reach the socket."""
     host, port = bound.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def is_loopback(bound: socket.socket) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether only this machine can reach the socket."""
     return ipaddress.ip_address(bound.getsockname()[0]).is_loopback
 
 
 class Server:
-    """Serves until cancelled; then takes no new request and gives the running ones `grace_seconds`.
+    """Serves until it is cancelled. Then it takes no new request, and gives the running ones `grace_seconds`.
 
     A client that leaves its answer unread for `unread_seconds` is cut off.
     """
@@ -97,14 +101,14 @@ class Server:
         except asyncio.CancelledError:
             self._server.should_exit = True
             await serving
-            # Those that had no time left were cancelled, and clean up.
+            # Requests that had no time left were cancelled, and still clean up.
             if self._server.server_state.tasks:
                 await asyncio.wait(self._server.server_state.tasks, timeout=CLEANUP_SECONDS)
             raise
 
 
 def _protocol(unread: float) -> type[LimitedHttp]:
-    """uvicorn makes one for each connection, and passes on nothing of ours."""
+    """A class of connections with this limit: uvicorn makes the connections itself, and passes on no arguments."""
 
     class Configured(LimitedHttp):
         unread_seconds = unread
@@ -113,7 +117,7 @@ def _protocol(unread: float) -> type[LimitedHttp]:
 
 
 class _WithoutSignals(uvicorn.Server):
-    """Signals belong to the process, which cancels us."""
+    """uvicorn without its own signal handlers: the process handles signals, and cancels the server."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What a gateway can be told."""
+"""The settings of a gateway, each a flag of `livescale run gateway`."""
 
 from typing import Annotated
 
@@ -8,22 +8,26 @@ from livescale.shared.runtime.settings import ProcessSettings
 
 
 class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
-    """The REST door. vLLM's words where it has them."""
+    """The gateway: it serves the REST API, with vLLM's names of options where vLLM has them."""
 
     host: Annotated[str, Meta(description="Address to listen on; 0.0.0.0 for all")] = "127.0.0.1"
     port: Annotated[int, Meta(description="Port to listen on; 0 takes a free one", ge=0, le=65535)] = 8000
     api_key: Annotated[
         tuple[str, ...],
         Meta(
-            description="Clients must bring this KEY, or one of several NAME=KEY; may be repeated. The name admin, or "
-            "none, gives admin rights. Better given by the environment, apart by blanks"
+            description="A KEY, or NAME=KEY, that clients must send; may be repeated. The name admin, or no name, "
+            "gives admin rights. Better set in the environment, separated by blanks"
         ),
     ] = ()
     api_keys: Annotated[str, Meta(description="YAML file with more keys and their limits; see SECURITY.md")] = ""
-    ready_file: Annotated[str, Meta(description='Written when listening: {"url": ...}; empty writes none')] = ""
-    default_timeout_s: Annotated[float, Meta(description="Deadline of requests that bring none", gt=0)] = 600.0
-    max_timeout_s: Annotated[float, Meta(description="Longest deadline a request may ask for", gt=0)] = 3600.0
-    max_body_bytes: Annotated[int, Meta(description="Larger request bodies are refused with 413", ge=1024)] = 4 << 20
+    ready_file: Annotated[
+        str, Meta(description='File that is written once the gateway listens: {"url": ...}; empty writes none')
+    ] = ""
+    default_timeout_s: Annotated[float, Meta(description="Timeout of requests that name none", gt=0)] = 600.0
+    max_timeout_s: Annotated[float, Meta(description="Longest timeout that a request may ask for", gt=0)] = 3600.0
+    max_body_bytes: Annotated[int, Meta(description="Request bodies that are larger are refused with 413", ge=1024)] = (
+        4 << 20
+    )
     max_requests: Annotated[int, Meta(description="Requests under way at once; more are refused with 429", ge=1)] = 4096
     max_held: Annotated[
         int, Meta(description="Requests held while no router can be reached; more are refused with 429", ge=0)

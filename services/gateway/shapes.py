@@ -1,4 +1,4 @@
-"""How pieces look to clients: OpenAI's objects of either endpoint, streamed and whole."""
+"""How pieces of text look to clients: OpenAI's objects of both endpoints, streamed and whole. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from livescale.services.gateway.output import StopReason, TextPiece
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
-    """`cached_tokens` of the prompt had not to be computed."""
+    """`cached_tokens` of the prompt did not have to be computed."""
 
     cached_tokens: int
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of all choices together."""
+    """The numbers of tokens, of all choices together."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -26,7 +26,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What every completion object has."""
+    """The fields that every object of an answer has."""
 
     id: str
     created: int
@@ -45,7 +45,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Completion(Answer, frozen=True, kw_only=True):
-    """Answer, and in streams every event, of /v1/completions."""
+    """The answer of /v1/completions, and every event of it when streamed."""
 
     object: Literal["text_completion"] = "text_completion"
     choices: list[CompletionChoice]
@@ -53,14 +53,14 @@ class Completion(Answer, frozen=True, kw_only=True):
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model said."""
+    """The message that the model has generated."""
 
     role: Literal["assistant"] = "assistant"
     content: str
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The only choice."""
+    """The only choice of a chat completion that is not streamed."""
 
     index: int
     message: AssistantMessage
@@ -70,7 +70,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatCompletion(Answer, frozen=True, kw_only=True):
-    """Answer of /v1/chat/completions."""
+    """The whole answer of /v1/chat/completions."""
 
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
@@ -86,7 +86,7 @@ class ChatDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of the only choice."""
+    """A piece of the only choice of a chat's answer."""
 
     index: int
     delta: ChatDelta
@@ -106,7 +106,8 @@ class ChatCompletionChunk(Answer, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Envelope:
-    """What all objects of one answer share. With `usage_follows` chunks say `usage: null` until the last one."""
+    """The fields that all objects of one answer share. With `usage_follows`, chunks say `usage: null` until the last
+    one."""
 
     id: str
     created: int
@@ -116,19 +117,21 @@ class Envelope:
 
     @property
     def no_usage(self) -> UnsetType | None:
+        """The `usage` of a chunk that has none: null where usage follows later, otherwise absent."""
         return None if self.usage_follows else UNSET
 
     def ids(self, token_ids: Sequence[int]) -> list[int] | UnsetType:
+        """The token ids where the client asked for them, otherwise nothing."""
         return list(token_ids) if self.token_ids else UNSET
 
     def says_nothing(self, piece: TextPiece) -> bool:
-        """Text that is held back needs no event of its own."""
+        """Whether the piece needs no event: its text is held back."""
         return not piece.text and piece.finish_reason is None and not self.token_ids
 
 
 @dataclass
 class WholeChoice:
-    """One choice of a whole answer, as it comes together."""
+    """One choice of a whole answer, while its pieces come together."""
 
     prompt: list[int]
     texts: list[str] = field(default_factory=list)
@@ -146,7 +149,7 @@ class WholeChoice:
 
 
 class ResponseShape(Protocol):
-    """One endpoint's objects. `prompt` comes with a choice's first piece."""
+    """Makes the objects of one endpoint. `prompt` is given with a choice's first piece only."""
 
     prefix: str
 
@@ -160,7 +163,7 @@ class ResponseShape(Protocol):
 
 
 class CompletionShape:
-    """/v1/completions."""
+    """Makes the objects of /v1/completions, streamed and whole."""
 
     prefix = "cmpl"
 
@@ -201,7 +204,7 @@ class CompletionShape:
 
 
 class ChatShape:
-    """/v1/chat/completions."""
+    """Makes the objects of /v1/chat/completions, streamed and whole."""
 
     prefix = "chatcmpl"
 

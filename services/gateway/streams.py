@@ -1,4 +1,4 @@
-"""The requests under way, by id: what workers and the registry say is handed to the stream of each request."""
+"""All requests under way, by id: what workers and the registry say is handed to the stream of each request."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,19 +16,20 @@ from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.subjects import CANCEL, CANCEL_WORK, HEARTBEAT, LEASE, REPLAY, TOKENS
 
 REPLAY_TIMEOUT_SECONDS = 1.0
-REPLAYS = 3  # for one gap
-# A worker that reconnects to the bus is absent for a moment; one that is missed twice is gone.
+REPLAYS = 3  # how often a worker is asked to fill one gap
+# A worker that reconnects to the bus is absent for a moment; one that is absent twice is taken to be gone.
 ABSENCES = 2
 ABSENT_SECONDS = 0.5
 
 
 class RequestStreams:
-    """The table. `run` dispatches what arrives for this gateway; `open` holds a request's place in it."""
+    """The table of streams. `run` hands on what arrives for this gateway; `open` gives a request its place in the
+    table."""
 
     def __init__(self, bus: Bus, gateway: str, metrics: GatewayMetrics, max_requests: int, stream_queue: int) -> None:
         self._bus = bus
         self._gateway = gateway
-        # Of a worker that hangs each of its streams asks again.
+        # When a worker hangs, each of its streams asks again; this is logged only once in a while.
         self._seldom = RateLimitedLog(lambda: asyncio.get_running_loop().time())
         self._metrics = metrics
         self._max_requests = max_requests
@@ -37,10 +38,11 @@ class RequestStreams:
         self._replays: asyncio.TaskGroup | None = None
 
     async def listen(self) -> Subscription[TokenFrame | RequestLost]:
-        """Before the first request is taken."""
+        """Subscribe to the tokens for this gateway. Called before the first request is taken."""
         return await self._bus.subscribe(TOKENS, gateway=self._gateway)
 
     async def run(self, arriving: Subscription[TokenFrame | RequestLost]) -> None:
+        """Hand on what arrives until cancelled, and ask workers again for tokens that are missing."""
         async with asyncio.TaskGroup() as self._replays:
             async for received in arriving:
                 match received.message:
@@ -54,8 +56,8 @@ class RequestStreams:
 
     @contextmanager
     def open(self, request_id: str, received: int, version: str | None = None) -> Iterator[RequestStream]:
-        """A stream that already has `received` tokens, of this `version` of the model. Raises ApiError 429 where a new
-        one is one too many."""
+        """A stream that already has `received` tokens, made by this `version` of the model. Raises ApiError 429 where a
+        new request is one too many."""
         if received == 0 and len(self._streams) >= self._max_requests:
             raise queue_full(f"The gateway has {self._max_requests} requests under way.")
         stream = self._streams[request_id] = RequestStream(request_id, received, self._stream_queue)
@@ -69,7 +71,8 @@ class RequestStreams:
             self._metrics.streams.set(len(self._streams))
 
     def check_invariants(self) -> None:
-        """Each stream has its own place, and only who has a worker asks it again. Raises InvariantBroken."""
+        """Check that each stream has its own place, and asks again only where it has a worker. Raises
+        InvariantBroken."""
         check(self._broken())
 
     def _broken(self) -> Iterator[str]:
@@ -82,25 +85,25 @@ class RequestStreams:
                 yield f"gateway: {id} asked {stream.replays} times for one gap"
 
     def router_changed(self) -> None:
-        """What no worker has begun was known to the router alone."""
+        """Have requests that no worker has begun submitted again: only the former router knew of them."""
         for stream in self._streams.values():
             stream.doubt()
 
     def worker_died(self, worker: str, reason: str) -> None:
-        """The registry's word. The router says the same, unless it died as well."""
+        """Lose the requests of this worker. The router says the same, unless it died as well."""
         for stream in self._streams.values():
             if stream.worker == worker:
                 stream.lose(f"{worker} is gone: {reason}")
 
     def reconnected(self) -> None:
-        """Whatever was said while the bus was away has to be said again."""
+        """Ask again for all that may have been said while the bus was away."""
         for stream in self._streams.values():
             stream.absences = 0
             stream.doubt()
             self.ask_again(stream)
 
     def stop(self, request_id: str, worker: str | None) -> None:
-        """Nobody waits for this request any more. The worker is told too: the router may be away."""
+        """Cancel a request that nobody waits for any more. The worker is told as well, as the router may be away."""
         self._bus.publish(CANCEL, Cancel(request_id=request_id))
         if worker is not None:
             self._bus.publish(CANCEL_WORK, Cancel(request_id=request_id), id=worker)
@@ -126,11 +129,11 @@ class RequestStreams:
             if stream.accept(row) is not None:
                 self._fill_gap(stream)
             elif stream.over:
-                self._disown(row, frame.worker)  # at once: a reader that lags may not look for long
+                self._disown(row, frame.worker)  # at once, as a slow reader may look at it much later
 
     def _disown(self, row: Tokens, worker: str) -> None:
-        """Nobody here waits for these tokens. Said for every row until they stop: a cancel may be lost, and a gateway
-        that was started anew does not know what it had asked for."""
+        """Cancel tokens that nobody here waits for. It is done for every row until they stop: a cancel may be lost, and
+        a gateway that was started anew does not know what it had asked for."""
         if row.finish_reason is None:
             self.stop(row.request_id, worker)
 
@@ -167,12 +170,13 @@ class RequestStreams:
             stream.lose(f"worker {worker} is gone")
             return
         await asyncio.sleep(ABSENT_SECONDS)
-        if stream.absences and not stream.over:  # nothing came meanwhile
+        if stream.absences and not stream.over:  # nothing came in the meantime
             await self._replay(stream, worker)
 
 
 class Peers:
-    """Tells the streams. Nobody is asked: requests go on by themselves unless one of these happens."""
+    """Tells the streams what happens to others: a router took office, a worker died, the bus is back. Requests go on by
+    themselves unless one of these happens."""
 
     def __init__(self, bus: Bus, streams: RequestStreams) -> None:
         self._bus = bus
@@ -180,6 +184,7 @@ class Peers:
         self._router_epoch = 0
 
     async def run(self) -> None:
+        """Follow routers, workers and the bus until cancelled."""
         routers = await self._bus.subscribe(HEARTBEAT, service="router")
         leases = await self._bus.subscribe(LEASE)
         self._bus.watch_connection(self._connection_changed)
@@ -190,7 +195,7 @@ class Peers:
     async def _follow_routers(self, reports: Subscription[Report]) -> None:
         async for received in reports:
             report = received.message
-            # Who stands by only beats; and who is followed by another has a lower epoch, however late it wakes.
+            # Only the router in office sends this report. A former one has a lower epoch, however late it wakes.
             if isinstance(report, RouterReport) and report.epoch > self._router_epoch:
                 self._router_epoch = report.epoch
                 self._streams.router_changed()

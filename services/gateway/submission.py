@@ -1,4 +1,7 @@
-"""From a checked body and its prompt's tokens to what the router is asked: the last checks, all pure."""
+"""From a checked body and its prompt's tokens to the message for the router. Pure.
+
+The last checks are made here, those that need the model's vocabulary and context.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,7 +18,7 @@ COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 
 @dataclass(frozen=True)
 class Origin:
-    """What a submission needs to know of the gateway and of the request it belongs to."""
+    """Where a submission comes from: its id, its gateway, and its deadline in seconds since the epoch."""
 
     request_id: str
     gateway: str
@@ -23,7 +26,7 @@ class Origin:
 
 
 def check_options(body: GenerationOptions) -> None:
-    """What no single field's bounds can say. Raises ApiError 400."""
+    """Check what the bounds of single fields cannot say. Raises ApiError 400."""
     if body.stream_options is not None and not body.stream:
         raise bad_request("'stream_options' is for requests with 'stream': true.", param="stream_options")
     limit = asked_tokens(body)
@@ -39,11 +42,11 @@ def asked_tokens(body: GenerationOptions) -> int | None:
 
 
 def split_prompts(body: CompletionRequest, max_prompts: int) -> list[str | list[int]]:
-    """One entry per choice: texts, or token ids. Raises ApiError 400 for a mixture or none."""
+    """One prompt per choice: texts, or token ids. Raises ApiError 400 for a mixture, for none, and for too many."""
     prompt = body.prompt
     if isinstance(prompt, str):
         return [prompt]
-    kinds = set(map(type, prompt))  # of thousands of token ids, maybe
+    kinds = set(map(type, prompt))  # one pass in C, as there may be thousands of token ids
     if kinds == {int}:
         return [cast("list[int]", prompt)]
     if not prompt or int in kinds:
@@ -54,6 +57,7 @@ def split_prompts(body: CompletionRequest, max_prompts: int) -> list[str | list[
 
 
 def stop_strings(body: GenerationOptions) -> list[str]:
+    """The stop strings that a body asks for, as a list."""
     if body.stop is None:
         return []
     return [body.stop] if isinstance(body.stop, str) else body.stop
@@ -62,7 +66,8 @@ def stop_strings(body: GenerationOptions) -> list[str]:
 def make_submit(
     body: GenerationOptions, prompt: list[int], text: CheckpointText, context_tokens: int, origin: Origin
 ) -> Submit:
-    """Raises ApiError 400 where the prompt is empty, unknown to the vocabulary, or too long for the context."""
+    """The message for the router. Raises ApiError 400 where the prompt is empty, has ids outside the vocabulary, or is
+    too long for the context."""
     param = "messages" if isinstance(body, ChatRequest) else "prompt"
     check_token_ids(prompt, text.vocab_size, param)
     if not prompt:
@@ -92,7 +97,7 @@ def make_submit(
 
 
 def check_token_ids(token_ids: Sequence[int], vocab_size: int, param: str) -> None:
-    """Raises ApiError 400 for an id that the model's embedding does not have."""
+    """Check that the model's vocabulary has all ids. Raises ApiError 400 naming the parameter."""
     largest = max(token_ids, default=0)
     if largest >= vocab_size:
         raise bad_request(f"{param!r} has token id {largest}; the vocabulary has {vocab_size}.", param=param)
@@ -108,5 +113,5 @@ def _sampling(body: GenerationOptions, defaults: GenerationDefaults, request_id:
 
 
 def _seed_of(request_id: str) -> int:
-    """As unpredictable as the id, and the same wherever the request is continued."""
+    """A seed that is as unpredictable as the request's id, and the same wherever the request is continued."""
     return int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest()) >> 1

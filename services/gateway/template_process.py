@@ -1,7 +1,9 @@
-"""The process that renders chat templates. A template is a program that came with the checkpoint: here the kernel
-bounds what it takes, and a loop without end or a text without measure costs nobody but its own model.
+"""The process that renders chat templates.
 
-Work comes on stdin and answers go to stdout, each behind its length; the end of stdin is the end of this process.
+A template is a program that came with the checkpoint, so the kernel bounds the time and memory of this process: a
+template that loops for ever harms no other model.
+
+Work comes on stdin and answers go to stdout, each after its length. This process ends when stdin does.
 """
 
 import resource
@@ -15,14 +17,14 @@ import msgspec
 from livescale.services.gateway.bodies import ChatMessage
 from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal
 
-MEMORY_BYTES = 256 << 20  # on top of what an idle process has
+MEMORY_BYTES = 256 << 20  # in addition to what an idle process has
 LENGTH_BYTES = 4
 LONGEST_REASON = 500
 KEPT_TEMPLATES = 16
 
 
 class Rendering(msgspec.Struct, frozen=True):
-    """What to render. `wall`: seconds since the epoch, for templates that ask for the date."""
+    """A conversation to render. `wall` is in seconds since the epoch, for templates that ask for the date."""
 
     source: str
     special_tokens: dict[str, str]
@@ -32,20 +34,21 @@ class Rendering(msgspec.Struct, frozen=True):
 
 
 class Rendered(msgspec.Struct, frozen=True):
-    """A prompt, or why there is none."""
+    """The prompt, or the reason why there is none."""
 
     prompt: str | None = None
     refusal: str = ""
 
 
 class Renderer:
-    """Templates are compiled once."""
+    """Renders conversations; the last templates are kept compiled."""
 
     def __init__(self) -> None:
         self._wall = 0.0
         self._templates: dict[tuple[str, tuple[tuple[str, str], ...]], ChatTemplate] = {}
 
     def answer(self, work: Rendering) -> bytes:
+        """Render, and return the encoded Rendered."""
         self._wall = work.wall
         try:
             prompt = self._template(work).render(work.messages, work.add_generation_prompt)
@@ -64,14 +67,17 @@ class Renderer:
 
 
 def main(work: BinaryIO, answers: BinaryIO, processor_seconds: float) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the gateway says when it ends
+    """Answer until stdin ends. A rendering that takes more than `processor_seconds` ends the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the gateway, which ends this process
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     renderer = Renderer()
     while length := work.read(LENGTH_BYTES):
         data = work.read(int.from_bytes(length))
-        signal.setitimer(signal.ITIMER_PROF, processor_seconds)  # ends this process: no handler would run inside C
+        signal.setitimer(
+            signal.ITIMER_PROF, processor_seconds
+        )  # its signal ends the process; a handler in Python would not run inside C code
         answer = renderer.answer(msgspec.msgpack.decode(data, type=Rendering))
         signal.setitimer(signal.ITIMER_PROF, 0)
         answers.write(len(answer).to_bytes(LENGTH_BYTES) + answer)

@@ -1,4 +1,7 @@
-"""Chat templates are rendered by a process beside the gateway, started when it is first needed and whenever it died."""
+"""Renders chat templates in a process beside the gateway.
+
+The process is started when it is first needed, and again whenever it died.
+"""
 
 import asyncio
 import os
@@ -17,18 +20,18 @@ from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.template_process import LENGTH_BYTES, MEMORY_BYTES, Rendered, Rendering
 
-PROCESSOR_SECONDS = 2.0  # of one rendering
-WAIT_SECONDS = 20.0  # on a machine that has no time for us; the process bounds itself
+PROCESSOR_SECONDS = 2.0  # for one rendering
+WAIT_SECONDS = 20.0  # long, for a busy machine; the process bounds its own use of the processor
 LARGEST_PROMPT = 64 << 20
-SMALL_CONVERSATION = 64 << 10  # bytes; who cannot render one in his time never will
-# What Python needs to find us and the time of day; none of the gateway's secrets.
+SMALL_CONVERSATION = 64 << 10  # bytes; a template that cannot render this much in its time never will
+# What Python needs to find this package and the time zone; none of the gateway's secrets.
 ENVIRONMENT = ("PATH", "HOME", "PYTHONPATH", "TZ", "LANG", "LC_ALL")
 
 log = structlog.get_logger()
 
 
 class Templates:
-    """Renders one conversation after the other. A template that fails on a small one is not tried again."""
+    """Renders one conversation after the other. A template that fails on a small conversation is not tried again."""
 
     def __init__(self, wall: Wall, processor_seconds: float = PROCESSOR_SECONDS) -> None:
         self._wall = wall
@@ -69,7 +72,7 @@ class Templates:
         return TemplateRefusal(f"it took more than {seconds:g} s of the processor's time, or {mebibytes} MiB")
 
     async def _ask(self, work: bytes) -> bytes | None:
-        """None where the process died of it."""
+        """The process's answer; None where it died of the work, or took too long."""
         process = await self._running()
         answer = None
         try:
@@ -77,7 +80,7 @@ class Templates:
                 async with asyncio.timeout(WAIT_SECONDS):
                     answer = await _exchange(process, work)
         finally:
-            if answer is None:  # or we are being cancelled, and its answer would be taken for the next one's
+            if answer is None:  # also when cancelled, as a late answer would be taken for the next one's
                 await self._end()
         return answer
 
@@ -113,7 +116,8 @@ async def _exchange(process: Process, work: bytes) -> bytes | None:
 async def render_chat(
     templates: Templates, text: CheckpointText, messages: list[ChatMessage], add_generation_prompt: bool = True
 ) -> str:
-    """The conversation as the checkpoint's template has it. Raises ApiError 400 where it refuses."""
+    """The conversation's prompt by the checkpoint's template. Raises ApiError 400 where there is none, or it refuses
+    the messages."""
     if text.template is None:
         raise bad_request("This model has no chat template; use /v1/completions.", param="model")
     try:

@@ -1,5 +1,4 @@
-"""Which workers lead instances, what was admitted to each, which of them may get more, and where conversations went.
-Pure."""
+"""Which workers lead instances, what was admitted to each, and where conversations went. Pure."""
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
@@ -70,7 +69,7 @@ class ServingFleet:
                 yield waiting.request
 
     def admitted(self, worker: str, request_id: str) -> list[Effect]:
-        """Note that the worker took the request."""
+        """Note that the worker took the request; one that was stopped meanwhile is stopped there now."""
         instance = self._instances.get(worker)
         admission = None if instance is None else instance.admitted.get(request_id)
         if admission is None:
@@ -152,7 +151,7 @@ class ServingFleet:
         return [Learn(one.worker, reason) for one in serving]
 
     def on_ended(self, ended: RequestsEnded) -> None:
-        """Note that requests left a worker."""
+        """Note that requests left a worker, and free what was counted for them."""
         for request_id in ended.request_ids:
             instance = self._instances.get(ended.worker)
             if instance is None or instance.release(request_id) is None:

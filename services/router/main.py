@@ -1,5 +1,7 @@
-"""The router's process. One of several routers is in office and the others stand by; one that loses the office queues
-behind the others."""
+"""The router's process.
+
+One of several routers is in office and the others stand by. One that loses the office queues behind the others.
+"""
 
 import asyncio
 
@@ -29,7 +31,6 @@ class Router:
         self.office: Office | None = None
 
     async def run(self) -> None:
-        """Run until cancelled."""
         leases = await self._world.bus.subscribe(LEASE)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_leases(leases), name="leases")

@@ -76,7 +76,7 @@ class Office:
         self._calls = asyncio.TaskGroup()
         self._queues_changed = asyncio.Event()
         self._depths: dict[str, int] = {}
-        self.tenure = Tenure(world.clock, standby, self._calls, self._was_away, self._is_confirmed)
+        self.tenure = Tenure(world.clock, standby, self._calls, self._on_away, self._on_confirmed)
 
     async def hold(self, snapshot: Snapshot) -> None:
         """Serve until another router is in office. `snapshot` is what the registry knew when this term began."""
@@ -109,10 +109,10 @@ class Office:
         undo.push_async_callback(subscription.close)
         return subscription
 
-    def _was_away(self) -> None:
+    def _on_away(self) -> None:
         self.policy.was_away(self._clock.wall())
 
-    def _is_confirmed(self) -> None:
+    def _on_confirmed(self) -> None:
         self._perform(self.policy.ask_again("this router was away"))
         self._dispatch()
 

@@ -30,7 +30,7 @@ FINAL = (400, 413, 422)  # the request itself is at fault: no other worker would
 
 
 class RouterPolicy:
-    """The queues and instances of all models."""
+    """The queues and instances of all models: events go in, effects come out."""
 
     def __init__(self, limits: RouterLimits, default_retry_ms: int) -> None:
         self._limits = limits
@@ -83,7 +83,7 @@ class RouterPolicy:
         return self._fleet.stop(request_id, "cancelled")
 
     def admitted(self, worker: str, request_id: str) -> list[Effect]:
-        """Note that the worker took the request."""
+        """Note that the worker took the request; one that was stopped meanwhile is stopped there now."""
         return self._fleet.admitted(worker, request_id)
 
     def refused(self, effect: AdmitTo, code: int, error: str) -> list[Effect]:
@@ -98,7 +98,7 @@ class RouterPolicy:
         return []
 
     def on_report(self, report: WorkerReport, now: float) -> list[Effect]:
-        """Take over a worker's heartbeat."""
+        """Take over a worker's heartbeat, unless the worker was declared dead."""
         if not self._fleet.hears(report):
             return []
         self._capacity.heard(report, now)
@@ -121,7 +121,7 @@ class RouterPolicy:
         return self._fleet.ask_again(reason)
 
     def on_ended(self, ended: RequestsEnded) -> None:
-        """Note that requests left a worker."""
+        """Note that requests left a worker, and free what was counted for them."""
         self._fleet.on_ended(ended)
 
     def on_moved(self, moved: RequestsMoved, now: float) -> list[Effect]:

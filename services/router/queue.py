@@ -1,5 +1,7 @@
-"""A model's queue in order of arrival, and how fast prompts arrive. Resumed requests and those of lower priority are
-placed as if they had come earlier. Pure."""
+"""A model's queue in order of arrival, and how fast prompts arrive. Pure.
+
+Resumed requests and those of a lower priority, which goes first, are placed as if they had come earlier.
+"""
 
 from bisect import bisect_left, insort
 from collections import deque

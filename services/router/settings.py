@@ -1,4 +1,4 @@
-"""The settings of a router."""
+"""The settings of a router, each a flag of `livescale run router`."""
 
 from typing import Annotated
 

@@ -51,7 +51,7 @@ class Standby:
             return (epoch, self._id), None
 
     async def pause(self) -> None:
-        """Wait until it is time to look again."""
+        """Wait until a lease has changed, but not for longer than LOOK_SECONDS."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS):
                 await self._news.wait()

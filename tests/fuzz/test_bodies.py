@@ -4,7 +4,7 @@ import pytest
 from yarl import URL
 
 from tests.checkpoints import tiny_checkpoint
-from tests.gateway.conftest import Site, open_site
+from tests.gateway.conftest import ServedGateway, serve_gateway
 
 REFUSED = [
     b"",
@@ -31,20 +31,23 @@ TAKEN = [
 ]
 
 
-async def status_of(site: Site, body: bytes) -> tuple[int, str | None]:
-    async with site.http.post(f"{site.url}/v1/completions", data=body) as answer:
+async def status_of(served: ServedGateway, body: bytes) -> tuple[int, str | None]:
+    async with served.http.post(f"{served.url}/v1/completions", data=body) as answer:
         return answer.status, (await answer.json()).get("error", {}).get("type")
 
 
 async def test_bodies_at_the_edge_are_refused_or_taken() -> None:
-    async with open_site(tiny_checkpoint("qwen2")) as site:
+    async with serve_gateway(tiny_checkpoint("qwen2")) as served:
         for body in REFUSED:
-            assert await status_of(site, body) == (400, "invalid_request_error"), body[:60]
+            assert await status_of(served, body) == (400, "invalid_request_error"), body[:60]
         for body in TAKEN:
-            assert await status_of(site, body) == (200, None), body[:60]
+            assert await status_of(served, body) == (200, None), body[:60]
 
 
 @pytest.mark.parametrize("path", ["/v1/models/%00", "/v1/models/" + "x" * 8_000, "/v1/models/%ff%fe", "/%2e%2e/%2e%2e"])
 async def test_strange_paths_are_not_found(path: str) -> None:
-    async with open_site(tiny_checkpoint("qwen2")) as site, site.http.get(URL(site.url + path, encoded=True)) as answer:
+    async with (
+        serve_gateway(tiny_checkpoint("qwen2")) as served,
+        served.http.get(URL(served.url + path, encoded=True)) as answer,
+    ):
         assert (answer.status, (await answer.json())["error"]["type"]) == (404, "invalid_request_error")

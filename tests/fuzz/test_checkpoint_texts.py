@@ -12,7 +12,7 @@ from livescale.services.gateway.checkpoint_text import BadCheckpoint, load_check
 from tests.checkpoints import copy_checkpoint
 from tests.fuzz.effort import examples
 from tests.fuzz.test_checkpoints import JSON, NESTED, Change, limited_memory, linked, piped, sparse, spoiled
-from tests.gateway.conftest import open_site
+from tests.gateway.conftest import serve_gateway
 from tests.gateway.test_chat_template import noon
 
 CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
@@ -148,11 +148,11 @@ def assert_refused_or_of_use(directory: Path, spoiled: Path) -> None:
 async def test_a_model_whose_text_cannot_be_read_disturbs_no_other(tmp_path: Path) -> None:
     directory = copy_checkpoint("qwen2", tmp_path)
     ask = {"prompt": "a", "max_tokens": 1}
-    async with open_site(directory) as site:
+    async with serve_gateway(directory) as served:
         piped(directory / "tokenizer.json")
         for _ in range(2):
-            status, body = await site.post("/v1/completions", {"model": "tiny", **ask})
+            status, body = await served.post("/v1/completions", {"model": "tiny", **ask})
             assert (status, "tokenizer.json: not a regular file" in body["error"]["message"]) == (500, True)
         (directory / "tokenizer.json").unlink()
         (copy_checkpoint("qwen2", tmp_path / "whole") / "tokenizer.json").rename(directory / "tokenizer.json")
-        assert (await site.post("/v1/completions", {"model": "tiny", **ask}))[0] == 200
+        assert (await served.post("/v1/completions", {"model": "tiny", **ask}))[0] == 200

@@ -17,7 +17,7 @@ import pytest
 
 from livescale.services.gateway import parse, protocol
 from livescale.services.gateway.server import allow_connections
-from tests.gateway.conftest import Site, eventually, open_site, port_of
+from tests.gateway.conftest import ServedGateway, eventually, port_of, serve_gateway
 
 MIB = 1 << 20
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
@@ -37,16 +37,16 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[Site]:
+async def served() -> AsyncIterator[ServedGateway]:
     from tests.checkpoints import tiny_checkpoint
 
-    async with open_site(tiny_checkpoint("qwen2")) as opened:
+    async with serve_gateway(tiny_checkpoint("qwen2")) as opened:
         yield opened
 
 
-async def answers(site: Site, *parts: bytes, pause: float = 0.0) -> list[tuple[int, Any]]:
+async def answers(served: ServedGateway, *parts: bytes, pause: float = 0.0) -> list[tuple[int, Any]]:
     """What a connection gets that sends these bytes: status and body of each answer until it is closed."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(site))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(served))
     try:
         async with asyncio.timeout(10):
             with suppress(ConnectionError):  # refused before all was sent
@@ -97,9 +97,9 @@ def resident_bytes() -> int:
         HEAD + b"no colon here\r\n\r\n",
     ],
 )
-async def test_what_is_not_http_is_refused_in_json_and_closed(site: Site, data: bytes) -> None:
-    assert refused(400, "invalid_http", await answers(site, data))
-    assert await answers(site, WHOLE)
+async def test_what_is_not_http_is_refused_in_json_and_closed(served: ServedGateway, data: bytes) -> None:
+    assert refused(400, "invalid_http", await answers(served, data))
+    assert await answers(served, WHOLE)
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ async def test_what_is_not_http_is_refused_in_json_and_closed(site: Site, data: 
     ],
     ids=["too many", "one too large", "a long path", "a value without end", "a name without end"],
 )
-async def test_bombs_of_headers_are_refused(site: Site, bomb: list[bytes]) -> None:
-    assert refused(431, "headers_too_large", await answers(site, *bomb))
+async def test_bombs_of_headers_are_refused(served: ServedGateway, bomb: list[bytes]) -> None:
+    assert refused(431, "headers_too_large", await answers(served, *bomb))
 
 
-async def test_many_requests_on_one_connection_are_no_bomb(site: Site) -> None:
-    got = await answers(site, *[WHOLE] * 300)
+async def test_many_requests_on_one_connection_are_no_bomb(served: ServedGateway) -> None:
+    got = await answers(served, *[WHOLE] * 300)
     assert [status for status, _ in got] == [200] * 300
 
 
@@ -134,20 +134,22 @@ async def test_many_requests_on_one_connection_are_no_bomb(site: Site) -> None:
     ],
 )
 async def test_who_sends_slowly_is_closed_in_bounded_time(
-    site: Site, monkeypatch: pytest.MonkeyPatch, parts: list[bytes], status: int | None
+    served: ServedGateway, monkeypatch: pytest.MonkeyPatch, parts: list[bytes], status: int | None
 ) -> None:
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(parse, "BODY_TIMEOUT_SECONDS", 0.3)
     began = time.monotonic()
-    got = await answers(site, *parts, pause=0.05)
+    got = await answers(served, *parts, pause=0.05)
     assert time.monotonic() - began < 5
     assert got == [] if status is None else refused(status, "timeout", got)
 
 
-async def test_a_slow_reader_of_an_answer_is_no_slow_sender(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_reader_of_an_answer_is_no_slow_sender(
+    served: ServedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.05)
-    going = site.cluster.hang_before(1)
-    asking = asyncio.create_task(answers(site, WHOLE + b"\r\n"))  # some clients end a body so
+    going = served.cluster.hang_before(1)
+    asking = asyncio.create_task(answers(served, WHOLE + b"\r\n"))  # some clients end a body so
     await asyncio.sleep(0.3)
     going.set_result(None)
     assert [status for status, _ in await asking] == [200]
@@ -161,11 +163,11 @@ async def a_hundred_megabytes() -> AsyncIterator[bytes]:
 
 @pytest.mark.parametrize("headers", [{"content-length": str(100 * MIB)}, {}], ids=["announced", "in chunks"])
 async def test_a_hundred_megabytes_are_refused_at_once_and_not_kept(
-    site: Site, headers: dict[str, str], record_property: Any
+    served: ServedGateway, headers: dict[str, str], record_property: Any
 ) -> None:
     before, began = resident_bytes(), time.monotonic()
-    url = f"{site.url}/v1/completions"
-    async with site.http.post(url, data=a_hundred_megabytes(), headers=headers) as answer:
+    url = f"{served.url}/v1/completions"
+    async with served.http.post(url, data=a_hundred_megabytes(), headers=headers) as answer:
         assert (answer.status, (await answer.json())["error"]["code"]) == (413, "request_too_large")
         assert answer.headers["connection"] == "close"
     took = time.monotonic() - began
@@ -202,14 +204,14 @@ async def crowd(port: int, count: int) -> AsyncIterator[None]:
 
 
 async def test_ten_thousand_idle_connections_cost_others_nothing(
-    site: Site, monkeypatch: pytest.MonkeyPatch, record_property: Any, descriptors: None
+    served: ServedGateway, monkeypatch: pytest.MonkeyPatch, record_property: Any, descriptors: None
 ) -> None:
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 600.0)
     before = resident_bytes()
-    async with crowd(port_of(site), IDLE), aiohttp.ClientSession() as fresh:
+    async with crowd(port_of(served), IDLE), aiohttp.ClientSession() as fresh:
         await eventually(lambda: open_files() > IDLE)
         grown, began = resident_bytes() - before, time.monotonic()
-        async with fresh.post(f"{site.url}/v1/completions", data=ASK) as answer:
+        async with fresh.post(f"{served.url}/v1/completions", data=ASK) as answer:
             assert answer.status == 200
         record_property("seconds_served_meanwhile", time.monotonic() - began)
         record_property("bytes_each", grown // IDLE)
@@ -219,12 +221,12 @@ async def test_ten_thousand_idle_connections_cost_others_nothing(
 
 
 async def test_idle_connections_are_closed_in_bounded_time(
-    site: Site, monkeypatch: pytest.MonkeyPatch, descriptors: None
+    served: ServedGateway, monkeypatch: pytest.MonkeyPatch, descriptors: None
 ) -> None:
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 1.0)
-    async with crowd(port_of(site), 1_000):
+    async with crowd(port_of(served), 1_000):
         await eventually(lambda: open_files() < SPARE)
-        assert await answers(site, WHOLE)
+        assert await answers(served, WHOLE)
 
 
 def open_files() -> int:

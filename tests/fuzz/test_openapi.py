@@ -20,7 +20,7 @@ from schemathesis.checks import (
 
 from tests.checkpoints import tiny_checkpoint
 from tests.fuzz.effort import FACTOR
-from tests.gateway.conftest import open_site
+from tests.gateway.conftest import serve_gateway
 
 CHECKS = [
     not_a_server_error,
@@ -54,9 +54,9 @@ def gateway(**settings: object) -> Iterator[str]:
     told: dict[str, Any] = {}
 
     async def serve() -> None:
-        async with open_site(tiny_checkpoint("qwen2"), **settings) as site:
+        async with serve_gateway(tiny_checkpoint("qwen2"), **settings) as served:
             stop = asyncio.Event()
-            told.update(url=site.url, stop=stop.set, loop=asyncio.get_running_loop())
+            told.update(url=served.url, stop=stop.set, loop=asyncio.get_running_loop())
             listening.set()
             await stop.wait()
 

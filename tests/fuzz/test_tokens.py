@@ -10,7 +10,7 @@ from livescale.shared.subjects import TOKENS
 from tests.checkpoints import tiny_checkpoint
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, fire, shots
-from tests.gateway.conftest import open_site
+from tests.gateway.conftest import serve_gateway
 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
@@ -18,16 +18,16 @@ from tests.gateway.conftest import open_site
 @given(st.lists(shots([TOKENS], ["gateway-0"]), min_size=30, max_size=60))
 def test_whatever_frames_come_a_gateway_serves_on(fired: list[Shot]) -> None:
     async def main() -> None:
-        async with open_site(tiny_checkpoint("qwen2")) as site:
+        async with serve_gateway(tiny_checkpoint("qwen2")) as served:
             for shot in fired:
-                fire(site.broker, shot)
-            going = site.cluster.hang_before(1)
+                fire(served.broker, shot)
+            going = served.cluster.hang_before(1)
             asking = asyncio.create_task(
-                site.post("/v1/completions", {"model": "tiny", "prompt": "a", "max_tokens": 3})
+                served.post("/v1/completions", {"model": "tiny", "prompt": "a", "max_tokens": 3})
             )
             await asyncio.sleep(0.05)
             for shot in fired:
-                fire(site.broker, shot)
+                fire(served.broker, shot)
             going.set_result(None)
             status, body = await asyncio.wait_for(asking, 10)
             assert (status, body["usage"]["completion_tokens"]) == (200, 3)

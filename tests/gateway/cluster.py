@@ -38,7 +38,7 @@ from livescale.shared.subjects import (
     SUBMIT,
     TOKENS,
 )
-from tests.gateway.made import CONTEXT_TOKENS, WORKER, entry, member, worker
+from tests.gateway.reports import CONTEXT_TOKENS, WORKER, entry, member, worker
 
 INFO = ServiceInfo("cluster", "cluster", "the rest")
 WORKER_METRICS = """# HELP vllm:num_requests_running Requests that run.

@@ -25,8 +25,8 @@ from tests.gateway.cluster import Cluster, running_cluster
 
 
 @dataclass
-class Site:
-    """What a test holds in its hands."""
+class ServedGateway:
+    """A gateway that serves on a real port, the scripted cluster behind it, and clients in front of it."""
 
     cluster: Cluster
     broker: LocalBroker
@@ -49,16 +49,16 @@ class Site:
             return answer.status, await answer.json()
 
     def says(self, text: str) -> list[int]:
-        """Let the cluster generate this text; its tokens."""
+        """Have the cluster generate this text. Returns its tokens."""
         self.cluster.output = self.tokenizer.encode(text, add_special_tokens=False).ids
         return self.cluster.output
 
 
-OpenSite = Callable[..., AbstractAsyncContextManager[Site]]
+ServeGateway = Callable[..., AbstractAsyncContextManager[ServedGateway]]
 
 
 @asynccontextmanager
-async def open_site(checkpoint: Path, **settings: object) -> AsyncIterator[Site]:
+async def serve_gateway(checkpoint: Path, **settings: object) -> AsyncIterator[ServedGateway]:
     broker = LocalBroker()
     async with running_cluster(broker, checkpoint) as cluster:
         bus = broker.connect()
@@ -73,7 +73,7 @@ async def open_site(checkpoint: Path, **settings: object) -> AsyncIterator[Site]
         tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
         try:
             async with client, aiohttp.ClientSession() as http:
-                yield Site(cluster, broker, gateway, client, http, tokenizer, serving)
+                yield ServedGateway(cluster, broker, gateway, client, http, tokenizer, serving)
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
@@ -86,13 +86,13 @@ def checkpoint() -> Path:
 
 
 @pytest.fixture
-async def site(checkpoint: Path) -> AsyncIterator[Site]:
-    async with open_site(checkpoint) as opened:
+async def served(checkpoint: Path) -> AsyncIterator[ServedGateway]:
+    async with serve_gateway(checkpoint) as opened:
         yield opened
 
 
-def port_of(site: Site) -> int:
-    return int(site.url.rsplit(":", 1)[1])
+def port_of(served: ServedGateway) -> int:
+    return int(served.url.rsplit(":", 1)[1])
 
 
 async def eventually(holds: Callable[[], bool]) -> None:

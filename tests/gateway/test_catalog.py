@@ -3,25 +3,25 @@
 import openai
 import pytest
 
-from tests.gateway.conftest import Site
+from tests.gateway.conftest import ServedGateway
 
 
-async def test_tokenize_and_detokenize_are_inverse(site: Site) -> None:
+async def test_tokenize_and_detokenize_are_inverse(served: ServedGateway) -> None:
     text = "語 one 🙂 <|im_start|>two"
-    status, body = await site.post("/tokenize", {"model": "tiny", "prompt": text})
+    status, body = await served.post("/tokenize", {"model": "tiny", "prompt": text})
     assert (status, body["max_model_len"], body["count"]) == (200, 256, len(body["tokens"]))
-    assert (await site.post("/detokenize", {"model": "tiny", "tokens": body["tokens"]}))[1] == {"prompt": text}
+    assert (await served.post("/detokenize", {"model": "tiny", "tokens": body["tokens"]}))[1] == {"prompt": text}
     chat = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
-    status, body = await site.post("/tokenize", chat)
-    prompt = site.tokenizer.decode(body["tokens"], skip_special_tokens=False)
+    status, body = await served.post("/tokenize", chat)
+    prompt = served.tokenizer.decode(body["tokens"], skip_special_tokens=False)
     assert prompt == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
 
-async def test_models_are_listed_with_their_state(site: Site) -> None:
-    models = [model async for model in site.client.models.list()]
+async def test_models_are_listed_with_their_state(served: ServedGateway) -> None:
+    models = [model async for model in served.client.models.list()]
     assert [model.id for model in models] == ["tiny"]
-    one = await site.client.models.retrieve("tiny")
+    one = await served.client.models.retrieve("tiny")
     assert one.model_dump()["livescale"] == {"state": "ready", "instances": 1, "error": None}
     assert one.model_dump()["max_model_len"] == 256
     with pytest.raises(openai.NotFoundError, match="does not exist"):
-        await site.client.models.retrieve("other")
+        await served.client.models.retrieve("other")

@@ -4,10 +4,10 @@ import openai
 import pytest
 
 from livescale.shared.bus.contract import Refusal
-from tests.gateway.conftest import Site
+from tests.gateway.conftest import ServedGateway
 
 
-async def test_errors_have_openais_shape(site: Site) -> None:
+async def test_errors_have_openais_shape(served: ServedGateway) -> None:
     cases: list[tuple[str, str, bytes, int, str | None, str | None]] = [
         ("POST", "/v1/completions", b"{", 400, None, "invalid_json"),
         ("POST", "/v1/completions", b'{"model": 5, "prompt": "a"}', 400, "model", "invalid_value"),
@@ -21,17 +21,17 @@ async def test_errors_have_openais_shape(site: Site) -> None:
         ("DELETE", "/v1/models", b"", 405, None, "method_not_allowed"),
     ]
     for method, path, body, status, param, code in cases:
-        async with site.http.request(method, site.url + path, data=body) as answer:
+        async with served.http.request(method, served.url + path, data=body) as answer:
             error = (await answer.json())["error"]
             assert set(error) == {"message", "type", "param", "code"}
             assert (answer.status, error["param"], error["code"]) == (status, param, code), path
             assert answer.headers["x-request-id"]
 
 
-async def test_errors_map_to_the_clients_exceptions(site: Site) -> None:
+async def test_errors_map_to_the_clients_exceptions(served: ServedGateway) -> None:
     async def ask(**changes: object) -> object:
         options = {"model": "tiny", "prompt": "abc", **changes}
-        return await site.client.completions.create(**options)  # type: ignore[call-overload]
+        return await served.client.completions.create(**options)  # type: ignore[call-overload]
 
     with pytest.raises(openai.NotFoundError) as missing:
         await ask(model="other")
@@ -46,7 +46,7 @@ async def test_errors_map_to_the_clients_exceptions(site: Site) -> None:
         (429, openai.RateLimitError, "queue_full"),
         (503, openai.InternalServerError, "overloaded"),
     ):
-        site.cluster.refusal = Refusal(code, "not now", retry_after_ms=1500 if code == 429 else None)
+        served.cluster.refusal = Refusal(code, "not now", retry_after_ms=1500 if code == 429 else None)
         with pytest.raises(exception) as refused:
             await ask()
         assert refused.value.code == name

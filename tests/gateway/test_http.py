@@ -12,7 +12,8 @@ import pytest
 
 from livescale.services.gateway.server import PortInUse
 from tests.checkpoints import copy_checkpoint
-from tests.gateway.conftest import Site, eventually, open_site, port_of
+from tests.gateway.conftest import eventually, open_site, port_of
+from tests.system.test_namespaces import Site
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 2}
 

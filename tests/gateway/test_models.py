@@ -4,28 +4,28 @@ from pathlib import Path
 
 import msgspec
 
-from tests.gateway.conftest import Site
+from tests.gateway.conftest import ServedGateway
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 2}
 
 
-async def test_a_long_prompt_is_encoded_as_a_short_one(site: Site) -> None:
+async def test_a_long_prompt_is_encoded_as_a_short_one(served: ServedGateway) -> None:
     text = "語 one 🙂 " * 1000
-    body = (await site.post("/tokenize", {"model": "tiny", "prompt": text}))[1]
-    assert body["tokens"] == site.tokenizer.encode(text).ids
+    body = (await served.post("/tokenize", {"model": "tiny", "prompt": text}))[1]
+    assert body["tokens"] == served.tokenizer.encode(text).ids
 
 
-async def test_a_model_that_could_not_be_read_says_why(site: Site) -> None:
-    site.cluster.models[0] = msgspec.structs.replace(site.cluster.models[0], state="failed", error="truncated")
-    await site.get("/admin/v1/models")  # asks the registry anew
-    status, body = await site.post("/v1/completions", ASK)
+async def test_a_model_that_could_not_be_read_says_why(served: ServedGateway) -> None:
+    served.cluster.models[0] = msgspec.structs.replace(served.cluster.models[0], state="failed", error="truncated")
+    await served.get("/admin/v1/models")  # asks the registry anew
+    status, body = await served.post("/v1/completions", ASK)
     assert (status, body["error"]["code"]) == (503, "model_failed")
-    assert (await site.client.models.retrieve("tiny")).model_dump()["livescale"]["error"] == "truncated"
+    assert (await served.client.models.retrieve("tiny")).model_dump()["livescale"]["error"] == "truncated"
 
 
-async def test_an_unreadable_tokenizer_is_a_500_that_names_the_file(site: Site, tmp_path: Path) -> None:
-    spec = msgspec.structs.replace(site.cluster.models[0].spec, name="empty", path=str(tmp_path))
-    site.cluster.models.append(msgspec.structs.replace(site.cluster.models[0], spec=spec))
-    status, body = await site.post("/v1/completions", {**ASK, "model": "empty"})
+async def test_an_unreadable_tokenizer_is_a_500_that_names_the_file(served: ServedGateway, tmp_path: Path) -> None:
+    spec = msgspec.structs.replace(served.cluster.models[0].spec, name="empty", path=str(tmp_path))
+    served.cluster.models.append(msgspec.structs.replace(served.cluster.models[0], spec=spec))
+    status, body = await served.post("/v1/completions", {**ASK, "model": "empty"})
     assert status == 500
     assert str(tmp_path / "config.json") in body["error"]["message"]

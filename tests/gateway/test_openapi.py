@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
-from tests.gateway.conftest import Site
+from tests.gateway.conftest import ServedGateway
 
 ROUTES = {
     "/v1/models": {"get"},
@@ -31,8 +31,8 @@ ROUTES = {
 }
 
 
-async def document(site: Site) -> dict[str, Any]:
-    found: dict[str, Any] = (await site.get("/openapi.json"))[1]
+async def document(served: ServedGateway) -> dict[str, Any]:
+    found: dict[str, Any] = (await served.get("/openapi.json"))[1]
     return found
 
 
@@ -48,18 +48,18 @@ def references(node: object) -> Iterator[str]:
             yield from references(one)
 
 
-async def test_every_route_is_described_and_every_description_is_a_route(site: Site) -> None:
-    described = await document(site)
+async def test_every_route_is_described_and_every_description_is_a_route(served: ServedGateway) -> None:
+    described = await document(served)
     assert described["openapi"] == "3.1.0"
     assert {path: set(methods) for path, methods in described["paths"].items()} == ROUTES
     for path, methods in ROUTES.items():
         for method in methods:
-            async with site.http.request(method, site.url + path.replace("{model}", "tiny")) as answer:
+            async with served.http.request(method, served.url + path.replace("{model}", "tiny")) as answer:
                 assert str(answer.status) in described["paths"][path][method]["responses"], path
 
 
-async def test_operations_are_structurally_sound(site: Site) -> None:
-    described = await document(site)
+async def test_operations_are_structurally_sound(served: ServedGateway) -> None:
+    described = await document(served)
     schemas = described["components"]["schemas"]
     assert {reference.rsplit("/", 1)[1] for reference in references(described)} <= set(schemas)
     assert all(reference.startswith("#/components/schemas/") for reference in references(described))
@@ -74,15 +74,15 @@ async def test_operations_are_structurally_sound(site: Site) -> None:
 
 
 @pytest.mark.parametrize("type", [CompletionRequest, ChatRequest])
-async def test_bodies_are_described_with_bounds_and_meaning(site: Site, type: type) -> None:
-    schema = (await document(site))["components"]["schemas"][type.__name__]
+async def test_bodies_are_described_with_bounds_and_meaning(served: ServedGateway, type: type) -> None:
+    schema = (await document(served))["components"]["schemas"][type.__name__]
     assert set(schema["properties"]) == set(type.__struct_fields__)  # type: ignore[attr-defined]
     temperature = schema["properties"]["temperature"]
     assert {"type": "number", "minimum": 0, "maximum": 2} in temperature["anyOf"]
     assert temperature["description"].startswith("0 is greedy")
 
 
-async def test_generating_endpoints_name_every_way_they_can_end(site: Site) -> None:
-    responses = (await document(site))["paths"]["/v1/completions"]["post"]["responses"]
+async def test_generating_endpoints_name_every_way_they_can_end(served: ServedGateway) -> None:
+    responses = (await document(served))["paths"]["/v1/completions"]["post"]["responses"]
     assert set(responses) == {"200", "400", "404", "408", "413", "429", "500", "503", "504"}
     assert set(responses["200"]["content"]) == {"application/json", "text/event-stream"}

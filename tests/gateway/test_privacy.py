@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from livescale.services.gateway import completions
 from livescale.shared.process import telemetry
-from tests.gateway.conftest import Site, eventually, open_site
+from tests.gateway.conftest import ServedGateway, eventually, serve_gateway
 
 MARK = "xyzzy-plugh"
 ASK = {"model": "tiny", "prompt": f"{MARK} {MARK}", "max_tokens": 24}
@@ -44,51 +44,51 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     return exporter
 
 
-async def post(site: Site, path: str, body: Any) -> str:
+async def post(served: ServedGateway, path: str, body: Any) -> str:
     data = body if isinstance(body, str) else json.dumps(body)
-    async with site.http.post(site.url + path, data=data) as answer:
+    async with served.http.post(served.url + path, data=data) as answer:
         return await answer.text()
 
 
-async def serve_well(site: Site) -> None:
-    assert MARK in await post(site, "/v1/completions", ASK)
+async def serve_well(served: ServedGateway) -> None:
+    assert MARK in await post(served, "/v1/completions", ASK)
     for stream in (False, True):
-        assert "cmpl-" in await post(site, "/v1/completions", ASK | {"stream": stream, "return_token_ids": True})
-        assert "chatcmpl" in await post(site, "/v1/chat/completions", CHAT | {"stream": stream})
-    tokens = json.loads(await post(site, "/tokenize", {"model": "tiny", "prompt": MARK}))["tokens"]
-    assert MARK in await post(site, "/detokenize", {"model": "tiny", "tokens": tokens})
+        assert "cmpl-" in await post(served, "/v1/completions", ASK | {"stream": stream, "return_token_ids": True})
+        assert "chatcmpl" in await post(served, "/v1/chat/completions", CHAT | {"stream": stream})
+    tokens = json.loads(await post(served, "/tokenize", {"model": "tiny", "prompt": MARK}))["tokens"]
+    assert MARK in await post(served, "/detokenize", {"model": "tiny", "tokens": tokens})
 
 
-async def refuse(site: Site) -> None:
-    await post(site, "/v1/completions", '{"prompt": "' + MARK)
-    await post(site, "/v1/completions", ASK | {"max_tokens": MARK})
-    await post(site, "/v1/completions", ASK | {"suffix": MARK, MARK: 1})
-    await post(site, "/v1/completions", ASK | {"prompt": MARK * 500})
-    await post(site, "/v1/chat/completions", CHAT | {"messages": [{"role": MARK, "content": MARK}]})
-    await post(site, "/admin/v1/scale", {"model": MARK, "instances": MARK})
-    await post(site, "/v1/completions", "[" * 5000 + MARK)
+async def refuse(served: ServedGateway) -> None:
+    await post(served, "/v1/completions", '{"prompt": "' + MARK)
+    await post(served, "/v1/completions", ASK | {"max_tokens": MARK})
+    await post(served, "/v1/completions", ASK | {"suffix": MARK, MARK: 1})
+    await post(served, "/v1/completions", ASK | {"prompt": MARK * 500})
+    await post(served, "/v1/chat/completions", CHAT | {"messages": [{"role": MARK, "content": MARK}]})
+    await post(served, "/admin/v1/scale", {"model": MARK, "instances": MARK})
+    await post(served, "/v1/completions", "[" * 5000 + MARK)
 
 
-async def fail(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def fail(served: ServedGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model, the worker, the client and the gateway itself, each in the middle."""
-    site.cluster.finish = "error"
-    assert "error" in await post(site, "/v1/completions", ASK | {"stream": True})
-    site.cluster.finish = None
-    site.cluster.lost_at = {len(site.cluster.submitted) + 1: 3}
-    assert MARK in await post(site, "/v1/completions", ASK)
-    released = site.cluster.hang_before(2)
-    leaving = asyncio.create_task(post(site, "/v1/completions", ASK | {"stream": True}))
-    await eventually(lambda: site.cluster.hanging)
+    served.cluster.finish = "error"
+    assert "error" in await post(served, "/v1/completions", ASK | {"stream": True})
+    served.cluster.finish = None
+    served.cluster.lost_at = {len(served.cluster.submitted) + 1: 3}
+    assert MARK in await post(served, "/v1/completions", ASK)
+    released = served.cluster.hang_before(2)
+    leaving = asyncio.create_task(post(served, "/v1/completions", ASK | {"stream": True}))
+    await eventually(lambda: served.cluster.hanging)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
     released.cancel()
-    site.cluster.before = lambda request, position: None
+    served.cluster.before = lambda request, position: None
 
     def broken(*args: object) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(completions, "make_submit", broken)
-    assert "internal_error" in await post(site, "/v1/completions", ASK)
+    assert "internal_error" in await post(served, "/v1/completions", ASK)
 
 
 async def test_neither_prompts_nor_outputs_are_seen_from_outside(
@@ -97,12 +97,12 @@ async def test_neither_prompts_nor_outputs_are_seen_from_outside(
     spans: InMemorySpanExporter,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with open_site(checkpoint) as site:
-        ids = site.says(f"{MARK} ")
-        await serve_well(site)
-        await refuse(site)
-        await fail(site, monkeypatch)
-        exposition = site.gateway._world.telemetry.exposition()
+    async with serve_gateway(checkpoint) as served:
+        ids = served.says(f"{MARK} ")
+        await serve_well(served)
+        await refuse(served)
+        await fail(served, monkeypatch)
+        exposition = served.gateway._world.telemetry.exposition()
     seen = logs.getvalue()
     assert "a bug" in seen  # the log is on, and tells of bugs with their place
     assert "make_submit" in seen

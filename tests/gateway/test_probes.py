@@ -3,7 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from livescale.services.gateway.probes import merge_expositions
-from tests.gateway.conftest import Site
+from tests.gateway.conftest import ServedGateway
 
 A = """# HELP livescale_bus_messages_total Messages.
 # TYPE livescale_bus_messages_total counter
@@ -46,9 +46,9 @@ def test_a_family_of_another_type_is_left_out_and_bad_text_named() -> None:
     assert unreadable == ["c"]
 
 
-async def test_the_gateways_metrics_are_there_at_zero_and_count(site: Site) -> None:
+async def test_the_gateways_metrics_are_there_at_zero_and_count(served: ServedGateway) -> None:
     async def values() -> dict[str, float]:
-        async with site.http.get(f"{site.url}/metrics") as answer:
+        async with served.http.get(f"{served.url}/metrics") as answer:
             assert answer.headers["content-type"].startswith("text/plain; version=")
             families = parsed(await answer.read())
         return {
@@ -58,7 +58,7 @@ async def test_the_gateways_metrics_are_there_at_zero_and_count(site: Site) -> N
             for name, labels, value in samples
         }
 
-    await site.get("/v1/models")
+    await served.get("/v1/models")
     before = await values()
     for name in (
         "livescale_gateway_requests_total /v1/completions 200",
@@ -69,7 +69,7 @@ async def test_the_gateways_metrics_are_there_at_zero_and_count(site: Site) -> N
     ):
         assert before[name] == 0, name
     assert before["vllm:num_requests_running worker-1 tiny"] == 3
-    await site.client.completions.create(model="tiny", prompt="abc", max_tokens=4)
+    await served.client.completions.create(model="tiny", prompt="abc", max_tokens=4)
     after = await values()
     assert after["livescale_gateway_requests_total /v1/completions 200"] == 1
     assert after["livescale_gateway_time_to_first_token_seconds_count tiny"] == 1
@@ -77,26 +77,26 @@ async def test_the_gateways_metrics_are_there_at_zero_and_count(site: Site) -> N
     assert after["livescale_gateway_held tiny"] == after["livescale_gateway_streams"] == 0
 
 
-async def test_a_process_that_does_not_answer_is_left_out(site: Site) -> None:
-    assert site.cluster.members[0].id == "router-0"
-    async with site.http.get(f"{site.url}/metrics") as answer:
+async def test_a_process_that_does_not_answer_is_left_out(served: ServedGateway) -> None:
+    assert served.cluster.members[0].id == "router-0"
+    async with served.http.get(f"{served.url}/metrics") as answer:
         text = await answer.text()
     assert answer.status == 200
     assert 'process="gateway-0"' in text
     assert "router-0" not in text
 
 
-async def test_probes_say_what_is_missing(site: Site) -> None:
-    assert await site.get("/live") == (200, {"status": "ok"})
-    assert (await site.get("/version"))[1] == {"version": "0.1.0"}
-    await site.get("/v1/models")  # asks the registry
-    assert (await site.get("/health"))[0] == 200
-    site.cluster.members.clear()
-    assert await site.get("/ready") == (
+async def test_probes_say_what_is_missing(served: ServedGateway) -> None:
+    assert await served.get("/live") == (200, {"status": "ok"})
+    assert (await served.get("/version"))[1] == {"version": "0.1.0"}
+    await served.get("/v1/models")  # asks the registry
+    assert (await served.get("/health"))[0] == 200
+    served.cluster.members.clear()
+    assert await served.get("/ready") == (
         503,
         {"status": "unavailable", "bus": True, "router": False, "models": ["tiny"], "reason": "no router is alive"},
     )
-    site.broker.down()
-    assert (await site.get("/health"))[1]["reason"] == "the bus is disconnected"
-    assert (await site.get("/live"))[0] == 200
-    site.broker.up()
+    served.broker.down()
+    assert (await served.get("/health"))[1]["reason"] == "the bus is disconnected"
+    assert (await served.get("/live"))[0] == 200
+    served.broker.up()

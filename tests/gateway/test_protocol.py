@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from tests.gateway.conftest import Site, eventually, open_site, port_of
+from tests.gateway.conftest import ServedGateway, eventually, port_of, serve_gateway
 
 # More than the kernel and the server keep for a client: 16 choices of 200 events.
 LONG = {"model": "tiny", "prompt": [[5]] * 16, "max_tokens": 200, "stream": True, "return_token_ids": True}
@@ -15,7 +15,7 @@ SHORT = {"model": "tiny", "prompt": "abc", "max_tokens": 9, "return_token_ids": 
 
 
 @asynccontextmanager
-async def asking(site: Site, body: object) -> AsyncIterator[socket.socket]:
+async def asking(served: ServedGateway, body: object) -> AsyncIterator[socket.socket]:
     """A connection with a small window that has sent its request."""
     data = json.dumps(body).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
@@ -23,7 +23,7 @@ async def asking(site: Site, body: object) -> AsyncIterator[socket.socket]:
     with socket.socket() as client:
         client.setblocking(False)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        await loop.sock_connect(client, ("127.0.0.1", port_of(site)))
+        await loop.sock_connect(client, ("127.0.0.1", port_of(served)))
         await loop.sock_sendall(client, head + data)
         yield client
 
@@ -39,19 +39,19 @@ async def read_all(client: socket.socket) -> bytes:
 
 async def test_a_client_that_never_reads_is_cut_off_and_its_requests_are_cancelled(checkpoint: Path) -> None:
     never = asyncio.get_running_loop().create_future()
-    async with open_site(checkpoint, unread_timeout_s=0.2) as site, asking(site, LONG) as client:
-        site.cluster.before = lambda request, position: never if position == 190 else None
-        await eventually(lambda: len(site.cluster.submitted) == 16)
-        status, answer = await site.post("/v1/completions", SHORT)
+    async with serve_gateway(checkpoint, unread_timeout_s=0.2) as served, asking(served, LONG) as client:
+        served.cluster.before = lambda request, position: never if position == 190 else None
+        await eventually(lambda: len(served.cluster.submitted) == 16)
+        status, answer = await served.post("/v1/completions", SHORT)
         assert (status, answer["choices"][0]["token_ids"]) == (200, [65, 66, 67] * 3)
-        await eventually(lambda: len(site.cluster.cancelled) == 16)
+        await eventually(lambda: len(served.cluster.cancelled) == 16)
         with suppress(ConnectionResetError):
             assert b"[DONE]" not in await read_all(client)
 
 
 async def test_a_client_that_pauses_and_reads_on_gets_everything(checkpoint: Path) -> None:
-    async with open_site(checkpoint, unread_timeout_s=5.0) as site, asking(site, LONG) as client:
-        await eventually(lambda: len(site.cluster.submitted) == 16)
+    async with serve_gateway(checkpoint, unread_timeout_s=5.0) as served, asking(served, LONG) as client:
+        await eventually(lambda: len(served.cluster.submitted) == 16)
         await asyncio.sleep(0.3)
         read, loop = b"", asyncio.get_running_loop()
         async with asyncio.timeout(10):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.gateway.conftest import Site, eventually
+from tests.gateway.conftest import ServedGateway, eventually
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 3, "return_token_ids": True}
 
@@ -15,9 +15,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("livescale.services.gateway.responses.COMMENT_SECONDS", 0.08)
 
 
-async def test_a_held_stream_begins_with_comments_and_then_has_its_tokens(site: Site) -> None:
-    released = site.cluster.hang_before(0)
-    async with site.http.post(f"{site.url}/v1/completions", json={**ASK, "stream": True}) as answer:
+async def test_a_held_stream_begins_with_comments_and_then_has_its_tokens(served: ServedGateway) -> None:
+    released = served.cluster.hang_before(0)
+    async with served.http.post(f"{served.url}/v1/completions", json={**ASK, "stream": True}) as answer:
         assert answer.status == 200
         for _ in range(2):
             assert await answer.content.readline() == b": waiting\n"
@@ -29,54 +29,56 @@ async def test_a_held_stream_begins_with_comments_and_then_has_its_tokens(site: 
     assert events[-1] == "data: [DONE]"
 
 
-async def test_the_official_client_does_not_see_comments(site: Site) -> None:
-    released = site.cluster.hang_before(0)
+async def test_the_official_client_does_not_see_comments(served: ServedGateway) -> None:
+    released = served.cluster.hang_before(0)
     asyncio.get_running_loop().call_later(0.2, released.set_result, None)
-    stream = await site.client.completions.create(model="tiny", prompt="abc", max_tokens=3, stream=True)
+    stream = await served.client.completions.create(model="tiny", prompt="abc", max_tokens=3, stream=True)
     assert len([chunk async for chunk in stream]) == 3
 
 
-async def test_a_pause_within_a_stream_is_bridged_by_comments(site: Site) -> None:
-    released = site.cluster.hang_before(2)
-    async with site.http.post(f"{site.url}/v1/completions", json={**ASK, "stream": True}) as answer:
+async def test_a_pause_within_a_stream_is_bridged_by_comments(served: ServedGateway) -> None:
+    released = served.cluster.hang_before(2)
+    async with served.http.post(f"{served.url}/v1/completions", json={**ASK, "stream": True}) as answer:
         lines = [await answer.content.readline() for _ in range(5)]
         assert lines[-1] == b": waiting\n"
         released.set_result(None)
         assert (await answer.content.read()).endswith(b"data: [DONE]\n\n")
 
 
-async def test_a_deadline_after_the_first_tokens_is_an_error_in_the_stream(site: Site) -> None:
-    site.cluster.hang_before(2)
-    async with site.http.post(f"{site.url}/v1/completions", json={**ASK, "stream": True, "timeout": 0.3}) as answer:
+async def test_a_deadline_after_the_first_tokens_is_an_error_in_the_stream(served: ServedGateway) -> None:
+    served.cluster.hang_before(2)
+    async with served.http.post(f"{served.url}/v1/completions", json={**ASK, "stream": True, "timeout": 0.3}) as answer:
         text = await answer.text()
     assert text.count("data: ") == 3
     assert '"code":"timeout"' in text
     assert "[DONE]" not in text
 
 
-async def test_a_held_request_without_a_stream_just_waits(site: Site) -> None:
-    released = site.cluster.hang_before(0)
+async def test_a_held_request_without_a_stream_just_waits(served: ServedGateway) -> None:
+    released = served.cluster.hang_before(0)
     asyncio.get_running_loop().call_later(0.2, released.set_result, None)
-    status, body = await site.post("/v1/completions", ASK)
+    status, body = await served.post("/v1/completions", ASK)
     assert (status, body["choices"][0]["token_ids"]) == (200, [65, 66, 67])
 
 
-async def test_a_deadline_while_it_is_held_is_an_error_in_the_stream_and_a_504_without_one(site: Site) -> None:
-    site.cluster.hang_before(0)
+async def test_a_deadline_while_it_is_held_is_an_error_in_the_stream_and_a_504_without_one(
+    served: ServedGateway,
+) -> None:
+    served.cluster.hang_before(0)
     ask = {**ASK, "timeout": 0.3}
-    async with site.http.post(f"{site.url}/v1/completions", json={**ask, "stream": True}) as answer:
+    async with served.http.post(f"{served.url}/v1/completions", json={**ask, "stream": True}) as answer:
         assert answer.status == 200
         text = await answer.text()
     assert text.startswith(": waiting\n\n")
     assert '"code":"timeout"' in text
     assert "[DONE]" not in text
-    status, body = await site.post("/v1/completions", ask)
+    status, body = await served.post("/v1/completions", ask)
     assert (status, body["error"]["code"]) == (504, "timeout")
-    await eventually(lambda: len(site.cluster.cancelled) == 2)
+    await eventually(lambda: len(served.cluster.cancelled) == 2)
 
 
-async def test_a_client_that_leaves_while_it_is_held_cancels_its_request(site: Site) -> None:
-    site.cluster.hang_before(0)
-    async with site.http.post(f"{site.url}/v1/completions", json={**ASK, "stream": True}) as answer:
+async def test_a_client_that_leaves_while_it_is_held_cancels_its_request(served: ServedGateway) -> None:
+    served.cluster.hang_before(0)
+    async with served.http.post(f"{served.url}/v1/completions", json={**ASK, "stream": True}) as answer:
         assert await answer.content.readline() == b": waiting\n"
-    await eventually(lambda: len(site.cluster.cancelled) == 1)
+    await eventually(lambda: len(served.cluster.cancelled) == 1)

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from livescale.services.gateway.server import PortInUse
-from tests.gateway.conftest import Site, eventually, open_site, port_of
+from tests.gateway.conftest import ServedGateway, eventually, port_of, serve_gateway
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 2}
 
 
-async def test_running_requests_end_before_the_gateway_does(site: Site) -> None:
-    going = site.cluster.hang_before(1)
-    stream = await site.client.completions.create(model="tiny", prompt="abc", max_tokens=3, stream=True)
+async def test_running_requests_end_before_the_gateway_does(served: ServedGateway) -> None:
+    going = served.cluster.hang_before(1)
+    stream = await served.client.completions.create(model="tiny", prompt="abc", max_tokens=3, stream=True)
     await anext(aiter(stream))
-    site.serving.cancel()
-    await eventually(lambda: not listens(port_of(site)))
+    served.serving.cancel()
+    await eventually(lambda: not listens(port_of(served)))
     going.set_result(None)
     assert [chunk.choices[0].finish_reason async for chunk in stream] == [None, "length"]
 
@@ -29,15 +29,15 @@ def listens(port: int) -> bool:
 
 
 async def test_what_takes_longer_than_the_grace_is_cancelled(checkpoint: Path) -> None:
-    async with open_site(checkpoint, shutdown_grace_s=0) as site:
+    async with serve_gateway(checkpoint, shutdown_grace_s=0) as served:
         never = asyncio.get_running_loop().create_future()
-        site.cluster.before = lambda request, position: never
-        asking = asyncio.create_task(site.post("/v1/completions", ASK))
-        await eventually(lambda: len(site.cluster.submitted) == 1)
-        site.serving.cancel()
-        await asyncio.wait([asking, site.serving])
+        served.cluster.before = lambda request, position: never
+        asking = asyncio.create_task(served.post("/v1/completions", ASK))
+        await eventually(lambda: len(served.cluster.submitted) == 1)
+        served.serving.cancel()
+        await asyncio.wait([asking, served.serving])
         assert asking.exception() is not None
-        await eventually(lambda: len(site.cluster.cancelled) == 1)
+        await eventually(lambda: len(served.cluster.cancelled) == 1)
 
 
 async def test_a_port_in_use_is_an_error_that_says_so(checkpoint: Path) -> None:
@@ -48,5 +48,5 @@ async def test_a_port_in_use_is_an_error_that_says_so(checkpoint: Path) -> None:
 
 
 async def refused_start(checkpoint: Path, port: int) -> Any:
-    async with open_site(checkpoint, port=port) as site:
-        return await site.serving
+    async with serve_gateway(checkpoint, port=port) as served:
+        return await served.serving

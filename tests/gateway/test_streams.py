@@ -17,32 +17,34 @@ from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import LEASE, REPLAY, TOKENS
 from tests.gateway.asking import ASK, WHOLE, dies, taken_over, takes_office, token_ids
-from tests.gateway.conftest import Site, eventually, open_site
-from tests.gateway.made import WORKER
+from tests.gateway.conftest import ServedGateway, eventually, serve_gateway
+from tests.gateway.reports import WORKER
 
 
-async def test_a_lost_frame_is_sent_again(site: Site) -> None:
-    site.cluster.lose_frame = lambda position: position in (0, 4)
-    assert await token_ids(site) == WHOLE
-    assert [replay.index for replay in site.cluster.replayed] == [0, 4]
+async def test_a_lost_frame_is_sent_again(served: ServedGateway) -> None:
+    served.cluster.lose_frame = lambda position: position in (0, 4)
+    assert await token_ids(served) == WHOLE
+    assert [replay.index for replay in served.cluster.replayed] == [0, 4]
 
 
-async def test_a_lost_last_frame_is_asked_for_after_a_silence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_last_frame_is_asked_for_after_a_silence(
+    served: ServedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.05)
-    site.cluster.lose_frame = lambda position: position == 8
-    assert await token_ids(site) == WHOLE
+    served.cluster.lose_frame = lambda position: position == 8
+    assert await token_ids(served) == WHOLE
 
 
-async def test_a_worker_that_has_forgotten_the_request_is_left(site: Site) -> None:
-    site.cluster.lose_frame = lambda position: position == 3 and len(site.cluster.submitted) == 1
-    site.cluster.replay_refusal = Refusal(404, "no such request")
-    assert await token_ids(site) == WHOLE
-    first, second = site.cluster.submitted
+async def test_a_worker_that_has_forgotten_the_request_is_left(served: ServedGateway) -> None:
+    served.cluster.lose_frame = lambda position: position == 3 and len(served.cluster.submitted) == 1
+    served.cluster.replay_refusal = Refusal(404, "no such request")
+    assert await token_ids(served) == WHOLE
+    first, second = served.cluster.submitted
     assert second.generated == WHOLE[:3]
-    assert first.request_id in site.cluster.cancelled
+    assert first.request_id in served.cluster.cancelled
 
 
-async def test_a_worker_that_is_missed_twice_is_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_is_missed_twice_is_left(served: ServedGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first time it may only be about to reconnect. It dies before the router knows of it."""
     monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.02)
     never = asyncio.get_running_loop().create_future()
@@ -52,165 +54,165 @@ async def test_a_worker_that_is_missed_twice_is_left(site: Site, monkeypatch: py
         sent.append(subject)
         return False
 
-    site.broker.lose = watch
-    site.cluster.worker = "worker-9"  # answers nothing
-    site.cluster.before = lambda request, position: never if position == 3 and not request.generated else None
-    assert await token_ids(site) == WHOLE
-    assert [one.generated for one in site.cluster.submitted] == [[], WHOLE[:3]]
+    served.broker.lose = watch
+    served.cluster.worker = "worker-9"  # answers nothing
+    served.cluster.before = lambda request, position: never if position == 3 and not request.generated else None
+    assert await token_ids(served) == WHOLE
+    assert [one.generated for one in served.cluster.submitted] == [[], WHOLE[:3]]
     assert sent.count("worker.worker-9.replay") == 2
 
 
-async def test_tokens_that_are_never_resent_are_generated_elsewhere(site: Site) -> None:
-    site.cluster.lose_frame = lambda position: position == 3 and len(site.cluster.submitted) == 1
-    site.cluster.before = lambda request, position: asyncio.ensure_future(asyncio.sleep(0.005))
-    site.cluster.resends = False
-    assert await token_ids(site) == WHOLE
-    assert [replay.index for replay in site.cluster.replayed] == [3, 3, 3]
-    assert site.cluster.submitted[1].generated == WHOLE[:3]
+async def test_tokens_that_are_never_resent_are_generated_elsewhere(served: ServedGateway) -> None:
+    served.cluster.lose_frame = lambda position: position == 3 and len(served.cluster.submitted) == 1
+    served.cluster.before = lambda request, position: asyncio.ensure_future(asyncio.sleep(0.005))
+    served.cluster.resends = False
+    assert await token_ids(served) == WHOLE
+    assert [replay.index for replay in served.cluster.replayed] == [3, 3, 3]
+    assert served.cluster.submitted[1].generated == WHOLE[:3]
 
 
-async def test_tokens_that_nobody_waits_for_are_stopped_at_their_source(site: Site) -> None:
+async def test_tokens_that_nobody_waits_for_are_stopped_at_their_source(served: ServedGateway) -> None:
     row = Tokens(request_id="req-of-before", index=5, token_ids=[65])
-    site.cluster.bus.publish(TOKENS, TokenFrame(worker="worker-1", step=1, rows=[row]), gateway="gateway-0")
-    await eventually(lambda: site.cluster.cancelled == ["req-of-before"])
+    served.cluster.bus.publish(TOKENS, TokenFrame(worker="worker-1", step=1, rows=[row]), gateway="gateway-0")
+    await eventually(lambda: served.cluster.cancelled == ["req-of-before"])
 
 
 async def test_requests_beyond_the_limit_are_refused_at_once(checkpoint: Path) -> None:
-    async with open_site(checkpoint, max_requests=1) as site:
+    async with serve_gateway(checkpoint, max_requests=1) as served:
         never = asyncio.get_running_loop().create_future()
-        site.cluster.before = lambda request, position: never
-        first = asyncio.create_task(token_ids(site))
-        await eventually(lambda: len(site.cluster.submitted) == 1)
-        status, body = await site.post("/v1/completions", ASK)
+        served.cluster.before = lambda request, position: never
+        first = asyncio.create_task(token_ids(served))
+        await eventually(lambda: len(served.cluster.submitted) == 1)
+        status, body = await served.post("/v1/completions", ASK)
         assert (status, body["error"]["code"]) == (429, "queue_full")
         first.cancel()
-        await eventually(lambda: len(site.cluster.cancelled) == 1)
-        site.cluster.before = lambda request, position: None
-        assert await token_ids(site) == WHOLE
+        await eventually(lambda: len(served.cluster.cancelled) == 1)
+        served.cluster.before = lambda request, position: None
+        assert await token_ids(served) == WHOLE
 
 
-async def test_what_no_worker_has_begun_is_submitted_again_to_a_new_router(site: Site) -> None:
-    held = site.cluster.hang_before(0)
-    asking = asyncio.create_task(token_ids(site))
-    await eventually(lambda: site.cluster.hanging)
-    id = site.cluster.submitted[0].request_id
-    takes_office(site, epoch=5)
-    await eventually(lambda: site.cluster.known == [id])
-    takes_office(site, epoch=5)  # the next heartbeat of the same one
-    takes_office(site, epoch=4)  # one that had been stopped, and wakes
-    takes_office(site, epoch=7)
-    await eventually(lambda: site.cluster.known == [id, id])
+async def test_what_no_worker_has_begun_is_submitted_again_to_a_new_router(served: ServedGateway) -> None:
+    held = served.cluster.hang_before(0)
+    asking = asyncio.create_task(token_ids(served))
+    await eventually(lambda: served.cluster.hanging)
+    id = served.cluster.submitted[0].request_id
+    takes_office(served, epoch=5)
+    await eventually(lambda: served.cluster.known == [id])
+    takes_office(served, epoch=5)  # the next heartbeat of the same one
+    takes_office(served, epoch=4)  # one that had been stopped, and wakes
+    takes_office(served, epoch=7)
+    await eventually(lambda: served.cluster.known == [id, id])
     held.set_result(None)
     assert await asking == WHOLE
-    assert len(site.cluster.submitted) == 1
+    assert len(served.cluster.submitted) == 1
 
 
-async def test_what_a_worker_has_begun_is_left_alone_when_a_router_takes_office(site: Site) -> None:
-    held = site.cluster.hang_before(3)
-    asking = asyncio.create_task(token_ids(site))
-    await eventually(lambda: site.cluster.hanging)
-    takes_office(site, epoch=5)
+async def test_what_a_worker_has_begun_is_left_alone_when_a_router_takes_office(served: ServedGateway) -> None:
+    held = served.cluster.hang_before(3)
+    asking = asyncio.create_task(token_ids(served))
+    await eventually(lambda: served.cluster.hanging)
+    takes_office(served, epoch=5)
     await asyncio.sleep(0.05)
     held.set_result(None)
     assert await asking == WHOLE
-    assert site.cluster.known == []
+    assert served.cluster.known == []
 
 
-async def test_two_workers_on_one_request_make_one_stream(site: Site) -> None:
+async def test_two_workers_on_one_request_make_one_stream(served: ServedGateway) -> None:
     """A router that could not ask the worker gives the request to another: the same tokens twice."""
-    site.cluster.forgetful = True
-    first = site.cluster.hang_before(0)
-    asking = asyncio.create_task(token_ids(site))
-    await eventually(lambda: site.cluster.hanging)
-    site.cluster.before = lambda request, position: None
-    takes_office(site, epoch=5)
+    served.cluster.forgetful = True
+    first = served.cluster.hang_before(0)
+    asking = asyncio.create_task(token_ids(served))
+    await eventually(lambda: served.cluster.hanging)
+    served.cluster.before = lambda request, position: None
+    takes_office(served, epoch=5)
     first.set_result(None)
     assert await asking == WHOLE
-    assert len({request.request_id for request in site.cluster.submitted}) == 1
+    assert len({request.request_id for request in served.cluster.submitted}) == 1
 
 
-async def test_a_dead_worker_s_requests_go_elsewhere_when_the_router_says_nothing(site: Site) -> None:
-    site.cluster.hang_before(3)
-    asking = asyncio.create_task(token_ids(site))
-    await eventually(lambda: site.cluster.hanging)
+async def test_a_dead_worker_s_requests_go_elsewhere_when_the_router_says_nothing(served: ServedGateway) -> None:
+    served.cluster.hang_before(3)
+    asking = asyncio.create_task(token_ids(served))
+    await eventually(lambda: served.cluster.hanging)
     dead = LeaseChanged(service="worker", id=WORKER, epoch=1, state="dead", reason="silent for 2.5 s", at=1.0)
-    site.cluster.bus.publish(LEASE, dead, id=WORKER)
+    served.cluster.bus.publish(LEASE, dead, id=WORKER)
     assert await asking == WHOLE
-    assert [one.generated for one in site.cluster.submitted] == [[], WHOLE[:3]]
+    assert [one.generated for one in served.cluster.submitted] == [[], WHOLE[:3]]
 
 
-async def test_a_request_whose_new_worker_dies_at_once_is_resumed(site: Site) -> None:
+async def test_a_request_whose_new_worker_dies_at_once_is_resumed(served: ServedGateway) -> None:
     """All that is known of it is an empty row."""
-    site.cluster.hang_before(3)
-    asking = asyncio.create_task(token_ids(site))
-    await eventually(lambda: site.cluster.hanging)
-    taken_over(site, "worker-9", 3)
-    dies(site, WORKER)  # it has nothing to do with it any more
-    dies(site, "worker-9")
+    served.cluster.hang_before(3)
+    asking = asyncio.create_task(token_ids(served))
+    await eventually(lambda: served.cluster.hanging)
+    taken_over(served, "worker-9", 3)
+    dies(served, WORKER)  # it has nothing to do with it any more
+    dies(served, "worker-9")
     assert await asking == WHOLE
-    assert [one.generated for one in site.cluster.submitted] == [[], WHOLE[:3]]
+    assert [one.generated for one in served.cluster.submitted] == [[], WHOLE[:3]]
 
 
 async def test_a_worker_that_gave_a_request_away_need_not_know_it_any_more(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    served: ServedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.05)
-    held = site.cluster.hang_before(3)
+    held = served.cluster.hang_before(3)
 
     async def give_away() -> None:
-        taken_over(site, "worker-9", 3)
+        taken_over(served, "worker-9", 3)
         await asyncio.sleep(0.01)
 
-    site.cluster.before_replay = give_away
-    site.cluster.replay_refusal = Refusal(404, "no such request")
-    asking = asyncio.create_task(token_ids(site))
-    await eventually(lambda: bool(site.cluster.replayed))
+    served.cluster.before_replay = give_away
+    served.cluster.replay_refusal = Refusal(404, "no such request")
+    asking = asyncio.create_task(token_ids(served))
+    await eventually(lambda: bool(served.cluster.replayed))
     await asyncio.sleep(0.02)
     held.set_result(None)
     assert await asking == WHOLE
-    assert len(site.cluster.submitted) == 1
+    assert len(served.cluster.submitted) == 1
 
 
-async def test_nor_need_it_be_there(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nor_need_it_be_there(served: ServedGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.05)
     monkeypatch.setattr("livescale.services.gateway.streams.ABSENT_SECONDS", 0.1)
-    site.cluster.worker = "worker-9"  # answers nothing
-    held = site.cluster.hang_before(3)
-    asking = asyncio.create_task(token_ids(site))
-    await eventually(lambda: site.cluster.hanging)
+    served.cluster.worker = "worker-9"  # answers nothing
+    held = served.cluster.hang_before(3)
+    asking = asyncio.create_task(token_ids(served))
+    await eventually(lambda: served.cluster.hanging)
     await asyncio.sleep(0.08)  # it was missed once
-    taken_over(site, WORKER, 3)
+    taken_over(served, WORKER, 3)
     await asyncio.sleep(0.1)
     held.set_result(None)
     assert await asking == WHOLE
-    assert len(site.cluster.submitted) == 1
+    assert len(served.cluster.submitted) == 1
 
 
-async def test_tokens_made_while_the_bus_was_away_are_asked_for_at_once(site: Site) -> None:
-    held = site.cluster.hang_before(3)
-    asking = asyncio.create_task(token_ids(site))
-    await eventually(lambda: site.cluster.hanging)
+async def test_tokens_made_while_the_bus_was_away_are_asked_for_at_once(served: ServedGateway) -> None:
+    held = served.cluster.hang_before(3)
+    asking = asyncio.create_task(token_ids(served))
+    await eventually(lambda: served.cluster.hanging)
     await asyncio.sleep(0.02)
-    site.broker.down()
+    served.broker.down()
     held.set_result(None)  # all the rest is made, and heard by nobody
     await asyncio.sleep(0.05)
-    site.broker.up()
+    served.broker.up()
     async with asyncio.timeout(0.9):  # sooner than after a silence
         assert await asking == WHOLE
-    assert [replay.index for replay in site.cluster.replayed] == [3]
+    assert [replay.index for replay in served.cluster.replayed] == [3]
 
 
-async def test_tokens_of_another_version_are_not_taken_and_their_worker_is_stopped(site: Site) -> None:
-    site.cluster.version = "v-1"
-    held = site.cluster.hang_before(4)
-    asking = asyncio.create_task(token_ids(site))
-    await eventually(lambda: len(site.cluster.submitted) == 1)
+async def test_tokens_of_another_version_are_not_taken_and_their_worker_is_stopped(served: ServedGateway) -> None:
+    served.cluster.version = "v-1"
+    held = served.cluster.hang_before(4)
+    asking = asyncio.create_task(token_ids(served))
+    await eventually(lambda: len(served.cluster.submitted) == 1)
     await asyncio.sleep(0.1)
-    request = site.cluster.submitted[0]
+    request = served.cluster.submitted[0]
     row = Tokens(request_id=request.request_id, index=4, token_ids=[99])
     frame = TokenFrame(worker=WORKER, step=9, rows=[row], version="v-2")
-    site.cluster.bus.publish(TOKENS, frame, gateway=request.gateway)
-    await eventually(lambda: request.request_id in site.cluster.stopped)
+    served.cluster.bus.publish(TOKENS, frame, gateway=request.gateway)
+    await eventually(lambda: request.request_id in served.cluster.stopped)
     held.set_result(None)
     assert await asking == WHOLE
 

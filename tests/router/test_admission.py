@@ -1,3 +1,5 @@
+"""What the router refuses at once, and with which code."""
+
 import pytest
 from msgspec.structs import replace
 
@@ -5,7 +7,7 @@ from livescale.services.router.capacity import REPLACEMENT_SECONDS
 from livescale.services.router.effects import FinishRequest
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Member
-from tests.router.made import NOW, entry, hear, lease, load, policy, rated, report, request
+from tests.router.examples import NOW, entry, hear, lease, load, policy, rated, report, request
 
 LATER = NOW + 5
 

@@ -5,7 +5,7 @@ import pytest
 from livescale.services.router.effects import Learn, Lose, StopWork
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.requests import RequestsEnded, Running
-from tests.router.made import NOW, admissions, admit, hear, lease, load, policy, report, request
+from tests.router.examples import NOW, admissions, admit, hear, lease, load, policy, report, request
 
 
 def running(*ids: str, gateway: str = "gateway-0", tokens: int = 16) -> list[Running]:

@@ -13,7 +13,7 @@ from livescale.shared.messages.membership import Holding, WorkerReport
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import Submit
-from tests.router.made import NOW, entry, hear, load, policy, rated, report, request
+from tests.router.examples import NOW, entry, hear, load, policy, rated, report, request
 
 LATER = NOW + 5  # long enough to have heard everyone
 

@@ -8,7 +8,7 @@ from livescale.services.router.effects import AdmitTo, Lose, StopWork
 from livescale.services.router.fleet import MOST_CONVERSATIONS, ConversationPlaces
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.requests import RequestsEnded
-from tests.router.made import NOW, admissions, admit, hear, lease, load, policy, report, request
+from tests.router.examples import NOW, admissions, admit, hear, lease, load, policy, report, request
 
 
 def test_a_conversations_next_request_goes_where_the_last_one_went() -> None:

@@ -2,7 +2,7 @@
 
 from livescale.services.router.instances import MOVES, AdmissionState, AdmittedRequest
 from livescale.shared.messages.requests import RequestsEnded
-from tests.router.made import NOW, admissions, admit, hear, load, policy, report, request
+from tests.router.examples import NOW, admissions, admit, hear, load, policy, report, request
 
 
 def admission() -> AdmittedRequest:

@@ -9,7 +9,7 @@ from livescale.services.router.policy import RouterPolicy
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import Holding, WorkerReport
 from livescale.shared.messages.requests import RequestsEnded, Running
-from tests.router.made import NOW, admissions, admit, hear, lease, load, policy, report, request
+from tests.router.examples import NOW, admissions, admit, hear, lease, load, policy, report, request
 
 
 def live(worker: str = "t", slots: int = 2) -> RouterPolicy:

@@ -9,7 +9,7 @@ from livescale.services.router.effects import Lose
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.requests import RequestsEnded
-from tests.router.made import NOW, admit, lease, load, policy, report, request
+from tests.router.examples import NOW, admit, lease, load, policy, report, request
 
 TARGET, HELPERS = "t", ("h", "i")
 

@@ -7,7 +7,7 @@ from livescale.services.router.effects import AdmitTo, FinishRequest, StopWork
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import QueueLoad
 from livescale.shared.messages.requests import RequestsEnded
-from tests.router.made import NOW, admissions, admit, entry, hear, load, policy, report, request
+from tests.router.examples import NOW, admissions, admit, entry, hear, load, policy, report, request
 
 
 def test_a_request_goes_to_the_least_loaded_instance_with_room() -> None:

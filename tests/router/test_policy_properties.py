@@ -11,7 +11,7 @@ from livescale.services.router.effects import AdmitTo, FinishRequest, Learn, Los
 from livescale.services.router.policy import RouterPolicy
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.requests import RequestsEnded, Running
-from tests.router.made import NOW, entry, hear, lease, load, report, request
+from tests.router.examples import NOW, entry, hear, lease, load, report, request
 
 SLOTS, BLOCKS = 2, 12
 WORKERS = ("a", "b")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from livescale.services.router.queue import RESUMED_ARRIVALS, Queue, Waiting
 from livescale.shared.policy.priority_queue import PRIORITY_ARRIVALS, queue_position
 from tests.fuzz.effort import examples
-from tests.router.made import NOW, request
+from tests.router.examples import NOW, request
 
 
 def waiting(arrival: int, priority: int = 0, resumed: bool = False) -> Waiting:

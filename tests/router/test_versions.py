@@ -4,7 +4,7 @@ import pytest
 
 from livescale.services.router.effects import AdmitTo, FinishRequest
 from livescale.shared.bus.contract import Refusal
-from tests.router.made import NOW, entry, hear, lease, policy, report, request
+from tests.router.examples import NOW, entry, hear, lease, policy, report, request
 
 
 def test_only_instances_of_its_version_take_a_resumed_request() -> None:
