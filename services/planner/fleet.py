@@ -26,7 +26,7 @@ class ModelView(NamedTuple):
 
     @property
     def members(self) -> dict[str, Member]:
-        """Every process of the cluster by its id."""
+        """Every member of the cluster, of whatever service, by its id."""
         return {member.id: member for member in self.snapshot.members}
 
     @property

@@ -58,7 +58,7 @@ class ScaleOut(RunningScale):
 
     @property
     def sending(self) -> Counter[str]:
-        """How many flows each node sends."""
+        """How many flows each node sends to targets that still receive, by node."""
         return Counter() if self.ended else self.delivery.sending
 
     @property

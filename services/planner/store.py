@@ -41,7 +41,7 @@ class ScaleStore:
         return self._scales.get(id)
 
     def running(self) -> list[RunningScale]:
-        """Return the scales that have not ended."""
+        """Return the scales that have not ended yet, oldest first."""
         return [scale for scale in self._scales.values() if not scale.ended]
 
     def concerned(self, instance: str) -> list[RunningScale]:

@@ -47,7 +47,7 @@ class BlockArrivals:
             self._begun = now
 
     def arrive(self, block: BlockReady) -> None:
-        """Note that a block is ready at a worker."""
+        """Note that a block is ready at a worker, and when."""
         self.see(block.worker, [block.index])
         if self._are_told:
             self._arrived.setdefault(block.worker, {}).setdefault(block.index, block.at)

@@ -11,7 +11,7 @@ from livescale.shared.messages.parameters import Manifest
 from livescale.shared.subjects import KEEP, MANIFEST, SNAPSHOT
 from livescale.shared.world import Clock
 
-CALL_SECONDS = 4.0  # longer than a lease: who is stopped for less than that answers yet
+CALL_SECONDS = 4.0  # longer than a lease: a process that is stopped for less than that still answers
 FRESH_SECONDS = 1.5  # a report says what serving moves for so long: three heartbeats
 
 

@@ -56,7 +56,7 @@ def test_by_need_targets_go_live_where_links_are_slow_or_not_known(link_rate: fl
     planner = live_planner(ScaleStore(1), when="needed", link_rate=link_rate)
     plan = planned_scale(planner, snapshot(serving("s"), *map(spare, "abc")), 4, decision=asked).plan
     assert plan.live_targets == live_targets
-    assert any("nobody is live" in reason for reason in plan.reasons) is not bool(live_targets)
+    assert any("no target is live" in reason for reason in plan.reasons) is not bool(live_targets)
     assert any("they are live" in reason for reason in plan.reasons) is bool(live_targets)
 
 

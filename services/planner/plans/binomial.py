@@ -79,7 +79,7 @@ def choose_groups(draft: Draft, far: Sequence[Group]) -> list[Group]:
 
 
 def choose_roots(draft: Draft, groups: list[Group]) -> list[ClusterNode]:
-    """Return the nodes that have everything, the fastest first, or the first group if nobody has, once it is put
+    """Return the nodes that have everything, the fastest first, or the first group if none has, once it is put
     together."""
     roots = one_per_nic(sorted(draft.senders(), key=lambda node: sending_order(node, draft.traffic)))
     if roots or not groups:

@@ -8,7 +8,7 @@ from livescale.services.planner.plans.plan import TransferFlow
 from livescale.shared.topology_paths import path_between
 
 Link = tuple[str, str]  # kind and owner
-ROUNDS = 8  # what one flow cannot use goes to others, who may hold up others still; it is settled after a few
+ROUNDS = 8  # what one flow cannot use goes to others, which may hold up others still; it is settled after a few
 LEAST_SHARE = 0.05  # serving never gets a whole NIC, however much it has been measured to send
 
 
