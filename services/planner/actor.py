@@ -28,10 +28,10 @@ from livescale.shared.process import World
 from livescale.shared.subjects import BLOCK, HEARTBEAT, INSTANCE, LEASE, PLAN, SCALE, SCALES, TRANSFER
 from livescale.shared.topology import Topology
 
-TICK_SECONDS = 0.5
-TAKE_OVER_SECONDS = 1.0
-AGAIN_SECONDS = 0.25  # until a command is told again
-TOO_LATE = 504  # a refusal that says nothing of the command
+TICK_SECONDS = 0.5  # between two checks of what is overdue
+TAKE_OVER_SECONDS = 1.0  # in which every worker reports twice
+AGAIN_SECONDS = 0.25  # between two attempts to send a command
+TOO_LATE = 504  # the code of an answer that did not come in time
 
 log = structlog.get_logger()
 

@@ -18,11 +18,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from livescale.services.planner.delivery import Delivery
-from livescale.services.planner.plans.execution_pipelines import (
-    StageSpan,
-    broken_cover,
-    choose_stages,
-)
+from livescale.services.planner.plans.execution_pipelines import StageSpan, broken_cover, choose_stages
 from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.targets import UNDER_WAY, TargetState
 from livescale.shared.messages.membership import WorkerReport
@@ -31,7 +27,7 @@ from livescale.shared.messages.scaling import PipelineRecord
 from livescale.shared.moves import Moves
 
 SWITCH_TIMEOUT_SECONDS = 2.0
-SWITCH_TIMEOUT_SHARE = 0.5
+SWITCH_TIMEOUT_SHARE = 0.5  # of the time for which the pipeline has run
 
 
 class PipelineState(StrEnum):

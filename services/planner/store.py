@@ -9,8 +9,8 @@ from livescale.services.planner.scale_out import ScaleOut
 from livescale.shared.invariants import check
 from livescale.shared.messages.scaling import ScaleRecord
 
-KEPT = 500
-TICKETS = 1 << 24
+KEPT = 500  # scales
+TICKETS = 1 << 24  # tags have 24 bits for a ticket
 
 
 class ScaleStore:

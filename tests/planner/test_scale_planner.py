@@ -18,18 +18,7 @@ from livescale.shared.messages.transfers import LiveMode, Load, PlannedPipeline,
 from livescale.shared.world import CountedIds
 from tests.control.fakes import BLOCKS, manifest
 from tests.planner.planning import hops, live_planner, planned, planned_scale, scale_planner
-from tests.planner.samples import (
-    ENTRY,
-    SIZE,
-    VERSION,
-    acknowledge,
-    decision,
-    loading,
-    member,
-    serving,
-    snapshot,
-    spare,
-)
+from tests.planner.samples import ENTRY, SIZE, VERSION, acknowledge, decision, loading, member, serving, snapshot, spare
 
 
 def test_who_received_first_from_whom_is_a_tree_also_where_steps_have_everybody_exchange() -> None:

@@ -16,7 +16,7 @@ from livescale.services.planner.plans.network import ClusterNode, Multicast, pat
 from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
 from livescale.services.planner.plans.schedule import schedule
 
-MOST_BLOCKS = 64
+MOST_BLOCKS = 64  # in which a model is multicast
 
 BlockRun = tuple[int, ...]  # blocks of the model that are sent as one
 # More blocks are not worth it where they save less than this share of the time.

@@ -22,8 +22,9 @@ from livescale.services.planner.plans.plan import (
     find_tails,
 )
 
+# The kinds of path that need no network, and the kind of link that each begins with.
 NEAR: tuple[tuple[Over, LinkKind], ...] = (("domain", "domain"), ("host_link", "link"))
-SHOWN = 8
+SHOWN = 8  # names in a reason
 
 
 class Draft:
