@@ -223,7 +223,7 @@ class Planner:
         """Abort what a worker loads for a plan that has ended or is not known, as it will never be told to serve."""
         if report.state not in ("loading", "live") or report.plan_id is None or report.id in self._aborting:
             return
-        if report.plan_id in self._inherited:
+        if report.plan_id in self._inherited:  # it is about to be taken over
             return
         scale = self._store.get(report.plan_id)
         if scale is None or scale.ended:

@@ -181,6 +181,7 @@ class Delivery:
         self._flows.drop(failing)
         for worker in failing:
             self.lose_sender(worker, why)
+        # The sources go on sending while any target still receives.
         over = not self.targets.all_in(TargetState.STRANDED, *RECEIVING)
         return self.orders.aborts([*failing, *(senders if over else [])], why) if failing else []
 

@@ -17,8 +17,8 @@ from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.scaling import Decision
 from livescale.shared.messages.transfers import LiveMode, Plan
 
-SLOWEST = 1e-6  # tokens/s; less says nothing that could be divided by
-CHANCE = 2.0  # standard deviations: more than this come in one scale of forty
+SLOWEST = 1e-6  # tokens a second; a lower rate counts as not measured, and is not divided by
+CHANCE = 2.0  # standard deviations; more than that arrives in one scale of forty
 MADE_OF = (
     *("waiting_tokens", "waiting_requests", "arriving_tokens_per_second", "prefill_tokens_per_second"),
     *("instances", "loading"),
@@ -36,9 +36,8 @@ class LiveHelp:
     def __init__(self, plan: Plan, workers: Iterable[WorkerReport]) -> None:
         """`workers`: what they last reported."""
         self._plan = plan
-        self._targets = (
-            plan.live_targets if plan.live != "pipeline" else []
-        )  # in a pipeline members help each other alone
+        # The members of a pipeline are helped by each other alone.
+        self._targets = plan.live_targets if plan.live != "pipeline" else []
         self._serving: dict[str, WorkerReport] = {}
         self._loading: set[str] = set()  # targets that have begun
         self._told: dict[str, list[str]] = {}  # targets, by helper

@@ -157,6 +157,7 @@ class ExecutionPipeline:
         if not stages or not all(kv_blocks.get(span.worker) for span in stages):
             return []
         self._stages = stages
+        # The member with the fewest KV blocks limits all.
         self._kv_blocks = min(kv_blocks[worker] for worker in self.workers)
         ready_at = delivery.between_at(self.workers, tied=tied) or now
         self.record = replace(self.record, stages=list(map(str, stages)), ready_at=ready_at)

@@ -115,7 +115,7 @@ class ScalePlanner:
             for shard, ranks in enumerate(zip(*groups, strict=True))
         ]
         first, alone = shards[0], len(shards) == 1
-        # Shards share links, which no prediction of one of them knows.
+        # Shards share links: a prediction of one of them does not know what the others carry.
         ready = self._shards.predict(first.multicast, first.made) if alone else {}
         predicted = {target: max(times.values()) for target, times in ready.items()}
         teams = _teams(groups, shards)

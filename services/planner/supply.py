@@ -151,6 +151,7 @@ class Supply:
         for id in sorted(reported.keys() | self.sending.keys()):
             flows = max(reported.get(id, 0), self.sending.get(id, 0))
             if flows and id in self.places:
+                # A new flow would get an equal share of the NIC.
                 yield ServingFlow(id, "out", flows / (flows + 1) * self.places[id].nic_out)
 
     def _node(self, id: str, requests: int = 0, *, on_disk: bool = False) -> ClusterNode:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from livescale.shared.messages.transfers import Flow, PlannedInstance
 from livescale.shared.moves import Moves
 
-REPLAN_SECONDS = 0.5  # the first new plan is made at once, the next ones not sooner than this after it
+REPLAN_SECONDS = 0.5  # between two new plans; the first one is made at once
 
 
 class TargetState(StrEnum):

@@ -74,7 +74,7 @@ class ClusterView:
         entry = next((entry for entry in snapshot.models if entry.spec.name == model), None)
         if entry is None:
             raise Refusal(404, f"model {model!r} is not registered")
-        if entry.version != manifest.version:
+        if entry.version != manifest.version:  # the model was registered anew since that was asked for
             manifest = await self._ask_manifest(model)
         self._manifests[model] = manifest
         return ModelView(snapshot, entry, manifest, self._silent(snapshot))
