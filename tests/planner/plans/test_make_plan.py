@@ -1,4 +1,4 @@
-"""What holds of every policy."""
+"""What holds of the plans of every policy."""
 
 from typing import get_args
 
