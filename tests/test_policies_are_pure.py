@@ -50,7 +50,7 @@ POLICIES = (
     *("services/planner/orders.py", "services/planner/pipelines.py", "services/planner/plans/*.py"),
     *("services/planner/running_scale.py", "services/planner/scale_in.py", "services/planner/scale_out.py"),
     *("services/planner/store.py", "services/planner/supply.py", "services/planner/targets.py"),
-    "services/planner/times.py",
+    *("services/planner/shard_planner.py", "services/planner/times.py"),
     *("services/worker/scheduler.py", "services/worker/lifecycle.py", "services/worker/engine/kv_blocks.py"),
     *("services/worker/batch.py", "services/worker/sequence.py", "services/worker/limits.py"),
     *("services/worker/zigzag/*.py", "services/worker/outputs.py", "services/worker/admission.py"),
