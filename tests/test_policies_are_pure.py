@@ -32,6 +32,7 @@ POLICIES = (
     "services/planner/running_scale.py",
     "services/planner/scale_in.py",
     "services/planner/scale_out.py",
+    "services/planner/shard_planner.py",
     "services/planner/store.py",
     "services/planner/supply.py",
     "services/planner/targets.py",

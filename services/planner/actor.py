@@ -28,10 +28,10 @@ from livescale.shared.process.run import World
 from livescale.shared.subjects import BLOCK, HEARTBEAT, INSTANCE, LEASE, PLAN, SCALE, SCALES, TRANSFER
 from livescale.shared.topology.topology import Topology
 
-TICK_SECONDS = 0.5
-TAKE_OVER_SECONDS = 1.0
-AGAIN_SECONDS = 0.25  # until a command is told again
-TOO_LATE = 504  # a refusal that says nothing of the command
+TICK_SECONDS = 0.5  # between two checks of what is overdue
+TAKE_OVER_SECONDS = 1.0  # in which every worker reports twice
+AGAIN_SECONDS = 0.25  # between two attempts to send a command
+TOO_LATE = 504  # the code of an answer that did not come in time
 
 log = structlog.get_logger()
 
@@ -73,7 +73,7 @@ class Planner:
             group.create_task(self._follow_instances(instances), name="instances")
             group.create_task(self._follow_leases(leases), name="leases")
             group.create_task(self._hear_workers(workers), name="workers")
-            group.create_task(self._keep_time(), name="patience")
+            group.create_task(self._keep_time(), name="timeouts")
             group.create_task(self._saved.run(), name="saved")
             group.create_task(self._take_over(), name="inheritance")
             group.create_task(self._membership.run(), name="membership")
@@ -148,7 +148,7 @@ class Planner:
             raise Refusal(503, "the planner is ending", retry_after_ms=1000) from error
 
     async def _replan(self, scale: ScaleOut) -> None:
-        """Look for another way for those who received through somebody that was lost."""
+        """Look for another way for the targets that received through a node that was lost."""
         commands: list[NodeCommand] = []
         try:
             view = await self._cluster.look(scale.model)
@@ -220,10 +220,10 @@ class Planner:
                 self._end_orphan(received.message)
 
     def _end_orphan(self, report: WorkerReport) -> None:
-        """Abort what a worker loads for a plan that has ended or is not known, as nobody will tell it to serve."""
+        """Abort what a worker loads for a plan that has ended or is not known, as it will never be told to serve."""
         if report.state not in ("loading", "live") or report.plan_id is None or report.id in self._aborting:
             return
-        if report.plan_id in self._inherited:
+        if report.plan_id in self._inherited:  # it is about to be taken over
             return
         scale = self._store.get(report.plan_id)
         if scale is None or scale.ended:

@@ -51,12 +51,12 @@ class Delivery:
 
     @property
     def sending(self) -> Counter[str]:
-        """How many flows each node sends."""
+        """How many flows each node sends to targets that still receive, by node."""
         return Counter(flow.sender for flow in self._flows if self.targets.is_in(flow.receiver, *RECEIVING))
 
     @property
     def receiving(self) -> frozenset[str]:
-        """The targets that are going to have everything, even if all who are stranded now stay so."""
+        """The targets that are going to have everything, even if all that are stranded now stay so."""
         behind = self._flows.behind(list(self.stranded))
         return frozenset(self.targets.all_in(TargetState.ACCEPTED, TargetState.WHOLE)) - behind
 
@@ -70,7 +70,7 @@ class Delivery:
         return [self.orders.load(worker, self._flows.into(worker)) for worker in receivers]
 
     def load_all(self) -> list[NodeCommand]:
-        """Tell all targets to receive."""
+        """Tell every target of the plan to receive, which are the first commands of a scale."""
         return self.loads(dict.fromkeys(flow.receiver for flow in self._flows))
 
     def ready_at(self, worker: str, blocks: Sequence[int]) -> float | None:
@@ -93,7 +93,7 @@ class Delivery:
         return self.targets.lowest(self.orders.instance_of(worker)) in states
 
     def sends(self) -> list[NodeCommand]:
-        """Tell the senders to send. A node sends once all who receive from it are ready."""
+        """Tell the senders to send. A node sends once all that receive from it are ready."""
         ready, awaited = (self.targets.all_in(state) for state in (TargetState.ACCEPTED, TargetState.COMMANDED))
         unsent = self._flows.take_unsent(ready, awaited)
         return [command for sender, flows in unsent for command in self.orders.sends(sender, flows)]
@@ -107,11 +107,11 @@ class Delivery:
         return self.targets.is_in(worker, TargetState.COMMANDED) and self.is_current(worker, load)
 
     def is_sending(self, tickets: AbstractSet[int]) -> bool:
-        """Say whether somebody still receives along a flow with one of these tickets."""
+        """Say whether a target still receives along a flow with one of these tickets."""
         return any(flow.ticket in tickets and self.targets.is_in(flow.receiver, *RECEIVING) for flow in self._flows)
 
     def accept(self, worker: str) -> None:
-        """Note that a worker is ready to receive."""
+        """Note that a worker has accepted its load and is ready to receive."""
         if self.targets.is_in(worker, TargetState.COMMANDED):
             self.targets.move(worker, TargetState.ACCEPTED)
 
@@ -137,11 +137,11 @@ class Delivery:
         self._flows.drop(stranded)
 
     def lose_sender(self, node: str, why: str) -> None:
-        """Strand all who receive from this node."""
+        """Strand all that receive from this node, which is lost."""
         self.strand([flow.receiver for flow in self._flows.out_of(node)], why, node)
 
     def lose_flows(self, tickets: Iterable[int], why: str) -> None:
-        """Strand those who receive along the flows with these tickets. Tickets that have been replaced are ignored."""
+        """Strand those that receive along the flows with these tickets. Tickets that have been replaced are ignored."""
         lost = set(tickets)
         for flow in [flow for flow in self._flows if flow.ticket in lost]:
             self.strand([flow.receiver], why, flow.sender)
@@ -149,8 +149,8 @@ class Delivery:
     def replan(self, flows: Sequence[Flow], members: Mapping[str, Member], reasons: Sequence[str]) -> dict[str, str]:
         """Let the stranded targets receive along new flows.
 
-        `members` are the senders as they are now. Returns for each target why it was stranded and from whom it receives
-        now.
+        `members` are the senders as they are now. Returns for each target why it was stranded and which nodes it
+        receives from now.
         """
         taken = [flow for flow in flows if flow.receiver in self.stranded]
         self._flows.add(taken)
@@ -168,7 +168,7 @@ class Delivery:
         self.orders = replace(self.orders, plan=self.arrivals.renew(self.orders.plan, ready, now))
 
     def fail(self, workers: Iterable[str], why: str) -> list[NodeCommand]:
-        """Give these workers up, with the other ranks of their instances, and strand those who received from them.
+        """Give these workers up, with the other ranks of their instances, and strand those that received from them.
 
         Returns commands to abort.
         """
@@ -181,6 +181,7 @@ class Delivery:
         self._flows.drop(failing)
         for worker in failing:
             self.lose_sender(worker, why)
+        # The sources go on sending while any target still receives.
         over = not self.targets.all_in(TargetState.STRANDED, *RECEIVING)
         return self.orders.aborts([*failing, *(senders if over else [])], why) if failing else []
 

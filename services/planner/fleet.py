@@ -27,7 +27,7 @@ class ModelView(NamedTuple):
 
     @property
     def members(self) -> dict[str, Member]:
-        """Every process of the cluster by its id."""
+        """Every member of the cluster, of whatever service, by its id."""
         return {member.id: member for member in self.snapshot.members}
 
     @property
@@ -111,6 +111,7 @@ def choose_to_drain(fleet: ModelFleet, count: int, version: str) -> Sequence[Ser
 
     An instance that still loads is never drained. The last one that serves is not drained before the others serve.
     """
+    # The last one that serves stays while others still load.
     kept = 1 if len(fleet.present) > count else 0
     ordered = sorted(fleet.serving, key=lambda one: (one.version == version, one.requests, one.instance))
     return ordered[: min(count, len(fleet.serving) - kept)]

@@ -17,8 +17,8 @@ from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.scaling import Decision
 from livescale.shared.messages.transfers import LiveMode, Plan
 
-SLOWEST = 1e-6  # tokens/s; less says nothing that could be divided by
-CHANCE = 2.0  # standard deviations: more than this come in one scale of forty
+SLOWEST = 1e-6  # tokens a second; a lower rate counts as not measured, and is not divided by
+CHANCE = 2.0  # standard deviations; more than that arrives in one scale of forty
 MADE_OF = (
     *("waiting_tokens", "waiting_requests", "arriving_tokens_per_second", "prefill_tokens_per_second"),
     *("instances", "loading"),
@@ -36,7 +36,8 @@ class LiveHelp:
     def __init__(self, plan: Plan, workers: Iterable[WorkerReport]) -> None:
         """`workers`: what they last reported."""
         self._plan = plan
-        self._targets = plan.live_targets if plan.live != "pipeline" else []  # which are nobody's but their members'
+        # The members of a pipeline are helped by each other alone.
+        self._targets = plan.live_targets if plan.live != "pipeline" else []
         self._serving: dict[str, WorkerReport] = {}
         self._loading: set[str] = set()  # targets that have begun
         self._told: dict[str, list[str]] = {}  # targets, by helper
@@ -62,7 +63,7 @@ class LiveHelp:
             self.forget(report.id)
 
     def on_lease(self, change: LeaseChanged) -> None:
-        """Forget a worker that is dead."""
+        """Forget a worker that is dead, unless a newer process has taken its place."""
         known = self._serving.get(change.id)
         if change.state == "dead" and known is not None and known.epoch <= change.epoch:
             self.forget(change.id)
@@ -113,7 +114,7 @@ def choose_live(
         return choose_members(plans, teams)
     live = [team[0] for team in teams if every_hop or _sends_nothing(team, plans)]
     if not live:
-        return [], ["nobody takes requests before it is whole: every target sends parameters on"]
+        return [], ["no target takes requests before it is whole: every target sends parameters on"]
     why = "every target does" if every_hop else "they send nothing on"
     return live, [f"{', '.join(live)} run requests from their first layer on, in the mode {mode}: {why}"]
 
@@ -135,7 +136,7 @@ def choose_members(plans: Sequence[TransferPlan], teams: Sequence[Sequence[str]]
             if alone
             else "the plans of its ranks make different ones"
         )
-        return [], [f"nobody takes requests before it is whole: {why}"]
+        return [], [f"no target takes requests before it is whole: {why}"]
     told = "; ".join(", ".join(nodes) for nodes in pipelines)
     return [node for nodes in pipelines for node in nodes], [
         f"these serve as soon as they have all between them: {told}"
@@ -170,7 +171,7 @@ def is_needed(decision: Decision, joining: Collection[float], slo: float) -> tup
     """
     demand = read_demand(decision)
     if not joining:
-        return True, "they are live, as it is not known how long they load: nobody says what links carry"
+        return True, "they are live, as it is not known how long they load: what links carry is not known"
     if decision.rule == "decode":
         return True, "they are live, as instances lack KV blocks or slots, and when some come free is not known"
     if demand is None:
@@ -185,7 +186,7 @@ def is_needed(decision: Decision, joining: Collection[float], slo: float) -> tup
         why = f"a first token would take up to {wait:.2f} s, more than the SLO of {slo:g} s"
         return True, f"they are live: if they stopped the world for {max(joining):.2f} s, {why} {load}"
     why = f"a first token takes at most {wait:.2f} s, within the SLO of {slo:g} s"
-    return False, f"nobody is live: although they stop the world for {max(joining):.2f} s, {why} {load}"
+    return False, f"no target is live: although they stop the world for {max(joining):.2f} s, {why} {load}"
 
 
 def read_demand(decision: Decision) -> PrefillDemand | None:
@@ -200,7 +201,7 @@ def read_demand(decision: Decision) -> PrefillDemand | None:
 
 
 def longest_wait(demand: PrefillDemand, joining: Collection[float]) -> float:
-    """Return the longest wait, in seconds, of those who wait now or come before the last instance joins.
+    """Return the longest wait, in seconds, of requests that wait now or come before the last instance joins.
 
     Requests are served in the order in which they come. Tokens are a fluid: its level rises as prompts come, and falls
     faster with every instance that joins. Over the moments at which a prompt may come, the wait is therefore made of

@@ -1,4 +1,4 @@
-"""The planner's process."""
+"""The planner's process: it finds the topology, and starts the actor."""
 
 from msgspec.structs import replace
 

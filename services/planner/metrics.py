@@ -1,4 +1,4 @@
-"""The planner's metrics and traces."""
+"""What the planner shows to Prometheus, and the traces of its scales."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -40,7 +40,7 @@ class PlannerMetrics:
         )
 
     def accepted(self, model: str, target: int) -> None:
-        """Note how many instances were asked for."""
+        """Note how many instances of a model were asked for last."""
         self._asked.add(model)
         self._target.labels(model).set(target)
 

@@ -1,4 +1,4 @@
-"""The commands of one plan. Pure."""
+"""The commands of one plan: what its nodes are told to load, send, serve or abort. Pure."""
 
 import dataclasses
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -118,7 +118,7 @@ class Orders:
             targets=nodes,
             epoch=helper.epoch,
         )
-        whom = ", ".join(node.id for node in nodes) or "nobody any more"
+        whom = ", ".join(node.id for node in nodes) or "no target any more"
         return NodeCommand(helper.id, message, f"take requests over from {whom}")
 
     def pipeline(self, id: str, stages: Sequence[StageSpan], kv_blocks: int, worker: str) -> NodeCommand:

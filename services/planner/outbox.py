@@ -11,9 +11,9 @@ from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
 from livescale.shared.subjects import ABORT, DRAIN, HELP, LOAD, PIPELINE, PIPELINE_OVER, SEND, SERVE
 
-COMMAND_SECONDS = 5.0
-PREFIX = "scales"
-KEPT = 100
+COMMAND_SECONDS = 5.0  # in which a node answers
+PREFIX = "scales"  # of the keys
+KEPT = 100  # records
 
 
 async def send(bus: Bus, command: NodeCommand) -> None:

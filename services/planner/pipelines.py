@@ -2,13 +2,13 @@
 once each of them has all of it (LambdaScale 4.3, 4.4). Pure.
 
 While it runs its members are not told to serve by themselves. When all are whole the leader is, and after it the
-others, who fetch their shares of its requests from it. Once the first is whole, the others have PATIENCE_SECONDS, or
-half the time for which it has run if that is longer. Then it ends all the same: as above if its leader is whole,
-otherwise by PipelineOver, on which the leader gives its requests back. So it ends where a member is lost, leaves it, or
-does not take its part.
+others, which fetch their shares of its requests from it. Once the first is whole, the others have
+SWITCH_TIMEOUT_SECONDS, or half the time for which it has run if that is longer. Then it ends all the same: as above if
+its leader is whole, otherwise by PipelineOver, on which the leader gives its requests back. It ends in the same way
+where a member is lost, leaves it, or does not take its part.
 
-Members are instances, named by their first worker, which has the others run what it runs: one of several workers has a
-block once all of them have it (Fig. 6(b)), and is lost with the first of them.
+Members are instances, named by their first worker, which has the others run what it runs. An instance of several
+workers has a block once all of them have it (Fig. 6(b)), and is lost with the first of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +18,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from livescale.services.planner.delivery import Delivery
-from livescale.services.planner.plans.execution_pipelines import (
-    StageSpan,
-    broken_cover,
-    choose_stages,
-)
+from livescale.services.planner.plans.execution_pipelines import StageSpan, broken_cover, choose_stages
 from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.targets import UNDER_WAY, TargetState
 from livescale.shared.messages.membership import WorkerReport
@@ -31,7 +27,7 @@ from livescale.shared.messages.scaling import PipelineRecord
 from livescale.shared.policy.state_machine import StateMachine
 
 SWITCH_TIMEOUT_SECONDS = 2.0
-SWITCH_TIMEOUT_SHARE = 0.5
+SWITCH_TIMEOUT_SHARE = 0.5  # of the time for which the pipeline has run
 
 
 class PipelineState(StrEnum):
@@ -68,8 +64,8 @@ class ExecutionPipeline:
         self._delivery = delivery
         self._stages: list[StageSpan] = []
         self._kv_blocks = 0
-        self._answered: set[str] = set()  # who takes its part
-        self._seen: set[str] = set()  # who said so in a report
+        self._answered: set[str] = set()  # the members that take their part
+        self._seen: set[str] = set()  # those that said so in a report
         self._whole_since: float | None = None  # the first of them
 
     @property
@@ -156,11 +152,12 @@ class ExecutionPipeline:
         ended = TargetState.WHOLE, TargetState.SERVING
         whole = [one for one in left if len(here[one]) == delivery.blocks or self._is(one, *ended)]
         if whole or len(left) < 2:
-            return self.end(f"{whole[0]} is whole already" if whole else "nobody is left to make it with", now)
+            return self.end(f"{whole[0]} is whole already" if whole else "no other member is left", now)
         stages = choose_stages(here, delivery.blocks, tied=tied)
         if not stages or not all(kv_blocks.get(span.worker) for span in stages):
             return []
         self._stages = stages
+        # The member with the fewest KV blocks limits all.
         self._kv_blocks = min(kv_blocks[worker] for worker in self.workers)
         ready_at = delivery.between_at(self.workers, tied=tied) or now
         self.record = replace(self.record, stages=list(map(str, stages)), ready_at=ready_at)
@@ -270,7 +267,7 @@ class ExecutionPipelines:
         return [command for one in self._pipelines.values() for command in one.look(self._kv_blocks, now)]
 
     def acknowledged(self, worker: str, message: Pipeline, now: float) -> None:
-        """Note that a worker takes its part."""
+        """Note that a worker takes its part in a pipeline."""
         self._pipelines[message.id].acknowledged(worker, now)
 
     def refused(self, worker: str, message: Pipeline, error: str, now: float) -> list[NodeCommand]:

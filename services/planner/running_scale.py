@@ -55,7 +55,7 @@ class RunningScale:
 
     @property
     def ended(self) -> bool:
-        """Whether it is done or has failed."""
+        """Whether the scale is over, be it done or failed."""
         return self.state in ("done", "failed")
 
     @property
@@ -75,7 +75,7 @@ class RunningScale:
 
     @abstractmethod
     def start(self, now: float) -> list[NodeCommand]:
-        """Begin, and return the first commands."""
+        """Begin the scale, and return the first commands."""
 
     @abstractmethod
     def acknowledged(self, command: NodeCommand, now: float) -> list[NodeCommand]:

@@ -58,7 +58,7 @@ class ScaleOut(RunningScale):
 
     @property
     def sending(self) -> Counter[str]:
-        """How many flows each node sends."""
+        """How many flows each node sends to targets that still receive, by node."""
         return Counter() if self.ended else self.delivery.sending
 
     @property
@@ -99,6 +99,7 @@ class ScaleOut(RunningScale):
         self._progress = now
         planned = [(worker, one.id) for one in self.plan.instances for worker in one.ranks]
         here = [worker for worker, id in planned if worker in reports and reports[worker].instance == id]
+        # Flows may have broken unnoticed: a new plan brings what is still missing.
         self.delivery.strand(here, "the planner was restarted")
         gone = [worker for worker, _ in planned if worker not in here]
         commands = self._fail(gone, f"{', '.join(gone)} left while there was no planner", now)
@@ -168,7 +169,7 @@ class ScaleOut(RunningScale):
             return []
         if event.state == "failed":
             return self._fail([node], f"{node}: {event.error or 'transfer failed'}", now)
-        if event.state == "broken":
+        if event.state == "broken":  # what is said of a flow that has been replaced comes too late
             if any(flow.ticket == event.ticket for flow in self.delivery.flows if flow.receiver == node):
                 self.delivery.lose_flows([event.ticket], event.error or "the transfer broke off")
             return self._sends(now)

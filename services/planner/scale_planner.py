@@ -69,7 +69,7 @@ class ScalePlanner:
             scale_in = self._scale_in(record.id, record.decision, drained, view)
             return scale_in, scale_in.take_over(record, now)
         scale_out = self._scale_out(record.decision, record.plan, view)
-        # Nobody knows the manifest of a version that was replaced: its targets are given up.
+        # The manifest of a version that was replaced is not known any more: its targets are given up.
         known = workers if record.plan.version == view.manifest.version else []
         return scale_out, scale_out.take_over(record, {report.id: report for report in known}, now)
 
@@ -115,7 +115,7 @@ class ScalePlanner:
             for shard, ranks in enumerate(zip(*groups, strict=True))
         ]
         first, alone = shards[0], len(shards) == 1
-        # Shards share links, which no prediction of one of them knows.
+        # Shards share links: a prediction of one of them does not know what the others carry.
         ready = self._shards.predict(first.multicast, first.made) if alone else {}
         predicted = {target: max(times.values()) for target, times in ready.items()}
         teams = _teams(groups, shards)

@@ -1,4 +1,4 @@
-"""How one shard of a model gets to the workers that miss it: from whom, by which plan, and how long that takes. Pure.
+"""How one shard of a model gets to the workers that miss it: from where, by which plan, and how long that takes. Pure.
 
 An instance of one worker has one shard, which is the whole model.
 """
@@ -69,7 +69,7 @@ class ShardPlanner:
         return ShardPlan(supply, multicast, make_plan(policy, multicast, block_seconds=self.block_seconds))
 
     def replan(self, view: ModelView, delivery: Delivery, shard: int) -> ShardPlan | None:
-        """Chains for the stranded targets of a delivery, whatever the policy; None where nobody lacks anything of this
+        """Chains for the stranded targets of a delivery, whatever the policy; None where none lacks anything of this
         shard. Raises CannotPlan."""
         supply = self._supply(view, shard)
         lacking = {id: blocks for id, blocks in delivery.lacking.items() if delivery.orders.rank_of(id) == shard}

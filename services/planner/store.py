@@ -9,8 +9,8 @@ from livescale.services.planner.scale_out import ScaleOut
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.policy.invariants import check
 
-KEPT = 500
-TICKETS = 1 << 24
+KEPT = 500  # scales
+TICKETS = 1 << 24  # tags have 24 bits for a ticket
 
 
 class ScaleStore:
@@ -41,7 +41,7 @@ class ScaleStore:
         return self._scales.get(id)
 
     def running(self) -> list[RunningScale]:
-        """Return the scales that have not ended."""
+        """Return the scales that have not ended yet, oldest first."""
         return [scale for scale in self._scales.values() if not scale.ended]
 
     def concerned(self, instance: str) -> list[RunningScale]:

@@ -1,4 +1,4 @@
-"""Who can give a model to whom: the registry's snapshot as plans need it. Pure.
+"""Which nodes can give a model to which others: the registry's snapshot as plans need it. Pure.
 
 Here are also the places of workers and hosts in the cluster, and what serving moves over which links: as both ends
 measured it, otherwise as roles suggest.
@@ -29,12 +29,12 @@ from livescale.shared.topology.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASS
 
 # A prefill instance sends the KV that it makes to a decode instance (BlitzScale 5.1).
 DIRECTIONS: Mapping[Role | None, Direction] = {"prefill": "out", "decode": "in"}
-Ends = tuple[str, str]  # who sends, who receives
+Ends = tuple[str, str]  # the sender and the receiver
 
 
 @dataclass(frozen=True)
 class Supply:
-    """Who holds a shard of a model, and what keeps links busy, while some plans run.
+    """Which nodes hold a shard of a model, and what keeps links busy, while some plans run.
 
     A process without a place in the cluster neither gives nor takes. `sending` counts the flows that each node sends
     for running plans. `receiving` are workers that are going to have the whole shard, and pass on what they have.
@@ -59,7 +59,7 @@ class Supply:
     def multicast(
         self, missing: Mapping[str, Iterable[int]], avoid: Iterable[str] = (), *, disks: bool = False
     ) -> Multicast:
-        """Return a multicast of the `missing` blocks to each target that can be reached, from all who hold the model.
+        """Return a multicast of the `missing` blocks to each target that can be reached, from all that hold the model.
 
         Sources are those that hold it or are receiving it; those to `avoid` only if there are no others. With `disks`
         every other host may read it from its disk. Raises CannotPlan.
@@ -132,7 +132,7 @@ class Supply:
         return [BlockSource(self._node(id, serving.get(id, 0)), self._every) for id in ids]
 
     def _reading(self) -> list[BlockSource]:
-        """Return the hosts that are reading it, which count only where nobody holds it: disks are slower than
+        """Return the hosts that are reading it, which count only where no other holds it: disks are slower than
         memory."""
         return [BlockSource(self._node(id, on_disk=True), self._every) for id in self._hosts(self._is_reading)]
 
@@ -152,6 +152,7 @@ class Supply:
         for id in sorted(reported.keys() | self.sending.keys()):
             flows = max(reported.get(id, 0), self.sending.get(id, 0))
             if flows and id in self.places:
+                # A new flow would get an equal share of the NIC.
                 yield ServingFlow(id, "out", flows / (flows + 1) * self.places[id].nic_out)
 
     def _node(self, id: str, requests: int = 0, *, on_disk: bool = False) -> ClusterNode:
@@ -175,7 +176,7 @@ def find_places(
     out.
 
     Without a topology each machine is a host, its workers are one domain, and rates are assumed. With a `link_rate`, in
-    bytes a second, each process is a host of its own, as links are then shaped by process: all that leaves it shares
+    bytes a second, each process is a host of its own, as links are then shaped by process. All that leaves it shares
     one link of that rate, also what goes to others of its machine. No way between them is faster, and they share
     nothing.
     """
@@ -236,7 +237,7 @@ def measured_rates(reports: Iterable[WorkerReport], snapshot: Snapshot) -> dict[
     for report in reports:
         for each in report.traffic or ():
             peer = ids.get(each.peer)
-            if peer is not None:  # who has left receives nothing any more
+            if peer is not None:  # a process that has left receives nothing any more
                 sent, received = (report.id, peer), (peer, report.id)
                 rates[sent] = max(rates.get(sent, 0.0), each.sent)
                 rates[received] = max(rates.get(received, 0.0), each.received)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from livescale.shared.messages.transfers import Flow, PlannedInstance
 from livescale.shared.policy.state_machine import StateMachine
 
-REPLAN_SECONDS = 0.5  # the first new plan is made at once, the next ones not sooner than this after it
+REPLAN_SECONDS = 0.5  # between two new plans; the first one is made at once
 
 
 class TargetState(StrEnum):
@@ -69,7 +69,7 @@ class ScaleTargets:
 
 
 class StrandedTargets:
-    """The targets that receive from nobody, since their sender was lost, and when to look for another way.
+    """The targets that receive nothing, since their sender was lost, and when to look for another way.
 
     It remembers why each is stranded, which senders to avoid, and why the last attempt to replan found no plan.
     """
@@ -99,7 +99,7 @@ class StrandedTargets:
         return self._why.pop(worker, "")
 
     def is_due(self, now: float) -> bool:
-        """Say whether anybody is stranded and it is time to look for another plan."""
+        """Say whether a target is stranded and it is time to look for another plan."""
         return bool(self._why) and now >= self._due
 
     def looked(self, now: float, no_plan: str = "") -> None:
@@ -132,16 +132,16 @@ class FlowsUnderWay:
         return [flow for flow in self._flows if flow.receiver == worker]
 
     def out_of(self, node: str) -> list[Flow]:
-        """Return the flows that this node sends."""
+        """Return the flows that this node sends, in the order of the plan."""
         return [flow for flow in self._flows if flow.sender == node]
 
     def drop(self, receivers: Iterable[str]) -> None:
-        """Remove all flows to these receivers."""
+        """Remove all flows to these receivers, as they receive nothing more."""
         gone = set(receivers)
         self._flows = [flow for flow in self._flows if flow.receiver not in gone]
 
     def behind(self, workers: Collection[str]) -> set[str]:
-        """Return all who receive from one of these workers, directly or through others."""
+        """Return all that receive from one of these workers, directly or through others."""
         behind, ahead = set[str](), set(workers)
         while ahead:
             ahead = {flow.receiver for flow in self._flows if flow.sender in ahead} - behind

@@ -10,12 +10,13 @@ from livescale.services.planner.plans.execution_pipelines import pipeline_ready
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import BlockReady, Plan
 
-MOST_BLOCKS = 2000  # over all targets, that are told one by one: the bus takes messages of at most 1 MiB
+# Over all targets, of which each block's time is told: the bus takes messages of at most 1 MiB.
+MOST_BLOCKS = 2000
 
 BlockTimes = dict[str, dict[int, float]]  # seconds, by target and block
 MessageTimes = dict[str, list[float | None]]  # the same as messages have it: by target, in the order of blocks
-FIRST_SECONDS = 0.005  # until it is measured
-WEIGHT = 0.3  # of the last plan
+FIRST_SECONDS = 0.005  # what a block costs until that is measured
+WEIGHT = 0.3  # of the last plan in the average
 
 
 def keeps_block_times(targets: int, blocks: int) -> bool:
@@ -47,7 +48,7 @@ class BlockArrivals:
             self._begun = now
 
     def arrive(self, block: BlockReady) -> None:
-        """Note that a block is ready at a worker."""
+        """Note that a block is ready at a worker, and when."""
         self.see(block.worker, [block.index])
         if self._are_told:
             self._arrived.setdefault(block.worker, {}).setdefault(block.index, block.at)

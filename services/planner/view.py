@@ -12,7 +12,7 @@ from livescale.shared.messages.registry import AskSnapshot, Named, Snapshot
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import KEEP, MANIFEST, SNAPSHOT
 
-CALL_SECONDS = 4.0  # longer than a lease: who is stopped for less than that answers yet
+CALL_SECONDS = 4.0  # longer than a lease: a process that is stopped for less than that still answers
 FRESH_SECONDS = 1.5  # a report says what serving moves for so long: three heartbeats
 
 
@@ -75,7 +75,7 @@ class ClusterView:
         entry = next((entry for entry in snapshot.models if entry.spec.name == model), None)
         if entry is None:
             raise Refusal(404, f"model {model!r} is not registered")
-        if entry.version != manifest.version:
+        if entry.version != manifest.version:  # the model was registered anew since that was asked for
             manifest = await self._ask_manifest(model)
         self._manifests[model] = manifest
         return ModelView(snapshot, entry, manifest, self._silent(snapshot))

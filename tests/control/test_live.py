@@ -117,7 +117,7 @@ def test_a_target_that_gives_up_gives_its_requests_back_and_is_helped_no_more() 
         record = next(one for one in await plane.records() if one.state == "failed")
         assert [phase.detail for phase in record.phases if phase.name == "helps"] == [
             f"take requests over from {TARGET}",
-            "take requests over from nobody any more",
+            "take requests over from no target any more",
         ]
         fake(plane, TARGET).faults.break_after_blocks = None
 
@@ -225,7 +225,7 @@ def test_by_need_what_the_monitor_saw_decides_whether_a_target_goes_live(slo: fl
             assert record.plan is not None
             assert record.decision.by == "monitor"
             assert record.plan.live_targets == ([TARGET] if goes else [])
-            said = "they are live: if they stopped" if goes else "nobody is live: although they stop"
+            said = "they are live: if they stopped" if goes else "no target is live: although they stop"
             assert [said in reason for reason in record.plan.reasons].count(True) == 1
 
     virtual_time.run(main(), limit_seconds=100)

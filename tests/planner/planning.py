@@ -13,10 +13,7 @@ from livescale.shared.messages.transfers import Plan
 from livescale.shared.runtime.clock import CountedIds
 from livescale.shared.runtime.settings import LiveWhen, PolicyName
 from tests.control.fakes import BLOCKS, manifest
-from tests.planner.samples import (
-    ENTRY,
-    VERSION,
-)
+from tests.planner.samples import ENTRY, VERSION
 
 
 def scale_planner(policy: PolicyName, link_rate: float = 0.0) -> tuple[ScalePlanner, ScaleStore]:

@@ -1,4 +1,4 @@
-"""Pictures of a pool that the planner's tests are made of."""
+"""Reports, snapshots, orders and running scales that the planner's tests are made of."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -139,7 +139,7 @@ def orders(
 
 
 def names(commands: list[NodeCommand]) -> list[tuple[str, str]]:
-    """(what, to whom)."""
+    """Return the kind of each command's message and the node that it is for."""
     return [(type(command.message).__name__, command.node) for command in commands]
 
 
@@ -189,7 +189,7 @@ def loading(worker: str, blocks: int = BLOCKS, state: WorkerState = "loading", k
 
 
 def started(targets: list[str], ranks: int = 1) -> ScaleOut:
-    """Every target is ready, and who is ahead of it sends."""
+    """Return a scale out of which every target is ready and every sender sends."""
     scale = scale_out(targets, ranks)
     sends = acknowledge(scale, scale.start(10.5))
     assert names(sends) == [("Send", sender) for sender in ["s", *targets[:-1]]]
@@ -222,7 +222,7 @@ def outflows(commands: list[NodeCommand]) -> list[tuple[str, str, int]]:
 
 
 def replan_along(scale: ScaleOut, *path: str, ticket: int = 90, now: float = 12.0) -> list[NodeCommand]:
-    """A new plan along this chain."""
+    """Send the stranded what they lack along this chain."""
     assert scale.wants_plan(now)
     assert set(path[1:]) <= scale.delivery.lacking.keys()
     members = {id: member(id, epoch=5) for id in path}

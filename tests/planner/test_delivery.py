@@ -104,7 +104,7 @@ def test_a_hop_that_dies_is_noticed_by_who_received_from_it_before_its_lease_end
     assert scale.reserved == {"a", "c"}
 
 
-def test_without_another_plan_the_stranded_wait_until_the_patience_ends() -> None:
+def test_without_another_plan_the_stranded_wait_until_the_timeout() -> None:
     scale = started(["a"])
     scale.on_lease(died("s"), 12.0)
     scale.delivery.stranded.looked(12.0, "no worker or host holds the whole model in memory")

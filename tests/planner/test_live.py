@@ -64,7 +64,7 @@ def test_where_every_target_sends_parameters_on_nobody_goes_live_and_the_plan_sa
     forwarding = TransferPlan(policy="binomial", flows=(), targets=("a", "b"), tails=())
     assert choose_live("zigzag", [forwarding], EACH, every_hop=False) == (
         [],
-        ["nobody takes requests before it is whole: every target sends parameters on"],
+        ["no target takes requests before it is whole: every target sends parameters on"],
     )
 
 

@@ -75,7 +75,7 @@ def test_a_stop_within_the_slo_is_kept() -> None:
     needed, reason = is_needed(decided(), [0.1], slo=1.0)
     assert not needed
     assert reason.startswith(
-        "nobody is live: although they stop the world for 0.10 s, a first token takes at most 0.50 s, within the SLO"
+        "no target is live: although they stop the world for 0.10 s, a first token takes at most 0.50 s, within the SLO"
     )
     assert is_needed(decided(), [0.1], slo=0.4)[0]
 
@@ -90,7 +90,7 @@ def test_where_something_is_not_known_of_the_load_a_scale_is_live(missing: str) 
 def test_where_it_is_not_known_how_long_anything_takes_a_scale_is_live() -> None:
     assert is_needed(decided(), [], slo=1.0) == (
         True,
-        "they are live, as it is not known how long they load: nobody says what links carry",
+        "they are live, as it is not known how long they load: what links carry is not known",
     )
     assert is_needed(decided(inputs={"prefill_tokens_per_second": 0.0}), [0.1], slo=1.0)[0]
     assert is_needed(decided("decode"), [0.1], slo=1.0)[0]

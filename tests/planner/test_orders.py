@@ -1,4 +1,4 @@
-"""What the nodes of a plan are told."""
+"""The commands of a plan: what its nodes are told."""
 
 from itertools import count
 

@@ -1,4 +1,4 @@
-"""What outlives the planner."""
+"""The records that outlive the planner."""
 
 import asyncio
 

@@ -65,7 +65,7 @@ def test_a_member_that_died_before_is_done_without_as_long_as_two_are_left() -> 
     assert ("Pipeline", "a") in played.said
     played = Played("ab")
     played.die("a", 12.0)
-    assert played.record.reason == "nobody is left to make it with"
+    assert played.record.reason == "no other member is left"
 
 
 def test_when_all_are_whole_the_leader_serves_then_the_others() -> None:
@@ -227,7 +227,7 @@ def test_targets_of_a_pipeline_are_live_and_who_is_alone_is_not() -> None:
     alone, [why] = choose_live("pipeline", [replace(PLAN, pipelines=(("c",),))], [["c"]], every_hop=False)
     assert (alone, why) == (
         [],
-        "nobody takes requests before it is whole: there is no other target to make a pipeline with",
+        "no target takes requests before it is whole: there is no other target to make a pipeline with",
     )
 
 

@@ -3,16 +3,7 @@
 from msgspec.structs import replace
 
 from livescale.shared.messages.transfers import Serve
-from tests.planner.samples import (
-    acknowledge,
-    died,
-    happened,
-    loading,
-    phases,
-    serving,
-    started,
-    transfer,
-)
+from tests.planner.samples import acknowledge, died, happened, loading, phases, serving, started, transfer
 
 
 def test_a_scale_runs_through_its_phases() -> None:

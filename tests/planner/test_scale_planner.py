@@ -19,18 +19,7 @@ from livescale.shared.messages.transfers import LiveMode, Load, PlannedPipeline,
 from livescale.shared.runtime.clock import CountedIds
 from tests.control.fakes import BLOCKS, manifest
 from tests.planner.planning import hops, live_planner, planned, planned_scale, scale_planner
-from tests.planner.samples import (
-    ENTRY,
-    SIZE,
-    VERSION,
-    acknowledge,
-    decision,
-    loading,
-    member,
-    serving,
-    snapshot,
-    spare,
-)
+from tests.planner.samples import ENTRY, SIZE, VERSION, acknowledge, decision, loading, member, serving, snapshot, spare
 
 
 def test_who_received_first_from_whom_is_a_tree_also_where_steps_have_everybody_exchange() -> None:
@@ -57,7 +46,7 @@ def test_by_need_targets_go_live_where_links_are_slow_or_not_known(link_rate: fl
     planner = live_planner(ScaleStore(1), when="needed", link_rate=link_rate)
     plan = planned_scale(planner, snapshot(serving("s"), *map(spare, "abc")), 4, decision=asked).plan
     assert plan.live_targets == live_targets
-    assert any("nobody is live" in reason for reason in plan.reasons) is not bool(live_targets)
+    assert any("no target is live" in reason for reason in plan.reasons) is not bool(live_targets)
     assert any("they are live" in reason for reason in plan.reasons) is bool(live_targets)
 
 

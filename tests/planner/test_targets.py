@@ -2,13 +2,7 @@
 
 import pytest
 
-from livescale.services.planner.targets import (
-    REPLAN_SECONDS,
-    FlowsUnderWay,
-    ScaleTargets,
-    StrandedTargets,
-    TargetState,
-)
+from livescale.services.planner.targets import REPLAN_SECONDS, FlowsUnderWay, ScaleTargets, StrandedTargets, TargetState
 from livescale.shared.messages.transfers import PlannedInstance
 from tests.planner.samples import chain
 

@@ -135,5 +135,5 @@ def test_instances_whose_ranks_would_be_in_different_pipelines_are_in_none() -> 
     crossed = [plan(("a0", "b0"), ("c0", "d0")), plan(("a1", "c1"), ("b1", "d1"))]
     assert choose_live("pipeline", crossed, teams, every_hop=False) == (
         [],
-        ["nobody takes requests before it is whole: the plans of its ranks make different ones"],
+        ["no target takes requests before it is whole: the plans of its ranks make different ones"],
     )

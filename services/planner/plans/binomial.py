@@ -16,7 +16,7 @@ from livescale.services.planner.plans.network import ClusterNode, Multicast, pat
 from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
 from livescale.services.planner.plans.schedule import schedule
 
-MOST_BLOCKS = 64
+MOST_BLOCKS = 64  # in which a model is multicast
 
 BlockRun = tuple[int, ...]  # blocks of the model that are sent as one
 # More blocks are not worth it where they save less than this share of the time.
@@ -79,7 +79,7 @@ def choose_groups(draft: Draft, far: Sequence[Group]) -> list[Group]:
 
 
 def choose_roots(draft: Draft, groups: list[Group]) -> list[ClusterNode]:
-    """Return the nodes that have everything, the fastest first, or the first group if nobody has, once it is put
+    """Return the nodes that have everything, the fastest first, or the first group if none has, once it is put
     together."""
     roots = one_per_nic(sorted(draft.senders(), key=lambda node: sending_order(node, draft.traffic)))
     if roots or not groups:

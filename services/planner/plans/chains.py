@@ -42,8 +42,8 @@ class SourceOrder:
         """Take sources with at least the bandwidth that is needed, or all there are (lines 6 to 8).
 
         They are of this leaf if those suffice, else from the front. Sources that do not suit are taken only if none
-        suits. The figure's line 7 must mean that the sources of the leaf come to the front with the others behind them,
-        and its line 8 that sources are popped from there until the popped ones suffice.
+        suits. The figure's line 7 must mean that the sources of the leaf come to the front, with the others behind
+        them. Its line 8 pops sources from there until the popped ones suffice.
         """
         need *= ENOUGH
         within = self._pop(need, [leaf], suits) if self._sums.get(leaf, 0.0) >= need else []
@@ -109,5 +109,5 @@ def feed(group: Group, sources: SourceOrder, draft: Draft) -> None:
         draft.add(group, shard(senders, group.ports, group, lanes))
     else:
         draft.assemble(group)
-    # Those who feed a group that cannot pass on have to send again.
+    # The senders of a group that cannot pass anything on have to send again.
     sources.add_tail(group.forwarders or senders)

@@ -22,14 +22,15 @@ from livescale.services.planner.plans.plan import (
     find_tails,
 )
 
+# The kinds of path that need no network, and the kind of link that each begins with.
 NEAR: tuple[tuple[Over, LinkKind], ...] = (("domain", "domain"), ("host_link", "link"))
-SHOWN = 8
+SHOWN = 8  # names in a reason
 
 
 class Draft:
     """The groups that are planned so far, and their flows.
 
-    `left` is how many targets are still wanted. Raises CannotPlan where nobody holds a block.
+    `left` is how many targets are still wanted. Raises CannotPlan where no node holds a block.
     """
 
     def __init__(self, multicast: Multicast) -> None:
@@ -106,12 +107,12 @@ class Draft:
                 self.note(f"there is none better than {sender.id}: serving sends near {group.nodes[0].id}, too")
 
     def assemble(self, group: Group) -> None:
-        """Plan a group where nobody has everything: its first node gets the parts, and the others follow in the
+        """Plan a group where no node has everything: its first node gets the parts, and the others follow in the
         domain."""
         first = next(target for target in group.targets if target.node is group.ports[0])
         flows = list(collect_parts(self.multicast, first, self.traffic))
         self.keep_used(flows)
-        self.note(f"{first.node.id} gets parts of the model from {len(flows)} holders: nobody has all of it")
+        self.note(f"{first.node.id} gets parts of the model from {len(flows)} holders: none has all of it")
         self.add(group, [*flows, *gather_all(first.node, group)])
 
     def keep_used(self, flows: Iterable[TransferFlow]) -> None:
@@ -123,13 +124,11 @@ class Draft:
                 self._keep(nodes[flow.receiver], "in")
 
     def add(self, group: Group, flows: Iterable[TransferFlow]) -> None:
-        """Add a group and the flows to it."""
         self.flows += flows
         self.groups.append(group)
         self.left -= len(group.targets)
 
     def note(self, reason: str) -> None:
-        """Add a reason to the plan."""
         self._reasons.append(reason)
 
     def result(self, policy: Policy, pipelines: Sequence[tuple[str, ...]] = ()) -> TransferPlan:
@@ -190,13 +189,13 @@ def in_leaf_order(groups: Iterable[Group], leaves: Sequence[str]) -> list[Group]
 def find_whole(multicast: Multicast) -> list[ClusterNode]:
     """Return the nodes that hold all that any target misses: in memory, or on disk if no memory holds any of it.
 
-    Raises CannotPlan where nobody holds a block.
+    Raises CannotPlan where no node holds a block.
     """
     needed: frozenset[int] = frozenset().union(*{target.missing for target in multicast.targets})
     useful = [source for source in multicast.sources if source.blocks & needed]
     lost = sorted(needed.difference(*(source.blocks for source in useful)))
     if lost:
-        raise CannotPlan(f"nobody holds blocks {name_some(lost)} of {len(multicast.block_bytes)}")
+        raise CannotPlan(f"no node holds blocks {name_some(lost)} of {len(multicast.block_bytes)}")
     memories = [source for source in useful if source.node.place != "disk"]
     return [source.node for source in memories or useful if source.blocks >= needed]
 

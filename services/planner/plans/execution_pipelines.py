@@ -120,7 +120,7 @@ def end_of_run(held: AbstractSet[int], first: int) -> int:
 
 
 def assigned_blocks(stages: list[StageSpan], worker: str) -> int:
-    """Return how many blocks a worker runs."""
+    """Return how many blocks these stages assign to a worker."""
     return sum(span.stop - span.first for span in stages if span.worker == worker)
 
 

@@ -1,9 +1,9 @@
 """When blocks get through flows that forward each other's chunks, or that keep to a schedule. Pure.
 
 `forward` goes from hop to hop and from block to block. Where all hops carry the whole model in the same order, there is
-a closed form, `draw_lines`: what a flow has carried is a line over time, and X bytes of the model are through after
-base + pace * X. In a chain all hops run at the pace of the slowest so far, and each adds one chunk:
-T = M/B + (R - 1) * chunk/B. `time_steps` is for the flows of a schedule.
+a closed form, `draw_lines`. What a flow has carried is then a line over time: X bytes of the model are through after
+base + pace * X. In a chain all hops run at the pace of the slowest so far, and each adds one chunk: T = M/B + (R - 1) *
+chunk/B. `time_steps` is for the flows of a schedule.
 """
 
 from collections import Counter, defaultdict

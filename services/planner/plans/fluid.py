@@ -92,6 +92,7 @@ class Fluid:
         for flow in self._order:
             if self._runs(flow) and all(is_at_it for _, is_at_it, _ in self._waits_for(flow)):
                 caps[flow] = NEVER
+        # A flow that is slowed down leaves its share to others: deal again until none is faster than what feeds it.
         while True:
             rates = fair_rates(self._links.used_by, self._links.capacity, caps)
             speeds = [rate / self._size(flow) if self._runs(flow) else 0.0 for flow, rate in enumerate(rates)]

@@ -12,7 +12,7 @@ import msgspec
 from livescale.services.planner.plans.network import BlockTarget, ClusterNode, Traffic, path_kind
 from livescale.services.planner.plans.plan import TransferFlow
 
-# A GPU may have to serve, and a disk is slow. Of several GPUs it is the one that has least to do.
+# Where copies are taken from first: a GPU may have to serve, and a disk is slow.
 PREFERENCE = ("host", "worker", "disk")
 
 

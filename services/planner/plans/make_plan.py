@@ -1,4 +1,4 @@
-"""Plans by the name of the policy. Pure."""
+"""Plans a multicast by the policy of a given name. Pure."""
 
 from typing import assert_never
 

@@ -122,12 +122,12 @@ class Multicast(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> int:
-        """How many targets are to get the model."""
+        """How many of the targets are to get the model: `count`, or all of them."""
         return min(self.count or len(self.targets), len(self.targets))
 
     @property
     def nodes(self) -> dict[str, ClusterNode]:
-        """All targets and sources by their ids."""
+        """All targets and sources by their ids. A node that is both stands as a source."""
         targets = {target.node.id: target.node for target in self.targets}
         return targets | {source.node.id: source.node for source in self.sources}
 

@@ -30,11 +30,11 @@ class Prediction(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """When the last target has everything."""
+        """When the last target has everything, or zero without targets."""
         return max((self.whole(target) for target in self.ready), default=0.0)
 
     def whole(self, target: str) -> float:
-        """Return when this target has everything."""
+        """Return when this target has everything, in seconds from the start."""
         return max(self.ready[target].values(), default=0.0)
 
 

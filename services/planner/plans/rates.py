@@ -8,8 +8,9 @@ from livescale.services.planner.plans.plan import TransferFlow
 from livescale.shared.topology.paths import path_between
 
 Link = tuple[str, str]  # kind and owner
-ROUNDS = 8  # what one flow cannot use goes to others, who may hold up others still; it is settled after a few
-LEAST_SHARE = 0.05  # serving never gets a whole NIC, however much it has been measured to send
+# What one flow cannot use goes to others, which may hold up others still. That is settled after a few rounds.
+ROUNDS = 8
+LEAST_SHARE = 0.05  # of a link is left for parameters, however much serving has been measured to send
 
 
 class Links:
@@ -65,6 +66,7 @@ def fair_rates(used_by: Sequence[Sequence[int]], capacity: Sequence[float], caps
     while levels:
         level, what = heapq.heappop(levels)
         if what >= 0 and flowing[what] and left[what] / len(flowing[what]) > level * (1 + 1e-12):
+            # Some of its flows were stopped elsewhere meanwhile: the link is full at a higher level.
             heapq.heappush(levels, (left[what] / len(flowing[what]), what))
             continue
         for flow in sorted(flowing[what]) if what >= 0 else [-what - 1]:

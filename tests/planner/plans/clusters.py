@@ -1,4 +1,4 @@
-"""Clusters and multicasts for tests of plans. Rates are 1 byte/s where nothing else is said."""
+"""Clusters, multicasts and plans for tests. Rates are 1 byte/s where nothing else is said."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,7 +70,7 @@ def cluster(*hosts: TopologyHost, scale_up: float = 20.0, uplink: float = 0.0) -
 
 
 def singles(count: int, prefix: str = "h", leaf: str = "l0", nic: float = 1.0) -> list[TopologyHost]:
-    """Hosts with one GPU each."""
+    """Return hosts with one GPU each, named by the prefix and a number."""
     return [machine(f"{prefix}{index}", leaf=leaf, nic=nic) for index in range(count)]
 
 
@@ -97,7 +97,7 @@ def parts(
 
 
 def hops(plan: TransferPlan, over: str = "network") -> list[tuple[str, str]]:
-    """Who sends to whom, each pair once."""
+    """Return sender and receiver of all flows over this kind of link, each pair once."""
     return list(dict.fromkeys((flow.sender, flow.receiver) for flow in plan.flows if flow.over == over))
 
 
@@ -173,20 +173,20 @@ def scattered(
 
 
 def plan_of(multicast: Multicast, *flows: TransferFlow) -> TransferPlan:
-    """These flows as a plan to all targets."""
+    """Return a plan of these flows to all targets of the multicast."""
     targets = tuple(target.node.id for target in multicast.targets)
     return TransferPlan(policy="fanout", flows=flows, targets=targets, tails=())
 
 
 def chain_plan(topology: Topology, *nodes: str) -> tuple[Multicast, TransferPlan]:
-    """A chain from the first of these nodes to the last."""
+    """Return a plan of one chain, from the first of these nodes to the last."""
     multicast = multicast_over(topology, BLOCKS, nodes[:1], nodes[1:])
     hops = (TransferFlow(sender, receiver, EVERY) for sender, receiver in pairwise(nodes))
     return multicast, plan_of(multicast, *hops)
 
 
 def flows_by_link(multicast: Multicast, plan: TransferPlan) -> dict[tuple[float, int], list[TransferFlow]]:
-    """The flows of each link, which is named by its rate and its number."""
+    """Return the flows of each link, which is named by its rate and its number."""
     links = Links(plan.flows, multicast)
     users: dict[tuple[float, int], list[TransferFlow]] = {}
     for flow, used in zip(plan.flows, links.used_by, strict=True):

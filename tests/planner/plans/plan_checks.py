@@ -1,4 +1,4 @@
-"""What must hold of every plan, whatever policy made it. Pure."""
+"""What must hold of every plan, whatever policy made it."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ Lane = tuple[int, int]  # lane, lanes
 
 
 def check_plan(multicast: Multicast, plan: TransferPlan) -> None:
-    """Raises InvariantBroken."""
+    """Check all that must hold of a plan. Raises InvariantBroken."""
     check(broken_invariants(multicast, plan))
 
 
@@ -131,7 +131,7 @@ def plan_checked_chains(
     disks: tuple[str, ...] = (),
     serving: tuple[ServingFlow, ...] = (),
 ) -> TransferPlan:
-    """Chains from these holders to these targets, of which everything holds that must."""
+    """Plan chains from these holders to these targets, and check the plan."""
     multicast = multicast_over(topology, BLOCKS, holders, targets, count=count, disks=disks, serving=serving)
     made = plan_chains(multicast)
     check_plan(multicast, made)

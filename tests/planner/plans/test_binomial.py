@@ -107,7 +107,7 @@ def test_no_more_sources_than_asked_for() -> None:
 
 
 def test_the_circular_shift() -> None:
-    """Algorithm 1."""
+    """LambdaScale 4.2, Algorithm 1."""
     assert [transfer_order([1, 2, 3, 4], 2, number) for number in range(2)] == [[1, 2, 3, 4], [3, 4, 1, 2]]
     assert [transfer_order([1, 2, 3, 4, 5], 3, number) for number in range(3)] == [
         [1, 2, 3, 4, 5], [3, 4, 5, 1, 2], [5, 1, 2, 3, 4]

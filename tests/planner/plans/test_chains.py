@@ -235,7 +235,7 @@ def test_the_order_in_which_the_pool_is_told_does_not_matter(multicast: Multicas
 
 
 def lengths(plan: TransferPlan) -> list[int]:
-    """How many targets each chain has."""
+    """Return how many targets each chain of the plan has."""
     upstream = {receiver: sender for sender, receiver in hops(plan)}
 
     def length(node: str) -> int:

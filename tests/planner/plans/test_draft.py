@@ -39,5 +39,5 @@ class TestParts:
         assert made.flows == (TransferFlow("h2/0", "h1/0", (2, 3)), TransferFlow("h1/0", "h2/0", (0, 1)))
 
     def test_a_block_that_nobody_holds_is_named(self) -> None:
-        with pytest.raises(CannotPlan, match="nobody holds blocks 2 of 4"):
+        with pytest.raises(CannotPlan, match="no node holds blocks 2 of 4"):
             plan_chains(parts(SIX, {"h0/0": {0, 1, 3}}, {"h1/0": EVERY}))

@@ -1,4 +1,4 @@
-"""Plans that are simulated as fluids."""
+"""Plans that are simulated as fluids, by what can be worked out by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What holds of every policy."""
+"""What holds of the plans of every policy."""
 
 from typing import get_args
 
@@ -65,5 +65,5 @@ def test_without_targets_there_is_no_plan(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_without_a_source_there_is_no_plan(policy: Policy) -> None:
-    with pytest.raises(CannotPlan, match=r"nobody holds blocks 0, 1, 2, 3 of 4"):
+    with pytest.raises(CannotPlan, match=r"no node holds blocks 0, 1, 2, 3 of 4"):
         make_plan(policy, multicast_over(cluster(*singles(2)), BLOCKS, [], ["h0/0"]))

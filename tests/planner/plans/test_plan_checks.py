@@ -1,4 +1,4 @@
-"""Plans that must not be are found out."""
+"""The checks of plans find what must not be."""
 
 import pytest
 from msgspec import structs

@@ -14,7 +14,7 @@ def fewest_steps(nodes: int, blocks: int) -> int:
 
 
 def carry_out(nodes: int, blocks: int, transfers: tuple[ScheduledSend, ...]) -> list[set[int]]:
-    """What every node has in the end; nobody sends what came in the same step, or what the other one has."""
+    """What every node has in the end; no node sends what came in the same step, or what the other one has."""
     has: list[set[int]] = [set(range(blocks)), *(set() for _ in range(nodes - 1))]
     for step in sorted({transfer.step for transfer in transfers}):
         now = [transfer for transfer in transfers if transfer.step == step]

@@ -150,15 +150,6 @@ def test_no_layer_runs_before_its_block_came() -> None:
     run(main())
 
 
-def test_a_model_whose_kv_does_not_fit_is_refused() -> None:
-    async def main() -> None:
-        runner = ModelledRunner(BLOCK_BYTES - 1, BLOCK_TOKENS, LATENCY, 1.0, LoopClock(0.0))
-        with pytest.raises(ValueError, match=f"kv_bytes is {BLOCK_BYTES - 1}; .* takes {BLOCK_BYTES}, raise it"):
-            await runner.load(manifest(), 4_096)
-
-    run(main())
-
-
 def test_a_caller_that_is_cancelled_leaves_its_step_running() -> None:
     async def main() -> None:
         clock, runner = LoopClock(0.0), await loaded()

@@ -11,7 +11,6 @@ from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
     Batch,
     KvImport,
-    KvSlice,
     LayerEntry,
     PrefixUse,
     ScheduledChunk,
@@ -31,19 +30,6 @@ from tests.worker.engine.made_up import (
 )
 from tests.worker.engine.modelled_engine import alone, chunk
 from tests.worker.serving import random_prompt, submit
-
-
-def test_slices_have_the_size_of_keys_and_values() -> None:
-    async def main() -> None:
-        runner = await loaded()
-        slices = [KvSlice(range(2, 9), 3, 100, range(1, LAYERS)), KvSlice(range(9, 10), 0, 1, range(1))]
-        data = await runner.export_slices(slices)
-        assert data.nbytes == BLOCK_BYTES // LAYERS // BLOCK_TOKENS * (97 * (LAYERS - 1) + 1)
-        await runner.import_slices(slices, data)
-        with pytest.raises(ValueError, match=r"2 slices are .* bytes of KV, not 8"):
-            await runner.import_slices(slices, data[:8])
-
-    run(main())
 
 
 @pytest.mark.parametrize("layers", range(1, LAYERS + 1))
