@@ -1,6 +1,6 @@
 """The picture of README.md: cut out of a report that `livescale demo` wrote.
 
-    .venv/bin/python docs/picture.py livescale-demo.html
+.venv/bin/python docs/tools/picture.py livescale-demo.html
 """
 
 import re
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 TITLE = "Parameters arriving"
-PICTURE = Path(__file__).parent / "images" / "layers-arriving.svg"
+PICTURE = Path(__file__).parents[1] / "images" / "layers-arriving.svg"
 # The page around it gives no colours to a picture that is a file of its own.
 STYLE = """<style>
 svg { color: #1f2937; background: #ffffff; font-family: sans-serif; }
