@@ -106,7 +106,7 @@ def asyncapi() -> Document:
     channels: Document = {}
     operations: Document = {}
     for name, call in calls():
-        channels[name] = channel(call.pattern, [call.request])
+        channels[name] = channel(call.pattern, [call.request], "json or msgpack")
         channels[f"{name}.reply"] = {"address": None, "messages": references([call.reply])}
         operations[name] = {
             "action": "receive",
@@ -115,7 +115,7 @@ def asyncapi() -> Document:
             "reply": {"channel": {"$ref": f"#/channels/{name}.reply"}},
         }
     for name, topic in topics():
-        channels[name] = channel(topic.pattern, message_types(topic))
+        channels[name] = channel(topic.pattern, message_types(topic), "json" if topic.json else "msgpack")
         operations[name] = {"action": "send", "channel": {"$ref": f"#/channels/{name}"}}
     return {
         "asyncapi": "3.0.0",
@@ -130,9 +130,13 @@ def asyncapi() -> Document:
     }
 
 
-def channel(pattern: str, kinds: Iterable[type[Message]]) -> Document:
-    parameters = {hole: {} for hole in ("namespace", *re.findall(r"{(\w+)}", pattern))}
-    return {"address": f"livescale.{{namespace}}.{pattern}", "parameters": parameters, "messages": references(kinds)}
+def channel(pattern: str, kinds: Iterable[type[Message]], encoding: str) -> Document:
+    return {
+        "address": f"livescale.{{namespace}}.{pattern}",
+        "parameters": {hole: {} for hole in ("namespace", *re.findall(r"{(\w+)}", pattern))},
+        "messages": references(kinds),
+        "x-encoding": encoding,
+    }
 
 
 def references(kinds: Iterable[type[Message]]) -> Document:

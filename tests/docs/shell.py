@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, Block
+from tests.docs.pages import ROOT, Block, blocks
 
 # `up` goes on until Ctrl-C: here it is left running once it has said that it is ready, and ended before the next one.
 # Clients fail where the server answers with an error. The commands are those of this tree.
@@ -29,6 +29,9 @@ end_up() { [ -z "$UP" ] || { kill -INT $UP; wait $UP || :; }; UP=; }
 curl() { command curl --silent --show-error --fail-with-body "$@"; }
 trap 'end_up; kill $(jobs -p) 2> /dev/null; wait' EXIT
 """
+
+
+RUN = ("bash", "python")
 
 
 class Shell:
@@ -54,7 +57,7 @@ class Shell:
         done = f"done-{secrets.token_hex(8)}"
         self._process.stdin.write(f"{text}\necho; echo {done}\n")
         self._process.stdin.flush()
-        said = []
+        said: list[str] = []
         for line in self._process.stdout:
             if line.strip() == done:
                 return "".join(said)
@@ -90,6 +93,13 @@ def terminal(directory: Path, inside: Sequence[str] = (), **more: str) -> Iterat
         yield shell
     finally:
         shell.close()
+
+
+def type_page(shell: Shell, page: Path, directory: Path, port: int) -> str:
+    """All that the page's commands print."""
+    replace = {"/tmp/": f"{directory}/", "localhost:8000": f"localhost:{port}"}
+    typed = (as_typed(block, replace) for block in blocks(page) if block.why is None and block.kind in RUN)
+    return "".join(shell.run(text) for text in typed)
 
 
 def as_typed(block: Block, replace: Mapping[str, str]) -> str:

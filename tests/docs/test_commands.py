@@ -7,35 +7,27 @@ import pytest
 
 from livescale.load.machines import CannotEmulate, Network, network
 from livescale.services.gateway.keys import read_keys
+from tests.docs.conftest import Typed
 from tests.docs.pages import DOCS, ROOT, Block, blocks
-from tests.docs.shell import as_typed, free_port, terminal
+from tests.docs.shell import RUN, as_typed, free_port, terminal, type_page
 
 TUTORIALS = DOCS / "tutorials"
-RUN = ("bash", "python")
 TWO_MACHINES = TUTORIALS / "two-machines.md"
 
 
-def type_page(page: Path, directory: Path) -> str:
-    """All that the page's commands print."""
-    port = free_port()
-    replace = {"/tmp/": f"{directory}/", "localhost:8000": f"localhost:{port}"}
-    with terminal(directory, LIVESCALE_PORT=str(port)) as shell:
-        typed = (as_typed(block, replace) for block in blocks(page) if block.why is None and block.kind in RUN)
-        return "".join(shell.run(text) for text in typed)
-
-
 @pytest.mark.system
-def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
-    said = type_page(ROOT / "README.md", tmp_path)
-    assert '"finish_reason"' in said
-    assert "by hand" in said or "operator" in said
+def test_the_commands_of_the_readme_run(readme: Typed) -> None:
+    assert '"finish_reason"' in readme.said
+    assert "by hand" in readme.said or "operator" in readme.said
 
 
 @pytest.mark.system
 @pytest.mark.slow
 @pytest.mark.parametrize("page", sorted(set(TUTORIALS.iterdir()) - {TWO_MACHINES}), ids=lambda page: page.name)
 def test_the_commands_of_a_tutorial_run(page: Path, tmp_path: Path) -> None:
-    assert "worker-0" in type_page(page, tmp_path)
+    port = free_port()
+    with terminal(tmp_path, LIVESCALE_PORT=str(port)) as shell:
+        assert "worker-0" in type_page(shell, page, tmp_path, port)
 
 
 @pytest.fixture
