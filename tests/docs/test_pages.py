@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from livescale.services.cli.main import cli
-from tests.docs.pages import DOCS, ROOT, blocks, sentences, title, written
+from tests.docs.pages import AT_THE_ROOT, DOCS, ROOT, blocks, sentences, title, written
 
 PAGES = written()
 MOST_WORDS = 35
@@ -72,3 +72,9 @@ def test_every_page_is_reached_from_the_first_one() -> None:
         targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
         waiting += [(page.parent / target).resolve() for target in targets]
     assert not set(DOCS.rglob("*.md")) - reached
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    named = set(re.findall(r"- ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M))
+    copies = {f"project/{name.lower()}.md" for name in AT_THE_ROOT}
+    assert named == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} | copies
