@@ -12,7 +12,10 @@ from hypothesis import settings
 
 # On a busy machine any example may take long; what hangs is ended by deadlines of its own. The suite tries the same
 # examples every time, `make fuzz` others.
-settings.register_profile("suite", deadline=None, derandomize="FUZZ" not in os.environ, print_blob=True)
+FUZZ = "FUZZ" in os.environ
+settings.register_profile(
+    "suite", deadline=None, derandomize=not FUZZ, max_examples=100 if FUZZ else 50, print_blob=True
+)
 settings.load_profile("suite")
 
 os.environ.setdefault("LIVESCALE_DEVICE", "cpu")  # where there are GPUs too: tests that need one name it
