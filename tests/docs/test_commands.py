@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import livescale.services.gateway
+from docs.tools.described import find_function
 from livescale.load.machines import CannotEmulate, Network, network
-from livescale.services.gateway.keys import read_keys
 from tests.docs.conftest import Typed
 from tests.docs.pages import DOCS, ROOT, Block, blocks
 from tests.docs.shell import RUN, as_typed, free_port, terminal, type_page
@@ -79,7 +80,7 @@ def test_the_example_of_keys_makes_a_file_that_is_taken_with_the_usual_umask(tmp
     [block] = [block for block in blocks(DOCS / "how-to" / "keys.md") if "keys.yaml <<END" in block.text]
     with terminal(tmp_path) as shell:
         shell.run("umask 022\n" + block.text[: block.text.index("livescale up")])
-    keyring = read_keys([], str(tmp_path / "keys.yaml"))
+    keyring = find_function(livescale.services.gateway, "read_keys")([], str(tmp_path / "keys.yaml"))
     [alice, _] = [line.split("key: ")[1].split(",")[0] for line in (tmp_path / "keys.yaml").read_text().splitlines()]
     client = keyring.find(alice.encode())
     assert client is not None
