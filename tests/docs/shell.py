@@ -3,9 +3,11 @@
 import os
 import re
 import secrets
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +34,7 @@ trap 'end_up; kill $(jobs -p) 2> /dev/null; wait' EXIT
 
 
 RUN = ("bash", "python")
+BLOCK_SECONDS = 180.0
 
 
 class Shell:
@@ -47,6 +50,7 @@ class Shell:
             text=True,
             cwd=directory,
             env={**os.environ, **environment},
+            start_new_session=True,
         )
         self.run(PRELUDE)
 
@@ -58,10 +62,16 @@ class Shell:
         self._process.stdin.write(f"{text}\necho; echo {done}\n")
         self._process.stdin.flush()
         said: list[str] = []
-        for line in self._process.stdout:
-            if line.strip() == done:
-                return "".join(said)
-            said.append(line)
+        # What waits for ever is ended with all that it has started, and the shell with it.
+        limit = threading.Timer(BLOCK_SECONDS, os.killpg, (self._process.pid, signal.SIGTERM))
+        limit.start()
+        try:
+            for line in self._process.stdout:
+                if line.strip() == done:
+                    return "".join(said)
+                said.append(line)
+        finally:
+            limit.cancel()
         self._errors.seek(0)
         pytest.fail(f"{text}\nended the shell after\n{''.join(said)}\n{self._errors.read()[-3000:]}")
 
