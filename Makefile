@@ -8,7 +8,7 @@ EXTRAS ?= embedded,ucx,load,dev
 
 PEERS := .peers
 
-.PHONY: install demo test test-slow fuzz check up audit bench-peers clean
+.PHONY: install demo test test-slow fuzz check docs up audit bench-peers clean
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard services/worker/engine/kernels/*.[ch] services/worker/engine/kernels/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,6 +37,11 @@ check: $(STAMP)  ## lint, format and types
 	read=$$(echo "$$said" | sed -n 's/.* in \([0-9]*\) source files$$/\1/p'); \
 	there=$$(find livescale/__init__.py services shared load tests -name '*.py' | wc -l); \
 	echo "mypy read $$read files of $$there"; [ "$$read" -ge "$$there" ]
+
+docs: $(STAMP)  ## the pages of docs/ as a site in site/; a warning is an error. The reference is made anew before
+	$(BIN)/pip install --disable-pip-version-check -q --no-build-isolation -c constraints.txt -e ".[$(EXTRAS),docs]"
+	$(BIN)/python -m docs.tools.generate
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 audit: $(STAMP)  ## known vulnerabilities of what is pinned; needs the network, fails without it
 	@said=$$($(BIN)/pip-audit --strict --disable-pip --no-deps --progress-spinner off -r constraints.txt 2>&1); \

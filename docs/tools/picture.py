@@ -1,0 +1,30 @@
+"""The picture of README.md: cut out of a report that `livescale demo` wrote.
+
+.venv/bin/python docs/tools/picture.py livescale-demo.html
+"""
+
+import re
+import sys
+from pathlib import Path
+
+TITLE = "Parameters arriving"
+PICTURE = Path(__file__).parents[1] / "images" / "layers-arriving.svg"
+# The page around it gives no colours to a picture that is a file of its own.
+STYLE = """<style>
+svg { color: #1f2937; background: #ffffff; font-family: sans-serif; }
+@media (prefers-color-scheme: dark) { svg { color: #e5e7eb; background: #111827; } }
+</style>"""
+
+
+def cut_out(report: str) -> str:
+    """The picture as a file of its own. Raises ValueError where the report has none."""
+    found = re.search(rf"<figure><h2>{TITLE}</h2>(<svg.*?</svg>)", report, flags=re.DOTALL)
+    if found is None or "no instance was added" in found[1]:
+        raise ValueError("the report has no picture of parameters that arrive; was an instance added?")
+    head, rest = re.sub(r"\s*<metadata>.*?</metadata>", "", found[1], flags=re.DOTALL).split(">", 1)
+    return f'{head} width="735" height="435">\n{STYLE}{rest}\n'
+
+
+if __name__ == "__main__":
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_text(cut_out(Path(sys.argv[1]).read_text(encoding="utf-8")), encoding="utf-8")

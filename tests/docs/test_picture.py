@@ -1,0 +1,31 @@
+"""The picture of README.md is cut out of a report of the demo."""
+
+from xml.dom import minidom
+
+import pytest
+
+from docs.tools.picture import PICTURE, cut_out
+
+REPORT = (
+    '<figure><h2>Queue</h2><svg viewBox="0 0 1 1"><text>queue</text></svg></figure>'
+    '<figure><h2>Parameters arriving</h2><svg viewBox="0 0 2 1"><metadata>when</metadata><text>blocks</text></svg>'
+)
+
+
+def test_the_picture_is_a_file_of_its_own() -> None:
+    picture = minidom.parseString(cut_out(REPORT)).documentElement
+    assert picture is not None
+    assert picture.getAttribute("viewBox") == "0 0 2 1"
+    assert [node.tagName for node in picture.childNodes if isinstance(node, minidom.Element)] == ["style", "text"]
+
+
+@pytest.mark.parametrize("report", ["", REPORT.replace("blocks", "no instance was added")])
+def test_a_report_without_arriving_parameters_is_refused(report: str) -> None:
+    with pytest.raises(ValueError, match="was an instance added"):
+        cut_out(report)
+
+
+def test_the_picture_that_is_committed_can_be_read() -> None:
+    picture = minidom.parseString(PICTURE.read_text()).documentElement
+    assert picture is not None
+    assert picture.tagName == "svg"
