@@ -21,6 +21,7 @@ settings.load_profile("suite")
 os.environ.setdefault("LIVESCALE_DEVICE", "cpu")  # where there are GPUs too: tests that need one name it
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist's own reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run on several cores, those of real processes do so on one of them: they have the fixtures of their
     module in common, and two systems at a time would wait for each other."""

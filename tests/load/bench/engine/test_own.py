@@ -40,5 +40,5 @@ def test_this_engine_answers_everything_it_is_asked(tmp_path: Path) -> None:
         assert min(kept.none.cpu, kept.cached.cpu, kept.fetched.cpu) > 0
         chosen = member.ask(AskGreedy(asked[0], 3), GreedyTokens)
         assert [int(np.frombuffer(row, np.float32).argmax()) for row in chosen.logits] == chosen.tokens
-        with pytest.raises(EngineProcessFailed, match="does not answer CountPython"):
+        with pytest.raises(EngineProcessFailed, match="does not answer AskLayerCost"):
             member.ask(AskLayerCost(8, 1), StepSeconds)
