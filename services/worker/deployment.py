@@ -8,17 +8,17 @@ from collections.abc import Callable
 
 import structlog
 
-from livescale.services.worker.context import WorkerContext
-from livescale.services.worker.instance import HeldInstance
-from livescale.services.worker.lifecycle import Lifecycle, WorkerState, check_load
+from livescale.services.worker.instance.context import WorkerContext
+from livescale.services.worker.instance.held import HeldInstance
+from livescale.services.worker.instance.lifecycle import Lifecycle, WorkerState, check_load
 from livescale.services.worker.live.handoff_send import HandOffSender
 from livescale.services.worker.live.role import LiveRole, goes_live
 from livescale.services.worker.live.source import LiveSource
-from livescale.services.worker.loading import Loading, Transport
-from livescale.services.worker.metrics import LiveCounts, LoadCounts
+from livescale.services.worker.instance.loading import Loading, Transport
+from livescale.services.worker.instance.metrics import LiveCounts, LoadCounts
 from livescale.services.worker.pipeline.member import PipelineMember
 from livescale.services.worker.resources import Resources
-from livescale.services.worker.serving import ServingLoop
+from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.settings import WorkerSettings
 from livescale.services.worker.tensor_parallel.group import GroupCallbacks, TensorParallelGroup
 from livescale.shared.bus.contract import Context, Refusal
@@ -60,7 +60,7 @@ class Deployment:
         self._outgoing = BlockSender(self._id, resources.link, tasks, changed, resources.door)
         self._counts = LoadCounts(world.telemetry)
         self.paths = Paths()
-        instance = self._instance = HeldInstance(world, settings, serving, changed)
+        instance = self._instance = HeldInstance(world, partial(scheduler_limits, settings), serving, changed)
         self._loading_task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
         self._giving_up: asyncio.Task[None] | None = None
@@ -71,7 +71,9 @@ class Deployment:
         hand_offs = self.hand_offs = HandOffSender(context, serving, runner, group, counts)
         self.source = LiveSource(context, instance, runner, group, counts)
         self.live = LiveRole(context, instance, runner, group, hand_offs, counts)
-        self.pipelines = PipelineMember(context, instance, runner, group, hand_offs, self.live, self.source)
+        self.pipelines = PipelineMember(
+            context, instance, runner, group, hand_offs, self.live, self.source, settings.switch_kv
+        )
         serving.on_batch, serving.on_rank_lost = lambda batch: group.leader.tell(batch), self._rank_lost
 
     @property

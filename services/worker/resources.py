@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.loading import BlockMemory
+from livescale.services.worker.instance.loading import BlockMemory, Loading
+from livescale.services.worker.engine.sizes import block_bytes
+from livescale.services.worker.scheduling.limits import SchedulerLimits
+from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import Meter
 from livescale.shared.transfer.memory_export import MemoryExport
@@ -32,3 +35,10 @@ class Resources:
     runner: Runner
     hashing: Executor
     door: MemoryExport | None = None
+
+
+def scheduler_limits(settings: WorkerSettings, loading: Loading, kv_blocks: int) -> SchedulerLimits:
+    """Return how many requests and tokens a worker with so many KV blocks takes for this model."""
+    manifest = loading.manifest
+    host_kv_blocks = settings.host_kv_bytes // block_bytes(manifest, settings.block_size)
+    return settings.limits(loading.command.max_model_len, manifest.config.vocab_size, kv_blocks, host_kv_blocks)

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from livescale.services.worker.lifecycle import Lifecycle
+from livescale.services.worker.instance.lifecycle import Lifecycle
 from livescale.shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.messages.membership import Holding, PeerTraffic, WorkerReport, WorkerState
 from livescale.shared.messages.message import Ack

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, NO_BYTES, Batch, KvSlice, ScheduledChunk
 from livescale.services.worker.scheduling.rates import EngineRates
-from livescale.services.worker.send_pauses import SendPauses
+from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.ranks import Meeting

@@ -26,9 +26,9 @@ from livescale.services.worker.live.tasks import (
     Release,
     RunLayer,
 )
-from livescale.services.worker.metrics import LiveCounts
+from livescale.services.worker.instance.metrics import LiveCounts
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.serving import ServingLoop
+from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled

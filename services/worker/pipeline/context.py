@@ -5,10 +5,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from livescale.services.worker.context import WorkerContext
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.handoff import CONNECT_SECONDS
-from livescale.services.worker.metrics import PipelineCounts
+from livescale.services.worker.instance.handoff import CONNECT_SECONDS
+from livescale.services.worker.instance.metrics import PipelineCounts
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.rates import TokenRate
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup

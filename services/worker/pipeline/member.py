@@ -5,14 +5,14 @@ from contextlib import suppress
 
 import structlog
 
-from livescale.services.worker.context import WorkerContext
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.instance import HeldInstance
+from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.live.handoff_send import HandOffSender
 from livescale.services.worker.live.role import LiveRole
 from livescale.services.worker.live.source import LiveSource
-from livescale.services.worker.loading import Loading
-from livescale.services.worker.metrics import PipelineCounts
+from livescale.services.worker.instance.loading import Loading
+from livescale.services.worker.instance.metrics import PipelineCounts
 from livescale.services.worker.pipeline.context import StageContext
 from livescale.services.worker.pipeline.kv_moves import KvMoves
 from livescale.services.worker.pipeline.leader import LedPipeline, PipelineLeader
@@ -50,10 +50,12 @@ class PipelineMember:
         hand_offs: HandOffSender,
         role: LiveRole,
         source: LiveSource,
+        switch_kv: SwitchKv,
     ) -> None:
         self.led_by: Node | None = None
         self._context = context
         self._instance = instance
+        self._switch_kv = switch_kv
         self._serving = instance.serving
         self._runner = runner
         self._group = group
@@ -140,7 +142,7 @@ class PipelineMember:
             self._instance.limits(loading, command.kv_blocks),
             self._came_out,
             lambda: len(self._group.leader.everywhere(lifecycle.ready)) == blocks,
-            self._instance.settings.switch_kv,
+            self._switch_kv,
             self._instance.changed,
         )
 

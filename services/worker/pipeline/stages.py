@@ -7,7 +7,7 @@ import structlog
 from msgspec.structs import replace
 
 from livescale.services.worker.engine.contract import StageResult
-from livescale.services.worker.handoff import receive, send
+from livescale.services.worker.instance.handoff import receive, send
 from livescale.services.worker.pipeline.context import StageContext, close, reach
 from livescale.services.worker.pipeline.kv_moves import KvMoves
 from livescale.services.worker.pipeline.wire import batch_pieces, fill_pieces

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from livescale.services.worker.context import WorkerContext
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.engine.contract import LayerwiseRun, RankLost, Runner, StageResult
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.services.worker.tensor_parallel.follower import GroupFollower, refuse

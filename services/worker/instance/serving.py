@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import structlog
 
 from livescale.services.worker.engine.contract import RankLost, Runner
-from livescale.services.worker.metrics import WorkerMetrics
+from livescale.services.worker.instance.metrics import WorkerMetrics
 from livescale.services.worker.scheduling.batch import Batch, LayerEntry
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.outputs import TokenHistory, TokenOutput

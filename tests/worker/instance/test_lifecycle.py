@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.worker.lifecycle import MOVES, Lifecycle, WorkerState, check_load
+from livescale.services.worker.instance.lifecycle import MOVES, Lifecycle, WorkerState, check_load
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.parameters import Block, Manifest, ModelConfig
 from livescale.shared.messages.transfers import Drain, Load, Serve

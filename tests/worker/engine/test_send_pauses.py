@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from livescale.services.worker.send_pauses import SendPauses
-from livescale.services.worker.send_share import SAVED_SECONDS, SHARE
+from livescale.services.worker.engine.send_pauses import SendPauses
+from livescale.services.worker.engine.send_share import SAVED_SECONDS, SHARE
 from livescale.shared.simulation import virtual_time
 from livescale.shared.transfer.chunks import Chunk, cut
 from tests.shared.transfer.station import CHUNK, SIZES, Station, chain, described, some_blocks

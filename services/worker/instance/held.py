@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from typing import Literal
 
-from livescale.services.worker.engine.sizes import block_bytes
-from livescale.services.worker.lifecycle import Lifecycle, WorkerState
-from livescale.services.worker.loading import Loading
+from livescale.services.worker.instance.lifecycle import Lifecycle, WorkerState
+from livescale.services.worker.instance.loading import Loading
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.serving import ServingLoop
-from livescale.services.worker.settings import WorkerSettings
+from livescale.services.worker.instance.serving import ServingLoop
 from livescale.shared.messages.transfers import InstanceServing
 from livescale.shared.process.run import World
 from livescale.shared.subjects import INSTANCE
@@ -19,23 +17,22 @@ class HeldInstance:
     """What a worker takes requests for.
 
     `loading` are the parameters that are here or on their way. `changed` has the worker report itself at once.
+    `limits` tells how many requests and tokens a worker with so many KV blocks takes for this model.
     """
 
     def __init__(
-        self, world: World, settings: WorkerSettings, serving: ServingLoop, changed: Callable[[], None]
+        self,
+        world: World,
+        limits: Callable[[Loading, int], SchedulerLimits],
+        serving: ServingLoop,
+        changed: Callable[[], None],
     ) -> None:
         self.lifecycle = Lifecycle()
         self.loading: Loading | None = None
         self.changed = changed
         self.serving = serving
         self._world = world
-        self.settings = settings
-
-    def limits(self, loading: Loading, kv_blocks: int) -> SchedulerLimits:
-        """Return how many requests and tokens a worker with so many KV blocks takes for this model."""
-        settings, manifest = self.settings, loading.manifest
-        host_kv_blocks = settings.host_kv_bytes // block_bytes(manifest, settings.block_size)
-        return settings.limits(loading.command.max_model_len, manifest.config.vocab_size, kv_blocks, host_kv_blocks)
+        self.limits = limits
 
     def open(self, loading: Loading, *, whole: bool, kv_blocks: int | None = None) -> Scheduler:
         """Take requests from now on. The model is `whole`, or layers are still missing."""

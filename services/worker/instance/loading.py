@@ -9,7 +9,7 @@ import numpy as np
 import structlog
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.metrics import LoadCounts
+from livescale.services.worker.instance.metrics import LoadCounts
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import Paths
 from livescale.shared.memory.devices import DeviceBytes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from livescale.services.worker.handoff import ACTIVATION, KV, PIECE_BYTES, SMALL_BYTES, Channel, receive, send
+from livescale.services.worker.instance.handoff import ACTIVATION, KV, PIECE_BYTES, SMALL_BYTES, Channel, receive, send
 from livescale.shared.links.contract import Buffer, LinkError, Peer
 from livescale.shared.messages.transfers import Node
 from livescale.shared.simulation.virtual_time import run

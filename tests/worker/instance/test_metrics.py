@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from livescale.services.worker.metrics import WorkerMetrics
+from livescale.services.worker.instance.metrics import WorkerMetrics
 from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Submit, Tokens

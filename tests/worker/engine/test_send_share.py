@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from livescale.services.worker.send_share import LONGEST_PAUSE_SECONDS, SAVED_SECONDS, SHARE, SendShare
+from livescale.services.worker.engine.send_share import LONGEST_PAUSE_SECONDS, SAVED_SECONDS, SHARE, SendShare
 
 GAP = 0.0002  # between steps, in which the loop works for serving
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from livescale.services.worker.context import WorkerContext
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.shared.bus.contract import ServiceInfo
 from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry

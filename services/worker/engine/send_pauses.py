@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
-from livescale.services.worker.send_share import SendShare
+from livescale.services.worker.engine.send_share import SendShare
 
 log = structlog.get_logger()
 
