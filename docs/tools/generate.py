@@ -75,8 +75,8 @@ def command_line(commands: Commands) -> str:
         parts.append(fenced(command.get_usage(ctx).removeprefix("Usage: ")))
         parts.append(fenced(clean(command.help or "")) if "\b" in (command.help or "") else clean(command.help or ""))
         if isinstance(command, click.Group):
-            rows = [(code(name), help_of(command, ctx, name)) for name in command.list_commands(ctx)]
-            parts.append(table(("command", "what it does"), rows))
+            below = [(code(name), help_of(command, ctx, name)) for name in command.list_commands(ctx)]
+            parts.append(table(("command", "what it does"), below))
         elif has_settings(command):
             parts.append(f"Options: [settings of `{' '.join(path)}`](settings.md#{anchor(path)}).")
         else:

@@ -26,7 +26,7 @@ BURST_LOAD = 1.4
 SHAPE = RequestShape(prompt_tokens=192, output_tokens=24)
 
 
-class WorkerCapacity(msgspec.Struct, frozen=True):
+class MeasuredRates(msgspec.Struct, frozen=True):
     """What one worker was measured to do, in tokens a second."""
 
     prefill_rate: float
@@ -47,14 +47,14 @@ class DemoLoad(msgspec.Struct, frozen=True):
     length_scale: float | None = None
 
 
-def plan_load(settings: DemoSettings, capacity: WorkerCapacity, source: Trace | None, context: int) -> DemoLoad:
+def plan_load(settings: DemoSettings, capacity: MeasuredRates, source: Trace | None, context: int) -> DemoLoad:
     """The load for these settings on this machine. Raises TraceError where the trace has no request in the window."""
     if source is None:
         return plan_made_up(settings, capacity, context)
     return plan_replay(settings, capacity, source, context)
 
 
-def plan_made_up(settings: DemoSettings, capacity: WorkerCapacity, context: int) -> DemoLoad:
+def plan_made_up(settings: DemoSettings, capacity: MeasuredRates, context: int) -> DemoLoad:
     request_seconds = capacity.seconds(Arrival(0.0, SHAPE.prompt_tokens, SHAPE.output_tokens))
     phases = calm_burst_calm(settings.duration, CALM_LOAD / request_seconds, BURST_LOAD / request_seconds)
     before, burst, _ = phases
@@ -65,7 +65,7 @@ def plan_made_up(settings: DemoSettings, capacity: WorkerCapacity, context: int)
     )
 
 
-def plan_replay(settings: DemoSettings, capacity: WorkerCapacity, source: Trace, context: int) -> DemoLoad:
+def plan_replay(settings: DemoSettings, capacity: MeasuredRates, source: Trace, context: int) -> DemoLoad:
     """A trace, by default scaled so that its busiest quarter is the burst."""
     part = parse_window(settings.window) if settings.window else Window(0.0, settings.duration)
     seconds = part.seconds or max(0.0, source[-1].at - part.start)
@@ -87,7 +87,7 @@ def length_scale_of(trace: Trace) -> float:
     return min(1.0, (SHAPE.prompt_tokens + SHAPE.output_tokens) / mean)
 
 
-def load_of(trace: Trace, capacity: WorkerCapacity, seconds: float) -> float:
+def load_of(trace: Trace, capacity: MeasuredRates, seconds: float) -> float:
     """Share of one worker's capacity that the busiest quarter asks for."""
     if not trace:
         raise TraceError("the trace has no request in this window")

@@ -14,7 +14,7 @@ import msgspec
 
 from livescale.load.client import LoadClient, open_session, send_open_loop
 from livescale.load.demo.check import choose_again
-from livescale.load.demo.plan import DemoLoad, WorkerCapacity, plan_load
+from livescale.load.demo.plan import DemoLoad, MeasuredRates, plan_load
 from livescale.load.incidents import RunIncident
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.screen import Screen, ScreenView
@@ -47,7 +47,7 @@ class CalibrationFailed(Exception):
     """The first requests already failed; says how."""
 
 
-async def calibrate(client: LoadClient, target: LoadTarget) -> WorkerCapacity:
+async def calibrate(client: LoadClient, target: LoadTarget) -> MeasuredRates:
     """Prefill from single requests, decode from one small batch: too little to make the monitor scale out."""
     chance = random.Random(0)
     prompt_tokens = min(PREFILL_TOKENS, target.context // 2)
@@ -55,7 +55,7 @@ async def calibrate(client: LoadClient, target: LoadTarget) -> WorkerCapacity:
     # The first request also pays for whatever is done for the first time.
     ttft = median(record.token_at[0] - record.sent for record in alone[1:])
     decoded = await measure_decode(client, target, chance)
-    return WorkerCapacity(prefill_rate=prompt_tokens / ttft, decode_rate=decoded)
+    return MeasuredRates(prefill_rate=prompt_tokens / ttft, decode_rate=decoded)
 
 
 async def measure_decode(client: LoadClient, target: LoadTarget, chance: random.Random) -> float:
@@ -101,7 +101,7 @@ class DemoResult(msgspec.Struct, frozen=True):
     with nothing else going on."""
 
     load: DemoLoad
-    capacity: WorkerCapacity
+    capacity: MeasuredRates
     asks: list[Ask]
     records: list[RequestRecord]
     story: Story
@@ -232,7 +232,7 @@ def phase_name(load: DemoLoad, elapsed: float) -> str:
     return "burst" if elapsed < (load.burst.end or load.seconds) else "calm"
 
 
-def describe_load(load: DemoLoad, capacity: WorkerCapacity) -> str:
+def describe_load(load: DemoLoad, capacity: MeasuredRates) -> str:
     mean = sum(capacity.seconds(arrival) for arrival in load.trace) / len(load.trace)
     scales = "" if load.rate_scale is None else f"; rate x {load.rate_scale:.3g}, lengths x {load.length_scale:.3g}"
     return (

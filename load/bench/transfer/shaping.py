@@ -23,7 +23,7 @@ DOMAIN, HOST_LINK = 4, 2  # times a network card's rate
 
 
 @dataclass(frozen=True)
-class ShapedFlow:
+class RatedFlow:
     """A flow from one place to another; `share` is what it ought to get, as a multiple of a network card's rate."""
 
     sender: str
@@ -31,18 +31,18 @@ class ShapedFlow:
     share: float
 
 
-CASES: Mapping[str, tuple[ShapedFlow, ...]] = {
-    "one flow": (ShapedFlow("h0/0", "h1/0", 1),),
-    "out of one card, one process": (ShapedFlow("h0/0", "h1/0", 1 / 2), ShapedFlow("h0/0", "h2/0", 1 / 2)),
-    "out of one card, two processes": (ShapedFlow("h0/0", "h1/0", 1 / 2), ShapedFlow("h0/1", "h2/0", 1 / 2)),
-    "into one card": (ShapedFlow("h1/0", "h0/0", 1 / 2), ShapedFlow("h2/0", "h0/1", 1 / 2)),
-    "out and in at once": (ShapedFlow("h0/0", "h1/0", 1), ShapedFlow("h1/0", "h0/0", 1)),
+CASES: Mapping[str, tuple[RatedFlow, ...]] = {
+    "one flow": (RatedFlow("h0/0", "h1/0", 1),),
+    "out of one card, one process": (RatedFlow("h0/0", "h1/0", 1 / 2), RatedFlow("h0/0", "h2/0", 1 / 2)),
+    "out of one card, two processes": (RatedFlow("h0/0", "h1/0", 1 / 2), RatedFlow("h0/1", "h2/0", 1 / 2)),
+    "into one card": (RatedFlow("h1/0", "h0/0", 1 / 2), RatedFlow("h2/0", "h0/1", 1 / 2)),
+    "out and in at once": (RatedFlow("h0/0", "h1/0", 1), RatedFlow("h1/0", "h0/0", 1)),
     "what one cannot use another gets": (
-        *(ShapedFlow(sender, "h1/0", 1 / 3) for sender in ("h0/0", "h0/1", "h2/0")),
-        ShapedFlow("h2/0", "h0/0", 2 / 3),
+        *(RatedFlow(sender, "h1/0", 1 / 3) for sender in ("h0/0", "h0/1", "h2/0")),
+        RatedFlow("h2/0", "h0/0", 2 / 3),
     ),
-    "domain and card at once": (ShapedFlow("h0/0", "h0/1", DOMAIN), ShapedFlow("h0/0", "h1/0", 1)),
-    "host link and card at once": (ShapedFlow("h0", "h0/0", HOST_LINK), ShapedFlow("h0", "h1/0", 1)),
+    "domain and card at once": (RatedFlow("h0/0", "h0/1", DOMAIN), RatedFlow("h0/0", "h1/0", 1)),
+    "host link and card at once": (RatedFlow("h0", "h0/0", HOST_LINK), RatedFlow("h0", "h1/0", 1)),
 }
 
 
@@ -72,13 +72,13 @@ def emulated(hosts: int, rate: float, gpus: Mapping[str, object], disk: float = 
         yield topology, Path(directory, "links")
 
 
-def run_warm(fleet: BenchFleet, flows: Sequence[ShapedFlow], rate: float, seconds: float) -> list[float]:
+def run_warm(fleet: BenchFleet, flows: Sequence[RatedFlow], rate: float, seconds: float) -> list[float]:
     """What is first is slow: connections are made."""
     run(fleet, flows, rate, 0.0)
     return run(fleet, flows, rate, seconds)
 
 
-def run(fleet: BenchFleet, flows: Sequence[ShapedFlow], rate: float, seconds: float) -> list[float]:
+def run(fleet: BenchFleet, flows: Sequence[RatedFlow], rate: float, seconds: float) -> list[float]:
     """The flows at once, each with what ought to take it `seconds`; what each got, in bytes a second."""
     node = dict(zip(PLACES, fleet.nodes, strict=True))
     streams: dict[str, list[Stream]] = {place: [] for flow in flows for place in (flow.receiver, flow.sender)}

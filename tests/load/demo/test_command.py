@@ -5,7 +5,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from livescale.load.demo.command import demo, find_checkpoint, make_outcome, print_outcome
-from livescale.load.demo.plan import DemoLoad, WorkerCapacity
+from livescale.load.demo.plan import DemoLoad, MeasuredRates
 from livescale.load.demo.run import DemoResult
 from livescale.load.incidents import RunIncident
 from livescale.load.records import Ask
@@ -21,7 +21,7 @@ def test_the_outcome_has_three_periods_and_what_was_chosen(capsys: pytest.Captur
     model = sample_run.outcome()
     happened = DemoResult(
         load=LOAD,
-        capacity=WorkerCapacity(1000, 100),
+        capacity=MeasuredRates(1000, 100),
         asks=[Ask(0, 0.0, [1], 8)],
         records=list(model.records),
         story=model.story,

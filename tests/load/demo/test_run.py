@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from livescale.load.client import LoadClient, open_session
-from livescale.load.demo.plan import DemoLoad, WorkerCapacity
+from livescale.load.demo.plan import DemoLoad, MeasuredRates
 from livescale.load.demo.run import (
     CalibrationFailed,
     calibrate,
@@ -75,6 +75,6 @@ def test_the_phase_follows_the_load(elapsed: float, name: str) -> None:
 
 
 def test_the_load_is_described_with_what_was_measured_and_chosen() -> None:
-    line = describe_load(LOAD, WorkerCapacity(1000, 100))
+    line = describe_load(LOAD, MeasuredRates(1000, 100))
     assert "1000 prompt tokens/s, 100 output tokens/s, 200 ms a request" in line
     assert "60 requests in 60 s, the burst from 15 to 35 s" in line
