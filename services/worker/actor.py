@@ -10,8 +10,8 @@ from msgspec import structs
 from livescale.services.worker.deployment import Deployment
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.instance.metrics import WorkerMetrics
-from livescale.services.worker.resources import AnyArena, Resources
 from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.resources import AnyArena, Resources
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, Topic
 from livescale.shared.links.contract import Link

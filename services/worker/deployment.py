@@ -5,20 +5,21 @@ Each command is answered at once; what takes time goes on as a task and is told 
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import Lifecycle, WorkerState, check_load
+from livescale.services.worker.instance.loading import Loading, Transport
+from livescale.services.worker.instance.metrics import LiveCounts, LoadCounts
+from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.live.handoff_send import HandOffSender
 from livescale.services.worker.live.role import LiveRole, goes_live
 from livescale.services.worker.live.source import LiveSource
-from livescale.services.worker.instance.loading import Loading, Transport
-from livescale.services.worker.instance.metrics import LiveCounts, LoadCounts
 from livescale.services.worker.pipeline.member import PipelineMember
-from livescale.services.worker.resources import Resources
-from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.resources import Resources, scheduler_limits
 from livescale.services.worker.settings import WorkerSettings
 from livescale.services.worker.tensor_parallel.group import GroupCallbacks, TensorParallelGroup
 from livescale.shared.bus.contract import Context, Refusal
@@ -71,9 +72,8 @@ class Deployment:
         hand_offs = self.hand_offs = HandOffSender(context, serving, runner, group, counts)
         self.source = LiveSource(context, instance, runner, group, counts)
         self.live = LiveRole(context, instance, runner, group, hand_offs, counts)
-        self.pipelines = PipelineMember(
-            context, instance, runner, group, hand_offs, self.live, self.source, settings.switch_kv
-        )
+        live, source, switch_kv = self.live, self.source, settings.switch_kv
+        self.pipelines = PipelineMember(context, instance, runner, group, hand_offs, live, source, switch_kv)
         serving.on_batch, serving.on_rank_lost = lambda batch: group.leader.tell(batch), self._rank_lost
 
     @property

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.instance.loading import BlockMemory, Loading
 from livescale.services.worker.engine.sizes import block_bytes
+from livescale.services.worker.instance.loading import BlockMemory, Loading
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.contract import Link

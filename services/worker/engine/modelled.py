@@ -24,10 +24,10 @@ from livescale.services.worker.engine.modelled_steps import (
     step_seconds,
     write_states,
 )
+from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.sizes import activation_bytes, block_bytes, kv_bytes, slice_bytes
 from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvSlice, ScheduledChunk, TokenSampling
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
-from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.ranks import Meeting

@@ -26,10 +26,10 @@ from livescale.services.worker.engine.kernels.variants import TORCH, KernelChoic
 from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
 from livescale.services.worker.engine.matrices import laid_out_shapes
 from livescale.services.worker.engine.sampling import choose_tokens
+from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup, least, open_store, reach_store
 from livescale.services.worker.scheduling.batch import Batch, KvSlice, ScheduledChunk, TokenSampling
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
-from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import Manifest

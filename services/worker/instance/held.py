@@ -5,9 +5,9 @@ from typing import Literal
 
 from livescale.services.worker.instance.lifecycle import Lifecycle, WorkerState
 from livescale.services.worker.instance.loading import Loading
+from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.instance.serving import ServingLoop
 from livescale.shared.messages.transfers import InstanceServing
 from livescale.shared.process.run import World
 from livescale.shared.subjects import INSTANCE

@@ -5,15 +5,15 @@ from collections.abc import Collection, Coroutine, Sequence
 
 import structlog
 
-from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, receive
 from livescale.services.worker.instance.metrics import LiveCounts
+from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.scheduling.batch import NO_BYTES, PROMPT_CUT, LayerEntry
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled, LateKv
 from livescale.services.worker.scheduling.sequence import Sequence as Waiting
-from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.links.contract import LinkError, Peer

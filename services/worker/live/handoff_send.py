@@ -9,15 +9,15 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.engine.contract import LayerwiseRun, Runner
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, send
 from livescale.services.worker.instance.metrics import LiveCounts
+from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, LayerEntry
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import NOTHING, Filled, Sequence
-from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.links.contract import LinkError, Peer

@@ -7,16 +7,16 @@ from typing import Protocol
 
 import structlog
 
-from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
+from livescale.services.worker.instance.metrics import LiveCounts
 from livescale.services.worker.live.handoff_send import HandOffSender
 from livescale.services.worker.live.planner import LayerPlanner, forecast
 from livescale.services.worker.live.policy import BEST_EFFORT, ZIGZAG
 from livescale.services.worker.live.queue import LiveQueue
 from livescale.services.worker.live.target import POLL_SECONDS, LiveTarget
 from livescale.services.worker.live.tasks import batch_budget
-from livescale.services.worker.instance.metrics import LiveCounts
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Context

@@ -11,15 +11,15 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import Channel
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import WorkerState
+from livescale.services.worker.instance.metrics import LiveCounts
 from livescale.services.worker.live.handoff_receive import HandOffBatch, IncomingHandOff
 from livescale.services.worker.live.policy import SourcePolicy
 from livescale.services.worker.live.tasks import AskTarget, BatchBudget, SourceEffect, StopAsking, batch_budget
-from livescale.services.worker.instance.metrics import LiveCounts
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import BusError, Context, Refusal

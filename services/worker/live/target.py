@@ -12,6 +12,8 @@ from typing import assert_never
 import structlog
 
 from livescale.services.worker.engine.contract import RankLost
+from livescale.services.worker.instance.metrics import LiveCounts
+from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.live.handoff_send import HandOffOrigin, HandOffSender, QueuedRequest
 from livescale.services.worker.live.planner import LayerPlanner
 from livescale.services.worker.live.queue import LiveQueue, QueuePhase
@@ -26,9 +28,7 @@ from livescale.services.worker.live.tasks import (
     Release,
     RunLayer,
 )
-from livescale.services.worker.instance.metrics import LiveCounts
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled

@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import CONNECT_SECONDS
 from livescale.services.worker.instance.metrics import PipelineCounts
 from livescale.services.worker.scheduling.limits import SchedulerLimits

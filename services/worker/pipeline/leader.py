@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import structlog
 
-from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import WorkerState
-from livescale.services.worker.live.handoff_send import HandOffSender
-from livescale.services.worker.live.role import LiveRole
 from livescale.services.worker.instance.loading import Loading
 from livescale.services.worker.instance.metrics import PipelineCounts
+from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.live.handoff_send import HandOffSender
+from livescale.services.worker.live.role import LiveRole
 from livescale.services.worker.pipeline.filling import Filling
 from livescale.services.worker.pipeline.kv_moves import KvMover
 from livescale.services.worker.pipeline.shares import Shares
@@ -22,7 +23,6 @@ from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import stage_pieces
 from livescale.services.worker.scheduling.batch import Batch
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.instance.serving import ServingLoop
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
 from livescale.shared.transfer.flow_end import together

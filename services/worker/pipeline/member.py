@@ -5,14 +5,14 @@ from contextlib import suppress
 
 import structlog
 
-from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
+from livescale.services.worker.instance.loading import Loading
+from livescale.services.worker.instance.metrics import PipelineCounts
 from livescale.services.worker.live.handoff_send import HandOffSender
 from livescale.services.worker.live.role import LiveRole
 from livescale.services.worker.live.source import LiveSource
-from livescale.services.worker.instance.loading import Loading
-from livescale.services.worker.instance.metrics import PipelineCounts
 from livescale.services.worker.pipeline.context import StageContext
 from livescale.services.worker.pipeline.kv_moves import KvMoves
 from livescale.services.worker.pipeline.leader import LedPipeline, PipelineLeader
@@ -24,6 +24,7 @@ from livescale.shared.messages.live import Help
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
 from livescale.shared.messages.transfers import Node, Serve
+from livescale.shared.runtime.settings import SwitchKv
 from livescale.shared.subjects import STAGE_DONE
 
 # How long whoever is whole waits for the end of its pipeline before it serves by itself.

@@ -10,10 +10,10 @@ from contextlib import suppress
 
 import structlog
 
+from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.live.handoff_send import HandOffOrigin, HandOffSender, QueuedRequest
 from livescale.services.worker.pipeline.filling import share_out
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.instance.serving import ServingLoop
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled
 from livescale.shared.messages.parameters import Manifest

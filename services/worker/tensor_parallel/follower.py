@@ -13,8 +13,8 @@ from typing import assert_never
 import structlog
 from msgspec import structs
 
-from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.engine.contract import LayerwiseRun, RankLost, Runner
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import KV, Channel, receive, send
 from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvImport
 from livescale.services.worker.tensor_parallel.wire import decode_batch

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.engine.contract import LayerwiseRun, RankLost, Runner, StageResult
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.services.worker.tensor_parallel.follower import GroupFollower, refuse
 from livescale.services.worker.tensor_parallel.leader import GroupLeader

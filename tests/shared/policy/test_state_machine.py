@@ -11,11 +11,11 @@ from livescale.services.gateway import progress
 from livescale.services.planner import running_scale, targets
 from livescale.services.registry import leases
 from livescale.services.router import instances
-from livescale.services.worker import lifecycle as worker
+from livescale.services.worker.instance import lifecycle as worker
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.transfers import Drain, Load, Serve
 from livescale.shared.policy.state_machine import StateMachine
-from tests.worker.test_lifecycle import DRAIN, LOAD, SERVE
+from tests.worker.instance.test_lifecycle import DRAIN, LOAD, SERVE
 
 MACHINES: dict[str, StateMachine[Any]] = {
     "worker": worker.MOVES,

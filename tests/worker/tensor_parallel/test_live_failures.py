@@ -2,7 +2,7 @@
 
 import pytest
 
-from livescale.services.worker import handoff
+from livescale.services.worker.instance import handoff
 from livescale.services.worker.tensor_parallel import follower
 from livescale.services.worker.tensor_parallel.follower import RankKv
 from livescale.shared.links.contract import Buffer, Peer
