@@ -47,7 +47,7 @@ BENCHES = {
         "livescale.load.bench.transfer.command:transfer", "Parameters over one hop and along chains."
     ),
     "scale": LazyCommand(
-        "livescale.load.bench.scale:scale", "Time from a decision to whole parameters on new workers."
+        "livescale.load.bench.transfer.scale:scale", "Time from a decision to whole parameters on new workers."
     ),
     "live": LazyCommand(
         "livescale.load.bench.live.command:live",
