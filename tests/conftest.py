@@ -21,6 +21,11 @@ settings.load_profile("suite")
 os.environ.setdefault("LIVESCALE_DEVICE", "cpu")  # where there are GPUs too: tests that need one name it
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A long text is named by its length: pytest puts the name into the environment, which has no room for it."""
+    return f"{len(val)} of {val[:8]!r}" if isinstance(val, str | bytes) and len(val) > 200 else None
+
+
 @pytest.hookimpl(tryfirst=True)  # xdist's own reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run on several cores, those of real processes do so on one of them: they have the fixtures of their
