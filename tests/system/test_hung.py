@@ -41,8 +41,11 @@ async def ask(url: str) -> int:
         return answer.status
 
 
+SLOW = [pytest.param(id, marks=pytest.mark.slow) for id in ("registry-0", "worker-0")]
+
+
 @pytest.mark.system
-@pytest.mark.parametrize("id", ["router-0", pytest.param("registry-0", marks=pytest.mark.slow), "worker-0"])
+@pytest.mark.parametrize("id", ["router-0", *SLOW])
 def test_a_process_that_hangs_is_started_again_and_all_is_served(alone: System, id: str) -> None:
     before = pid_of(alone, id)
     assert before is not None
