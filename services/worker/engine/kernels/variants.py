@@ -105,6 +105,8 @@ def open_variant(name: VariantName, threads: int = 1) -> Kernels:
         raise ValueError("the kernels were not compiled when this was installed, for want of a C compiler")
     level = find_level(compiled)
     if name in ("amx", "avx512_bf16") and level != "avx512":
+        if "avx512" not in compiled.levels():
+            raise ValueError("this CPU has no AVX-512")
         raise ValueError(f"{CAPABILITY} is {os.environ[CAPABILITY]}, so AVX-512 is not to be used")
     return compiled.Kernels(name, level, threads)
 

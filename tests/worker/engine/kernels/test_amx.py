@@ -176,12 +176,37 @@ def test_where_linux_refuses_the_state_of_tiles_the_next_variant_is_taken_and_a_
     assert error.startswith("kernels: amx was asked for, and cannot be had: amx: Linux refuses the state of AMX tiles")
 
 
-@needs_kernels
+class Levels:
+    """The compiled kernels as they are on a CPU with these levels of vector instructions."""
+
+    def __init__(self, *levels: str) -> None:
+        self.levels = lambda: list(levels)
+        self.Kernels = lambda variant, level, threads: (variant, level)
+
+
+def kernels_on(monkeypatch: pytest.MonkeyPatch, *levels: str) -> None:
+    monkeypatch.setattr("livescale.services.worker.engine.kernels.variants.find_compiled", lambda: Levels(*levels))
+
+
 def test_a_cpu_may_stand_for_a_lesser_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels_on(monkeypatch, "avx512", "avx2", "plain")
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
-    assert choose_kernels("auto").variant == "portable"
+    assert (choose_kernels("auto").variant, choose_kernels("auto").kernels) == ("portable", ("portable", "avx2"))
     with pytest.raises(ValueError, match="ATEN_CPU_CAPABILITY is avx2, so AVX-512 is not to be used"):
         open_variant("avx512_bf16")
+
+
+@pytest.mark.parametrize("capability", ["", "avx2", "avx512"])
+def test_a_cpu_without_avx512_takes_the_portable_kernels(monkeypatch: pytest.MonkeyPatch, capability: str) -> None:
+    kernels_on(monkeypatch, "avx2", "plain")
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    if capability:
+        monkeypatch.setenv("ATEN_CPU_CAPABILITY", capability)
+    chosen = choose_kernels("auto")
+    assert (chosen.variant, chosen.kernels) == ("portable", ("portable", "avx2"))
+    assert chosen.passed_over == ("amx: this CPU has no AVX-512", "avx512_bf16: this CPU has no AVX-512")
+    with pytest.raises(ValueError, match="kernels: amx was asked for, and cannot be had: amx: this CPU has no AVX-512"):
+        choose_kernels("amx")
 
 
 def test_without_a_compiler_torch_computes_and_what_is_forced_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
