@@ -1,6 +1,6 @@
 """A model's parameters as the engine's kernels want them, and matrices by torch's kernels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -61,7 +61,7 @@ class Linear(Protocol):
 
 
 class TorchLinear:
-    """Matrices where they lie, by torch's kernels on any device, a slab of rows at a time."""
+    """Matrices where they lie, by torch's kernels on any device. These see a slab of rows at a time."""
 
     def __init__(self, tensors: Tensors, *names: str) -> None:
         self._parts = [(tensors[f"{name}.weight"], tensors.get(f"{name}.bias")) for name in names]
@@ -71,10 +71,6 @@ class TorchLinear:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """`[row, in]` -> `[row, out]`. Rows fill whole slabs."""
-        slabs = [self._multiply(slab) for slab in torch.split(rows, slab_rows(rows.device.type))]
-        return slabs[0] if len(slabs) == 1 else torch.cat(slabs)
-
-    def _multiply(self, rows: torch.Tensor) -> torch.Tensor:
         results = [multiply_part(rows, weight, bias) for weight, bias in self._parts]
         return results[0] if len(results) == 1 else torch.cat(results, dim=1)
 
@@ -83,34 +79,46 @@ class TorchLinear:
 
 
 def multiply_part(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`rows` `[row, in]` times one matrix, plain or in panels, plus its bias: `[row, out]`."""
+    """`rows` `[row, in]`, which fill whole slabs, times one matrix, plain or in panels, plus its bias: `[row, out]`."""
+    slabs = torch.split(rows, slab_rows(rows.device.type))
     if weight.dim() == 2:
         outputs = len(weight)
         if outputs >= CPU_LEAST_OUTPUTS or rows.is_cuda:
-            return linear(rows, weight, bias)
-        product = linear(rows, pad(weight, (0, 0, 0, CPU_LEAST_OUTPUTS - outputs)), None)[:, :outputs]
-        return product if bias is None else product + bias
-    product = multiply_panels(rows, weight)
+            return torch.cat([linear(slab, weight, bias) for slab in slabs])
+        wide = pad(weight, (0, 0, 0, CPU_LEAST_OUTPUTS - outputs))
+        product = torch.cat([linear(slab, wide)[:, :outputs] for slab in slabs])
+    else:
+        product = multiply_panels(slabs, weight)
     return product if bias is None else product + bias
 
 
-def multiply_panels(rows: torch.Tensor, panels: torch.Tensor) -> torch.Tensor:
-    """`rows` `[row, in]` times a matrix in panels `[out / 64, in / 2, 64, 2]`, where it lies: `[row, out]`.
+def multiply_panels(slabs: Sequence[torch.Tensor], panels: torch.Tensor) -> torch.Tensor:
+    """Slabs of rows `[row, in]` times a matrix in panels `[out / 64, in / 2, 64, 2]`, where it lies: `[row, out]`.
 
     A panel is a matrix `[in / 2, 128]` whose columns belong to even and odd inputs in turn. Even and odd inputs are
     multiplied with all of its columns, and half of what comes of each is used.
     """
-    count = len(rows)
-    halves = torch.cat((rows[:, 0::2], rows[:, 1::2]))
+    halves = [torch.cat((rows[:, 0::2], rows[:, 1::2])) for rows in slabs]
     matrices = panels.flatten(2)
-    if rows.device.type == CPU and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        # Torch's own kernels for batches of bfloat16 matrices are 16 times slower than those for float32.
-        parts = [torch.matmul(halves.float(), part.float()) for part in torch.split(matrices, WIDENED_PANELS)]
-        products = torch.cat(parts)
+    if not panels.is_cuda and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        # Torch's own kernels for batches of bfloat16 matrices are 16 times slower than those for float32. All slabs use
+        # what is widened, as that takes longer than to multiply a slab.
+        halves = [half.float() for half in halves]
+        parts = [
+            [torch.matmul(half, wide) for half in halves]
+            for wide in (part.float() for part in torch.split(matrices, WIDENED_PANELS))
+        ]
+        products = [torch.cat(slab) for slab in zip(*parts, strict=True)]
     else:
-        products = torch.matmul(halves, matrices)
+        products = [torch.matmul(half, matrices) for half in halves]
+    return torch.cat([join_halves(product, panels.dtype) for product in products])
+
+
+def join_halves(products: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Products `[panel, 2 * row, 128]` of even inputs, then of odd ones, as outputs `[row, out]` of this type."""
+    count = products.shape[1] // 2
     even, odd = products[:, :count, 0::2], products[:, count:, 1::2]
-    return (even + odd).to(rows.dtype).transpose(0, 1).reshape(count, -1)
+    return (even + odd).to(dtype).transpose(0, 1).reshape(count, -1)
 
 
 def stable_silu(rows: torch.Tensor) -> torch.Tensor:

@@ -71,11 +71,12 @@ def test_torch_multiplies_panels_where_they_lie(supported: bool, monkeypatch: py
         torch.randn(192, 96, generator=generator).bfloat16(),
         torch.randn(16, 96, generator=generator).bfloat16(),
     )
-    made = multiply_panels(rows, to_panels(matrix))
+    made = multiply_panels([rows], to_panels(matrix))
     torch.testing.assert_close(made.double(), rows.double() @ matrix.double().T, atol=0.1, rtol=0.01)
     bias = torch.randn(192, generator=generator).bfloat16()
     linear = TorchLinear({"m.weight": to_panels(matrix), "m.bias": bias}, "m")
     assert torch.equal(linear(rows), made + bias)
+    assert torch.equal(linear(torch.cat((rows, -rows, rows)))[32:], made + bias)
 
 
 @needs_kernels
