@@ -13,14 +13,14 @@ from livescale.services.worker.instance.metrics import WorkerMetrics
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.resources import AnyArena, Resources
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.bus.contract import Context, Endpoint, Refusal, Topic
+from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal, Topic
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import Meter
 from livescale.shared.memory.arena import Arena
 from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import Holding, PeerTraffic, WorkerReport
-from livescale.shared.messages.message import Ack, Message
+from livescale.shared.messages.message import Message
 from livescale.shared.messages.pipelines import Pipeline
 from livescale.shared.messages.requests import Admit, AskRunning, Replay, RunningRequests, arrived
 from livescale.shared.messages.transfers import Drain, Load, Send, Serve

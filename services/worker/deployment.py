@@ -22,10 +22,9 @@ from livescale.services.worker.pipeline.member import PipelineMember
 from livescale.services.worker.resources import Resources, scheduler_limits
 from livescale.services.worker.settings import WorkerSettings
 from livescale.services.worker.tensor_parallel.group import GroupCallbacks, TensorParallelGroup
-from livescale.shared.bus.contract import Context, Refusal
+from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.links.meter import MeteredLink, Paths
 from livescale.shared.memory.arena import ArenaFull
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
 from livescale.shared.process.run import World
 from livescale.shared.transfer.sender import BlockSender

@@ -19,10 +19,9 @@ from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, LayerEntr
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import NOTHING, Filled, Sequence
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
-from livescale.shared.bus.contract import Context, Refusal
+from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.live import Pull, RequestsMoved, Task, Took
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import leaving
 from livescale.shared.messages.transfers import Node

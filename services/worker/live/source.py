@@ -22,9 +22,8 @@ from livescale.services.worker.live.policy import SourcePolicy
 from livescale.services.worker.live.tasks import AskTarget, BatchBudget, SourceEffect, StopAsking, batch_budget
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
-from livescale.shared.bus.contract import BusError, Context, Refusal
+from livescale.shared.bus.contract import Ack, BusError, Context, Refusal
 from livescale.shared.messages.live import Help, Pull, Pulled, Task, Withdraw
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import PULL, WITHDRAW

@@ -19,9 +19,8 @@ from livescale.services.worker.pipeline.leader import LedPipeline, PipelineLeade
 from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import check_pipeline
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
-from livescale.shared.bus.contract import Context, Refusal
+from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.messages.live import Help
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
 from livescale.shared.messages.transfers import Node, Serve
 from livescale.shared.runtime.settings import SwitchKv

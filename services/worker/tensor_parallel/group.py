@@ -12,8 +12,7 @@ from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.services.worker.tensor_parallel.follower import GroupFollower, refuse
 from livescale.services.worker.tensor_parallel.leader import GroupLeader
-from livescale.shared.bus.contract import Context, Refusal
-from livescale.shared.messages.message import Ack
+from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.messages.ranks import AskMeeting, Meeting, RankGive, RankTake, Told
 from livescale.shared.messages.transfers import Load
 

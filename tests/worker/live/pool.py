@@ -12,10 +12,9 @@ from typing import Any
 from livescale.services.worker.actor import Worker
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.settings import MIB, WorkerSettings
-from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceInfo, Topic
+from livescale.shared.bus.contract import Ack, BusError, Context, Endpoint, Refusal, ServiceInfo, Topic
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import Join, Joined, LeaseChanged, Stale, WorkerReport
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Abort, Drain, LiveMode, Node, Serve
 from livescale.shared.process.run import World
