@@ -10,6 +10,7 @@ from livescale.services.worker.engine.contract import NO_GPU_FEATURES, GpuFeatur
 from livescale.services.worker.engine.heap import keep_freed_memory
 from livescale.services.worker.engine.kernels.variants import KernelChoice, choose_kernels
 from livescale.services.worker.engine.modelled import ModelledRunner
+from livescale.services.worker.resources import ResourceMaker
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.open import open_link
 from livescale.shared.memory.devices import CPU, NoDevice, choose_device, count_gpus
@@ -41,11 +42,13 @@ def main(settings: WorkerSettings) -> None:
         return Worker(
             world,
             settings,
-            lambda: make_runner(world.clock),
-            lambda: open_link(settings, memory),
-            # What others have in the host's memory is of no use on a GPU before it is copied there.
-            lambda address: None if on_gpu else open_memory_export(settings, address),
-            device,
+            ResourceMaker(
+                lambda: make_runner(world.clock),
+                lambda: open_link(settings, memory),
+                # What others have in the host's memory is of no use on a GPU before it is copied there.
+                None if on_gpu else lambda address: open_memory_export(settings, address),
+                device,
+            ),
         )
 
     run_process(settings, "worker", build)

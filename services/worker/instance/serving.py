@@ -13,9 +13,20 @@ from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.outputs import TokenHistory, TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled, LateKv
-from livescale.shared.bus.contract import Bus, Refusal
+from livescale.shared.bus.contract import Ack, Bus, Context, Refusal
 from livescale.shared.messages.membership import EngineLoad
-from livescale.shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
+from livescale.shared.messages.requests import (
+    AskRunning,
+    Cancel,
+    Replay,
+    RequestLost,
+    RequestsEnded,
+    Running,
+    RunningRequests,
+    Submit,
+    TokenFrame,
+    Tokens,
+)
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import ENDED, TOKENS
 from livescale.shared.transfer.waiting import Changes
@@ -110,6 +121,10 @@ class ServingLoop:
         """Every request that is here, waiting or running."""
         return [] if self.scheduler is None else self.scheduler.running()
 
+    async def tell_running(self, ask: AskRunning, context: Context) -> RunningRequests:
+        """Answer RUNNING."""
+        return RunningRequests(requests=self.running())
+
     def admit(self, request: Submit) -> None:
         """Take a request. Raises Refusal where it can never run here.
 
@@ -126,6 +141,7 @@ class ServingLoop:
         self._metrics.admitted(request, self._clock.now())
         self.idle.clear()
         self.wake()
+        self.on_step()
 
     def _asked(self) -> None:
         """Note how long this worker took requests before the first one came."""
@@ -164,21 +180,21 @@ class ServingLoop:
         """Seconds since a request was admitted, here or at the worker that it came from."""
         return self._metrics.waited(request_id, self._clock.now())
 
-    def cancel(self, request_id: str) -> None:
+    def cancel(self, command: Cancel) -> None:
         """End a request and free its KV blocks at once. Unknown ids are ignored."""
-        output = None if self.scheduler is None else self.scheduler.cancel(request_id)
+        output = None if self.scheduler is None else self.scheduler.cancel(command.request_id)
         if output is not None:
             self.publish([output])
             self.wake()
 
-    def replay(self, command: Replay) -> None:
-        """Send a request's tokens again, if there are any. Raises Refusal 404 where the request is not known."""
+    async def replay(self, command: Replay, context: Context) -> Ack:
+        """Answer REPLAY: send a request's tokens again, if there are any. Raises Refusal 404 for an unknown request."""
         row = self._history.since(command.request_id, command.index)
-        if row is None:
-            if self.scheduler is not None and command.request_id in self.scheduler:
-                return
+        if row is not None:
+            self._send(command.gateway, [row])
+        elif self.scheduler is None or command.request_id not in self.scheduler:
             raise Refusal(404, f"request {command.request_id} has no token {command.index} here")
-        self._send(command.gateway, [row])
+        return Ack()
 
     async def run(self) -> None:
         """Run one step after the other, while there is work.

@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from livescale.services.worker.engine.contract import LayerwiseRun, Runner
+from livescale.services.worker.engine.contract import LayerwiseRun
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, send
@@ -157,13 +157,11 @@ class HandOffSender:
         self,
         context: WorkerContext,
         serving: ServingLoop,
-        runner: Runner,
         group: TensorParallelGroup,
         counts: LiveCounts,
     ) -> None:
         self._context = context
         self._serving = serving
-        self._runner = runner
         self._group = group
         self._counts = counts
         self._hand_offs: dict[tuple[str, int], OutgoingHandOff] = {}
@@ -225,7 +223,7 @@ class HandOffSender:
     def _give(self, pull: Pull, ticket: int, request: QueuedRequest, origin: HandOffOrigin) -> Task:
         sequence = request.sequence
         sequence.held, entry = True, sequence.entry
-        kv = None if entry is None else self._runner.export_kv(sequence.blocks, entry.layer)
+        kv = None if entry is None else self._context.runner.export_kv(sequence.blocks, entry.layer)
         node = Node(id=pull.worker, place="worker", address=pull.address)
         channel = Channel(self._context.link, node, ticket, pull.secret)
         hand_off = OutgoingHandOff(request, origin, kv, channel, pull.ranks)

@@ -7,7 +7,6 @@ from typing import Protocol
 
 import structlog
 
-from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.metrics import LiveCounts
@@ -45,25 +44,22 @@ class LiveRole:
     """The worker as a target of one live load after the other.
 
     `target` is None unless this worker went live for what it holds. `shares` answers pulls while something is kept for
-    the others of a pipeline that this worker led.
+    the others of a pipeline that this worker led. `hand_offs` are the requests on their way to sources.
     """
 
     def __init__(
         self,
         context: WorkerContext,
         instance: HeldInstance,
-        runner: Runner,
         group: TensorParallelGroup,
-        hand_offs: HandOffSender,
         counts: LiveCounts,
     ) -> None:
         self.target: LiveTarget | None = None
         self.shares: PullAnswerer | None = None
+        self.hand_offs = HandOffSender(context, instance.serving, group, counts)
         self._context = context
         self._instance = instance
-        self._runner = runner
         self._group = group
-        self._hand_offs = hand_offs
         self._counts = counts
         self._ready: AbstractSet[int] = frozenset()  # blocks that the target knows of
         self._is_coming = False  # it loads, and will go live
@@ -99,7 +95,7 @@ class LiveRole:
 
     def begin(self, command: Load, scheduler: Scheduler, ready: AbstractSet[int]) -> None:
         """Take requests: these blocks are ready, the embedding among them."""
-        budget = batch_budget(scheduler.limits, self._runner.joined_rows)
+        budget = batch_budget(scheduler.limits, self._context.runner.joined_rows)
         queue = LiveQueue(
             command.manifest.config.num_hidden_layers + 1,
             rule=BEST_EFFORT if command.live == "best-effort" else ZIGZAG,
@@ -114,7 +110,7 @@ class LiveRole:
             lambda: self._instance.tell("first_layer"),
             serving=self._instance.serving,
             group=self._group,
-            hand_offs=self._hand_offs,
+            hand_offs=self.hand_offs,
             clock=self._context.clock,
             counts=self._counts,
         )
@@ -171,6 +167,7 @@ class LiveRole:
             self._withdrawn.add(message.worker)
 
     def lost(self, worker: str) -> None:
-        """The registry has declared this worker dead, so that its pull is void."""
+        """The registry has declared this worker dead: its pull is void, and nothing is on its way to it."""
         if self.target is not None:
             self.target.withdraw(worker)
+        self.hand_offs.lost(worker)

@@ -11,7 +11,6 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import Channel
 from livescale.services.worker.instance.held import HeldInstance
@@ -53,14 +52,12 @@ class LiveSource:
         self,
         context: WorkerContext,
         instance: HeldInstance,
-        runner: Runner,
         group: TensorParallelGroup,
         counts: LiveCounts,
     ) -> None:
         self._context = context
         self._instance = instance
         self._serving = instance.serving
-        self._runner = runner
         self._group = group
         self._counts = counts
         self._policy = SourcePolicy()
@@ -82,20 +79,20 @@ class LiveSource:
         loading, state = self._instance.loading, self._instance.lifecycle.state
         if loading is None or state is not WorkerState.SERVING or loading.manifest.version != command.version:
             raise Refusal(409, f"version: {command.version} is not served here, this worker is {state}")
-        self.begin(command, loading.manifest)
+        self.begin(command.plan_id, command.targets, loading.manifest)
         self._instance.changed()
         return Ack()
 
-    def begin(self, command: Help, manifest: Manifest) -> None:
+    def begin(self, plan_id: str, targets: Sequence[Node], manifest: Manifest) -> None:
         """Pull from these targets of a plan, and no longer from others of it."""
-        named = {node.id for node in command.targets}
+        named = {node.id for node in targets}
         for id, helped in list(self._helped.items()):
-            if helped.plan_id == command.plan_id and id not in named:
+            if helped.plan_id == plan_id and id not in named:
                 self._leave(id)
-        for node in command.targets:
-            self._helped[node.id] = Helped(node, command.plan_id, manifest)
+        for node in targets:
+            self._helped[node.id] = Helped(node, plan_id, manifest)
             self._perform(self._policy.help(node.id))
-        self._runner.on_last_layer = self._serving.near_end
+        self._context.runner.on_last_layer = self._serving.near_end
         self._look()
 
     def leave(self, target: str) -> None:
@@ -117,7 +114,7 @@ class LiveSource:
             self._stop_asking(target)
             self._serving.changes.tell()
         if not self._policy.helps:
-            self._runner.on_last_layer = None
+            self._context.runner.on_last_layer = None
 
     async def run(self) -> None:
         """Ask whenever there is nothing to prefill, and have no rank keep KV of requests that have ended."""
@@ -217,7 +214,7 @@ class LiveSource:
 
     def _budget(self, scheduler: Scheduler) -> BatchBudget:
         """How much may come from one of the targets that are asked."""
-        budget, running = batch_budget(scheduler.limits, self._runner.joined_rows), len(scheduler.running())
+        budget, running = batch_budget(scheduler.limits, self._context.runner.joined_rows), len(scheduler.running())
         return BatchBudget(max(1, budget.tasks - running), budget.rows // max(1, len(self._wanted)))
 
     def _next_tickets(self, count: int) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from livescale.services.worker.actor import Worker
 from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.resources import ResourceMaker
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.bus.contract import Ack, BusError, Context, Endpoint, Refusal, ServiceInfo, Topic
 from livescale.shared.messages.live import Help
@@ -116,7 +117,7 @@ class WorkerPool:
             return TimedLink(self.mail, worker.encode(), self.faults)
 
         runner = self._runner(told)
-        pool = Worker(world, told, lambda: runner, link)
+        pool = Worker(world, told, ResourceMaker(lambda: runner, link))
         process = Process()
         running = self.tasks.create_task(pool.run(), name=worker, context=process.context())
         self.members[worker] = Member(pool, running, runner, bus, telemetry, process)
