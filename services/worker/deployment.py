@@ -15,6 +15,7 @@ from livescale.services.worker.instance.lifecycle import Lifecycle, WorkerState,
 from livescale.services.worker.instance.loading import Loading, Transport
 from livescale.services.worker.instance.metrics import LiveCounts, LoadCounts
 from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.role import LiveRole, goes_live
 from livescale.services.worker.live.source import LiveSource
 from livescale.services.worker.pipeline.member import PipelineMember
@@ -62,11 +63,10 @@ class Deployment:
         self._draining: asyncio.Task[None] | None = None
         self._giving_up: asyncio.Task[None] | None = None
         context = WorkerContext(world, resources.metered_link, tasks, runner)
-        counts = LiveCounts(world.telemetry)
         callbacks = GroupCallbacks(self._blocks_ready, self._rank_lost)
         group = self.group = TensorParallelGroup(context, settings.bind, callbacks)
-        self.source = LiveSource(context, instance, group, counts)
-        self.live = LiveRole(context, instance, group, counts)
+        live_context = LiveContext(context, instance, group, LiveCounts(world.telemetry))
+        self.source, self.live = LiveSource(live_context), LiveRole(live_context)
         live, source, switch_kv = self.live, self.source, settings.switch_kv
         self.pipelines = PipelineMember(context, instance, group, live, source, switch_kv)
         serving.on_batch, serving.on_rank_lost = lambda batch: group.leader.tell(batch), self._rank_lost

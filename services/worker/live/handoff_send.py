@@ -11,14 +11,11 @@ from msgspec.structs import replace
 
 from livescale.services.worker.engine.contract import LayerwiseRun
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
-from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, send
-from livescale.services.worker.instance.metrics import LiveCounts
-from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, LayerEntry
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import NOTHING, Filled, Sequence
-from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.live import Pull, RequestsMoved, Task, Took
@@ -153,17 +150,11 @@ class OutgoingHandOff:
 class HandOffSender:
     """All hand-offs from this worker to sources, by source and ticket."""
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        serving: ServingLoop,
-        group: TensorParallelGroup,
-        counts: LiveCounts,
-    ) -> None:
-        self._context = context
-        self._serving = serving
-        self._group = group
-        self._counts = counts
+    def __init__(self, context: LiveContext) -> None:
+        self._context = context.worker
+        self._serving = context.serving
+        self._group = context.group
+        self._counts = context.counts
         self._hand_offs: dict[tuple[str, int], OutgoingHandOff] = {}
         self._sending: dict[asyncio.Task[None], OutgoingHandOff] = {}
 

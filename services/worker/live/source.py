@@ -11,16 +11,13 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import Channel
-from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import WorkerState
-from livescale.services.worker.instance.metrics import LiveCounts
+from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.handoff_receive import HandOffBatch, IncomingHandOff
 from livescale.services.worker.live.policy import SourcePolicy
 from livescale.services.worker.live.tasks import AskTarget, BatchBudget, SourceEffect, StopAsking, batch_budget
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Ack, BusError, Context, Refusal
 from livescale.shared.messages.live import Help, Pull, Pulled, Task, Withdraw
 from livescale.shared.messages.parameters import Manifest
@@ -48,18 +45,12 @@ class Helped:
 class LiveSource:
     """The targets that this worker helps, and the requests on their way here."""
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        instance: HeldInstance,
-        group: TensorParallelGroup,
-        counts: LiveCounts,
-    ) -> None:
-        self._context = context
-        self._instance = instance
-        self._serving = instance.serving
-        self._group = group
-        self._counts = counts
+    def __init__(self, context: LiveContext) -> None:
+        self._live = context
+        self._context = context.worker
+        self._instance = context.instance
+        self._serving = context.serving
+        self._group = context.group
         self._policy = SourcePolicy()
         self._helped: dict[str, Helped] = {}
         self._wanted: set[str] = set()  # targets that are asked, until one of them gives something
@@ -251,17 +242,7 @@ class LiveSource:
     def _incoming(
         self, helped: Helped, scheduler: Scheduler, channel: Channel, task: Task, ranks: Sequence[Node]
     ) -> IncomingHandOff:
-        return IncomingHandOff(
-            helped.manifest,
-            scheduler,
-            channel,
-            task,
-            ranks,
-            context=self._context,
-            serving=self._serving,
-            group=self._group,
-            counts=self._counts,
-        )
+        return IncomingHandOff(helped.manifest, scheduler, channel, task, ranks, self._live)
 
     async def _receive(self, target: str, hand_off: IncomingHandOff, batch: HandOffBatch) -> None:
         try:
