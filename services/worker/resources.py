@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.engine.sizes import block_bytes
@@ -14,9 +14,10 @@ from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import Meter, MeteredLink, Paths
+from livescale.shared.links.open import open_link
 from livescale.shared.memory.arena import Arena
 from livescale.shared.memory.devices import CPU
-from livescale.shared.transfer.memory_export import MemoryExport, OpenMemoryExport
+from livescale.shared.transfer.memory_export import MemoryExport, OpenMemoryExport, open_memory_export
 
 
 class AnyArena(Protocol):
@@ -57,6 +58,14 @@ class ResourceMaker:
     open_link: Callable[[], Awaitable[Link]]
     open_door: OpenMemoryExport | None = None
     device: str = CPU
+
+    @classmethod
+    def of(cls, settings: WorkerSettings, make_runner: Callable[[], Runner], device: str) -> Self:
+        """Return what opens links and exports by the settings."""
+        if device != CPU:
+            # What others have in the host's memory is of no use on a GPU before it is copied there.
+            return cls(make_runner, lambda: open_link(settings, device), None, device)
+        return cls(make_runner, lambda: open_link(settings), lambda address: open_memory_export(settings, address))
 
     @asynccontextmanager
     async def open(self, arena_bytes: int, now: Callable[[], float]) -> AsyncIterator[Resources]:
