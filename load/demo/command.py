@@ -24,7 +24,6 @@ from livescale.load.trace import Trace, parse_window
 from livescale.load.trace_files import TraceError, read_trace
 from livescale.services.cli.options import settings_options
 from livescale.services.supervisor.checks import BadSettings
-from livescale.shared.runtime.clock import SystemClock
 
 LOG = KEPT / "demo.log"
 
@@ -97,7 +96,7 @@ def run(settings: DemoSettings, checkpoint: Path, source: Trace | None, console:
     try:
         with open_log(LOG) as log, open_screen(console) as screen:
             screen.note(describe_start(settings, checkpoint))
-            return uvloop.run(DemoRun(settings, screen, SystemClock(), log).run(checkpoint, source))
+            return uvloop.run(DemoRun(settings, screen, log).run(checkpoint, source))
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise click.Abort from None
     except (BadSettings, TraceError) as error:
