@@ -122,7 +122,7 @@ class ServingLoop:
         return [] if self.scheduler is None else self.scheduler.running()
 
     async def tell_running(self, ask: AskRunning, context: Context) -> RunningRequests:
-        """Answer RUNNING."""
+        """Answer RUNNING: tell a new router every request that is here."""
         return RunningRequests(requests=self.running())
 
     def admit(self, request: Submit) -> None:
