@@ -109,7 +109,7 @@ class Worker:
             Endpoint(DRAIN, self._in_epoch(deployment.drain), me),
             Endpoint(ABORT, deployment.abort, me),
             Endpoint(ADMIT, deployment.instance.admit, me),
-            Endpoint(RUNNING, serving.tell_running, me),
+            Endpoint(RUNNING, deployment.instance.tell_running, me),
             Endpoint(REPLAY, serving.replay, me),
             Endpoint(HELP, self._in_epoch(deployment.source.help), me),
             Endpoint(PIPELINE, self._in_epoch(pipelines.form), me),
@@ -124,7 +124,9 @@ class Worker:
     def _listen(self, tasks: asyncio.TaskGroup, deployment: Deployment) -> None:
         """Have each one-way message heard by the object that it is for."""
         pipelines = deployment.pipelines
-        tasks.create_task(self._hear(CANCEL_WORK, self._serving.cancel), name="cancels")
+        tasks.create_task(
+            self._hear(CANCEL_WORK, lambda cancel: self._serving.cancel(cancel.request_id)), name="cancels"
+        )
         tasks.create_task(self._hear(WITHDRAW, deployment.live.withdraw), name="withdrawals")
         tasks.create_task(self._hear(STAGE_BATCH, pipelines.batch), name="batches")
         tasks.create_task(self._hear(STAGE_DONE, pipelines.done), name="stages that are done")

@@ -9,7 +9,7 @@ from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Ack, Context, Refusal
-from livescale.shared.messages.requests import Admit, arrived
+from livescale.shared.messages.requests import Admit, AskRunning, RunningRequests, arrived
 from livescale.shared.messages.transfers import InstanceServing
 from livescale.shared.process.run import World
 from livescale.shared.subjects import INSTANCE
@@ -43,6 +43,10 @@ class HeldInstance:
             raise Refusal(409, f"this worker takes no requests for {request.model}: it is {self.lifecycle.state}")
         self.serving.admit(request)
         return Ack()
+
+    async def tell_running(self, ask: AskRunning, context: Context) -> RunningRequests:
+        """Answer RUNNING: tell a router that is new every request that is here."""
+        return RunningRequests(requests=self.serving.running())
 
     def open(self, loading: Loading, *, whole: bool, kv_blocks: int | None = None) -> Scheduler:
         """Take requests from now on. The model is `whole`, or layers are still missing."""

@@ -15,18 +15,7 @@ from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled, LateKv
 from livescale.shared.bus.contract import Ack, Bus, Context, Refusal
 from livescale.shared.messages.membership import EngineLoad
-from livescale.shared.messages.requests import (
-    AskRunning,
-    Cancel,
-    Replay,
-    RequestLost,
-    RequestsEnded,
-    Running,
-    RunningRequests,
-    Submit,
-    TokenFrame,
-    Tokens,
-)
+from livescale.shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import ENDED, TOKENS
 from livescale.shared.transfer.waiting import Changes
@@ -121,10 +110,6 @@ class ServingLoop:
         """Every request that is here, waiting or running."""
         return [] if self.scheduler is None else self.scheduler.running()
 
-    async def tell_running(self, ask: AskRunning, context: Context) -> RunningRequests:
-        """Answer RUNNING: tell a new router every request that is here."""
-        return RunningRequests(requests=self.running())
-
     def admit(self, request: Submit) -> None:
         """Take a request. Raises Refusal where it can never run here.
 
@@ -180,9 +165,9 @@ class ServingLoop:
         """Seconds since a request was admitted, here or at the worker that it came from."""
         return self._metrics.waited(request_id, self._clock.now())
 
-    def cancel(self, command: Cancel) -> None:
+    def cancel(self, request_id: str) -> None:
         """End a request and free its KV blocks at once. Unknown ids are ignored."""
-        output = None if self.scheduler is None else self.scheduler.cancel(command.request_id)
+        output = None if self.scheduler is None else self.scheduler.cancel(request_id)
         if output is not None:
             self.publish([output])
             self.wake()
