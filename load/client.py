@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 import msgspec
 
 from livescale.load.records import Ask, RequestRecord
 from livescale.load.stats import Tally
-from livescale.shared.runtime.clock import Clock
+from livescale.shared.runtime.clock import Clock, SystemClock
 
 
 class StreamedChoice(msgspec.Struct):
@@ -59,6 +60,13 @@ def open_session(url: str, api_key: str, timeout: float) -> aiohttp.ClientSessio
         timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=10),
         headers={"authorization": f"Bearer {api_key}"} if api_key else {},
     )
+
+
+@asynccontextmanager
+async def open_client(url: str, model: str, timeout: float) -> AsyncIterator["LoadClient"]:
+    """A client with a session of its own, of a gateway that asks for no key."""
+    async with open_session(url, "", timeout) as session:
+        yield LoadClient(session, model, SystemClock(), Tally())
 
 
 class LoadClient:

@@ -17,6 +17,7 @@ from livescale.shared.bus.contract import BusError
 
 KEPT = Path(".livescale")
 LOG = KEPT / "bench.log"
+SYSTEM_ERRORS = (BadSettings, ChildFailed, StackFailed, BusError)  # what a system raises that is started from here
 
 
 def kept_model(size: Size, tell: Callable[[str], None]) -> Path:
@@ -56,5 +57,5 @@ def logged(log: Path = LOG) -> Iterator[Echo]:
     with open_log(log) as echo:
         try:
             yield echo
-        except (BadSettings, ChildFailed, StackFailed, BusError) as error:
+        except SYSTEM_ERRORS as error:
             raise click.ClickException(f"{error}\nThe processes' logs are in {log}") from None

@@ -1,7 +1,7 @@
 """Every subject of the system, tied to its message types. The bus adds the prefix `livescale.<namespace>.`."""
 
 from livescale.shared.bus.contract import EVENTS as EVENTS
-from livescale.shared.bus.contract import Call, Topic
+from livescale.shared.bus.contract import Ack, Call, Topic
 from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
 from livescale.shared.messages.live import Help, Pull, Pulled, RequestsMoved, Took, Withdraw
 from livescale.shared.messages.membership import (
@@ -18,7 +18,6 @@ from livescale.shared.messages.membership import (
     Stale,
     WasAway,
 )
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
 from livescale.shared.messages.ranks import AskMeeting, Meeting, RankTake, Told

@@ -1,7 +1,12 @@
-"""load -> services -> shared: a service imports no other service, shared knows neither, and all are livescale's."""
+"""load -> services -> shared: a service imports no other service, shared knows neither, and all are livescale's.
+
+Nor do packages within them import each other, not even by way of a third.
+"""
 
 import ast
 from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -16,7 +21,13 @@ def files(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def imported(path: Path) -> tuple[str, ...]:
+    """Names of the modules that a file imports, wherever in it."""
+    return tuple(imports_in(path))
+
+
+def imports_in(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -54,6 +65,28 @@ def test_services_import_load_only_where_a_command_hands_over_to_it() -> None:
         if path.is_relative_to(ROOT / "services" / "cli"):
             continue
         assert "load" not in parts(path), path.relative_to(ROOT)
+
+
+def package_of(module: str) -> str:
+    """The package that a module lies in. A package lies in itself."""
+    is_package = ROOT.joinpath(*module.split(".")[1:]).is_dir()
+    return module if is_package else module.rpartition(".")[0]
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4, 5])
+def test_no_package_imports_one_that_imports_it(depth: int) -> None:
+    """What lies deeper counts with the package that it is in at this depth."""
+
+    def package(module: str) -> str:
+        return ".".join(package_of(module).split(".")[:depth])
+
+    graph: dict[str, set[str]] = {}
+    for path in (path for folder in FOLDERS for path in files(folder)):
+        own = package(".".join(("livescale", *path.relative_to(ROOT).with_suffix("").parts)))
+        others = {package(module) for module in imported(path) if module.startswith("livescale.")}
+        graph.setdefault(own, set()).update(others - {own})
+    assert len(graph) > 1
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the packages
 
 
 def test_what_is_installed_imports_no_tests() -> None:

@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from livescale.load.engine_alone import CONTEXT
 from livescale.load.records import Ask
+from livescale.load.target import LoadTarget, make_asks
 from livescale.load.trace import LoadPhase, RequestShape, Trace, Window, poisson, replay
 from livescale.load.trace_files import read_trace
 from livescale.shared.runtime.settings import LiveEveryHop, LiveName, LiveWhen, Settings, TtftSlo
@@ -69,6 +71,12 @@ def make_phases(seconds: float, rate: float) -> list[LoadPhase]:
             phases.append(LoadPhase(name, min(length, max(0.0, seconds)), rate * times))
             seconds -= length
     return phases
+
+
+def make_chaos_asks(trace: Trace, target: LoadTarget, seed: int) -> list[Ask]:
+    """The requests of the trace, no longer than the engine alone can take that every token is compared with."""
+    fits = msgspec.structs.replace(target, context=min(target.context, CONTEXT))
+    return [seeded(ask) for ask in make_asks(trace, fits, seed)]
 
 
 def seeded(ask: Ask) -> Ask:

@@ -11,7 +11,7 @@ import msgspec
 
 from livescale.load.chaos.client import PatientClient
 from livescale.load.chaos.faults import FaultInjector
-from livescale.load.chaos.load import ChaosSettings, seeded
+from livescale.load.chaos.load import ChaosSettings, make_chaos_asks
 from livescale.load.chaos.report import ChaosRun
 from livescale.load.chaos.schedule import FaultTargets, plan_faults
 from livescale.load.chaos.system import (
@@ -20,8 +20,8 @@ from livescale.load.chaos.system import (
     RESUMED,
     TOOK_OFFICE,
     LogEvents,
+    ask_amiss,
     choose_targets,
-    find_amiss,
     find_left,
     open_sessions,
     shared_memory,
@@ -29,26 +29,20 @@ from livescale.load.chaos.system import (
 )
 from livescale.load.client import send_open_loop
 from livescale.load.demo.run import end_on_sigterm
-from livescale.load.engine_alone import CONTEXT
 from livescale.load.records import Ask, RequestRecord
 from livescale.load.screen import Screen, ScreenView
 from livescale.load.stats import Tally
 from livescale.load.story import Story
-from livescale.load.target import LoadTarget, learn_target, make_asks
+from livescale.load.target import LoadTarget, learn_target
 from livescale.load.trace import Trace
 from livescale.load.watch import watching
-from livescale.services.supervisor.commands import NATS
 from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.stack import Stack
-from livescale.shared.bus.contract import BusError
-from livescale.shared.messages.registry import AskSnapshot
 from livescale.shared.runtime.clock import SystemClock
-from livescale.shared.subjects import SNAPSHOT
 
 T = TypeVar("T")
 
 REFRESH_SECONDS = 0.25
-CALL_SECONDS = 2.0
 # Generous: a slow machine takes its time to start processes and to load models again.
 WHOLE_SECONDS = 120.0
 # So long a router's word of its queue is of the present.
@@ -92,9 +86,7 @@ class ChaosCourse:
             open_sessions(self._stack.urls) as sessions,
         ):
             target = await learn_target(next(iter(sessions.values())), MODEL)
-            # The undisturbed run has to fit as well.
-            target = msgspec.structs.replace(target, context=min(target.context, CONTEXT))
-            self._asks = [seeded(ask) for ask in make_asks(trace, target, self._settings.seed)]
+            self._asks = make_chaos_asks(trace, target, self._settings.seed)
             client = PatientClient(sessions, MODEL, self._clock, self._tally)
             tormentor = FaultInjector(self._stack, self._story, MODEL, targets.names, client.now, self._screen.note)
             start = client.now()
@@ -137,13 +129,9 @@ class ChaosCourse:
         return amiss
 
     async def _find_amiss(self) -> list[str]:
-        try:
-            snapshot = await self._stack.bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
-        except BusError as error:
-            return [f"the registry does not answer: {error}"]
         last = self._story.queue[-1] if self._story.queue else None
         queue = last if last is not None and last.at > self._clock.wall() - FRESH_SECONDS else None
-        return find_amiss(snapshot, queue, [name for name in self._stack.supervisor.children if name != NATS])
+        return await ask_amiss(self._stack.bus, queue, self._stack.supervisor.children)
 
     async def _probe(
         self, client: PatientClient, sessions: Mapping[str, aiohttp.ClientSession], target: LoadTarget

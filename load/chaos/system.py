@@ -16,15 +16,19 @@ from livescale.load.chaos.load import ChaosSettings
 from livescale.load.chaos.schedule import FaultTargets
 from livescale.load.client import open_session
 from livescale.load.story import QueuePoint
+from livescale.services.supervisor.commands import NATS
 from livescale.services.supervisor.policy import missing_instances, missing_members
 from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import Bounds, ModelSettings, StackSettings
+from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.membership import WorkerReport
-from livescale.shared.messages.registry import Snapshot
+from livescale.shared.messages.registry import AskSnapshot, Snapshot
+from livescale.shared.subjects import SNAPSHOT
 
 MODEL = "chaos"
 MIB = 1024 * 1024
 REQUEST_SECONDS = 180.0
+CALL_SECONDS = 2.0
 # Links are so slow that parameters take a while, in which somebody can die.
 LOAD_SECONDS = 1.5
 # A few requests at an instance ask for another one, whatever the machine can do.
@@ -63,7 +67,7 @@ def choose_targets(settings: ChaosSettings) -> FaultTargets:
     several = {"worker": settings.workers, "gateway": settings.gateways, "router": settings.routers}
     named = {service: [f"{service}-{index}" for index in range(count)] for service, count in several.items()}
     named |= {service: [f"{service}-0"] for service in ("registry", "planner", "monitor", "host")}
-    named["nats"] = ["nats"]
+    named[NATS] = [NATS]
     chosen = settings.disturb.split(",")
     for service in chosen:
         if service not in named:
@@ -79,6 +83,15 @@ async def open_sessions(urls: Mapping[str, str]) -> AsyncIterator[dict[str, aioh
         yield {
             name: await stack.enter_async_context(open_session(url, "", REQUEST_SECONDS)) for name, url in urls.items()
         }
+
+
+async def ask_amiss(bus: Bus, queue: QueuePoint | None, children: Iterable[str]) -> list[str]:
+    """As `find_amiss`, of what the registry says now. The bus's own server is no member of it."""
+    try:
+        snapshot = await bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
+    except BusError as error:
+        return [f"the registry does not answer: {error}"]
+    return find_amiss(snapshot, queue, [name for name in children if name != NATS])
 
 
 def find_amiss(snapshot: Snapshot, queue: QueuePoint | None, processes: Sequence[str]) -> list[str]:

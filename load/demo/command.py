@@ -12,7 +12,7 @@ from rich.console import Console
 from livescale.load.demo.check import check_run, compare_again
 from livescale.load.demo.run import CalibrationFailed, DemoResult, DemoRun
 from livescale.load.hardware import Hardware, HardwareWatch
-from livescale.load.kept import KEPT, kept_model, open_log
+from livescale.load.kept import KEPT, SYSTEM_ERRORS, kept_model, open_log
 from livescale.load.newcomers import NOTES, newcomer_table, tell_first_tokens, tell_slower
 from livescale.load.outcome import Outcome, StreamsVerdict
 from livescale.load.report import check_report_path, write_report
@@ -24,10 +24,6 @@ from livescale.load.trace import Trace, parse_window
 from livescale.load.trace_files import TraceError, read_trace
 from livescale.services.cli.options import settings_options
 from livescale.services.supervisor.checks import BadSettings
-from livescale.services.supervisor.processes import ChildFailed
-from livescale.services.supervisor.stack import StackFailed
-from livescale.shared.bus.contract import BusError
-from livescale.shared.runtime.clock import SystemClock
 
 LOG = KEPT / "demo.log"
 
@@ -100,12 +96,12 @@ def run(settings: DemoSettings, checkpoint: Path, source: Trace | None, console:
     try:
         with open_log(LOG) as log, open_screen(console) as screen:
             screen.note(describe_start(settings, checkpoint))
-            return uvloop.run(DemoRun(settings, screen, SystemClock(), log).run(checkpoint, source))
+            return uvloop.run(DemoRun(settings, screen, log).run(checkpoint, source))
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise click.Abort from None
     except (BadSettings, TraceError) as error:
         raise DemoFailed(str(error)) from None
-    except (StackFailed, ChildFailed, CalibrationFailed, TargetError, BusError) as error:
+    except (*SYSTEM_ERRORS, CalibrationFailed, TargetError) as error:
         raise DemoFailed(f"the demo could not be carried out: {error}\nThe processes' logs are in {LOG}") from None
 
 

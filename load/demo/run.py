@@ -27,7 +27,7 @@ from livescale.load.watch import complete_story, describe, watching, watching_li
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.bus.contract import BusError
-from livescale.shared.runtime.clock import Clock
+from livescale.shared.runtime.clock import SystemClock
 
 PREFILLS = 5
 PREFILL_TOKENS = 256
@@ -114,10 +114,10 @@ class DemoResult(msgspec.Struct, frozen=True):
 class DemoRun:
     """One run of the demo. `log` takes what the processes print."""
 
-    def __init__(self, settings: DemoSettings, screen: Screen, clock: Clock, log: Callable[[str, str], None]) -> None:
+    def __init__(self, settings: DemoSettings, screen: Screen, log: Callable[[str, str], None]) -> None:
         self._settings = settings
         self._screen = screen
-        self._clock = clock
+        self._clock = SystemClock()
         self._log = log
         self._story = Story(MODEL)
         self._tally = Tally()

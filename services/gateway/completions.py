@@ -17,7 +17,7 @@ from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.generation import Backend, Generation, just_wait
 from livescale.services.gateway.models import RegisteredModels, context_tokens
-from livescale.services.gateway.output import TextOutput, TextPiece
+from livescale.services.gateway.output import TextPiece
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import EventStreamResponse, Wait, Write, json_answer, while_connected
 from livescale.services.gateway.settings import GatewaySettings
@@ -30,11 +30,9 @@ from livescale.services.gateway.shapes import (
     Usage,
     WholeChoice,
 )
-from livescale.services.gateway.submission import Origin, check_options, make_submit, split_prompts, stop_strings
+from livescale.services.gateway.submission import Origin, check_options, make_output, make_submit, split_prompts
 from livescale.services.gateway.templates import Templates, render_chat
 from livescale.shared.bus.contract import Context
-from livescale.shared.messages.registry import ModelEntry
-from livescale.shared.messages.requests import Submit
 from livescale.shared.process import telemetry
 from livescale.shared.runtime.clock import Ids
 
@@ -58,37 +56,35 @@ class Completions:
         """Answer POST /v1/completions: one choice for each prompt."""
         body = parse_body(await read_body(request, self.settings.max_body_bytes), CompletionRequest)
         check_options(body)
-        entry, text = await self._model(body)
+        entry = await self.models.find(body.model)
+        text = await self.models.text(entry)
         prompts = [
             one if isinstance(one, list) else await self.models.encode(text, one, add_special_tokens=True)
             for one in split_prompts(body, self.settings.max_prompts)
         ]
-        return await self._answer(request, body, entry, text, prompts, CompletionShape())
+        return await self._answer(request, body, context_tokens(entry), text, prompts, CompletionShape())
 
     async def chat(self, request: Request) -> Response:
         """Answer POST /v1/chat/completions: the prompt is what the checkpoint's template makes of the messages."""
         body = parse_body(await read_body(request, self.settings.max_body_bytes), ChatRequest)
         check_options(body)
-        entry, text = await self._model(body)
+        entry = await self.models.find(body.model)
+        text = await self.models.text(entry)
         # No special tokens are added, as the template writes them itself.
         said = await render_chat(self.templates, text, body.messages)
         prompt = await self.models.encode(text, said, add_special_tokens=False)
-        return await self._answer(request, body, entry, text, [prompt], ChatShape())
-
-    async def _model(self, body: GenerationOptions) -> tuple[ModelEntry, CheckpointText]:
-        entry = await self.models.find(body.model)
-        return entry, await self.models.text(entry)
+        return await self._answer(request, body, context_tokens(entry), text, [prompt], ChatShape())
 
     async def _answer(
         self,
         request: Request,
         body: GenerationOptions,
-        entry: ModelEntry,
+        context_limit: int,
         text: CheckpointText,
         prompts: list[list[int]],
         shape: ResponseShape,
     ) -> Response:
-        response = self._response(request, body, entry, text, prompts, shape)
+        response = self._response(request, body, context_limit, text, prompts, shape)
         if body.stream:
             return EventStreamResponse(response.stream)
         return json_answer(await while_connected(request.receive, response.collect()))
@@ -97,7 +93,7 @@ class Completions:
         self,
         request: Request,
         body: GenerationOptions,
-        entry: ModelEntry,
+        context_limit: int,
         text: CheckpointText,
         prompts: list[list[int]],
         shape: ResponseShape,
@@ -110,7 +106,7 @@ class Completions:
             for index in range(len(prompts))
         ]
         submits = [
-            make_submit(body, prompt, text, context_tokens(entry), origin)
+            make_submit(body, prompt, text, context_limit, origin)
             for prompt, origin in zip(prompts, origins, strict=True)
         ]
         envelope = Envelope(
@@ -128,18 +124,8 @@ class Completions:
             request_id=public_id(request),
             traceparent=telemetry.traceparent(span) or trace_of(request),
         )
-        generations = [Generation(self.backend, submit, _output(body, text, submit), context) for submit in submits]
+        generations = [Generation(self.backend, submit, make_output(body, text, submit), context) for submit in submits]
         return CompletionResponse(shape, envelope, prompts, generations, span, visit.spend)
-
-
-def _output(body: GenerationOptions, text: CheckpointText, submit: Submit) -> TextOutput:
-    return TextOutput(
-        text.decode,
-        submit.prompt,
-        stops=stop_strings(body),
-        stop_token_ids=submit.stop_token_ids,
-        min_tokens=submit.min_tokens,
-    )
 
 
 @dataclass(frozen=True)

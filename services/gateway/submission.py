@@ -1,4 +1,4 @@
-"""From a checked body and its prompt's tokens to the message for the router. Pure.
+"""From a checked body and its prompt's tokens to the message for the router, and to the text of its answer. Pure.
 
 The last checks are made here, those that need the model's vocabulary and context.
 """
@@ -11,6 +11,7 @@ from typing import cast
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
 from livescale.services.gateway.errors import bad_request, too_long
+from livescale.services.gateway.output import TextOutput
 from livescale.shared.messages.requests import Sampling, Submit
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
@@ -93,6 +94,17 @@ def make_submit(
         priority=body.priority,
         deadline=origin.deadline,
         context_id=body.prompt_cache_key,
+    )
+
+
+def make_output(body: GenerationOptions, text: CheckpointText, submit: Submit) -> TextOutput:
+    """The text that a submission's tokens become, which ends at the stop strings that the body asks for."""
+    return TextOutput(
+        text.decode,
+        submit.prompt,
+        stops=stop_strings(body),
+        stop_token_ids=submit.stop_token_ids,
+        min_tokens=submit.min_tokens,
     )
 
 

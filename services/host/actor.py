@@ -12,11 +12,10 @@ from livescale.services.host.disk import Disk
 from livescale.services.host.fetch import ModelFetch
 from livescale.services.host.memory import Memory, MemoryCallbacks
 from livescale.services.host.settings import HostSettings
-from livescale.shared.bus.contract import Context, Endpoint, Refusal
+from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal
 from livescale.shared.links.contract import Link
 from livescale.shared.messages.copies import FetchModel, ModelRead, ReleaseModel
 from livescale.shared.messages.membership import HostReport
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.transfers import Abort, Send, Transfer
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World

@@ -5,9 +5,8 @@ import structlog
 from livescale.services.registry.copies import READ_TIMEOUT_SECONDS, CopyReconciler
 from livescale.services.registry.model import check_spec, complete_spec
 from livescale.services.registry.pool import Pool
-from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal
+from livescale.shared.bus.contract import Ack, BusError, Context, Endpoint, Refusal
 from livescale.shared.messages.copies import CheckModel, ModelChecked
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest, ModelSpec
 from livescale.shared.messages.registry import AskModels, ModelEntry, ModelList, Named, Register
 from livescale.shared.process.run import World

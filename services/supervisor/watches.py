@@ -11,8 +11,7 @@ from pathlib import Path
 
 from livescale.services.supervisor.policy import Hung, Kill
 from livescale.services.supervisor.processes import Supervisor
-from livescale.shared.bus.contract import Bus, BusError, CallTimeout, Disconnected, ServiceAbsent
-from livescale.shared.messages.message import Ack
+from livescale.shared.bus.contract import Ack, Bus, BusError, CallTimeout, Disconnected, ServiceAbsent
 from livescale.shared.messages.registry import AskSnapshot
 from livescale.shared.subjects import SNAPSHOT
 

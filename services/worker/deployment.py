@@ -15,17 +15,15 @@ from livescale.services.worker.instance.lifecycle import Lifecycle, WorkerState,
 from livescale.services.worker.instance.loading import Loading, Transport
 from livescale.services.worker.instance.metrics import LiveCounts, LoadCounts
 from livescale.services.worker.instance.serving import ServingLoop
-from livescale.services.worker.live.handoff_send import HandOffSender
+from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.role import LiveRole, goes_live
 from livescale.services.worker.live.source import LiveSource
 from livescale.services.worker.pipeline.member import PipelineMember
 from livescale.services.worker.resources import Resources, scheduler_limits
 from livescale.services.worker.settings import WorkerSettings
 from livescale.services.worker.tensor_parallel.group import GroupCallbacks, TensorParallelGroup
-from livescale.shared.bus.contract import Context, Refusal
-from livescale.shared.links.meter import MeteredLink, Paths
+from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.memory.arena import ArenaFull
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
 from livescale.shared.process.run import World
 from livescale.shared.transfer.sender import BlockSender
@@ -53,37 +51,34 @@ class Deployment:
         self._world = world
         self._id = world.info.id
         self._arena = resources.arena
-        self._transport = Transport(resources.link, resources.hashing, tasks, resources.door)
+        self._transport = Transport(resources.link, resources.hashing, tasks, resources.door, resources.paths)
         runner = self._runner = resources.runner
         self._serving = serving
         self._tasks = tasks
         self._on_change = changed
         self._outgoing = BlockSender(self._id, resources.link, tasks, changed, resources.door)
         self._counts = LoadCounts(world.telemetry)
-        self.paths = Paths()
-        instance = self._instance = HeldInstance(world, partial(scheduler_limits, settings), serving, changed)
+        instance = self.instance = HeldInstance(world, partial(scheduler_limits, settings), serving, changed)
         self._loading_task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
         self._giving_up: asyncio.Task[None] | None = None
-        context = WorkerContext(world, MeteredLink(resources.link, resources.meter), tasks)
-        counts = LiveCounts(world.telemetry)
+        context = WorkerContext(world, resources.metered_link, tasks, runner)
         callbacks = GroupCallbacks(self._blocks_ready, self._rank_lost)
-        group = self.group = TensorParallelGroup(context, runner, settings.bind, callbacks)
-        hand_offs = self.hand_offs = HandOffSender(context, serving, runner, group, counts)
-        self.source = LiveSource(context, instance, runner, group, counts)
-        self.live = LiveRole(context, instance, runner, group, hand_offs, counts)
+        group = self.group = TensorParallelGroup(context, settings.bind, callbacks)
+        live_context = LiveContext(context, instance, group, LiveCounts(world.telemetry))
+        self.source, self.live = LiveSource(live_context), LiveRole(live_context)
         live, source, switch_kv = self.live, self.source, settings.switch_kv
-        self.pipelines = PipelineMember(context, instance, runner, group, hand_offs, live, source, switch_kv)
+        self.pipelines = PipelineMember(context, instance, group, live, source, switch_kv)
         serving.on_batch, serving.on_rank_lost = lambda batch: group.leader.tell(batch), self._rank_lost
 
     @property
     def lifecycle(self) -> Lifecycle:
-        return self._instance.lifecycle
+        return self.instance.lifecycle
 
     @property
     def kv_blocks(self) -> int:
         """KV blocks for the model that is here or on its way, or 0 before the engine is ready for it."""
-        return 0 if self._instance.loading is None else self._instance.loading.kv_blocks
+        return 0 if self.instance.loading is None else self.instance.loading.kv_blocks
 
     @property
     def flows_out(self) -> int:
@@ -106,7 +101,6 @@ class Deployment:
         """The registry has declared this worker dead: nothing more comes from it, and nothing is on its way to it."""
         self.source.lost(worker)
         self.live.lost(worker)
-        self.hand_offs.lost(worker)
         self.pipelines.lost(worker)
         self.group.lost(worker)
 
@@ -118,7 +112,7 @@ class Deployment:
             return self._go_on(command)
         self.lifecycle.load(command)
         try:
-            loading = self._instance.loading = self._place(command)
+            loading = self.instance.loading = self._place(command)
         except Refusal:
             self.lifecycle.release()
             raise
@@ -133,7 +127,7 @@ class Deployment:
             memory = self._arena.place([block.size_bytes for block in command.manifest.blocks])
         except ArenaFull as error:
             raise Refusal(409, f"arena_bytes: {error}") from error
-        parts = self._world, self._runner, self._transport, self._counts, self.paths
+        parts = self._world, self._runner, self._transport, self._counts
         try:
             return Loading(self._id, command, memory, *parts, self._block_ready)
         except ValueError as error:
@@ -142,7 +136,7 @@ class Deployment:
 
     def _go_on(self, command: Load) -> Ack:
         """The plan was made anew: receive what is still missing along other flows."""
-        loading = self._instance.loading
+        loading = self.instance.loading
         if loading is None or command.chunk_bytes != loading.command.chunk_bytes:
             raise Refusal(409, f"cannot go on with {command.instance}: what arrived is gone, or in other chunks")
         try:
@@ -152,7 +146,7 @@ class Deployment:
         return Ack()
 
     async def send(self, command: Send, context: Context) -> Ack:
-        loading = self._instance.loading
+        loading = self.instance.loading
         wanted = command.version, command.shard
         if loading is None or (loading.manifest.version, loading.manifest.shard) != wanted:
             held = "nothing" if loading is None else loading.manifest.held_as
@@ -165,7 +159,7 @@ class Deployment:
         """Answer SERVE: serve alone, after what a pipeline still has to do. Raises Refusal 409 before all blocks are
         here.
         """
-        instance, lifecycle = self._instance, self.lifecycle
+        instance, lifecycle = self.instance, self.lifecycle
         if lifecycle.whole and lifecycle.state is WorkerState.LOADING:
             await self.pipelines.leave()
             await self.pipelines.fetch_share(command)
@@ -206,7 +200,7 @@ class Deployment:
         What is still running ends before anything is loaded again.
         """
         self._serving.close()
-        self._instance.lifecycle = Lifecycle()
+        self.instance.lifecycle = Lifecycle()
         self._giving_up = self._tasks.create_task(self._end_everything(self._giving_up), name="fence")
 
     def _rank_lost(self, reason: str) -> None:
@@ -218,8 +212,8 @@ class Deployment:
             self.lifecycle.leave()
             self._draining = self._tasks.create_task(self._drain(), name="drain for want of a rank")
         elif self.lifecycle.state in (WorkerState.LOADING, WorkerState.LIVE):
-            if self._instance.loading is not None:
-                self._instance.loading.fail(reason)
+            if self.instance.loading is not None:
+                self.instance.loading.fail(reason)
             self.give_up()
         self._on_change()
 
@@ -236,7 +230,7 @@ class Deployment:
             await self._release_if_loading(loading.command.plan_id)
 
     def _block_ready(self, plan_id: str, index: int) -> None:
-        if self._instance.loading is None or not self.lifecycle.block_ready(plan_id, index):
+        if self.instance.loading is None or not self.lifecycle.block_ready(plan_id, index):
             return
         self.group.have(self.lifecycle.ready)
         self._blocks_ready()
@@ -244,12 +238,12 @@ class Deployment:
 
     def _blocks_ready(self) -> None:
         """More blocks are ready, here or at another rank: those that all ranks have may be run."""
-        loading = self._instance.loading
+        loading = self.instance.loading
         if loading is None:
             return
         ready = self.group.leader.everywhere(self.lifecycle.ready)
         if goes_live(loading.command) and self.lifecycle.may_go_live(ready):
-            self.live.begin(loading.command, self._instance.go_live(loading), ready)
+            self.live.begin(loading.command, self.instance.go_live(loading), ready)
         else:
             self.live.blocks_ready(ready)
 
@@ -274,13 +268,13 @@ class Deployment:
         assignment = self.lifecycle.assignment
         await self._clear()
         if self.lifecycle.assignment is assignment:  # else it was fenced meanwhile
-            self._instance.tell("spare")
+            self.instance.tell("spare")
             self.lifecycle.release()
             self._on_change()
 
     async def _clear(self) -> None:
         """Forget the parameters. All let go of the arena before anything else may be placed in it."""
-        loading, self._instance.loading = self._instance.loading, None
+        loading, self.instance.loading = self.instance.loading, None
         reason = f"{self._id} gave its parameters back"
         await self.pipelines.end(reason)
         await self.live.end(reason)

@@ -10,13 +10,12 @@ from livescale.services.worker.engine.contract import NO_GPU_FEATURES, GpuFeatur
 from livescale.services.worker.engine.heap import keep_freed_memory
 from livescale.services.worker.engine.kernels.variants import KernelChoice, choose_kernels
 from livescale.services.worker.engine.modelled import ModelledRunner
+from livescale.services.worker.resources import ResourceMaker
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.links.open import open_link
 from livescale.shared.memory.devices import CPU, NoDevice, choose_device, count_gpus
 from livescale.shared.model.latency import find_latency
 from livescale.shared.process.run import World, run_process
 from livescale.shared.runtime.clock import Clock
-from livescale.shared.transfer.memory_export import open_memory_export
 
 log = structlog.get_logger()
 
@@ -32,21 +31,11 @@ def main(settings: WorkerSettings) -> None:
         make_runner = runner_maker(settings, device, use_of_gpu(settings, device), kernels)
     except (NoDevice, ValueError) as error:
         sys.exit(f"Error: {error}")
-    on_gpu = device != CPU
-    memory = device if on_gpu else "host"
 
     def build(world: World) -> Worker:
         if kernels is not None:
             log.info("kernels_chosen", variant=kernels.variant, passed_over=kernels.passed_over)
-        return Worker(
-            world,
-            settings,
-            lambda: make_runner(world.clock),
-            lambda: open_link(settings, memory),
-            # What others have in the host's memory is of no use on a GPU before it is copied there.
-            lambda address: None if on_gpu else open_memory_export(settings, address),
-            device,
-        )
+        return Worker(world, settings, ResourceMaker.of(settings, lambda: make_runner(world.clock), device))
 
     run_process(settings, "worker", build)
 

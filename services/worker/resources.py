@@ -1,9 +1,11 @@
-"""What a worker owns for its whole life."""
+"""What a worker owns for its whole life: memory for parameters, its link, its engine."""
 
-from collections.abc import Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import Protocol
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, Self
 
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.engine.sizes import block_bytes
@@ -11,8 +13,11 @@ from livescale.services.worker.instance.loading import BlockMemory, Loading
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.contract import Link
-from livescale.shared.links.meter import Meter
-from livescale.shared.transfer.memory_export import MemoryExport
+from livescale.shared.links.meter import Meter, MeteredLink, Paths
+from livescale.shared.links.open import open_link
+from livescale.shared.memory.arena import Arena
+from livescale.shared.memory.devices import CPU
+from livescale.shared.transfer.memory_export import MemoryExport, OpenMemoryExport, open_memory_export
 
 
 class AnyArena(Protocol):
@@ -27,14 +32,67 @@ class AnyArena(Protocol):
 
 @dataclass(frozen=True)
 class Resources:
-    """Made and touched when the worker starts. `meter` measures what serving moves over the link."""
+    """Made and touched when the worker starts. `meter` measures what serving moves over the link; `paths` names the
+    ways that parameters took.
+    """
 
     arena: AnyArena
     link: Link
-    meter: Meter
     runner: Runner
     hashing: Executor
+    meter: Meter
     door: MemoryExport | None = None
+    paths: Paths = field(default_factory=Paths)
+
+    @property
+    def metered_link(self) -> Link:
+        """The link as parts use it whose traffic counts as serving's."""
+        return MeteredLink(self.link, self.meter)
+
+
+@dataclass(frozen=True)
+class ResourceMaker:
+    """How a worker on this `device` gets its engine, its link, and a way to export its memory to its neighbours."""
+
+    make_runner: Callable[[], Runner]
+    open_link: Callable[[], Awaitable[Link]]
+    open_door: OpenMemoryExport | None = None
+    device: str = CPU
+
+    @classmethod
+    def of(cls, settings: WorkerSettings, make_runner: Callable[[], Runner], device: str) -> Self:
+        """Return what opens links and exports by the settings."""
+        if device != CPU:
+            # What others have in the host's memory is of no use on a GPU before it is copied there.
+            return cls(make_runner, lambda: open_link(settings, device), None, device)
+        return cls(make_runner, lambda: open_link(settings), lambda address: open_memory_export(settings, address))
+
+    @asynccontextmanager
+    async def open(self, arena_bytes: int, now: Callable[[], float]) -> AsyncIterator[Resources]:
+        """Make everything, with so much memory for parameters, and close it at the end. Memory is touched first."""
+        runner = self.make_runner()
+        arena, _ = await asyncio.gather(asyncio.to_thread(make_arena, arena_bytes, self.device), runner.ready())
+        link = await self.open_link()
+        door = None if self.open_door is None else self.open_door(link.address)
+        try:
+            with ThreadPoolExecutor(1, "checksum") as hashing:
+                yield Resources(arena, link, runner, hashing, Meter(now), door)
+        finally:
+            if door is not None:
+                await door.close()
+            await link.close()
+            await runner.close()
+
+
+def make_arena(size_bytes: int, device: str) -> AnyArena:
+    """Return memory for parameters on this device, touched."""
+    if device == CPU:
+        return Arena(size_bytes)
+    from livescale.shared.memory.device_arena import (
+        DeviceArena,  # of torch, which whoever computes on no GPU may not need
+    )
+
+    return DeviceArena(size_bytes, device)
 
 
 def scheduler_limits(settings: WorkerSettings, loading: Loading, kv_blocks: int) -> SchedulerLimits:

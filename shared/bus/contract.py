@@ -18,6 +18,10 @@ Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
 
 
+class Ack(Message, frozen=True):
+    """The answer of a call that was carried out and has nothing to return."""
+
+
 @dataclass(frozen=True)
 class Topic(Generic[M]):
     """A one-way subject.

@@ -17,7 +17,3 @@ TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 class Message(msgspec.Struct, frozen=True, tag=True):
     """A frozen record that carries its class name in the field `type`."""
-
-
-class Ack(Message, frozen=True):
-    """The answer of a call that was carried out and has nothing to return."""

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from livescale.services.worker.scheduling.outputs import TokenHistory
-from livescale.shared.bus.contract import Context, Refusal
+from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.messages.live import Help, RequestsMoved
 from livescale.shared.messages.membership import EngineLoad
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.requests import (
     Admit,
     AskRunning,

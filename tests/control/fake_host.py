@@ -2,10 +2,9 @@
 
 import asyncio
 
-from livescale.shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.bus.contract import Ack, Bus, Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
 from livescale.shared.messages.membership import Holding, HostReport
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.transfers import (
     Send,

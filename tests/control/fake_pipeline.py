@@ -3,8 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from livescale.shared.bus.contract import Context, Refusal
-from livescale.shared.messages.message import Ack
+from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver
 from livescale.shared.subjects import PIPELINE_OVER
 

@@ -4,9 +4,8 @@ import asyncio
 from dataclasses import dataclass
 
 from livescale.services.worker.instance.lifecycle import Lifecycle
-from livescale.shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.bus.contract import Ack, Bus, Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.messages.membership import Holding, PeerTraffic, WorkerReport, WorkerState
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.transfers import Abort, BlockReady, Drain, Inflow, InstanceServing, Load, Serve, Transfer
 from livescale.shared.process.membership import Membership
 from livescale.shared.subjects import (

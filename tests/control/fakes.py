@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from contextvars import copy_context
 
-from livescale.shared.bus.contract import Bus, Context
+from livescale.shared.bus.contract import Ack, Bus, Context
 from livescale.shared.messages.membership import Holding
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Block, Manifest, ModelConfig
 from livescale.shared.messages.transfers import Abort, Send
 from livescale.shared.runtime.clock import LoopClock

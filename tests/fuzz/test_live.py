@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from livescale.shared.bus.contract import Context, Endpoint, ServiceInfo
+from livescale.shared.bus.contract import Ack, Context, Endpoint, ServiceInfo
 from livescale.shared.messages.live import Help, Pull, Pulled, Took
-from livescale.shared.messages.message import Ack, Message
+from livescale.shared.messages.message import Message
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import HELP, PULL, TOOK
 from tests.fuzz.effort import examples

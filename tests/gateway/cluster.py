@@ -7,9 +7,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.messages.membership import AskMetrics, Join, Joined, MetricsText
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Named, Register, Snapshot
 from livescale.shared.messages.requests import (
     Cancel,

@@ -9,9 +9,8 @@ from structlog.testing import capture_logs
 
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.streams import RequestStreams
-from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.messages.membership import LeaseChanged
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.requests import Replay, TokenFrame, Tokens
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.simulation.local_bus import LocalBroker

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from livescale.shared.bus.contract import Refusal
+from livescale.shared.bus.contract import Ack, Refusal
 from livescale.shared.messages.membership import Stale
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.transfers import Abort, Send
 from livescale.shared.subjects import ABORT, SEND, STALE
 from tests.checkpoints import tiny_checkpoint

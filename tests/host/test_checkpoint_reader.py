@@ -9,11 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.shared.bus.contract import Refusal
+from livescale.shared.bus.contract import Ack, Refusal
 from livescale.shared.links.contract import Link
 from livescale.shared.links.open import open_link
 from livescale.shared.messages.copies import CheckModel
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest, ModelSpec
 from livescale.shared.messages.transfers import FromDisk, Send
 from livescale.shared.subjects import CHECK_MODEL, SEND

@@ -10,10 +10,9 @@ from structlog.testing import capture_logs
 
 from livescale.services.host.disk import ThreadDisk
 from livescale.services.host.stored import Stored
-from livescale.shared.bus.contract import Refusal
+from livescale.shared.bus.contract import Ack, Refusal
 from livescale.shared.links.contract import Link
 from livescale.shared.links.open import open_link
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Send
 from livescale.shared.model.checkpoint import CheckpointError

@@ -14,10 +14,18 @@ from livescale.services.supervisor.bus_server import start_nats
 from livescale.services.supervisor.credentials import EVERYBODY, MEMBERSHIP, ROLES, SUPERVISION, permissions
 from livescale.services.supervisor.processes import Supervisor
 from livescale.shared import subjects
-from livescale.shared.bus.contract import Call, CallTimeout, Disconnected, Endpoint, ServiceAbsent, ServiceInfo, Topic
+from livescale.shared.bus.contract import (
+    Ack,
+    Call,
+    CallTimeout,
+    Disconnected,
+    Endpoint,
+    ServiceAbsent,
+    ServiceInfo,
+    Topic,
+)
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.membership import AskMetrics, MetricsText, Stale
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.registry import AskSnapshot, Named, Snapshot
 from livescale.shared.messages.transfers import Drain
 from livescale.shared.subjects import DRAIN, METRICS, SNAPSHOT, STALE

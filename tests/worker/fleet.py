@@ -14,6 +14,7 @@ from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.main import runner_maker
+from livescale.services.worker.resources import ResourceMaker
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.bus.contract import Bus, Context, Endpoint, ServiceInfo, Topic
 from livescale.shared.links.contract import Link
@@ -120,7 +121,8 @@ class Fleet:
         self.telemetry[worker] = Telemetry("worker", worker)
         make_runner = runner_maker(told, CPU)
         world = World(info, "here", self.broker.connect(), SystemClock(), RandomIds(), self.telemetry[worker])
-        run = Worker(world, told, lambda: make_runner(world.clock), lambda: open_link(told)).run()
+        maker = ResourceMaker(lambda: make_runner(world.clock), lambda: open_link(told))
+        run = Worker(world, told, maker).run()
         self.workers[worker] = self.tasks.create_task(run, name=worker)
         await self.until(lambda: self.state(worker) == "spare")
 

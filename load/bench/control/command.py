@@ -26,11 +26,10 @@ from livescale.load.bench.control.rows import (
     rows,
 )
 from livescale.load.bench.record import RecordPrinter
-from livescale.load.client import LoadClient, open_session
+from livescale.load.client import LoadClient, open_client
 from livescale.load.engine_alone import EngineAlone, engine_alone
 from livescale.load.kept import kept_model, logged
 from livescale.load.records import Ask, find_fault
-from livescale.load.stats import Tally
 from livescale.services.cli.scale import ask_scale
 from livescale.services.supervisor.commands import NATS
 from livescale.services.supervisor.processes import Echo
@@ -79,8 +78,7 @@ def control(requests: int, scales: int) -> None:
 
 async def run(printer: RecordPrinter, checkpoint: Path, requests: int, scales: int, echo: Echo) -> None:
     async with Stack(stack_settings(checkpoint), progress=printer.progress, echo=echo) as stack:
-        async with open_session(stack.url, "", 60.0) as session:
-            client = LoadClient(session, MODEL, SystemClock(), Tally())
+        async with open_client(stack.url, MODEL, 60.0) as client:
             rate, through = await measure(printer, "gateway", lambda number: fetch(client, number), requests, None)
             costs, bare = await measure_cpu(printer, stack, client, requests)
         await allow_two(stack.bus)
@@ -102,8 +100,7 @@ async def measure_cpu(
     printer.progress("the same of a bare stream")
     gap = max(cost.gap for cost in costs.values())
     with bare_stream(gap) as (url, pid):
-        async with open_session(url, "", 60.0) as session:
-            bare_client = LoadClient(session, MODEL, SystemClock(), Tally())
+        async with open_client(url, MODEL, 60.0) as bare_client:
             await fetch(bare_client, 0)
             bare = await measure_costs({"bare": pid}, partial(fetch, bare_client), requests, CONCURRENCY)
     return costs, bare["bare"]

@@ -12,9 +12,8 @@ from typing import Literal
 
 from livescale.load.bench.live.steps import LiveRun, StepLog, total_layers
 from livescale.load.bench.samples import BenchFailed
-from livescale.load.client import LoadClient, open_session
+from livescale.load.client import LoadClient, open_client
 from livescale.load.records import Ask, RequestRecord, find_fault
-from livescale.load.stats import Tally
 from livescale.services.cli.scale import ask_scale
 from livescale.services.supervisor.commands import WORKER_NICE
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
@@ -23,7 +22,6 @@ from livescale.shared.bus.contract import Bus
 from livescale.shared.messages.membership import RouterReport, WorkerReport
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import LiveMode
-from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.subjects import HEARTBEAT
 from livescale.shared.transfer.waiting import Changes
 
@@ -184,8 +182,7 @@ async def live_stage(
             await watch.until(lambda: len(watch.workers) == 2 and len(watch.serving()) == 1, "one of two serves")
             [source] = watch.serving()
             [target] = watch.workers.keys() - {source}
-            async with open_session(stack.url, "", SCALE_SECONDS) as session:
-                client = LoadClient(session, MODEL, SystemClock(), Tally())
+            async with open_client(stack.url, MODEL, SCALE_SECONDS) as client:
                 yield LiveStage(stack.bus, watch, client, steps, expected, source, target)
         finally:
             following.cancel()

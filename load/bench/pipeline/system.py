@@ -13,10 +13,9 @@ from livescale.load.bench.live.system import Watch, asks, follow, whole
 from livescale.load.bench.pipeline.rows import PipelineRun
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.transfer.disk_model import write_llama
-from livescale.load.client import LoadClient, open_session
+from livescale.load.client import LoadClient, open_client
 from livescale.load.kept import KEPT, kept_model
 from livescale.load.records import find_fault
-from livescale.load.stats import Tally
 from livescale.services.cli.scale import ask_scale
 from livescale.services.planner.plans.network import BUSY_SHARE
 from livescale.services.supervisor.processes import Echo
@@ -24,7 +23,6 @@ from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.messages.registry import AskSnapshot, Snapshot
 from livescale.shared.messages.transfers import LiveMode
-from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.runtime.settings import SwitchKv
 from livescale.shared.subjects import SNAPSHOT
 
@@ -133,15 +131,8 @@ async def pipeline_stage(
         following = asyncio.create_task(follow(stack.bus, watch))
         try:
             await watch.until(lambda: len(watch.workers) == 1 + NEW and len(watch.serving()) == 1, "one of all serves")
-            async with open_session(stack.url, "", SCALE_SECONDS) as session:
-                yield PipelineStage(
-                    stack,
-                    watch,
-                    LoadClient(session, MODEL, SystemClock(), Tally()),
-                    tokens,
-                    told.switch_kv,
-                    told.link_rate,
-                )
+            async with open_client(stack.url, MODEL, SCALE_SECONDS) as client:
+                yield PipelineStage(stack, watch, client, tokens, told.switch_kv, told.link_rate)
         finally:
             following.cancel()
             await asyncio.wait([following])

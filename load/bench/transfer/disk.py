@@ -2,7 +2,6 @@
 safetensors and copying."""
 
 import asyncio
-import os
 import statistics
 import tempfile
 import time
@@ -19,10 +18,9 @@ from safetensors.torch import load_file
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.samples import BenchFailed
-from livescale.load.bench.transfer.disk_model import drop_cached, make_disk_model
+from livescale.load.bench.transfer.disk_model import drop_cached, make_disk_model, raw_buffers, read_raw
 from livescale.load.kept import KEPT
-from livescale.services.host.disk import READS, ThreadDisk, allocate
-from livescale.services.host.packed_file import CHUNK_BYTES
+from livescale.services.host.disk import ThreadDisk, allocate
 from livescale.services.host.stored import open_stored
 from livescale.shared.links.contract import Link
 from livescale.shared.links.open import open_link
@@ -43,29 +41,6 @@ T = TypeVar("T")
 
 BENCH = "transfer"
 DISK_BAR, LOAD_BAR, FIRST_BAR = 0.9, 2.0, 1.0
-
-
-def read_raw(packed: Path, scratch: Sequence[memoryview]) -> float:
-    """Seconds that the disk takes: direct reads into `scratch`, one at a time into each, and checked by nobody.
-
-    Raises BenchFailed.
-    """
-    try:
-        file = os.open(packed, os.O_RDONLY | os.O_DIRECT)
-    except OSError as error:
-        raise BenchFailed(f"{packed.parent}: no direct reads there ({error.strerror}); run this on a disk") from error
-
-    def read(number: int) -> None:
-        for offset in range(number * CHUNK_BYTES, os.fstat(file).st_size, len(scratch) * CHUNK_BYTES):
-            os.preadv(file, [scratch[number]], offset)
-
-    began = time.perf_counter()
-    try:
-        with ThreadPoolExecutor(len(scratch)) as threads:
-            list(threads.map(read, range(len(scratch))))
-    finally:
-        os.close(file)
-    return time.perf_counter() - began
 
 
 async def read_model(
@@ -157,7 +132,7 @@ def disk(printer: RecordPrinter, settings: LinkSettings, size_bytes: int, passes
         directory = make_disk_model(Path(name), size_bytes)
         with closing(open_stored(directory, "bfloat16", keep=True)) as stored:
             packed, memory = stored.pack(lambda _: None), allocate(stored.sizes)
-        scratch = allocate([CHUNK_BYTES] * READS)
+        scratch = raw_buffers()
         ways: tuple[Callable[[], float], ...] = (
             lambda: read_raw(packed, scratch),
             lambda: asyncio.run(read_model(directory, memory)),

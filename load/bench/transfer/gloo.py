@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.fleet import BenchFleet, running
-from livescale.load.bench.transfer.gloo_process import Broadcast, Member
+from livescale.load.bench.transfer.gloo_process import Broadcast, GlooRank
 from livescale.load.bench.transfer.jobs import Carried, seconds
 from livescale.load.bench.transfer.multicast import ROUNDS, Show, middle, repeat
 from livescale.load.bench.transfer.node import Outfit
@@ -69,7 +69,7 @@ def chained(machines: Network, settings: LinkSettings, sizes: Sequence[int]) -> 
 def grouped(machines: Network, sizes: Sequence[int]) -> AbstractContextManager[BenchFleet]:
     """A process on each machine that takes part in broadcasts; the first is the source."""
     leader, count = f"{machines.address(machines.names[0])}:{PORT}", len(machines.names)
-    members = [Member(rank, count, leader, list(sizes)) for rank in range(count)]
+    members = [GlooRank(rank, count, leader, list(sizes)) for rank in range(count)]
     # Names of addresses are not to be found out here, which is no news.
     env = (f"GLOO_SOCKET_IFNAME={CARD}", "TORCH_CPP_LOG_LEVEL=ERROR")
     return running(members, [machines.inside(name, "env", *env) for name in machines.names])

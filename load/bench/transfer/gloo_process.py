@@ -20,7 +20,7 @@ from livescale.shared.messages.parameters import Block
 PATIENCE = timedelta(seconds=60)
 
 
-class Member(Message, frozen=True):
+class GlooRank(Message, frozen=True):
     """One of `count`; the first, at `leader` (address:port), is the source and the only one whose memory is filled."""
 
     rank: int
@@ -41,23 +41,23 @@ def main(descriptor: int) -> None:
     torch.set_num_threads(1)
     with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
         try:
-            _serve(pipe, msgspec.msgpack.decode(pipe.recv_bytes(), type=Member))
+            _serve(pipe, msgspec.msgpack.decode(pipe.recv_bytes(), type=GlooRank))
         except RuntimeError as error:  # whatever gloo may say
             tell(pipe, Failed(str(error)))
 
 
-def _serve(pipe: Connection, member: Member) -> None:
-    memory = Arena(placed_bytes(member.sizes)).place(member.sizes)
-    blocks = [fill(index, view) for index, view in enumerate(memory)] if member.rank == 0 else []
+def _serve(pipe: Connection, own: GlooRank) -> None:
+    memory = Arena(placed_bytes(own.sizes)).place(own.sizes)
+    blocks = [fill(index, view) for index, view in enumerate(memory)] if own.rank == 0 else []
     dist.init_process_group(
-        "gloo", init_method=f"tcp://{member.leader}", rank=member.rank, world_size=member.count, timeout=PATIENCE
+        "gloo", init_method=f"tcp://{own.leader}", rank=own.rank, world_size=own.count, timeout=PATIENCE
     )
     parameters = Parameters(memory, [torch.frombuffer(view, dtype=torch.uint8) for view in memory])
     tell(pipe, Hello(b"", tuple(blocks)))
     while data := pipe.recv_bytes():
         job = msgspec.msgpack.decode(data, type=Broadcast)
         tell(pipe, parameters.timed(job))
-        if member.rank != 0:
+        if own.rank != 0:
             parameters.wipe()
     dist.destroy_process_group()
 

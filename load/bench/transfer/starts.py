@@ -25,10 +25,8 @@ from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.network import Multicast, multicast_over
 from livescale.services.planner.plans.plan import TransferPlan
 from livescale.services.planner.plans.predict import predict
-from livescale.shared.messages.message import Message
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.topology.file import find_topology
-from livescale.shared.topology.topology import Topology
 from livescale.shared.transfer.chunks import chunk_bytes_for
 
 BENCH = "transfer"
@@ -46,7 +44,8 @@ class StartCase:
     sources: Sequence[str] = ()
     disks: Sequence[str] = ()
 
-    def multicast(self, cluster: Topology, sizes: Sequence[int]) -> Multicast:
+    def multicast(self, topology: Path, sizes: Sequence[int]) -> Multicast:
+        cluster = find_topology(str(topology))
         return multicast_over(cluster, sizes, self.sources, TARGETS, disks=self.disks)
 
 
@@ -81,7 +80,7 @@ def starts(
         with running(outfits(shaped, directory, sizes)) as fleet:
             for start in STARTS:
                 printer.progress(start.case)
-                multicast = start.multicast(find_topology(str(topology)), sizes)
+                multicast = start.multicast(topology, sizes)
                 plan = make_plan("binomial", multicast, blocks=len(sizes))
                 once = partial(carry, fleet, plan, multicast, rate)
                 run = middle([printer.samples.take(once, fleet.renew) for _ in range(ROUNDS)])
@@ -111,7 +110,7 @@ def make_packed(directory: Path, size_bytes: int) -> tuple[Path, list[int]]:
         return made, stored.sizes
 
 
-def outfits(settings: LinkSettings, directory: Path, sizes: Sequence[int]) -> list[Message]:
+def outfits(settings: LinkSettings, directory: Path, sizes: Sequence[int]) -> list[Holder | Outfit]:
     holders = [Holder(replace(settings, place=place), str(directory)) for place in HOLDERS]
     targets = [Outfit(replace(settings, place=place), list(sizes), False, False) for place in TARGETS]
     return [*holders, *targets]

@@ -1,9 +1,10 @@
-"""Where a worker is, and by what its parts reach other workers."""
+"""Where a worker is, and by what its parts compute and reach other workers."""
 
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
 
+from livescale.services.worker.engine.contract import Runner
 from livescale.shared.bus.contract import Bus
 from livescale.shared.links.contract import Link
 from livescale.shared.process.run import World
@@ -14,12 +15,13 @@ from livescale.shared.runtime.clock import Clock
 class WorkerContext:
     """What every part of a worker that talks to other workers needs, whatever model is served.
 
-    `link` counts its bytes as traffic of serving, and tasks of `tasks` end with the worker.
+    `link` counts its bytes as traffic of serving, tasks of `tasks` end with the worker, and `runner` is its engine.
     """
 
     world: World
     link: Link
     tasks: asyncio.TaskGroup
+    runner: Runner
 
     @property
     def me(self) -> str:

@@ -8,6 +8,8 @@ from livescale.services.worker.instance.loading import Loading
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.shared.bus.contract import Ack, Context, Refusal
+from livescale.shared.messages.requests import Admit, AskRunning, RunningRequests, arrived
 from livescale.shared.messages.transfers import InstanceServing
 from livescale.shared.process.run import World
 from livescale.shared.subjects import INSTANCE
@@ -33,6 +35,18 @@ class HeldInstance:
         self.serving = serving
         self._world = world
         self.limits = limits
+
+    async def admit(self, command: Admit, context: Context) -> Ack:
+        """Answer ADMIT: take a request. Raises Refusal 409 while its model is not served, and as `ServingLoop` does."""
+        request = arrived(command.request, self._world.clock.wall())
+        if not self.lifecycle.accepts_requests(request.model):
+            raise Refusal(409, f"this worker takes no requests for {request.model}: it is {self.lifecycle.state}")
+        self.serving.admit(request)
+        return Ack()
+
+    async def tell_running(self, ask: AskRunning, context: Context) -> RunningRequests:
+        """Answer RUNNING: tell a router that is new every request that is here."""
+        return RunningRequests(requests=self.serving.running())
 
     def open(self, loading: Loading, *, whole: bool, kv_blocks: int | None = None) -> Scheduler:
         """Take requests from now on. The model is `whole`, or layers are still missing."""

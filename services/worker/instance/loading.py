@@ -35,7 +35,8 @@ class Transport:
     link: Link
     hashing: Executor
     tasks: asyncio.TaskGroup
-    door: MemoryExport | None = None
+    door: MemoryExport | None
+    paths: Paths
 
 
 class Loading:
@@ -53,7 +54,6 @@ class Loading:
         runner: Runner,
         transport: Transport,
         counts: LoadCounts,
-        paths: Paths,
         on_block: Callable[[str, int], None],
     ) -> None:
         self.command = command
@@ -71,7 +71,7 @@ class Loading:
         self._first_byte_at: float | None = None
         self._laid_out = 0
         part = ModelCopy(worker, command.chunk_bytes, memory)
-        events = Events(self._first_byte, self._block_verified, self._broken, paths.note)
+        events = Events(self._first_byte, self._block_verified, self._broken, transport.paths.note)
         blocks = command.manifest.blocks
         self._incoming = BlockReceiver(
             transport.link, part, blocks, transport.hashing, events, transport.tasks, transport.door

@@ -13,7 +13,7 @@ from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.outputs import TokenHistory, TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled, LateKv
-from livescale.shared.bus.contract import Bus, Refusal
+from livescale.shared.bus.contract import Ack, Bus, Context, Refusal
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
 from livescale.shared.runtime.clock import Clock
@@ -126,6 +126,7 @@ class ServingLoop:
         self._metrics.admitted(request, self._clock.now())
         self.idle.clear()
         self.wake()
+        self.on_step()
 
     def _asked(self) -> None:
         """Note how long this worker took requests before the first one came."""
@@ -171,14 +172,14 @@ class ServingLoop:
             self.publish([output])
             self.wake()
 
-    def replay(self, command: Replay) -> None:
-        """Send a request's tokens again, if there are any. Raises Refusal 404 where the request is not known."""
+    async def replay(self, command: Replay, context: Context) -> Ack:
+        """Answer REPLAY: send a request's tokens again, if there are any. Raises Refusal 404 for an unknown request."""
         row = self._history.since(command.request_id, command.index)
-        if row is None:
-            if self.scheduler is not None and command.request_id in self.scheduler:
-                return
+        if row is not None:
+            self._send(command.gateway, [row])
+        elif self.scheduler is None or command.request_id not in self.scheduler:
             raise Refusal(404, f"request {command.request_id} has no token {command.index} here")
-        self._send(command.gateway, [row])
+        return Ack()
 
     async def run(self) -> None:
         """Run one step after the other, while there is work.

@@ -6,15 +6,12 @@ from collections.abc import Collection, Coroutine, Sequence
 import structlog
 
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
-from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, receive
-from livescale.services.worker.instance.metrics import LiveCounts
-from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.scheduling.batch import NO_BYTES, PROMPT_CUT, LayerEntry
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled, LateKv
 from livescale.services.worker.scheduling.sequence import Sequence as Waiting
-from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.live import Task, Took
@@ -43,22 +40,18 @@ class IncomingHandOff:
         channel: Channel,
         task: Task,
         ranks: Sequence[Node],
-        *,
-        context: WorkerContext,
-        serving: ServingLoop,
-        group: TensorParallelGroup,
-        counts: LiveCounts,
+        context: LiveContext,
     ) -> None:
-        self._context = context
-        self._serving = serving
-        self._group = group
-        self._counts = counts
+        self._context = context.worker
+        self._serving = context.serving
+        self._group = context.group
+        self._counts = context.counts
         self._scheduler = scheduler
         self._manifest = manifest
         self._channel = channel
         self._task = task
         self._ranks = ranks
-        self._request = arrived(task.request, context.clock.wall())
+        self._request = arrived(task.request, context.worker.clock.wall())
         self._positions = len(task.request.prompt) + len(task.request.generated)
         self._peer: Peer | None = None
         self._late: LateKv | None = None

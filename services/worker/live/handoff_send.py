@@ -9,20 +9,16 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from livescale.services.worker.engine.contract import LayerwiseRun, Runner
+from livescale.services.worker.engine.contract import LayerwiseRun
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
-from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, send
-from livescale.services.worker.instance.metrics import LiveCounts
-from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, LayerEntry
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import NOTHING, Filled, Sequence
-from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
-from livescale.shared.bus.contract import Context, Refusal
+from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.live import Pull, RequestsMoved, Task, Took
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import leaving
 from livescale.shared.messages.transfers import Node
@@ -154,19 +150,11 @@ class OutgoingHandOff:
 class HandOffSender:
     """All hand-offs from this worker to sources, by source and ticket."""
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        serving: ServingLoop,
-        runner: Runner,
-        group: TensorParallelGroup,
-        counts: LiveCounts,
-    ) -> None:
-        self._context = context
-        self._serving = serving
-        self._runner = runner
-        self._group = group
-        self._counts = counts
+    def __init__(self, context: LiveContext) -> None:
+        self._context = context.worker
+        self._serving = context.serving
+        self._group = context.group
+        self._counts = context.counts
         self._hand_offs: dict[tuple[str, int], OutgoingHandOff] = {}
         self._sending: dict[asyncio.Task[None], OutgoingHandOff] = {}
 
@@ -226,7 +214,7 @@ class HandOffSender:
     def _give(self, pull: Pull, ticket: int, request: QueuedRequest, origin: HandOffOrigin) -> Task:
         sequence = request.sequence
         sequence.held, entry = True, sequence.entry
-        kv = None if entry is None else self._runner.export_kv(sequence.blocks, entry.layer)
+        kv = None if entry is None else self._context.runner.export_kv(sequence.blocks, entry.layer)
         node = Node(id=pull.worker, place="worker", address=pull.address)
         channel = Channel(self._context.link, node, ticket, pull.secret)
         hand_off = OutgoingHandOff(request, origin, kv, channel, pull.ranks)

@@ -7,10 +7,7 @@ from typing import Protocol
 
 import structlog
 
-from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.instance.context import WorkerContext
-from livescale.services.worker.instance.held import HeldInstance
-from livescale.services.worker.instance.metrics import LiveCounts
+from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.handoff_send import HandOffSender
 from livescale.services.worker.live.planner import LayerPlanner, forecast
 from livescale.services.worker.live.policy import BEST_EFFORT, ZIGZAG
@@ -18,7 +15,6 @@ from livescale.services.worker.live.queue import LiveQueue
 from livescale.services.worker.live.target import POLL_SECONDS, LiveTarget
 from livescale.services.worker.live.tasks import batch_budget
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Context
 from livescale.shared.messages.live import Pull, Pulled, Withdraw
 from livescale.shared.messages.transfers import Load
@@ -45,26 +41,14 @@ class LiveRole:
     """The worker as a target of one live load after the other.
 
     `target` is None unless this worker went live for what it holds. `shares` answers pulls while something is kept for
-    the others of a pipeline that this worker led.
+    the others of a pipeline that this worker led. `hand_offs` are the requests on their way to sources.
     """
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        instance: HeldInstance,
-        runner: Runner,
-        group: TensorParallelGroup,
-        hand_offs: HandOffSender,
-        counts: LiveCounts,
-    ) -> None:
+    def __init__(self, context: LiveContext) -> None:
         self.target: LiveTarget | None = None
         self.shares: PullAnswerer | None = None
+        self.hand_offs = HandOffSender(context)
         self._context = context
-        self._instance = instance
-        self._runner = runner
-        self._group = group
-        self._hand_offs = hand_offs
-        self._counts = counts
         self._ready: AbstractSet[int] = frozenset()  # blocks that the target knows of
         self._is_coming = False  # it loads, and will go live
         self._load_began = 0.0
@@ -91,7 +75,7 @@ class LiveRole:
         """A load begins. Pulls that come before the worker is live wait for that."""
         self._is_coming = goes_live(command)
         self._withdrawn.clear()
-        self._load_began = self._context.clock.now()
+        self._load_began = self._context.worker.clock.now()
 
     def missed(self) -> None:
         """All blocks came at once, so that the worker is whole and was never live."""
@@ -99,7 +83,7 @@ class LiveRole:
 
     def begin(self, command: Load, scheduler: Scheduler, ready: AbstractSet[int]) -> None:
         """Take requests: these blocks are ready, the embedding among them."""
-        budget = batch_budget(scheduler.limits, self._runner.joined_rows)
+        budget = batch_budget(scheduler.limits, self._context.worker.runner.joined_rows)
         queue = LiveQueue(
             command.manifest.config.num_hidden_layers + 1,
             rule=BEST_EFFORT if command.live == "best-effort" else ZIGZAG,
@@ -111,16 +95,13 @@ class LiveRole:
             scheduler,
             queue,
             planner,
-            lambda: self._instance.tell("first_layer"),
-            serving=self._instance.serving,
-            group=self._group,
-            hand_offs=self._hand_offs,
-            clock=self._context.clock,
-            counts=self._counts,
+            lambda: self._context.instance.tell("first_layer"),
+            context=self._context,
+            hand_offs=self.hand_offs,
         )
         self._ready = frozenset()
         self.blocks_ready(ready)
-        tasks = self._context.tasks
+        tasks = self._context.worker.tasks
         self._running.add(tasks.create_task(target.run(), name=f"live {command.instance}"))
         if planner is not None:
             self._running.add(tasks.create_task(target.plan(planner), name=f"plan {command.instance}"))
@@ -171,6 +152,7 @@ class LiveRole:
             self._withdrawn.add(message.worker)
 
     def lost(self, worker: str) -> None:
-        """The registry has declared this worker dead, so that its pull is void."""
+        """The registry has declared this worker dead: its pull is void, and nothing is on its way to it."""
         if self.target is not None:
             self.target.withdraw(worker)
+        self.hand_offs.lost(worker)

@@ -11,20 +11,15 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import Channel
-from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import WorkerState
-from livescale.services.worker.instance.metrics import LiveCounts
+from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.handoff_receive import HandOffBatch, IncomingHandOff
 from livescale.services.worker.live.policy import SourcePolicy
 from livescale.services.worker.live.tasks import AskTarget, BatchBudget, SourceEffect, StopAsking, batch_budget
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
-from livescale.shared.bus.contract import BusError, Context, Refusal
+from livescale.shared.bus.contract import Ack, BusError, Context, Refusal
 from livescale.shared.messages.live import Help, Pull, Pulled, Task, Withdraw
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import PULL, WITHDRAW
@@ -50,20 +45,12 @@ class Helped:
 class LiveSource:
     """The targets that this worker helps, and the requests on their way here."""
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        instance: HeldInstance,
-        runner: Runner,
-        group: TensorParallelGroup,
-        counts: LiveCounts,
-    ) -> None:
-        self._context = context
-        self._instance = instance
-        self._serving = instance.serving
-        self._runner = runner
-        self._group = group
-        self._counts = counts
+    def __init__(self, context: LiveContext) -> None:
+        self._live = context
+        self._context = context.worker
+        self._instance = context.instance
+        self._serving = context.serving
+        self._group = context.group
         self._policy = SourcePolicy()
         self._helped: dict[str, Helped] = {}
         self._wanted: set[str] = set()  # targets that are asked, until one of them gives something
@@ -83,20 +70,20 @@ class LiveSource:
         loading, state = self._instance.loading, self._instance.lifecycle.state
         if loading is None or state is not WorkerState.SERVING or loading.manifest.version != command.version:
             raise Refusal(409, f"version: {command.version} is not served here, this worker is {state}")
-        self.begin(command, loading.manifest)
+        self.begin(command.plan_id, command.targets, loading.manifest)
         self._instance.changed()
         return Ack()
 
-    def begin(self, command: Help, manifest: Manifest) -> None:
+    def begin(self, plan_id: str, targets: Sequence[Node], manifest: Manifest) -> None:
         """Pull from these targets of a plan, and no longer from others of it."""
-        named = {node.id for node in command.targets}
+        named = {node.id for node in targets}
         for id, helped in list(self._helped.items()):
-            if helped.plan_id == command.plan_id and id not in named:
+            if helped.plan_id == plan_id and id not in named:
                 self._leave(id)
-        for node in command.targets:
-            self._helped[node.id] = Helped(node, command.plan_id, manifest)
+        for node in targets:
+            self._helped[node.id] = Helped(node, plan_id, manifest)
             self._perform(self._policy.help(node.id))
-        self._runner.on_last_layer = self._serving.near_end
+        self._context.runner.on_last_layer = self._serving.near_end
         self._look()
 
     def leave(self, target: str) -> None:
@@ -118,7 +105,7 @@ class LiveSource:
             self._stop_asking(target)
             self._serving.changes.tell()
         if not self._policy.helps:
-            self._runner.on_last_layer = None
+            self._context.runner.on_last_layer = None
 
     async def run(self) -> None:
         """Ask whenever there is nothing to prefill, and have no rank keep KV of requests that have ended."""
@@ -218,7 +205,7 @@ class LiveSource:
 
     def _budget(self, scheduler: Scheduler) -> BatchBudget:
         """How much may come from one of the targets that are asked."""
-        budget, running = batch_budget(scheduler.limits, self._runner.joined_rows), len(scheduler.running())
+        budget, running = batch_budget(scheduler.limits, self._context.runner.joined_rows), len(scheduler.running())
         return BatchBudget(max(1, budget.tasks - running), budget.rows // max(1, len(self._wanted)))
 
     def _next_tickets(self, count: int) -> int:
@@ -255,17 +242,7 @@ class LiveSource:
     def _incoming(
         self, helped: Helped, scheduler: Scheduler, channel: Channel, task: Task, ranks: Sequence[Node]
     ) -> IncomingHandOff:
-        return IncomingHandOff(
-            helped.manifest,
-            scheduler,
-            channel,
-            task,
-            ranks,
-            context=self._context,
-            serving=self._serving,
-            group=self._group,
-            counts=self._counts,
-        )
+        return IncomingHandOff(helped.manifest, scheduler, channel, task, ranks, self._live)
 
     async def _receive(self, target: str, hand_off: IncomingHandOff, batch: HandOffBatch) -> None:
         try:

@@ -12,8 +12,7 @@ from typing import assert_never
 import structlog
 
 from livescale.services.worker.engine.contract import RankLost
-from livescale.services.worker.instance.metrics import LiveCounts
-from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.handoff_send import HandOffOrigin, HandOffSender, QueuedRequest
 from livescale.services.worker.live.planner import LayerPlanner
 from livescale.services.worker.live.queue import LiveQueue, QueuePhase
@@ -29,11 +28,9 @@ from livescale.services.worker.live.tasks import (
     RunLayer,
 )
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.runtime.clock import Clock
 
 POLL_SECONDS = 0.5  # how long a pull is held while there is nothing to give
 
@@ -55,11 +52,8 @@ class LiveTarget:
         planner: LayerPlanner | None,
         first_layer: Callable[[], None],
         *,
-        serving: ServingLoop,
-        group: TensorParallelGroup,
+        context: LiveContext,
         hand_offs: HandOffSender,
-        clock: Clock,
-        counts: LiveCounts,
     ) -> None:
         """`planner` is None but in the mode zigzag-ilp. `first_layer` is called once, after the first layer was run."""
         self.queue = queue
@@ -67,11 +61,11 @@ class LiveTarget:
         self._scheduler = scheduler
         self._planner = planner
         self._first_layer: Callable[[], None] | None = first_layer
-        self._serving = serving
-        self._group = group
+        self._serving = context.serving
+        self._group = context.group
         self._hand_offs = hand_offs
-        self._clock = clock
-        self._counts = counts
+        self._clock = context.worker.clock
+        self._counts = context.counts
         self._requests: dict[str, QueuedRequest] = {}
         self._pulls: dict[str, tuple[Pull, asyncio.Future[Pulled]]] = {}
 

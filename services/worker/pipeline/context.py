@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import CONNECT_SECONDS
 from livescale.services.worker.instance.metrics import PipelineCounts
@@ -41,13 +40,12 @@ LEAST_BYTES = 1 << 16  # of less, it is latency that is measured
 class StageContext:
     """What is the same for all stages of one pipeline at one worker.
 
-    `done` takes what comes out of the last stage. `is_whole` says whether this worker, and the ranks that it leads,
-    have the whole model by now. `changed` has it reported how the worker gets KV (`switch_kv`). `link_rate` is measured
-    in bytes a second, to or from another worker.
+    `done` takes what comes out of the last stage of a pipeline that this worker leads. `is_whole` says whether this
+    worker, and the ranks that it leads, have the whole model by now. `changed` has it reported how the worker gets KV
+    (`switch_kv`). `link_rate` is measured in bytes a second, to or from another worker.
     """
 
     worker: WorkerContext
-    runner: Runner
     group: TensorParallelGroup
     counts: PipelineCounts
     manifest: Manifest

@@ -100,7 +100,7 @@ class KvMoves:
         self.way: KvWay | None = None  # as it was last decided
         self._command = command
         self._context = context
-        self._me, self._runner = context.worker.me, context.runner
+        self._me, self._runner = context.worker.me, context.worker.runner
         self._bus, self._clock = context.worker.bus, context.worker.clock
         self._link = context.worker.link
         self._addresses = {stage.node.id: stage.node.address for stage in command.stages}

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.instance.loading import Loading
 from livescale.services.worker.instance.metrics import PipelineCounts
 from livescale.services.worker.instance.serving import ServingLoop
-from livescale.services.worker.live.handoff_send import HandOffSender
 from livescale.services.worker.live.role import LiveRole
 from livescale.services.worker.pipeline.filling import Filling
 from livescale.services.worker.pipeline.kv_moves import KvMover
@@ -58,13 +56,12 @@ class PipelineLeader:
         *,
         context: WorkerContext,
         serving: ServingLoop,
-        runner: Runner,
         counts: PipelineCounts,
     ) -> None:
         self._command = command
         self._scheduler = scheduler
         self._serving = serving
-        self._runner = runner
+        self._runner = context.runner
         self._clock = context.clock
         self._counts = counts
         self._first = first
@@ -195,9 +192,7 @@ class LedPipeline:
         self,
         context: WorkerContext,
         instance: HeldInstance,
-        runner: Runner,
         role: LiveRole,
-        hand_offs: HandOffSender,
         counts: PipelineCounts,
         loading: Loading,
         stages_over: Callable[[], None],
@@ -206,9 +201,7 @@ class LedPipeline:
         self._context = context
         self._instance = instance
         self._serving = instance.serving
-        self._runner = runner
         self._role = role
-        self._hand_offs = hand_offs
         self._counts = counts
         self._loading = loading
         self._stages_over = stages_over
@@ -250,7 +243,6 @@ class LedPipeline:
             stages.take,
             context=self._context,
             serving=self._serving,
-            runner=self._runner,
             counts=self._counts,
         )
         self._instance.changed()
@@ -277,6 +269,6 @@ class LedPipeline:
         workers = [self._context.me, *stages.others]
         before = {} if self.leader is None else self.leader.shares
         manifest = self._loading.manifest
-        shares = Shares(self._serving, self._hand_offs, manifest, scheduler, workers, before)
+        shares = Shares(self._serving, self._role.hand_offs, manifest, scheduler, workers, before)
         self._shares = self._role.shares = shares
         return shares

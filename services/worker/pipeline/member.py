@@ -5,27 +5,21 @@ from contextlib import suppress
 
 import structlog
 
-from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.loading import Loading
 from livescale.services.worker.instance.metrics import PipelineCounts
-from livescale.services.worker.live.handoff_send import HandOffSender
 from livescale.services.worker.live.role import LiveRole
 from livescale.services.worker.live.source import LiveSource
 from livescale.services.worker.pipeline.context import StageContext
-from livescale.services.worker.pipeline.kv_moves import KvMoves
 from livescale.services.worker.pipeline.leader import LedPipeline, PipelineLeader
 from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import check_pipeline
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
-from livescale.shared.bus.contract import Context, Refusal
-from livescale.shared.messages.live import Help
-from livescale.shared.messages.message import Ack
+from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
 from livescale.shared.messages.transfers import Node, Serve
 from livescale.shared.runtime.settings import SwitchKv
-from livescale.shared.subjects import STAGE_DONE
 
 # How long whoever is whole waits for the end of its pipeline before it serves by itself.
 LEAVE_SECONDS = 2.0
@@ -46,9 +40,7 @@ class PipelineMember:
         self,
         context: WorkerContext,
         instance: HeldInstance,
-        runner: Runner,
         group: TensorParallelGroup,
-        hand_offs: HandOffSender,
         role: LiveRole,
         source: LiveSource,
         switch_kv: SwitchKv,
@@ -58,9 +50,7 @@ class PipelineMember:
         self._instance = instance
         self._switch_kv = switch_kv
         self._serving = instance.serving
-        self._runner = runner
         self._group = group
-        self._hand_offs = hand_offs
         self._role = role
         self._source = source
         self._counts = PipelineCounts(context.world.telemetry)
@@ -122,9 +112,7 @@ class PipelineMember:
             self._led = LedPipeline(
                 self._context,
                 self._instance,
-                self._runner,
                 self._role,
-                self._hand_offs,
                 self._counts,
                 loading,
                 self._stages_over,
@@ -136,12 +124,11 @@ class PipelineMember:
         lifecycle, blocks = self._instance.lifecycle, len(loading.manifest.blocks)
         return StageContext(
             self._context,
-            self._runner,
             self._group,
             self._counts,
             loading.manifest,
             self._instance.limits(loading, command.kv_blocks),
-            self._came_out,
+            self.done,
             lambda: len(self._group.leader.everywhere(lifecycle.ready)) == blocks,
             self._switch_kv,
             self._instance.changed,
@@ -163,12 +150,12 @@ class PipelineMember:
 
     async def move_kv(self, order: MoveKv, context: Context) -> Ack:
         """Answer MOVE_KV: the leader has KV of what is to be this worker's moved here. Raises Refusal."""
-        await self._moves(order).take(order)
+        await self._stages_of(order.pipeline).moves.take(order)
         return Ack()
 
     async def give_kv(self, order: MoveKv, context: Context) -> Ack:
         """Answer GIVE_KV: another worker of the pipeline gets KV of the layers that are run here. Raises Refusal."""
-        self._moves(order).give(order)
+        self._stages_of(order.pipeline).moves.give(order)
         return Ack()
 
     def over(self, over: PipelineOver) -> None:
@@ -216,15 +203,7 @@ class PipelineMember:
         if leader is None or loading is None or not lifecycle.may_serve(command):
             return
         scheduler = instance.open(loading, whole=True)
-        manifest = loading.manifest
-        help = Help(
-            plan_id=command.plan_id,
-            model=loading.command.model,
-            version=manifest.version,
-            targets=[leader],
-            epoch=command.epoch,
-        )
-        self._source.begin(help, manifest)
+        self._source.begin(command.plan_id, [leader], loading.manifest)
         with suppress(TimeoutError):
             async with asyncio.timeout(FETCH_SECONDS):
                 while leader.id in self._source.helping and scheduler.is_empty:
@@ -242,10 +221,10 @@ class PipelineMember:
             self._running.cancel()
             await asyncio.wait((self._running,))
 
-    def _moves(self, order: MoveKv) -> KvMoves:
-        if self._stages is None or self.pipeline != order.pipeline:
-            raise Refusal(409, f"no stage of {order.pipeline} is run here")
-        return self._stages.moves
+    def _stages_of(self, pipeline: str) -> Stages:
+        if self._stages is None or self.pipeline != pipeline:
+            raise Refusal(409, f"no stage of {pipeline} is run here")
+        return self._stages
 
     def _break(self, reason: str) -> None:
         if self._leader is not None:
@@ -270,9 +249,3 @@ class PipelineMember:
     def _stages_over(self) -> None:
         self._stages = None
         self._instance.changed()
-
-    def _came_out(self, done: StageDone) -> None:
-        if self._leader is not None:
-            self._leader.done(done)
-        elif self._stages is not None:
-            self._context.bus.publish(STAGE_DONE, done, id=self._stages.leader.id)

@@ -35,6 +35,7 @@ class StageRun:
         self._blocks = range(stage.first, stage.stop)
         self._is_first = all(stage.node.id != context.worker.me for stage in command.stages[:index])
         self._next = command.stages[index + 1].node.id if index + 1 < len(command.stages) else None
+        self._leader = command.stages[0].node.id
         self._came = 0
         self._coming = asyncio.Queue[tuple[StageBatch, float]]()
         self._here = asyncio.Queue[tuple[StageBatch, tuple[ScheduledChunk, ...], memoryview]]()
@@ -96,8 +97,9 @@ class StageRun:
             batch, passed = await self._run.get()
             if after is None or self._next is None:
                 unfilled = [fill.worker for fill in batch.fills]
-                done = StageDone(pipeline=self._pipeline, step=batch.step, tokens=passed.tokens, unfilled=unfilled)
-                self._context.done(done)
+                self._tell_leader(
+                    StageDone(pipeline=self._pipeline, step=batch.step, tokens=passed.tokens, unfilled=unfilled)
+                )
                 continue
             size_bytes = passed.activation.nbytes
             following = replace(batch, stage=self._index + 1, activation_bytes=size_bytes)
@@ -105,6 +107,12 @@ class StageRun:
             begun = self._clock.now()
             await send(after, batch.step, passed.activation)
             self._context.moved(size_bytes, self._clock.now() - begun)
+
+    def _tell_leader(self, done: StageDone) -> None:
+        if self._leader == self._context.worker.me:
+            self._context.done(done)
+        else:
+            self._bus.publish(STAGE_DONE, done, id=self._leader)
 
 
 log = structlog.get_logger()

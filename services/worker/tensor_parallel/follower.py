@@ -13,7 +13,7 @@ from typing import assert_never
 import structlog
 from msgspec import structs
 
-from livescale.services.worker.engine.contract import LayerwiseRun, RankLost, Runner
+from livescale.services.worker.engine.contract import LayerwiseRun, RankLost
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import KV, Channel, receive, send
 from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvImport
@@ -31,9 +31,9 @@ log = structlog.get_logger()
 class RankKv:
     """KV that came to this rank and is not laid down, and KV that is being sent."""
 
-    def __init__(self, context: WorkerContext, runner: Runner) -> None:
+    def __init__(self, context: WorkerContext) -> None:
         self._link = context.link
-        self._runner = runner
+        self._runner = context.runner
         self._tasks = context.tasks
         self._late: dict[str, tuple[RankTake, memoryview]] = {}  # by request
         self._coming: dict[asyncio.Timeout, RankTake] = {}
@@ -126,11 +126,11 @@ WATCH_SECONDS = 1.0
 class GroupFollower:
     """One rank of the instance that `command` loads, other than the first."""
 
-    def __init__(self, context: WorkerContext, runner: Runner, command: Load) -> None:
+    def __init__(self, context: WorkerContext, command: Load) -> None:
         self._bus = context.bus
-        self._runner = runner
+        self._runner = context.runner
         self._address = context.link.address
-        self._kv = RankKv(context, runner)
+        self._kv = RankKv(context)
         self._command = command
         self._leader = command.ranks[0]
         self._blocks: list[int] = []

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from livescale.services.worker.engine.contract import LayerwiseRun, RankLost, Runner, StageResult
+from livescale.services.worker.engine.contract import LayerwiseRun, RankLost, StageResult
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.services.worker.tensor_parallel.follower import GroupFollower, refuse
 from livescale.services.worker.tensor_parallel.leader import GroupLeader
-from livescale.shared.bus.contract import Context, Refusal
-from livescale.shared.messages.message import Ack
+from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.messages.ranks import AskMeeting, Meeting, RankGive, RankTake, Told
 from livescale.shared.messages.transfers import Load
 
@@ -34,11 +33,11 @@ class TensorParallelGroup:
     `leader` tells the ranks that this one leads what to run. It leads none unless it is rank 0 of several.
     """
 
-    def __init__(self, context: WorkerContext, runner: Runner, address: str, callbacks: GroupCallbacks) -> None:
+    def __init__(self, context: WorkerContext, address: str, callbacks: GroupCallbacks) -> None:
         self.leader = GroupLeader(context.bus)
         self._context = context
         self._bus = context.bus
-        self._runner = runner
+        self._runner = context.runner
         self._address = address
         self._callbacks = callbacks
         self._command: Load | None = None
@@ -56,7 +55,7 @@ class TensorParallelGroup:
             port = await self._runner.open_meeting(self._address)
             at = self._meeting = Meeting(address=self._address, port=port)
         else:
-            follower = self._follower = GroupFollower(self._context, self._runner, command)
+            follower = self._follower = GroupFollower(self._context, command)
             at = await follower.find_meeting()
         await self._runner.meet(command.rank, len(command.ranks), self._address, at)
         log.info("ranks_met", instance=command.instance, rank=command.rank, ranks=command.ranks)

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from livescale.shared.bus.contract import (
+    Ack,
     Context,
     Disconnected,
     Endpoint,
     ServiceAbsent,
     TooLarge,
 )
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import Named, Register
 from livescale.shared.messages.requests import Cancel, TokenFrame, Tokens

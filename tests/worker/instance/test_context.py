@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from livescale.services.worker.instance.context import WorkerContext
+from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.contract import ServiceInfo
 from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry
@@ -12,13 +13,13 @@ from livescale.shared.runtime.clock import CountedIds
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.simulation.virtual_time import run
 from tests.shared.transfer.virtual_link import VirtualLink, new_mail
-from tests.worker.live.engines import CLOCK
+from tests.worker.live.engines import CLOCK, MODELLED
 
 
 def context_of(tasks: asyncio.TaskGroup) -> WorkerContext:
     bus, telemetry = LocalBroker(clock=CLOCK).connect(), Telemetry("worker", "w")
     world = World(ServiceInfo("worker", "w", "under test"), "here", bus, CLOCK, CountedIds(), telemetry)
-    return WorkerContext(world, VirtualLink(new_mail(), b"w"), tasks)
+    return WorkerContext(world, VirtualLink(new_mail(), b"w"), tasks, MODELLED.make_runner(WorkerSettings()))
 
 
 def test_work_that_is_started_runs_beside_and_is_awaited_at_the_end() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 from livescale.services.worker.actor import Worker
 from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.resources import ResourceMaker
 from livescale.services.worker.settings import MIB, WorkerSettings
-from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceInfo, Topic
+from livescale.shared.bus.contract import Ack, BusError, Context, Endpoint, Refusal, ServiceInfo, Topic
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import Join, Joined, LeaseChanged, Stale, WorkerReport
-from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Abort, Drain, LiveMode, Node, Serve
 from livescale.shared.process.run import World
@@ -117,7 +117,7 @@ class WorkerPool:
             return TimedLink(self.mail, worker.encode(), self.faults)
 
         runner = self._runner(told)
-        pool = Worker(world, told, lambda: runner, link)
+        pool = Worker(world, told, ResourceMaker(lambda: runner, link))
         process = Process()
         running = self.tasks.create_task(pool.run(), name=worker, context=process.context())
         self.members[worker] = Member(pool, running, runner, bus, telemetry, process)

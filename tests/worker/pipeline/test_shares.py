@@ -7,9 +7,8 @@ import pytest
 
 from livescale.services.worker.pipeline.filling import FILL_ROWS
 from livescale.services.worker.settings import MIB
-from livescale.shared.bus.contract import Context, Endpoint, ServiceInfo
+from livescale.shared.bus.contract import Ack, Context, Endpoint, ServiceInfo
 from livescale.shared.messages.live import Pull, Pulled, Task, Took
-from livescale.shared.messages.message import Ack
 from livescale.shared.runtime.settings import SwitchKv
 from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import PULL, TOOK

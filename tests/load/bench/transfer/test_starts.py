@@ -12,7 +12,6 @@ from livescale.services.planner.plans.execution_pipelines import pipeline_ready
 from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.plan import TransferPlan
 from livescale.services.planner.plans.predict import Prediction, predict
-from livescale.shared.topology.file import find_topology
 from tests.load.bench.bench_output import records_in
 
 RATE = 100e6
@@ -21,7 +20,7 @@ SIZES = [8_000_000] * 12
 
 def planned(start: StartCase) -> tuple[TransferPlan, Prediction]:
     with emulated(4, RATE, {"count": 1, "host-link": f"{HOST_LINK * RATE:.0f} B/s"}, DISK * RATE) as (file, _):
-        multicast = start.multicast(find_topology(str(file)), SIZES)
+        multicast = start.multicast(file, SIZES)
     plan = make_plan("binomial", multicast, blocks=len(SIZES))
     return plan, predict(multicast, plan, 1 << 20)
 

@@ -1,0 +1,59 @@
+"""What a worker says of itself in its heartbeats."""
+
+from msgspec import structs
+
+from livescale.services.worker.deployment import Deployment
+from livescale.services.worker.resources import Resources
+from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.messages.membership import Holding, PeerTraffic, WorkerReport
+
+
+def make_report(
+    worker: str, epoch: int, settings: WorkerSettings, device: str, resources: Resources, deployment: Deployment
+) -> WorkerReport:
+    """Return the state of the worker, and what it has and does where it is not spare."""
+    instance = deployment.instance
+    common = WorkerReport(
+        id=worker,
+        epoch=epoch,
+        state=instance.lifecycle.state.value,
+        arena_bytes=settings.arena_bytes,
+        device=device,
+        engine=settings.engine,
+        paths=resources.paths.by_peer,
+        flows_out=deployment.flows_out,
+        traffic=_traffic(resources),
+    )
+    assignment, pipelines = instance.lifecycle.assignment, deployment.pipelines
+    if assignment is None:
+        return common
+    manifest = assignment.manifest
+    return structs.replace(
+        common,
+        model=assignment.model,
+        plan_id=assignment.plan_id,
+        version=manifest.version,
+        instance=assignment.instance,
+        role=assignment.role,
+        rank=assignment.rank,
+        holding=Holding(
+            model=assignment.model,
+            version=manifest.held_as,
+            ready=sorted(instance.lifecycle.ready),
+            total=len(manifest.blocks),
+        ),
+        load=instance.serving.load(),
+        helping=deployment.source.helping,
+        live_layers=deployment.live_layers,
+        live_waiting=deployment.live_waiting,
+        handed_over=deployment.live.handed_over,
+        kv_blocks=deployment.kv_blocks,
+        pipeline=pipelines.pipeline,
+        stage=pipelines.span,
+        kv_way=pipelines.kv_way,
+    )
+
+
+def _traffic(resources: Resources) -> list[PeerTraffic]:
+    rates = resources.meter.rates
+    return [PeerTraffic(peer=peer, sent=one.sent, received=one.received) for peer, one in rates.items()]
