@@ -35,10 +35,13 @@ def bus_options(command: Callable[..., None]) -> Callable[..., None]:
         "--nats-url",
         envvar=["LIVESCALE_NATS_URL", "NATS_URL"],
         show_envvar=True,
-        help="The bus; by default that of the `livescale up` that runs on this machine.",
+        help="URL of the system's NATS server; by default that of the `livescale up` that runs on this machine.",
     )
     namespace = click.option(
-        "--namespace", envvar="LIVESCALE_NAMESPACE", show_envvar=True, help="The system on it, where it has several."
+        "--namespace",
+        envvar="LIVESCALE_NAMESPACE",
+        show_envvar=True,
+        help="Name of the system on that server; by default that of the `livescale up` that runs on this machine.",
     )
     return url(namespace(command))
 

@@ -100,7 +100,11 @@ def settings_options(
         options = [
             *(field_option(field, types.get(field.name)) for field in fields_of(shown)),
             config_option(shown),
-            click.option("--print-config", is_flag=True, help="Print the resolved configuration and exit."),
+            click.option(
+                "--print-config",
+                is_flag=True,
+                help="Print the settings that count in the end, as YAML for --config, and exit.",
+            ),
         ]
         for option in reversed(options):
             option(call)
@@ -159,7 +163,8 @@ def config_option(kind: type[Settings]) -> Callable[[Any], Any]:
         envvar="LIVESCALE_CONFIG",
         show_envvar=True,
         is_eager=True,  # the other options take their defaults from the file
-        help="YAML file with these options as keys, without the dashes in front.",
+        help="YAML file with these options as keys, without the leading dashes; it is read first, so that flags and "
+        "variables count before it.",
     )
 
 
@@ -173,7 +178,7 @@ def field_option(field: inspect.Field, special: click.ParamType[Any] | None) -> 
         "envvar": [f"LIVESCALE_{field.name.upper()}", *OTHER_VARIABLES.get(field.name, [])],
         "show_envvar": True,
         "show_default": default not in (None, "", ()),
-        "help": description,
+        "help": f"{description}.",
     }
     if isinstance(inner, inspect.BoolType):
         return click.option(f"--{flag}/--no-{flag}", field.name, **attributes)

@@ -49,8 +49,8 @@ In the file each model may have its own limits and bounds:
       downscale-delay-s: 10
       bounds: {prefill-lo: 0.3, prefill-hi: 0.6}
 
-An option of workers that has no default here has that of `livescale run worker --help`. Options that only services have
-are passed on by the environment, for example LIVESCALE_MAX_WAITING=64.
+An option of workers without a default here has the default of `livescale run worker --help`. Settings that only a
+service has are given by the environment, for example LIVESCALE_MAX_WAITING=64 for the router.
 """
 
 
@@ -111,8 +111,8 @@ GROUPS = {
 def up(settings: StackSettings) -> None:
     """Serve models on this machine until Ctrl-C.
 
-    Starts a NATS server, every service and the workers. Each model starts with its minimum of instances, and the other
-    workers are spare. When all is ready, one line of JSON is printed on stdout; logs go to stderr.
+    This starts a NATS server, every service and the workers. Each model starts with its minimum of instances; the
+    other workers are spare. When all is ready, one line of JSON is printed on stdout; logs go to stderr.
     """
     printer = make_printer(settings.log_format)
     try:

@@ -47,13 +47,20 @@ UNSHAPED = 0.0
 
 
 @click.command()
-@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Of each mode, in turn.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Number of runs of each mode; the modes take turns.",
+)
 @report_option("livescale-live.html")
 def live(repeats: int, report: Path) -> None:
-    """A second instance is asked for while 12 requests wait: it works while its parameters arrive, or it does not.
+    """Compare live scale-out with one that waits until the new instance has all parameters.
 
-    Real processes, a worker a core, a checkpoint of 500M parameters in bfloat16, links so slow that loading a layer
-    takes as long as running six. Every token is compared with that of an undisturbed engine.
+    A second instance is added while 12 requests wait. The processes are real, with a core for each worker. The model
+    has 500M parameters in bfloat16, and links are so slow that loading a layer takes as long as running six. Every
+    token is compared with that of an undisturbed engine.
     """
     check_report_path(report)
     printer = RecordPrinter(BENCH)

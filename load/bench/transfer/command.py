@@ -48,12 +48,39 @@ WANTED_CPU = {"hop": 0.15, "hop, checksums": 0.25}
 
 
 @click.command()
-@click.option("--transport", type=click.Choice(["ucx", "socket"]), default="ucx", show_default=True)
-@click.option("--megabytes", type=click.IntRange(1), default=400, show_default=True, help="Size of the set, at least.")
-@click.option("--rate", type=click.FloatRange(1), default=100.0, show_default=True, help="Of shaped links, in MB/s.")
-@click.option("--receivers", type=click.IntRange(1, 64), multiple=True, default=(1, 2, 3, 7), show_default=True)
-@click.option("--passes", type=click.IntRange(1), default=5, show_default=True, help="Of the hop; medians count.")
-@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw what was measured into this file.")
+@click.option(
+    "--transport",
+    type=click.Choice(["ucx", "socket"]),
+    default="ucx",
+    show_default=True,
+    help="Transport between processes: UCX, or plain TCP sockets.",
+)
+@click.option(
+    "--megabytes",
+    type=click.IntRange(1),
+    default=400,
+    show_default=True,
+    help="Least size of the parameters sent, in MB.",
+)
+@click.option(
+    "--rate", type=click.FloatRange(1), default=100.0, show_default=True, help="Rate of shaped links, in MB/s."
+)
+@click.option(
+    "--receivers",
+    type=click.IntRange(1, 64),
+    multiple=True,
+    default=(1, 2, 3, 7),
+    show_default=True,
+    help="Number of receivers of the chains; may be given several times.",
+)
+@click.option(
+    "--passes",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Number of passes over one hop; their medians count.",
+)
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="SVG file to draw the results into.")
 @click.option(
     "--case",
     "cases",
@@ -61,6 +88,7 @@ WANTED_CPU = {"hop": 0.15, "hop, checksums": 0.25}
     multiple=True,
     default=CASES,
     show_default="all but gloo, which needs root and makes network namespaces",
+    help="Measurement to run; may be given several times.",
 )
 def transfer(
     transport: Literal["ucx", "socket"],
@@ -71,8 +99,12 @@ def transfer(
     cases: Sequence[str],
     svg: Path | None,
 ) -> None:
-    """Parameters over one hop (against memcpy), along chains (against bytes / rate), by other plans (against chains and
-    what was predicted), in lanes; hot, warm and cold starts; flows that meet; models from a disk; plan times."""
+    """Measure how fast parameters travel.
+
+    One hop is compared with memcpy, chains with bytes / rate, and other plans with chains and with their prediction.
+    Further cases are several lanes, hot, warm and cold starts, flows that share a link, models read from disk, and the
+    time that planning takes.
+    """
     runs: dict[str, Carried] = {}
     printer = RecordPrinter(BENCH)
     sizes = [MAX_CHUNK_BYTES] * -(-megabytes * 1_000_000 // MAX_CHUNK_BYTES)

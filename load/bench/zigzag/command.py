@@ -60,14 +60,18 @@ class Compared:
 
 
 @click.command()
-@click.option("--worst", type=click.IntRange(0), default=5, show_default=True, help="Cases to explain.")
+@click.option(
+    "--worst", type=click.IntRange(0), default=5, show_default=True, help="Number of the worst cases to explain."
+)
 def zigzag(worst: int) -> None:
-    """Mean latency of ZigZag's queue against the integer program's optimum, in layer times, over a grid of layers,
-    load times and arrivals; the worst cases explained; how long the program takes to solve; and how many requests miss
-    an SLO while parameters load, live and not, by how fast they do.
+    """Compare the mean latency of ZigZag's queue with the optimum of an integer program.
 
-    The optimum knows all times ahead, interrupts layers and has the source wait for one that is nearly done; the queue
-    does neither. It may be better, as tasks that the target finishes need not end in their order.
+    Both are simulated over a grid of layers, load times and arrivals, in layer times. The worst cases are explained.
+    Also measured are the time that the program takes to solve, and how many requests miss an SLO while parameters
+    load, with live scaling and without.
+
+    The optimum knows all times in advance, interrupts layers, and lets the source wait for a layer that is nearly done;
+    the queue does none of this. The queue may still be better, as its tasks need not end in order.
     """
     printer = RecordPrinter(BENCH)
     compared = []
