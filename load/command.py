@@ -27,7 +27,7 @@ PROGRESS_SECONDS = 2.0
 def keep_url(ctx: click.Context, param: click.Parameter, url: str) -> None:
     """The settings are the options; the argument travels beside them. OpenAI's base URLs end in /v1, ours do not."""
     if not url.startswith(("http://", "https://")):
-        raise click.BadParameter(f"{url!r} is not a URL, as in http://127.0.0.1:8000", ctx, param)
+        raise click.BadParameter(f"{url!r} is not a URL; write one such as http://127.0.0.1:8000", ctx, param)
     ctx.meta["url"] = url.rstrip("/").removesuffix("/v1")
 
 

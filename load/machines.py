@@ -85,7 +85,7 @@ def network(names: Sequence[str], rate: str) -> Iterator[Network]:
             try:
                 made.build()
             except subprocess.CalledProcessError as error:
-                raise CannotEmulate(f"no network of namespaces here: {error.stderr.strip()}") from None
+                raise CannotEmulate(f"network namespaces cannot be made here: {error.stderr.strip()}") from None
             yield made
         finally:
             clear(os.getpid())

@@ -113,7 +113,9 @@ class Samples:
 
 
 def void() -> BenchFailed:
-    return BenchFailed(f"the run is void: the machine stood still during {TRIES} tries of one sample")
+    return BenchFailed(
+        f"the run does not count: the machine stood still during {TRIES} tries of one sample; run it again"
+    )
 
 
 class StallWatch:

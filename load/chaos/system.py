@@ -67,7 +67,7 @@ def choose_targets(settings: ChaosSettings) -> FaultTargets:
     chosen = settings.disturb.split(",")
     for service in chosen:
         if service not in named:
-            raise ValueError(f"--disturb: no {service!r} runs here; there are: {', '.join(named)}")
+            raise ValueError(f"--disturb: there is no service {service!r}; choose from: {', '.join(named)}")
     others = [name for service in chosen if service != "worker" for name in named[service]]
     return FaultTargets(named["worker"] if "worker" in chosen else [], others, settings.workers)
 

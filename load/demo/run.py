@@ -77,7 +77,7 @@ def make_ask(chance: random.Random, target: LoadTarget, prompt_tokens: int, max_
 async def fetch(client: LoadClient, ask: Ask) -> RequestRecord:
     record = await client.fetch(ask, client.now())
     if fault := find_fault(record):
-        raise CalibrationFailed(f"a first request to try the system failed: {fault}")
+        raise CalibrationFailed(f"the first request, which measures the system, failed: {fault}")
     return record
 
 

@@ -44,7 +44,8 @@ def find_block_bytes(model: str) -> tuple[int, ...]:
     given = re.fullmatch(r"size=([^,]+),layers=(\d+)", model.replace(" ", ""))
     if given is None:
         raise ValueError(
-            f"{model!r} is no directory and no known size ({', '.join(LAYERS)}); give others as size=16GB,layers=32"
+            f"{model!r} is neither a directory nor a known size ({', '.join(LAYERS)}); give others as "
+            "size=16GB,layers=32"
         )
     layers = int(given[2])
     if not 1 <= layers <= MOST_LAYERS:
@@ -55,7 +56,7 @@ def find_block_bytes(model: str) -> tuple[int, ...]:
 def split(size_bytes: int, layers: int) -> tuple[int, ...]:
     """Split a model into so many blocks that differ by a byte at most."""
     if size_bytes < layers:
-        raise ValueError(f"{size_bytes} bytes are less than one for each of {layers} layers")
+        raise ValueError(f"{size_bytes} bytes are less than one byte for each of {layers} layers")
     size, rest = divmod(size_bytes, layers)
     return tuple(size + (index < rest) for index in range(layers))
 
@@ -134,7 +135,7 @@ def plan(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except CannotPlan as error:
-        raise click.ClickException(f"there is no plan: {error}") from None
+        raise click.ClickException(f"no plan can be made: {error}") from None
     if as_json:
         click.echo(msgspec.json.encode(report(run)))
     else:

@@ -101,7 +101,7 @@ def find_sources(topology: Topology, text: str) -> list[str]:
         return ids
     gpus = sorted(((index, number) for number, host in enumerate(topology.hosts) for index in range(len(host.gpus))))
     if not 1 <= int(text) < len(gpus):
-        raise ValueError(f"--sources {text}: {topology.name} has {len(gpus)} GPUs, and one at least has to be a target")
+        raise ValueError(f"--sources {text}: {topology.name} has {len(gpus)} GPUs, and at least one has to be a target")
     return [topology.hosts[number].gpus[index].id for index, number in gpus[: int(text)]]
 
 

@@ -72,7 +72,7 @@ class Pattern(click.ParamType[str]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not re.search(self._pattern, str(value)):
-            self.fail(f"{value!r} does not match {self._pattern}", param, ctx)
+            self.fail(f"{value!r} does not match the pattern {self._pattern}", param, ctx)
         return str(value)
 
 

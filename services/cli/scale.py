@@ -83,7 +83,8 @@ async def ask_scale(
             return accepted, await wait_for_end(bus, model, accepted.scale_id)
     except TimeoutError:
         raise click.ClickException(
-            f"{accepted.scale_id} goes on after {wait_seconds:g} s; `livescale why {model}` shows how far it is"
+            f"{accepted.scale_id} has not ended after {wait_seconds:g} s and goes on; `livescale why {model}` shows "
+            "its progress"
         ) from None
 
 

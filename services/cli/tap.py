@@ -80,7 +80,9 @@ async def listen(address: BusAddress, subject: str, limit: int | None, full: boo
             at = datetime.now().astimezone().strftime("%H:%M:%S.%f")[:-3]
             click.echo(f"{at} {message.subject.removeprefix(prefix)}  {describe(message.data, full)}")
     except nats.errors.BadSubjectError:
-        raise click.BadParameter(f"{subject!r} is no subject, for example 'evt.>'", param_hint="--subject") from None
+        raise click.BadParameter(
+            f"{subject!r} is not a NATS subject; write one such as 'evt.>'", param_hint="--subject"
+        ) from None
     finally:
         await close(client)
 

@@ -64,11 +64,11 @@ class NamedDirectory(click.ParamType[ModelSettings]):
             return value  # from the configuration file
         name, equals, path = str(value).partition("=")
         if not (name and equals and path):
-            self.fail(f"{value!r} is not NAME=DIR, for example tiny=/tmp/tiny", param, ctx)
+            self.fail(f"{value!r} is not NAME=DIR; write for example tiny=/tmp/tiny", param, ctx)
         try:
             return msgspec.convert({"name": name, "path": path}, ModelSettings)
         except msgspec.ValidationError:
-            self.fail(f"{name!r} is no name for a model: letters, digits and . _ / - only", param, ctx)
+            self.fail(f"{name!r} is not a valid name for a model: use letters, digits and . _ / -", param, ctx)
 
 
 def options_of_workers() -> dict[str, list[FieldInfo]]:

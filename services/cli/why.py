@@ -28,7 +28,7 @@ The same with the nats CLI:
 
 Folded = list[Decision]  # one decision, or the holds in a row that are told as one
 
-UNKNOWN = "nothing is predicted without --link-rate or --topology: it is not known what links carry"
+UNKNOWN = "no times are predicted, as the rate of links is unknown: start the system with --link-rate or --topology"
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ async def ask_why(bus: Bus, model: str, limit: int, decisions_limit: int) -> Why
     entries = {entry.spec.name: entry for entry in (await bus.call(MODELS, AskModels(), timeout=CALL_SECONDS)).models}
     if model not in entries and not scales.records and not decisions.decisions:
         known = ", ".join(sorted(entries)) or "none"
-        raise click.ClickException(f"no model {model!r} is registered; there are {known}")
+        raise click.ClickException(f"model {model!r} is not registered; registered are: {known}")
     error = entries[model].error if model in entries else None
     return Why(decisions.decisions, scales.records, error, await ask_incidents(bus))
 

@@ -194,7 +194,9 @@ class Guard:
             return self._anybody
         if not self.with_keys:
             if path.startswith(ADMIN) and not (self._is_local and _is_from_here(headers)):
-                raise _forbidden("Without API keys this endpoint answers on loopback only: start with --api-key.")
+                raise _forbidden(
+                    "Without API keys this endpoint answers only on loopback: start the gateway with --api-key."
+                )
             return self._anybody
         client = self._keys.find(_bearer(headers))
         if client is None:

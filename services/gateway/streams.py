@@ -59,7 +59,7 @@ class RequestStreams:
         """A stream that already has `received` tokens, made by this `version` of the model. Raises ApiError 429 where a
         new request is one too many."""
         if received == 0 and len(self._streams) >= self._max_requests:
-            raise queue_full(f"The gateway has {self._max_requests} requests under way.")
+            raise queue_full(f"The gateway already has {self._max_requests} requests under way; try again later.")
         stream = self._streams[request_id] = RequestStream(request_id, received, self._stream_queue)
         stream.version = version
         self._metrics.streams.set(len(self._streams))

@@ -142,7 +142,11 @@ class HostService:
 
     async def _release_model(self, command: ReleaseModel, context: Context) -> Ack:
         if command.version in self._sent_versions():
-            raise Refusal(409, f"version {command.version} of {command.model!r} is being sent", retry_after_ms=1000)
+            raise Refusal(
+                409,
+                f"version {command.version} of {command.model!r} is being sent; try again later",
+                retry_after_ms=1000,
+            )
         await self._memory.release(command.model, command.version)
         return Ack()
 
@@ -153,7 +157,7 @@ class HostService:
         copy, number = self._memory.find(command.version), self._cache.find(command.version)
         held = None if number is None else self._cache.get(number)
         if copy is None or held is None:
-            raise Refusal(409, f"cannot send version {command.version}: this host neither holds nor reads it")
+            raise Refusal(409, f"cannot send version {command.version}: this host neither has it nor reads it")
         ready, own = copy.ready, held.blocks_of(command.shard)
         if not own:
             raise Refusal(400, f"shard: version {command.version} has {held.shards}, there is no {command.shard}")

@@ -52,7 +52,7 @@ class ModelFetch:
         Raises ValueError for another plan, or for flows that do not fit the blocks.
         """
         if (command.plan_id, command.chunk_bytes) != (self._command.plan_id, self._command.chunk_bytes):
-            raise ValueError(f"it is already being fetched for plan {self._command.plan_id}")
+            raise ValueError(f"the model is already being fetched for plan {self._command.plan_id}")
         if self._incoming is not None:
             self._incoming.follow(command.inflows, command.secret)
         self._command = command

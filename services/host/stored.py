@@ -170,7 +170,7 @@ class Stored:
             self._forget()
             raise CheckpointError(
                 f"{self.checkpoint.directory}: block {index} is not that of version {self.manifest.version}: the files "
-                "hold another one, or have changed without a trace; they will be read anew"
+                "belong to another version, or changed unnoticed; they will be read again"
             )
         return checksum
 

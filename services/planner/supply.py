@@ -71,7 +71,7 @@ class Supply:
             sources = self._reading()
         better = [source for source in sources if source.node.id not in set(avoid)]
         if not sources:
-            raise CannotPlan("no worker or host holds the whole model in memory")
+            raise CannotPlan("no worker or host has the whole model in memory")
         if not self._alive & missing.keys():
             raise CannotPlan(f"{', '.join(sorted(missing))} cannot be reached")
         return Multicast(

@@ -75,7 +75,7 @@ class Pool:
 
     def _model(self, name: str) -> RegisteredModel:
         if name not in self._models:
-            raise Refusal(404, f"model {name!r} is not registered; there are: {', '.join(self.names()) or '-'}")
+            raise Refusal(404, f"model {name!r} is not registered; registered are: {', '.join(self.names()) or '-'}")
         return self._models[name]
 
     def declared(self, name: str) -> ModelSpec | None:
@@ -201,7 +201,7 @@ class Pool:
         if self.holds.is_on_host(model.version):
             return None
         self.plan(now)
-        return model.in_the_way or f"a host has to keep model {name!r} first, and gets it now"
+        return model.in_the_way or f"a host must first have a copy of model {name!r}, and gets it now"
 
     def plan(self, now: float) -> list[MakeCopy | FreeCopy]:
         """The orders for hosts at this moment; what cannot be ordered is noted with its model."""

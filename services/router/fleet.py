@@ -180,7 +180,7 @@ class ServingFleet:
         admission.confirm()  # the answer of the worker that gave it away may still be on its way
         admission.at = now
         instance.take(request_id, admission)
-        return [StopWork(worker, request_id, "nobody waits for it any more")] if admission.stopped else []
+        return [StopWork(worker, request_id, "its client waits no longer")] if admission.stopped else []
 
     def on_lease(self, change: LeaseChanged) -> list[Effect]:
         """Take over the registry's judgement of a process: alive, suspect or dead."""

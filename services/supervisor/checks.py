@@ -64,7 +64,9 @@ def check_devices(settings: StackSettings) -> None:
 def check_latency(settings: StackSettings) -> None:
     """Raises BadSettings for a modelled engine on a GPU, and for a latency profile that is not there."""
     if settings.device == "cuda":
-        raise BadSettings("engine: a modelled engine runs on no GPU; leave out --device, or --engine modelled")
+        raise BadSettings(
+            "engine: a modelled engine does not run on a GPU; leave out --device cuda or --engine modelled"
+        )
     try:
         find_latency(settings.engine_profile)
     except ValueError as error:

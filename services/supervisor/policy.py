@@ -126,7 +126,7 @@ class Hung:
         dead = {(each.id, each.pid) for each in members if each.lease == "dead" and running.get(each.id) == each.pid}
         self._dead_since = {each: self._dead_since.get(each, now) for each in sorted(dead)}
         return [
-            self._kill(name, pid, "its lease is dead, and it has not joined again")
+            self._kill(name, pid, "it was declared dead and has not joined again")
             for (name, pid), since in list(self._dead_since.items())
             if now - since >= self._patience_seconds
         ]

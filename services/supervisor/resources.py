@@ -131,10 +131,10 @@ def place_workers(settings: StackSettings) -> Placement | None:
     """
     if not settings.topology:
         if settings.shaped:
-            raise BadSettings("shaped: links are shaped to a topology; give --topology")
+            raise BadSettings("shaped: links are limited to the rates of a topology; give --topology")
         return None
     if settings.shaped and settings.link_rate:
-        raise BadSettings("shaped and link-rate: links are shaped by one of them; leave out --link-rate")
+        raise BadSettings("shaped and link-rate: both limit links; leave out --link-rate")
     try:
         gpus = [gpu.id for gpu in find_topology(settings.topology).gpus]
     except ValueError as error:

@@ -119,7 +119,9 @@ class Stack:
                 self.nats_url, settings.namespace, "supervisor", files=bus_files(settings), timeout=CONNECT_SECONDS
             )
         except BusError as error:
-            raise StackFailed(f"{error}; without NATS_URL and --nats-url a server is started") from None
+            raise StackFailed(
+                f"{error}; without NATS_URL and --nats-url the system starts a server of its own"
+            ) from None
         cleanup.push_async_callback(self._disconnect)
         self._is_connected = True
         if not settings.nats_url:

@@ -90,7 +90,7 @@ class SocketPeer:
         incoming = await asyncio.shield(self._incoming)
         asked = await incoming.asked(tag)
         if asked != buffer.size_bytes:
-            raise LinkError(f"the peer asked for {asked} bytes and was to get {buffer.size_bytes}")
+            raise LinkError(f"the peer asked for {asked} bytes, but this end has {buffer.size_bytes}")
         incoming.answered(tag)
         await incoming.connection.write(FRAME.pack(tag, asked), _host_view(buffer))
 
@@ -134,7 +134,9 @@ class SocketLink:
     async def open(cls, bind: str) -> "SocketLink":
         """Listen at `bind`. Raises LinkError where it is not an address of this machine that others can dial."""
         if bind in ("", "0.0.0.0", "::"):
-            raise LinkError(f"bind: {bind!r} is no address that others can reach; name one of this machine's")
+            raise LinkError(
+                f"bind: {bind!r} is not an address that others can reach; give an IP address of this machine"
+            )
         try:
             listener = socket.create_server((bind, 0), family=socket.AF_INET6 if ":" in bind else socket.AF_INET)
         except OSError as error:

@@ -198,7 +198,7 @@ def device_of(address: str) -> str:
     try:
         wanted = socket.gethostbyname(address)
     except OSError as error:
-        raise LinkError(f"bind: {address} is no IPv4 address and no name of one: {error}") from error
+        raise LinkError(f"bind: {address} is neither an IPv4 address nor a host name with one: {error}") from error
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:

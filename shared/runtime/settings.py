@@ -60,8 +60,8 @@ def check_plan_policy(policy: PolicyName, live: LiveName) -> None:
     """Raise ValueError for a plan policy by which no worker could ever be live in this mode."""
     if live == "pipeline" and policy not in ("auto", "binomial"):
         raise ValueError(
-            f"plan-policy {policy} brings all new instances the model in the same order, so none make a pipeline: "
-            "with --live pipeline leave --plan-policy out, or choose binomial"
+            f"plan-policy is {policy}: with it all new instances get the blocks in the same order, so they cannot form "
+            "a pipeline; with --live pipeline choose --plan-policy binomial, or leave it out"
         )
 
 

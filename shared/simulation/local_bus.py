@@ -256,7 +256,7 @@ class LocalBus:
         if self._held is not None:
             self._held.append(partial(self._broker.route, subject, data, headers, reply, sender=self))
         elif self._broker.route(subject, data, headers, reply, sender=self) == 0:
-            raise ServiceAbsent(f"nobody listens on {subject}")
+            raise ServiceAbsent(f"no process listens on {subject}")
 
     def _answer(self, token: str, body: bytes, extra: Headers) -> None:
         if self.connected:

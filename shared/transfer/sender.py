@@ -68,7 +68,7 @@ async def send_chunks(
             await together(send_all(), send_heartbeats(end, peer, done))
             undo.pop_all()
     except TimeoutError:
-        raise end.failed("what it waits for is not here in time") from None
+        raise end.failed("the data to send did not arrive here in time") from None
     except LinkError as error:
         raise end.failed(str(error)) from error
 

@@ -155,7 +155,7 @@ def test_where_one_refuses_its_part_all_serve_once_they_are_whole() -> None:
             fake(plane, worker).faults.refuse_pipelines = True
         await plane.until_serving(5)
         record = await ended(plane)
-        assert all("did not take its part" in one.reason for one in record.pipelines)
+        assert all("refused its stages" in one.reason for one in record.pipelines)
         assert "live" not in names(record)
 
     play(act)

@@ -144,7 +144,7 @@ async def test_a_client_that_reads_too_slowly_is_cancelled(checkpoint: Path) -> 
         await eventually(lambda: cluster.cancelled == ["req-1"])
         assert not running.done()
         reads.set_result(None)
-        with pytest.raises(ApiError, match="reads slower than tokens are made"):
+        with pytest.raises(ApiError, match="reads more slowly than tokens are generated"):
             await running
         assert len(generation.generated) == 5  # the one it hung in and four that had room
         receiving.cancel()

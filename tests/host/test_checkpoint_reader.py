@@ -212,7 +212,7 @@ def test_who_has_to_wait_for_its_turn_is_refused_in_time() -> None:
         async with local_host(SlowDisk()) as here:
             await here.read(tiny_checkpoint("qwen2"), "first")
             from_disk = wanted(tiny_checkpoint("llama"), described(tiny_checkpoint("llama")))
-            with pytest.raises(Refusal, match="waits until others are read"):
+            with pytest.raises(Refusal, match="waits until other models are read"):
                 await send(here, from_disk)
             await here.whole()
             assert await send(here, from_disk) == Ack()

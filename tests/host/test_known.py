@@ -149,7 +149,7 @@ def test_a_model_that_waits_for_its_turn_is_not_sent_yet(directory: Path) -> Non
             assert [one.version for one in here.reports[-1].holdings] == ["", manifest.version]
             assert here.reports[-1].holdings[1].ready == []
             command = Send(plan_id="plan-1", version=manifest.version, outflows=[], chunk_bytes=1 << 20, epoch=1)
-            with pytest.raises(Refusal, match="neither holds nor reads"):
+            with pytest.raises(Refusal, match="neither has it nor reads"):
                 await here.bus.call(SEND, command, timeout=5, id=HOST)
             await here.whole()
             await here.until(lambda: here.reports[-1].holdings[1].ready != [])

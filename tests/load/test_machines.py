@@ -62,6 +62,9 @@ def test_who_is_told_to_end_takes_its_network_along() -> None:
 @pytest.mark.system
 @pytest.mark.usefixtures("can_emulate")
 def test_a_rate_that_makes_no_sense_leaves_nothing_behind() -> None:
-    with pytest.raises(CannotEmulate, match=r"no network of namespaces here: .*rate"), network(["two"], "fast"):
+    with (
+        pytest.raises(CannotEmulate, match=r"network namespaces cannot be made here: .*rate"),
+        network(["two"], "fast"),
+    ):
         pass
     assert [name for name in namespaces() if name.startswith(f"livescale-{os.getpid()}-")] == []

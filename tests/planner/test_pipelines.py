@@ -122,7 +122,7 @@ def test_who_does_not_take_its_part_ends_it_for_all(member: str) -> None:
         played.answer(FORMED_AT + 0.1)
     played.refuse(FORMED_AT + 0.2)
     assert played.said == [("PipelineOver", "b"), ("PipelineOver", "a")]
-    assert played.record.reason == f"{member} did not take its part: no"
+    assert played.record.reason == f"{member} refused its stages: no"
     played.pending.clear()
     played.whole("a", 14.0)
     assert played.said == [("Serve", "a")]
@@ -211,7 +211,7 @@ def test_the_planner_s_word_that_it_is_over_says_why() -> None:
     played.refuse(FORMED_AT)
     message = played.pending[0].message
     assert isinstance(message, PipelineOver)
-    assert (message.pipeline, message.reason) == ("scale-1-0", "a did not take its part: no")
+    assert (message.pipeline, message.reason) == ("scale-1-0", "a refused its stages: no")
 
 
 PLAN = TransferPlan(policy="binomial", flows=(), targets=("a", "b", "c"), tails=("b",), pipelines=(("a", "b"), ("c",)))

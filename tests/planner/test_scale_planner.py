@@ -82,7 +82,7 @@ def test_a_scale_by_hand_may_be_in_the_mode_pipeline_where_plans_make_some() -> 
     for policy, refused in (("auto", False), ("chains", True)):
         planner, _ = scale_planner(policy, 1e6)  # type: ignore[arg-type]
         view = ModelView(pool, ENTRY, manifest(VERSION))
-        with pytest.raises(Refusal, match="choose binomial") if refused else nullcontext():
+        with pytest.raises(Refusal, match="choose --plan-policy binomial") if refused else nullcontext():
             scale = planner.scale(asked, view, planner.count("m", view), at=1.0)
             assert isinstance(scale, ScaleOut)
             assert scale.plan.live == "pipeline"
@@ -158,7 +158,7 @@ def test_workers_that_serve_give_the_shards_that_they_have() -> None:
     pool = snapshot(rank_of_one("x", 0), rank_of_one("y", 1), *map(spare, "ab"))
     assert set(hops(planned_for_ranks(pool, 2).plan)) == {("x", "a"), ("y", "b")}
     alone = snapshot(rank_of_one("x", 0), *map(spare, "ab"))
-    with pytest.raises(Refusal, match="no worker or host holds the whole model in memory"):
+    with pytest.raises(Refusal, match="no worker or host has the whole model in memory"):
         planned_for_ranks(alone, 2)
 
 

@@ -85,7 +85,7 @@ def test_the_source_has_the_fewest_flows_then_is_a_worker_then_has_the_least_loa
     ids=["draining", "loading", "another version", "a part", "nothing"],
 )
 def test_who_lacks_the_parameters_or_may_lose_them_is_no_source(useless: WorkerReport) -> None:
-    with pytest.raises(CannotPlan, match="no worker or host holds the whole model"):
+    with pytest.raises(CannotPlan, match="no worker or host has the whole model"):
         planned(snapshot(useless, spare("w-9")), "w-9")
     assert senders(planned(snapshot(useless, host("host-0"), spare("w-9")), "w-9")) == [("host-0", "w-9")]
 
@@ -120,14 +120,14 @@ def test_what_comes_from_a_disk_is_predicted_at_the_disk_s_rate() -> None:
 
 @pytest.mark.parametrize(("ready", "version"), [(0, VERSION), (1, ""), (1, "another version")])
 def test_a_host_that_waits_for_its_turn_or_reads_something_unknown_is_no_source(ready: int, version: str) -> None:
-    with pytest.raises(CannotPlan, match="no worker or host holds the whole model"):
+    with pytest.raises(CannotPlan, match="no worker or host has the whole model"):
         planned(snapshot(reading("host-0", ready, version), spare("w-9")), "w-9")
 
 
 @pytest.mark.parametrize("lease", ["suspect", "dead"])
 def test_who_may_be_dead_neither_gives_nor_takes(lease: str) -> None:
     reports = serving("w-1"), spare("w-9")
-    with pytest.raises(CannotPlan, match="no worker or host holds the whole model"):
+    with pytest.raises(CannotPlan, match="no worker or host has the whole model"):
         planned(snapshot(*reports, members=[member("w-1", lease=lease), member("w-9")]), "w-9")
     with pytest.raises(CannotPlan, match="w-9 cannot be reached"):
         planned(snapshot(*reports, members=[member("w-1"), member("w-9", lease=lease)]), "w-9")

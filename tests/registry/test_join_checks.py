@@ -48,9 +48,9 @@ def test_a_place_that_the_topology_lacks_is_refused(
 
 
 def test_a_place_that_another_has_is_refused() -> None:
-    with pytest.raises(Refusal, match="'b0/1' is worker-1's: choose another with --place"):
+    with pytest.raises(Refusal, match="'b0/1' is taken by worker-1: choose another with --place"):
         check_place(join("worker-0", "b0/1"), [member("worker-1", "b0/1")], CLUSTER)
-    with pytest.raises(Refusal, match="'here' is worker-1's"):
+    with pytest.raises(Refusal, match="'here' is taken by worker-1"):
         check_place(join("worker-0", "here"), [member("worker-1", "here")], None)
 
 
@@ -80,15 +80,17 @@ def member_with(id: str, kernels: str | None, lease: LeaseState = "alive") -> Me
         ("portable-1a", "amx-2b", "this worker --kernels amx-emulated"),
         ("avx512_bf16-1a", "amx-2b", "this worker --kernels amx-emulated"),
         ("torch-2.13.0-AVX2-1a", "amx-2b", "this worker --kernels amx-emulated"),
-        ("amx-1a", "avx512_bf16-2b", "this worker --kernels avx512_bf16; where its CPU lacks that, .* portable"),
+        ("amx-1a", "avx512_bf16-2b", "this worker --kernels avx512_bf16; if its CPU does not have them, .* portable"),
         ("amx-1a", "portable-2b", "this worker --kernels portable$"),
-        ("amx-1a", "torch-2.13.0-AVX2-2b", "all workers --kernels portable: .* C compiler"),
+        ("amx-1a", "torch-2.13.0-AVX2-2b", "all workers --kernels portable, .* C compiler"),
         ("torch-2.13.0-AVX512-1a", "torch-2.13.0-AVX2-2b", "all workers --kernels portable"),
-        ("amx-1a", "amx-2b", "other kernels of the same name: install the same release"),
+        ("amx-1a", "amx-2b", "different kernels of the same name: install the same release"),
     ],
 )
 def test_a_worker_with_other_bits_is_refused_and_told_which_setting_fits(own: str, others: str, setting: str) -> None:
-    said = f"worker-1 computes with the kernels {own}, worker-0 with {others}: their bits differ. .*{setting}"
+    said = (
+        f"worker-1 computes with the kernels {own}, worker-0 with {others}, whose results differ in bits. .*{setting}"
+    )
     with pytest.raises(Refusal, match=said):
         check_kernels(join_with("worker-1", own), [member_with("gateway-0", None), member_with("worker-0", others)])
 

@@ -147,7 +147,7 @@ def test_an_epoch_that_nobody_can_have_given_makes_no_member_stale_and_no_later_
     member, _ = leases.join(join("w"), 0.0)
     [false] = leases.beat("worker", "w", member.epoch + 1, 0.1)
     assert isinstance(false, SpokeFalse)
-    assert "never given" in false.reason
+    assert "never assigned" in false.reason
     assert leases.beat("worker", "nobody", 2**53 - 1, 0.1) == [SpokeStale("nobody", 2**53 - 1)]
     assert leases.beat("worker", "w", member.epoch, 0.2) == []
     assert leases.join(join("x"), 0.3)[0].epoch == member.epoch + 1

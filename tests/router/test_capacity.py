@@ -42,7 +42,7 @@ def test_a_model_larger_than_every_worker_is_impossible_and_says_why() -> None:
 
 
 def test_without_any_worker_nothing_is_possible() -> None:
-    assert capacity().why_impossible(entry("m"), LATER) == "there is no worker"
+    assert capacity().why_impossible(entry("m"), LATER) == "no worker is alive; start one"
 
 
 def test_a_router_that_has_just_begun_to_listen_does_not_judge() -> None:
@@ -54,14 +54,16 @@ def test_a_dead_worker_may_be_replaced_for_a_while() -> None:
     made = capacity(report("a", arena_bytes=100))
     made.lost("a", 1, LATER)
     assert made.why_impossible(entry("m", size_bytes=100), LATER + REPLACEMENT_SECONDS - 1) is None
-    assert made.why_impossible(entry("m", size_bytes=100), LATER + REPLACEMENT_SECONDS) == "there is no worker"
+    assert (
+        made.why_impossible(entry("m", size_bytes=100), LATER + REPLACEMENT_SECONDS) == "no worker is alive; start one"
+    )
 
 
 def test_so_may_one_that_died_before_this_router_had_heard_it() -> None:
     made = capacity()
     made.lost("a", 1, NOW)
     assert made.why_impossible(entry("m", size_bytes=100), NOW + REPLACEMENT_SECONDS - 1) is None
-    assert made.why_impossible(entry("m", size_bytes=100), NOW + REPLACEMENT_SECONDS) == "there is no worker"
+    assert made.why_impossible(entry("m", size_bytes=100), NOW + REPLACEMENT_SECONDS) == "no worker is alive; start one"
     made.lost("a", 1, NOW)
     made.heard(report("a", epoch=2, arena_bytes=30), NOW)
     assert "the largest worker has 30" in (made.why_impossible(entry("m", size_bytes=100), LATER) or "")

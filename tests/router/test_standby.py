@@ -113,7 +113,7 @@ def test_a_request_does_not_wait_for_long_while_the_office_is_in_doubt() -> None
     async def act(office: InOffice) -> None:
         office.tenure.doubt("asked by a test")
         office.tenure.doubt("asked again, which starts no second question")
-        with pytest.raises(Refusal, match="another may be in office"):
+        with pytest.raises(Refusal, match="another one may be active"):
             await office.tenure.be_sure()
 
     # The registry does not answer at first, and then does not know this router yet.

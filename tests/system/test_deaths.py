@@ -139,7 +139,7 @@ async def aborted(url: str) -> float:
                     text = await response.text()
                     break
             except aiohttp.ClientConnectorError:
-                assert time.monotonic() < deadline, f"nobody listens on {url}"
+                assert time.monotonic() < deadline, f"no process listens on {url}"
                 await asyncio.sleep(0.1)
     lines = [
         line for line in text.splitlines() if line.startswith("vllm:request_success_total{") and "cancelled" in line

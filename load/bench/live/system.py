@@ -79,7 +79,7 @@ class Watch:
                 while not holds():
                     await self.changes.wait()
         except TimeoutError:
-            raise BenchFailed(f"it did not happen within {PATIENCE_SECONDS:g} s that {what}") from None
+            raise BenchFailed(f"after {PATIENCE_SECONDS:g} s it is not yet true that {what}") from None
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def cores() -> tuple[int, int]:
     """Raises BenchFailed where there are not two."""
     usable = sorted(os.sched_getaffinity(0))
     if len(usable) < 2:
-        raise BenchFailed("two CPU cores are needed, one for each worker")
+        raise BenchFailed("this benchmark needs two CPU cores, one for each worker")
     return usable[0], usable[1]
 
 

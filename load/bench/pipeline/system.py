@@ -111,7 +111,7 @@ class PipelineStage:
                 while not holds(await self.stack.bus.call(SNAPSHOT, AskSnapshot(), timeout=5.0)):  # noqa: ASYNC110
                     await asyncio.sleep(0.2)
         except TimeoutError:
-            raise BenchFailed(f"it did not happen within {PATIENCE_SECONDS:g} s that {what}") from None
+            raise BenchFailed(f"after {PATIENCE_SECONDS:g} s it is not yet true that {what}") from None
 
 
 def present(snapshot: Snapshot) -> set[str]:

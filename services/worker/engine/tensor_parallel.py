@@ -129,7 +129,7 @@ class ProcessGroup:
             self._group = _gloo(store, rank, size, address) if device == CPU else _nccl(store, rank, size)
             self.gather(torch.zeros(1, device=device))
         except RuntimeError as error:
-            raise RankLost(f"the {size} ranks did not meet: {_first_line(error)}") from error
+            raise RankLost(f"the {size} ranks did not all connect: {_first_line(error)}") from error
 
     def gather(self, part: torch.Tensor) -> list[torch.Tensor]:
         """The tensors of all ranks, in the order of ranks. Raises RankLost."""

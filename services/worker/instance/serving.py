@@ -116,7 +116,7 @@ class ServingLoop:
         A request that is here already is accepted again: a router that got no answer, or has restarted, may repeat it.
         """
         if self.scheduler is None:
-            raise Refusal(409, "this worker serves nothing")
+            raise Refusal(409, "this worker serves no model")
         if request.version not in (None, self._version):
             raise Refusal(409, f"this worker serves version {self._version}, not {request.version}")
         if request.request_id in self.scheduler:

@@ -148,7 +148,7 @@ class OutgoingHandOff:
     async def _answered(self) -> None:
         await asyncio.wait((self.settled,), timeout=TOOK_SECONDS)
         if not (self.settled.done() and self.settled.result()):
-            raise NotTaken("it declined, or said nothing in time")
+            raise NotTaken("the receiver declined, or did not answer in time")
 
 
 class HandOffSender:

@@ -127,7 +127,7 @@ class LiveQueue:
     def next(self) -> tuple[QueueEffect, ...]:
         """Return what the target does next. The last effect is a `RunLayer`, unless there is nothing to run."""
         if self._running:
-            raise ValueError(f"a layer of task {self._running[0].task.id} is being run")
+            raise ValueError(f"a layer of task {self._running[0].task.id} is already being run")
         ready = [entry for entry in self._entries if self._may_run(entry)]
         chosen = self._budget.batch(entry for entry in ready if entry.done == ready[0].done)
         last, self._last, self._running = self._last, chosen, chosen

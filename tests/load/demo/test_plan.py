@@ -69,5 +69,5 @@ def test_prompts_are_cut_to_the_models_context() -> None:
 def test_a_window_without_requests_is_refused() -> None:
     with pytest.raises(TraceError, match="no request in this window"):
         plan_load(DemoSettings(window="9000:9010"), MeasuredRates(1000, 100), bursty(), CONTEXT)
-    with pytest.raises(TraceError, match="nothing is left of the trace"):
+    with pytest.raises(TraceError, match="no request of the trace is left"):
         plan_load(DemoSettings(window="0:10", rate_scale=1e-9), MeasuredRates(1000, 100), bursty(), CONTEXT)

@@ -163,7 +163,7 @@ def test_a_checkpoint_has_the_blocks_that_its_configuration_says(tmp_path: Path)
         ("/nowhere", "give others as size=16GB,layers=32"),
         ("size=16,layers=4", "16 has no unit"),
         ("size=16GB,layers=0", "layers=0 is out of bounds"),
-        ("size=3B,layers=4", "3 bytes are less than one for each of 4 layers"),
+        ("size=3B,layers=4", "3 bytes are less than one byte for each of 4 layers"),
     ],
 )
 def test_what_is_no_model_is_refused(model: str, problem: str) -> None:

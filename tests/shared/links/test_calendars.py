@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"topology": ""}, "topology: shaping-file shapes links to a topology"),
+        ({"topology": ""}, "topology is missing: shaping-file limits links"),
         ({"topology": "absent.yaml"}, "topology: absent.yaml: No such file"),
         ({"place": "h2"}, "place: 'h2' is no host or GPU"),
         ({"link_rate": 1e6}, "link-rate and shaping-file"),

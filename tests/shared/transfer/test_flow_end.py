@@ -85,7 +85,7 @@ async def test_who_is_silent_is_given_up_and_nobody_further_down(open_stations: 
         for chunk in (await end.hear(peer)).chunks[:10]:  # and then not a word
             await peer.send(end.tag(chunk), source.part().buffer(chunk), timeout=5)
         await target.lost.wait()
-    assert "nothing came for" in target.broken[0][1].reason
+    assert "nothing arrived for" in target.broken[0][1].reason
     assert last.broken == []
     for task in receiving:
         task.cancel()

@@ -180,7 +180,7 @@ async def test_a_silent_source_is_given_up_before_the_timeout(open_stations: Ope
     _, target = stations = await open_stations(2)
     receiving = target.receive(described(some_blocks()), *chain(*stations), to=stations, first=0.2)
     await asyncio.wait_for(target.lost.wait(), 5)
-    assert "nothing came for 0.2 s" in target.broken[0][1].reason
+    assert "nothing arrived for 0.2 s" in target.broken[0][1].reason
     receiving.cancel()
     await asyncio.wait((receiving,))
 
@@ -191,7 +191,7 @@ async def test_a_source_that_has_nothing_to_send_gives_its_receiver_up_before_th
     source, target = stations = await open_stations(2)
     receiving = target.receive(described(some_blocks()), *chain(*stations), to=stations)
     source.held = ReadyBlocks([0])
-    with pytest.raises(TransferFailed, match="what it waits for is not here in time"):
+    with pytest.raises(TransferFailed, match="the data to send did not arrive here in time"):
         await send_chunks(source.link, FlowEnd(source.part(first=0.2), 1, target.node), source.wait_here)
     await asyncio.wait_for(target.lost.wait(), 10)
     assert target.seen[:1] == ["first byte"]

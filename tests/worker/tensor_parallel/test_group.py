@@ -71,7 +71,7 @@ async def test_two_workers_serve_one_model_and_the_first_of_them_takes_requests(
             await made.admit("w-0", submit(name, prompt, max_tokens=24))
         for name in prompts:
             assert await made.finished(name) == expected.tokens[name]
-        with pytest.raises(Refusal, match="this worker serves nothing"):
+        with pytest.raises(Refusal, match="this worker serves no model"):
             await made.admit("w-1", submit("d", max_tokens=3))
         assert {made.reports[worker].rank for worker in RANKS} == {0, 1}
         held = [made.reports[worker].holding for worker in RANKS]
@@ -141,5 +141,5 @@ async def test_who_finds_nobody_to_lead_it_gives_up_loading(monkeypatch: pytest.
     async with fleet(*RANKS, shards=2) as made:
         await load(made, ["w-1"])
         await made.until(lambda: any(one.state == "failed" for one in made.transfers))
-        assert made.transfers[-1].error == f"w-0 did not say where {INSTANCE} meets"
+        assert made.transfers[-1].error == f"w-0 did not say at which address the ranks of {INSTANCE} meet"
         await spare(made, "w-1")
