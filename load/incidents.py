@@ -50,7 +50,7 @@ class Ticks:
 
 
 class Lives:
-    """Finds who died and who was started again."""
+    """Finds which processes died and which were started again."""
 
     def __init__(self, lives: Mapping[str, Life]) -> None:
         self._lives = dict(lives)

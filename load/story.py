@@ -16,7 +16,7 @@ from livescale.shared.messages.message import Message
 from livescale.shared.messages.scaling import Decision, ScaleRecord
 from livescale.shared.messages.transfers import BlockReady
 
-# A worker that nobody has heard of for so long is no longer counted.
+# A worker without a report for this long is no longer counted.
 SILENT_SECONDS = 5.0
 
 

@@ -25,7 +25,7 @@ def tiny_checkpoint(family: Family) -> Path:
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """Of a token that it has."""
+    """The id of a token that the tokenizer has."""
     id = tokenizer.token_to_id(token)
     assert id is not None, token
     return id

@@ -123,7 +123,7 @@ def _last_line(log: Path) -> str:
 
 
 async def _verify(url: str, name: str) -> None:
-    """Two servers can meet on one port: make sure that who answers is ours."""
+    """Make sure that the server that answers is ours, as two servers can use one port."""
     answered = await server_name(int(url.rsplit(":", 1)[1]))
     if answered != name:
         raise ServerError(f"another NATS server ({answered}) answers at {url}: choose another port")

@@ -20,8 +20,8 @@ STALL_LOOK_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class SeenFault:
-    """A fault and what was seen of it. `at` is in seconds since the epoch; `struck` whether it came true, and `victim`
-    who it hit."""
+    """A fault and what was seen of it. `at` is in seconds since the epoch. `struck` says whether the fault took effect,
+    and `victim` names the process."""
 
     fault: Fault
     at: float
@@ -147,7 +147,7 @@ class FaultInjector:
 
 
 def find_victim(target: str, story: Story, allowed: Sequence[str]) -> str | None:
-    """The process of this name, or who has this part in a scale; None where nobody who may be hit has it."""
+    """Return the process of this name, or one that has this part in a scale; None where none that may be hit has it."""
     match target:
         case name if name in allowed:
             return name

@@ -38,8 +38,11 @@ class ChaosRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seen(self) -> list[RequestRecord]:
-        """The records with the times at which clients had their tokens, by whichever gateway: one that is had already
-        is not waited for when it comes again, and the first that is new ends a pause that began at another gateway."""
+        """The records with the times at which clients had their tokens, from any gateway.
+
+        A token that the client has already does not count when it comes again. The first new token ends a pause that
+        began at another gateway.
+        """
         cuts: dict[int, list[RequestRecord]] = defaultdict(list)
         for cut in self.cuts:
             cuts[cut.record.index].append(cut.record)
@@ -55,15 +58,17 @@ def as_seen(attempts: Sequence[RequestRecord]) -> RequestRecord:
 
 
 class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`refused` requests were told to come again before they were served; `resumed` counts submissions after a loss;
-    `cut` streams lost their connection with their gateway, and were asked for again at another; `takeovers` counts
-    routers that took office in another's place, `handed_over` requests that an instance took over from one that was
-    still loading. `faults` are those that came true, by kind.
+    """The result of a chaos run.
 
-    `wrong_tokens` differ from an undisturbed run; `lost_tokens` were asked for and did not come. Pauses in seconds:
-    between two tokens of a request, and from its being due to its first token, at whichever gateways it was.
-    `stalled`: seconds for which everything stood still. `not_whole`: what was amiss when
-    all was over; `left`: what was left after the end.
+    `refused` requests were told to come again before they were served. `resumed` counts submissions after a loss. `cut`
+    streams lost the connection to their gateway, and were asked for again at another one. `takeovers` counts routers
+    that became active in another's place, `handed_over` requests that an instance took over from one that was still
+    loading.
+
+    `faults` counts the faults that took effect, by kind. `wrong_tokens` differ from an undisturbed run; `lost_tokens`
+    were asked for and did not come. Pauses are in seconds, between two tokens of a request, and from its due time to
+    its first token, over all its gateways. `stalled` is the seconds for which everything stood still. `not_whole` lists
+    what was wrong in the end, and `left` what was left behind.
     """
 
     seed: int

@@ -25,7 +25,7 @@ from livescale.shared.messages.registry import Snapshot
 MODEL = "chaos"
 MIB = 1024 * 1024
 REQUEST_SECONDS = 180.0
-# Links are so slow that parameters take a while, in which somebody can die.
+# Links are slow enough that a process can die while parameters are sent.
 LOAD_SECONDS = 1.5
 # A few requests at an instance ask for another one, whatever the machine can do.
 BOUNDS = Bounds(decode_lo=0.2, decode_hi=0.3)
@@ -128,7 +128,7 @@ def find_left(pids: Iterable[int], memory_before: set[str]) -> list[str]:
     return [
         *(f"process {pid}" for pid in processes_of(set(pids))),
         *(f"directory {path}" for path in sorted(directories)),
-        # Other programs come and go there: what nobody has open is left.
+        # Other programs make and remove such memory too: only memory that no process has open counts as left behind.
         *(f"shared memory {name}" for name in sorted(shared_memory() - memory_before - mapped())),
     ]
 

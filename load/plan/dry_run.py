@@ -1,4 +1,4 @@
-"""A plan for a cluster that need not be there: who has copies, who wants one, and what comes of it (pure)."""
+"""A plan for a cluster that need not exist: which nodes have copies, which want one, and how long it takes. Pure."""
 
 from collections.abc import Mapping, Sequence
 

@@ -207,8 +207,8 @@ def cancel_on_signals() -> None:
 def check_checkpoint(model: ModelSettings) -> None:
     """Refuse a checkpoint that gateways or hosts would refuse.
 
-    Checked are its configuration, its tokenizer and chat template, and the tensors that its files name. Of a hub id
-    all but the tensors is fetched and checked. Raises UsageError.
+    It checks the configuration, tokenizer and chat template, and the tensors that the files name. For a hub id
+    everything except the tensors is fetched and checked. Raises UsageError.
     """
     # By name, as `livescale run` knows the services.
     text = importlib.import_module("livescale.services.gateway.checkpoint_text")

@@ -13,7 +13,7 @@ from livescale.shared.messages.parameters import Manifest
 from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
 from livescale.shared.transfer.receiver import BlockReceiver, Events
 
-PATIENCE_SECONDS = 10.0  # without a flow, for the registry to name somebody else
+PATIENCE_SECONDS = 10.0  # seconds without a flow after which the registry names another sender
 
 log = structlog.get_logger()
 

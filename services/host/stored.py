@@ -112,7 +112,7 @@ def find_places(checkpoint: Checkpoint, directory: str) -> list[Path]:
         return [Path(directory) / own]
     beside = checkpoint.directory / f"livescale-{form}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    # A user whom the system does not know has no home.
+    # A user without an account on this machine has no home.
     return [beside, cache / "livescale" / "packed" / own] if cache.is_absolute() else [beside]
 
 

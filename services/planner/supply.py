@@ -34,7 +34,7 @@ Ends = tuple[str, str]  # the sender and the receiver
 
 @dataclass(frozen=True)
 class Supply:
-    """Which nodes hold a shard of a model, and what keeps links busy, while some plans run.
+    """The nodes that hold a shard of a model, and the traffic on their links, while some plans run.
 
     A process without a place in the cluster neither gives nor takes. `sending` counts the flows that each node sends
     for running plans. `receiving` are workers that are going to have the whole shard, and pass on what they have.

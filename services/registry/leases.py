@@ -181,7 +181,7 @@ class Leases:
         return [lease.move("dead", LEFT)]
 
     def freeze(self) -> None:
-        """Judge nobody from now on: while the bus is down all are silent."""
+        """Judge no process from now on: while the bus is down all are silent."""
         self._frozen = True
 
     def thaw(self, now: float) -> None:

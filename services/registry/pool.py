@@ -1,6 +1,6 @@
-"""The parameter pool (BlitzScale 5.3): which models there are, and which processes hold which blocks. Pure.
+"""The parameter pool (BlitzScale 5.3): the models, and which processes hold which blocks. Pure.
 
-Who holds what is built from reports of workers and hosts. What operators declared, and the manifests, are saved and
+Holders are known from the reports of workers and hosts. What operators declared, and the manifests, are saved and
 outlive the registry.
 """
 
@@ -44,7 +44,7 @@ class Pool:
         return None if model.next is None else model.next.entry(model.created)
 
     def restore(self, entry: ModelEntry, manifest: Manifest | None, next: ModelEntry | None = None) -> None:
-        """Take over what an earlier registry saved. Reports will tell who holds the model."""
+        """Take over what an earlier registry saved. Reports will tell which processes hold the model."""
         model = RegisteredModel(content_of(entry), entry.created, manifest=manifest)
         model.was_whole = manifest is not None
         model.next = None if next is None else content_of(next)

@@ -36,7 +36,7 @@ class Standby:
         self._news = asyncio.Event()
 
     def look_again(self) -> None:
-        """End the current pause, as a change of a lease may have changed whose turn it is."""
+        """End the current pause, as a change of a lease may have made it this router's turn."""
         self._news.set()
 
     async def look(self) -> tuple[Place, Snapshot | None]:

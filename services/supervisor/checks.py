@@ -44,11 +44,8 @@ def worker_device(settings: StackSettings, index: int) -> str:
 
 
 def check_devices(settings: StackSettings) -> None:
-    """Raises BadSettings for devices that workers cannot use.
-
-    That is: too few GPUs, a transport that does not reach their memory, a modelled engine on a GPU, or one whose
-    latency profile is not there.
-    """
+    """Raises BadSettings for devices that workers cannot use: too few GPUs, a transport that does not reach their
+    memory, a modelled engine on a GPU, or a missing latency profile."""
     if settings.engine == "modelled":
         check_latency(settings)
     if settings.device == "cuda" and settings.transport == "socket":

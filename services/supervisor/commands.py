@@ -151,7 +151,7 @@ def gateway_commands(
     settings: StackSettings, nats_urls: Mapping[str, str], ports: Sequence[int], run_dir: Path
 ) -> list[ProcessCommand]:
     """One gateway for each port. It writes a file of its name to `run_dir` once it listens."""
-    # Keys travel by the environment: everybody can read command lines.
+    # Keys are passed by the environment, as every user can read command lines.
     keys = {
         "LIVESCALE_API_KEY": " ".join(settings.api_key),
         "LIVESCALE_API_KEYS": str(Path(settings.api_keys).resolve()) if settings.api_keys else "",

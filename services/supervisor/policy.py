@@ -1,9 +1,9 @@
-"""What the supervisor concludes of the processes that it watches. Pure; `now` is seconds of one monotonic clock.
+"""What the supervisor concludes about the processes that it watches. Pure; `now` is seconds of one monotonic clock.
 
-That is: what a starting system still waits for, when a process that ended is started again, and which processes are
-killed because they run and do nothing: the registry has declared them dead, or they are the registry or the bus and do
-not answer. A process that was only held up joins again within a heartbeat, so one with a dead lease is looked at for a
-while before it is killed.
+It decides what a starting system still waits for, when a process that ended is started again, and which processes are
+killed because they run and do nothing. Those are processes that the registry has declared dead, and a registry or bus
+that does not answer. A process that was only held up joins again within a heartbeat, so one with a dead lease is
+watched for a while before it is killed.
 """
 
 from collections.abc import Container, Iterable, Mapping

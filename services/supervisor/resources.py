@@ -35,11 +35,8 @@ class ModelSize:
 
 
 def measure_models(settings: StackSettings) -> list[ModelSize]:
-    """The size of each model that is named, by settings that have no `auto` any more.
-
-    Of hub ids configuration and tokenizer are fetched. Raises BadSettings for a model that cannot be read, computed, or
-    cut for so many workers.
-    """
+    """The size of each model in the settings, which have no `auto` any more. For hub ids, configuration and tokenizer
+    are fetched. Raises BadSettings for a model that cannot be read, computed, or cut for so many workers."""
     return [measure_model(model, settings) for model in settings.models]
 
 

@@ -48,8 +48,8 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     downscale_to_zero_delay_s: Annotated[float, Meta(ge=0)] = 60.0
 
 
-# Flags of a system that all workers are told as they are, and that are not among its `worker_options`: a system has
-# another default for them, or computes it; of what is None the workers' own default counts.
+# Flags of a system that are passed on to all workers as they are, and are not among its `worker_options`. The system
+# has another default for them, or computes it. Where a flag is None, the default of workers counts.
 WORKER_FLAGS = (
     "arena_bytes",
     "kv_bytes",

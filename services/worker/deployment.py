@@ -144,10 +144,7 @@ class Deployment:
         """The plan was made anew: receive what is still missing along other flows."""
         loading = self._instance.loading
         if loading is None or command.chunk_bytes != loading.command.chunk_bytes:
-            raise Refusal(
-                409,
-                f"cannot continue to load {command.instance}: the blocks that arrived are gone, or have other chunks",
-            )
+            raise Refusal(409, f"cannot go on with {command.instance}: its blocks are gone, or have other chunks")
         try:
             loading.go_on(command)
         except ValueError as error:

@@ -43,7 +43,7 @@ from livescale.shared.bus.contract import (
 from livescale.shared.messages.message import Message
 from livescale.shared.runtime.clock import Clock
 
-NO_RESPONDERS = "503"  # the server's status where nobody listens
+NO_RESPONDERS = "503"  # the status that the server sends when no process listens
 
 Answer = tuple[bytes, Mapping[str, str]]
 Send = Callable[[str, bytes, Headers, str], None]  # subject, data, headers, token

@@ -1,6 +1,6 @@
-"""Where a NATS server is, and how server and process prove to each other who they are.
+"""The address of a NATS server, and how the server and this process authenticate to each other.
 
-The url names server and user, and is not shown with its password. Files are named as NATS's tools name them.
+The url names server and user, and is not shown with its password. Files are named as NATS's own tools name them.
 """
 
 import os
@@ -24,7 +24,7 @@ CREDENTIALS = "BEGIN NATS USER JWT"
 
 
 def without_password(url: str) -> str:
-    """Scheme, host and port of the url, which may be shown to anybody. Raises BusError for a malformed url."""
+    """Return scheme, host and port of the url, which is safe to show. Raises BusError for a malformed url."""
     try:
         parts = urlsplit(url)
         port = parts.port or DEFAULT_PORT

@@ -1,9 +1,11 @@
-"""`SocketLink`: the same contract over plain TCP, for machines without UCX.
+"""`SocketLink`: the link contract over plain TCP, for machines without UCX.
 
-Each end of a pair dials the other. On the connection it dialled an end asks (tag, size) and is answered with
-(tag, size, bytes), so bytes move only into a buffer that was posted for them: nothing unexpected is ever
-buffered, and a message nobody asks for holds back its sender alone. A connection counts from the moment its hello
-has proved that the dialler knows the channel's secret; until then it is a stranger, with a deadline.
+Each end of a pair connects to the other. On its own connection an end asks for (tag, size), and the other one answers
+with (tag, size, bytes). So bytes move only into a buffer that was posted for them, and nothing unexpected is ever
+buffered. A message that the receiver never asks for holds back its sender alone.
+
+A connection counts once its hello has proved that the peer knows the channel's secret. Until then it is a stranger,
+with a deadline.
 """
 
 import asyncio

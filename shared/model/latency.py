@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from livescale.shared.runtime.yaml_file import convert, names_file, read_yaml
 
-# Of a step, what comes before and after the layers: about what it is where a model has 7 billion parameters.
+# Time of a step outside its layers, about as for a model with 7 billion parameters.
 EMBEDDING_SHARE = 0.002
 HEAD_SHARE = 0.02
 

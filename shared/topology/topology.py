@@ -18,7 +18,7 @@ Rate = Annotated[float, Meta(gt=0, le=1e15)]
 RateOrNone = Annotated[float, Meta(ge=0, le=1e15)]
 Size = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 
-# Of machines that do not tell, on the low side: a network card, a SATA disk, one core that copies memory.
+# Low estimates for machines that do not say: a network card, a SATA disk, one core that copies memory.
 ASSUMED_NIC = 1e9 / 8
 ASSUMED_DISK = 0.5e9
 ASSUMED_MEMORY = 2e9

@@ -1,4 +1,4 @@
-"""How commands find the bus, and what they say where nobody answers."""
+"""How commands find the bus, and what they print where no service answers."""
 
 import asyncio
 import json

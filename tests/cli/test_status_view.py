@@ -94,7 +94,7 @@ def test_queues_that_nobody_reported_are_unknown_and_not_empty() -> None:
 
 
 def live_worker(id: str, state: WorkerState, blocks: int = 14, **more: object) -> WorkerReport:
-    """Of a model with 12 layers."""
+    """A live worker of a model with 12 layers."""
     holding = Holding(model="m", version="v", ready=list(range(blocks)), total=14)
     return replace(WorkerReport(id=id, epoch=1, state=state, model="m", instance=f"i-{id}", holding=holding), **more)
 

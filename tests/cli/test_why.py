@@ -258,4 +258,4 @@ async def test_why_tells_in_words_and_in_json(server: NatsServer, answers: Answe
 async def test_why_refuses_a_model_that_nobody_knows(server: NatsServer, answers: Answers) -> None:
     result = await run(server, "why", "tinny")
     assert result.exit_code == 1
-    assert result.output == "Error: no model 'tinny' is registered; there are tiny\n"
+    assert result.output == "Error: model 'tinny' is not registered; registered are: tiny\n"

@@ -1,4 +1,5 @@
-"""A control plane whose processes die, stall and lose messages; who dies is started again. Streams are real ones."""
+"""A control plane whose processes die, stall and lose messages; a process that dies is started again. Streams are real
+ones."""
 
 import asyncio
 import random

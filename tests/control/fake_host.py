@@ -49,7 +49,7 @@ class FakeHost(Node):
         self.reads: list[str] = []
         self.fetches: dict[int, FetchModel] = {}  # by ticket, until something comes along it
         self.orders: dict[str, FetchModel] = {}  # the last one, by version
-        self.brought: list[tuple[str, int]] = []  # by whom, which block
+        self.brought: list[tuple[str, int]] = []  # the sender and the block
         self.fetched: list[str] = []
         self.released: list[ReleaseModel] = []
         self.edited: dict[str, str] = {}
@@ -120,7 +120,7 @@ class FakeHost(Node):
         return checked
 
     def hold(self, name: str, version: str, ready: list[int]) -> None:
-        """Of this version so much, in place of what there was."""
+        """Hold so many blocks of this version, in place of what the host had."""
         others = [one for one in self.holdings if (one.model, one.version) != (name, version)]
         if sum(one.size_bytes for one in others) + SIZE > self.limit_bytes:
             raise Refusal(409, "the cache is full")
@@ -165,7 +165,7 @@ class FakeHost(Node):
         return Ack()
 
     async def read_alone(self, fetch: FetchModel, seconds: float) -> None:
-        """What is missing, where nothing comes along the flow any more and nobody says where else it is."""
+        """Read what is missing, where the flow brings nothing more and no other copy is known."""
         await asyncio.sleep(seconds)
         name, version = fetch.spec.name, fetch.manifest.version
         while self.orders.get(version) is fetch and (held := self.find(name, version)) and len(held.ready) < BLOCKS:

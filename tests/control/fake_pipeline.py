@@ -65,7 +65,7 @@ class FakePipeline:
             self.end(over.reason)
 
     def end(self, reason: str) -> None:
-        """Who leads gives its requests back, and goes on loading."""
+        """The leader gives its requests back, and goes on loading."""
         led, command = self.leads, self.command
         self.command = None
         self._led_by = None if command is None or led else command.stages[0].node.id

@@ -165,7 +165,7 @@ class FakeWorker(Node):
         return order is not None and order.manifest.version == version and index in self.lifecycle.ready
 
     def begin(self, ticket: int) -> None:
-        """Bytes come in along a flow; to nobody who is ending."""
+        """Receive bytes along a flow, unless the process is ending."""
         start(self, self.receive(ticket))
 
     def inflow(self, ticket: int) -> Inflow | None:

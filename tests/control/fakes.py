@@ -20,7 +20,7 @@ STEP_SECONDS = 0.02
 PREFILL_RATE = 2_000.0
 SLOTS = 4
 PATIENCE_SECONDS = 2.0  # a block is waited for
-ALONE_SECONDS = 10.0  # a host waits for somebody else who has a model
+ALONE_SECONDS = 10.0  # seconds that a host waits for another process that has the model
 
 
 def manifest(version: str) -> Manifest:
@@ -46,7 +46,7 @@ def whole(model: str, version: str) -> Holding:
 
 
 def start(node: "Node", work: Coroutine[None, None, None]) -> None:
-    """In its own process, whoever asks for it. Nothing of somebody who is ending."""
+    """Start a task in its own process, whichever process asks for it; nothing starts in a process that is ending."""
     try:
         node.tasks.create_task(work, context=node.context.copy())
     except RuntimeError:
@@ -78,7 +78,7 @@ class Node:
         self.sends.append(send)
         for flow in send.outflows:
             target = self.fabric.get(flow.downstream.id)
-            if target is not None:  # those who are gone get nothing
+            if target is not None:  # processes that are gone get nothing
                 target.begin(flow.ticket)
         return Ack()
 

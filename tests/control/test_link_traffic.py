@@ -78,7 +78,7 @@ def test_who_measures_nothing_is_taken_by_its_role() -> None:
 
 
 def test_an_old_report_says_nothing_of_traffic_now() -> None:
-    """A planner that has just started has heard nobody: the registry's reports may be from before an outage."""
+    """A planner that has just started has no reports of its own: those of the registry may be from before an outage."""
 
     async def main() -> None:
         async with control_plane(workers=3) as plane:

@@ -1,4 +1,4 @@
-"""Live scaling as the control plane sees it: a target takes requests while it loads, and who serves helps it."""
+"""Live scaling as the control plane sees it: a target takes requests while it loads, and serving instances help it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -44,7 +44,7 @@ async def going_live(workers: int = 2) -> AsyncIterator[ControlPlane]:
 
 
 async def finished(plane: ControlPlane) -> None:
-    """Every stream is whole, and nobody waits for anything."""
+    """Check that every stream is whole, and that no request waits."""
 
     async def holds() -> bool:
         return plane.gateway.finished.keys() == plane.gateway.submitted.keys()
@@ -159,7 +159,7 @@ def test_a_second_scale_out_during_the_first_has_targets_and_help_of_its_own() -
         assert [one.plan.live_targets for one in (first, second) if one.plan is not None] == [[TARGET], [OTHER]]
         assert second.plan is not None
         assert TARGET not in {flow.sender for flow in second.plan.flows}
-        assert (await reports(plane))[SOURCE].helping == [TARGET, OTHER]  # there is nobody else
+        assert (await reports(plane))[SOURCE].helping == [TARGET, OTHER]  # there is no other worker
         await plane.until_serving(3)
 
     play(act, workers=3)

@@ -58,7 +58,7 @@ def test_a_standby_takes_office_within_three_seconds() -> None:
             assert plane.gateway.finished == {"r-1": "length"}
             plane.restart("router")
             await asyncio.sleep(1.0)
-            assert await reporting(plane) == {"router-1"}  # who was away stands behind
+            assert await reporting(plane) == {"router-1"}  # the router that was away stands by
 
     virtual_time.run(main(), limit_seconds=100)
 

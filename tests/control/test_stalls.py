@@ -44,8 +44,8 @@ def rest(dies: str) -> tuple[str, ...]:
 async def scaled_meanwhile(
     live: LiveName, after: float, happening: Callable[[DisturbedPlane], None], seed: int = 1, *, dies: str = ""
 ) -> DisturbedPlane:
-    """Requests, a scale from one instance to three, and something that happens meanwhile; of who `dies` nothing is
-    expected but that it is back."""
+    """Send requests, scale from one instance to three, and let something happen meanwhile. Of a process that `dies`
+    only its return is expected."""
     disturbed = DisturbedPlane(seed, live)
     try:
         disturbed.start(*EVERYBODY)
@@ -110,7 +110,7 @@ def test_a_process_that_is_stopped_for_longer_is_dead_and_joins_again_without_a_
         scaled_meanwhile(live, after, lambda disturbed: disturbed.freeze(name, LONG_SECONDS), dies=name),
         limit_seconds=300,
     )
-    assert name == "registry-0" or disturbed.leases["dead"] == 1  # who judges does not judge itself
+    assert name == "registry-0" or disturbed.leases["dead"] == 1  # the process that judges does not judge itself
     assert disturbed.leases["alive"] >= len(EVERYBODY)
     assert max(disturbed.starts.values()) == 1
 

@@ -45,7 +45,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Of prose, lists and cells of tables; what is in fences or comments is left out."""
+    """The sentences of prose, lists and cells of tables; text in fences or comments is left out."""
     text = re.sub(r"^```.*?^```$|<!--.*?-->|^#.*?$|^\|[ |:-]+\|$", "", text, flags=re.M | re.S)
     text = re.sub(r"^(#.*|---)$", "", text, flags=re.M)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)

@@ -83,7 +83,7 @@ def bounded(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Shot:
-    """A hostile message on its way to somebody."""
+    """A hostile message on its way to a process."""
 
     subject: str
     data: bytes = field(repr=False)  # of up to a mebibyte

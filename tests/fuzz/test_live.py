@@ -24,7 +24,7 @@ LIAR = "liar"
 
 
 def aimed(order: Any, live: Pair, request_id: str) -> Shot:
-    """Version, blocks and request are right; who asks, from where, and under which ticket is anything."""
+    """Messages with the right version, blocks and request; asker, sender and ticket may be anything."""
     if isinstance(order, Pull):
         return shot(PULL, replace(order, version=live.made.manifest.version, block_tokens=16), id=TARGET)
     return shot(TOOK, replace(order, request_id=request_id), id=TARGET)

@@ -77,7 +77,7 @@ def schema() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Of a gateway with keys: alice's is good for a few requests and tokens, bob's for all, the operator's for more."""
+    """A gateway with keys: alice's is good for a few requests and tokens, bob's for all, the operator's for more."""
     file = tmp_path_factory.mktemp("keys") / "keys.yaml"
     file.write_text(KEYS)
     file.chmod(0o600)

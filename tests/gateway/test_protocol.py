@@ -1,4 +1,4 @@
-"""A client that does not read what it asked for: it is cut off, and nobody else notices."""
+"""A client that does not read its answer is cut off, and no other client notices."""
 
 import asyncio
 import json

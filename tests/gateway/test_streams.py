@@ -194,7 +194,7 @@ async def test_tokens_made_while_the_bus_was_away_are_asked_for_at_once(served: 
     await eventually(lambda: served.cluster.hanging)
     await asyncio.sleep(0.02)
     served.broker.down()
-    held.set_result(None)  # all the rest is made, and heard by nobody
+    held.set_result(None)  # the rest is generated although no reader is left
     await asyncio.sleep(0.05)
     served.broker.up()
     async with asyncio.timeout(0.9):  # sooner than after a silence

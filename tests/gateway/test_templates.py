@@ -1,4 +1,4 @@
-"""Templates that run without end or measure: ended by the kernel, and of no harm to anybody else."""
+"""Templates that run without end or measure: the kernel ends them, and no other request suffers."""
 
 import asyncio
 import os

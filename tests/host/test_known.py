@@ -171,7 +171,7 @@ def test_a_model_is_refused_where_the_machine_has_too_little_memory_left(
             await here.read(directory, "second", dtype="float32")
             with pytest.raises(Refusal, match=r"409.*'third' needs .* and this machine has 1\.0 MiB of memory left"):
                 await here.read(directory, "third", dtype="float32")
-            free_bytes = 0  # until its turn came somebody else took it
+            free_bytes = 0  # before its turn came another process took it
             second = await here.whole(2)
             assert (second.model, second.manifest) == ("second", None)
             assert "this machine has 0.0 MiB" in (second.error or "")

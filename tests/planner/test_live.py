@@ -1,4 +1,4 @@
-"""Targets that go live, and who takes requests over from them."""
+"""Targets that go live, and the instances that take requests over from them."""
 
 import pytest
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ def full(worker: str, kv_blocks: int, **more: str) -> WorkerReport:
 
 
 def helps(commands: list[NodeCommand]) -> list[tuple[str, list[str]]]:
-    """(who, whom) of commands that must all be HELPs."""
+    """Return (helper, target) of commands that must all be HELPs."""
     found = []
     for command in commands:
         assert isinstance(command.message, Help)

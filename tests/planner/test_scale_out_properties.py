@@ -46,7 +46,7 @@ class Played:
         self.pending: list[NodeCommand] = []
         self.helped: dict[str, list[str]] = {}  # by helper, as it was told
         self.tickets = dict.fromkeys(TARGETS, 0)  # of the flow that each receives along
-        self.serves: set[str] = set()  # who was told to
+        self.serves: set[str] = set()  # the workers that were told to
         self.aborted: set[str] = set()
         self.take(self.scale.start(self.now))
         for target in TARGETS:
@@ -77,7 +77,7 @@ class Played:
         elif what == "wait":
             self.take(self.scale.tick(self.now))
         elif what in ("serves", "drains"):
-            self.helped.pop(which, None)  # whoever drains helps nobody
+            self.helped.pop(which, None)  # a worker that drains helps no target
             report = serving(which, state="serving" if what == "serves" else "draining")
             self.take(self.scale.on_report(report, self.now))
         elif what == "dead":
@@ -119,7 +119,7 @@ class Played:
             self.take(answered)
 
     def replan(self, *, found: bool) -> None:
-        """One chain, from another worker, through all who are stranded."""
+        """Return one chain, from another worker, through all stranded targets."""
         if not self.scale.wants_plan(self.now):
             return
         if not found:

@@ -23,7 +23,7 @@ CLOCK = LoopClock(epoch=0.0)
 
 @asynccontextmanager
 async def registry(broker: LocalBroker | None = None) -> AsyncIterator[LocalBus]:
-    """The connection of somebody who talks to a registry; on the same `broker` a second one finds what the first
+    """The connection of a client that talks to a registry. On the same `broker` a second registry finds what the first
     has saved."""
     broker = broker or LocalBroker()
     bus, asker = broker.connect(), broker.connect()

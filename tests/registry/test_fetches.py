@@ -1,4 +1,4 @@
-"""What a host that fetches a copy, and who sends it, are told."""
+"""What a host that fetches a copy, and its sender, are told."""
 
 from livescale.services.registry.fetches import CopyFetch
 from livescale.shared.messages.membership import Member, ServiceName

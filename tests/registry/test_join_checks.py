@@ -1,4 +1,4 @@
-"""Who may join."""
+"""Which processes may join the system, and which are refused."""
 
 import msgspec
 import pytest
@@ -32,11 +32,11 @@ def test_a_worker_is_at_a_gpu_and_a_host_at_a_host() -> None:
             "worker-0",
             "b2/0",
             "worker",
-            "'b2/0' is no GPU of topology cluster-b; give --place, a GPU such as b0/0, b0/1",
+            "'b2/0' is not a GPU of topology cluster-b; give --place, a GPU such as b0/0, b0/1",
         ),
-        ("worker-0", "b0", "worker", "'b0' is no GPU"),
-        ("host-0", "b0/0", "host", "'b0/0' is no host of topology cluster-b; give --place, a host such as b0, b1"),
-        ("worker-0", None, "worker", "worker-0: it says no place; give --place"),
+        ("worker-0", "b0", "worker", "'b0' is not a GPU"),
+        ("host-0", "b0/0", "host", "'b0/0' is not a host of topology cluster-b; give --place, a host such as b0, b1"),
+        ("worker-0", None, "worker", "worker-0: it names no place; give --place"),
     ],
 )
 def test_a_place_that_the_topology_lacks_is_refused(

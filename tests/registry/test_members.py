@@ -1,4 +1,4 @@
-"""Who is there, as processes say it on the bus and hear it from there."""
+"""Which processes are there, as they say on the bus and hear from there."""
 
 import asyncio
 

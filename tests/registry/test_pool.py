@@ -1,4 +1,4 @@
-"""The pool as the registry sees it: models, their versions, and who holds them."""
+"""The pool as the registry sees it: models, their versions, and their holders."""
 
 import pytest
 from msgspec.structs import replace

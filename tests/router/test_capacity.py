@@ -143,7 +143,7 @@ def max_tokens(effects: list[Effect]) -> list[tuple[str, int]]:
 
 
 def open_ended(id: str, prompt: int = 10, **more: Any) -> Submit:
-    """Of a client that named no number of tokens: as many as the context has room for."""
+    """A request whose client named no number of tokens: as many as the context has room for."""
     return request(id, prompt=prompt, max_tokens=1000, open_ended=True, **more)
 
 

@@ -1,4 +1,4 @@
-"""The router's line: lower priorities and resumed requests go first, and nobody waits for ever."""
+"""The router's queue: lower priorities and resumed requests go first, and no request waits for ever."""
 
 import pytest
 from hypothesis import given

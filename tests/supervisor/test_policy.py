@@ -1,4 +1,4 @@
-"""What a starting system waits for, and who is started again or killed."""
+"""What a starting system waits for, and which processes are started again or killed."""
 
 from typing import Literal
 

@@ -37,7 +37,7 @@ from tests.system.under_load import SystemUnderLoad
 MODEL_BYTES = {"m": 4_350_080, "half": 2_175_040}  # of the tiny model in float32 and in bfloat16, five blocks
 WORKERS = 4
 PATIENCE_SECONDS = 40.0
-ROUNDS = 3  # whose heartbeat is late on a busy machine is given nothing until it comes
+ROUNDS = 3  # a worker whose heartbeat is late on a busy machine gets nothing until it comes
 
 LAYERS_RUN = "livescale_worker_live_layers_total"
 HANDED_OVER = "livescale_worker_pulled_tasks_total"
@@ -89,7 +89,7 @@ class BusWatch:
         return self.reports[worker].state if worker in self.reports else "absent"
 
     def serving(self, model: str | None = None) -> list[str]:
-        """Of one model, or of all."""
+        """The instances of one model, or of all, that serve."""
         serving = (report for report in self.reports.values() if report.state == "serving")
         return sorted(report.id for report in serving if model in (None, report.model))
 
@@ -150,7 +150,8 @@ class ScalingSystem:
         return asyncio.create_task(self.stage.load())
 
     async def check(self, name: str, loading: asyncio.Task[list[RequestRecord]]) -> None:
-        """The streams that ran meanwhile are right, and so are others, of which everyone who serves makes some."""
+        """Check that the streams that ran meanwhile are right, and others too, of which every serving instance runs
+        some."""
         self.stage.check(f"{name}, meanwhile", await loading)
         for _ in range(ROUNDS):
             self.watch.speakers.clear()
@@ -160,7 +161,8 @@ class ScalingSystem:
         pytest.fail(f"{self.watch.serving()} serve, and {sorted(self.watch.speakers)} made tokens")
 
     async def rest(self, instances: int, *, ranks: int = 1, workers: int = WORKERS) -> None:
-        """Down to that many, of so many `ranks` each, the others spare, and everybody there."""
+        """Scale down to that many instances, of so many `ranks` each, and wait until the others are spare and all are
+        there."""
         await self.watch.until(lambda: len(self.watch.reports) == workers, "every worker is heard")
         await self.have(instances)
         shrinking = asyncio.create_task(self._shrink(instances, ranks))
@@ -228,5 +230,6 @@ def is_busy(report: WorkerReport) -> bool:
 
 
 def targets(site: ScalingSystem) -> list[str]:
-    """Who is live and has a layer: before, all that waits there is taken away with none done."""
+    """Return the workers that are live and have a layer. All requests that wait there are taken away first, with no
+    layer done."""
     return sorted(id for id, report in site.watch.reports.items() if report.state == "live" and report.live_layers)

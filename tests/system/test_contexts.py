@@ -91,7 +91,8 @@ class Talk:
 
 
 def crowd(system: System) -> None:
-    """More prompts than the KV caches have room for, all different; few at once, who runs comes before what is kept."""
+    """Send more prompts than the KV caches have room for, all different. Only a few run at once, as running requests go
+    before kept contexts."""
     with ThreadPoolExecutor(WORKERS) as pool:
         talks = [Talk(system, seed) for seed in range(100, 112)]
         assert list(pool.map(lambda talk: talk.turn(500), talks)) == [0] * len(talks)
@@ -106,7 +107,7 @@ def generated(system: System) -> dict[str, float]:
 
 
 def answering(system: System, before: dict[str, float]) -> list[str]:
-    """Who has generated tokens since."""
+    """Return the workers that have generated tokens since."""
     return [worker for worker, count in generated(system).items() if count > before[worker]]
 
 

@@ -47,7 +47,7 @@ def rested(stage: SystemUnderLoad) -> SystemUnderLoad:
 @pytest.mark.system
 @pytest.mark.parametrize("deaths", [1, *(pytest.param(more, marks=pytest.mark.slow) for more in (2, 3))])
 async def test_streams_of_killed_workers_go_on_elsewhere(rested: SystemUnderLoad, deaths: int) -> None:
-    """Three: nobody is left, and requests wait for those who are started again."""
+    """When all three are killed, requests wait for the workers that are started again."""
     victims = [*rested.workers("serving"), *rested.workers("spare")][:deaths]
     await rested.under_load(f"{deaths} workers killed", *(rested.pids()[id] for id in victims))
 
@@ -130,7 +130,7 @@ async def endless(url: str, count: int) -> AsyncIterator[None]:
 
 
 async def aborted(url: str) -> float:
-    """Requests that workers ended because nobody wanted them any more. Waits for the gateway to listen."""
+    """Count the requests that workers ended because no client wanted them any more. Waits for the gateway to listen."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     async with aiohttp.ClientSession() as session:
         while True:

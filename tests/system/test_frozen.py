@@ -77,7 +77,7 @@ async def until(holds: Callable[[], bool], what: str) -> None:
 async def test_a_worker_that_does_nothing_is_replaced_and_wakes_as_a_spare(
     rested: SystemUnderLoad, told: Told, sign: signal.Signals, seconds: float
 ) -> None:
-    """Of the one that hangs it is the event loop that does nothing; its other threads could."""
+    """Only the event loop of the worker that hangs does nothing; its other threads could."""
     victim = rested.workers("serving")[0]
     pid = rested.pids()[victim]
     loading = asyncio.create_task(rested.load())
@@ -102,7 +102,7 @@ def routers(log: Path) -> tuple[str, str]:
 
 
 async def ask(url: str) -> None:
-    """A request of its own, from one who was not there before."""
+    """Send a new request, from a client that was not there before."""
     async with aiohttp.ClientSession(url) as session:
         body = {"model": "m", "prompt": [5], "max_tokens": 1}
         async with session.post("/v1/completions", json=body) as answer:

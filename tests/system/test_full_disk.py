@@ -78,7 +78,7 @@ async def until(holds: Callable[[], bool], what: str) -> None:
 
 
 def restarted(stage: SystemUnderLoad) -> bool:
-    """Whether all who were killed are back; while the registry is away nobody can say."""
+    """Whether all processes that were killed are back; while the registry is away this is unknown."""
     asked = stage.system.command("status", "--json", check=False)
     if asked.returncode != 0:
         return False

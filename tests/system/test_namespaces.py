@@ -51,7 +51,7 @@ def machines() -> Iterator[Network]:
 
 @dataclass
 class Site:
-    """A system on the machines of a network, as somebody outside of them sees it."""
+    """A system on the machines of a network, as seen from outside."""
 
     machines: Network
     nats_url: str
@@ -174,7 +174,8 @@ async def test_machines_serve_scale_out_and_survive_a_pulled_cable(
         (source,) = [worker.id for worker in snapshot.workers if worker.state == "serving"]
         (target,) = [worker.id for worker in snapshot.workers if worker.state == "spare"]
 
-        # Nobody else holds the model: who serves is away for a while, and so is the only source of the other.
+        # No other process holds the model: the serving instance is away for a while, and so is the only source of the
+        # other.
         loading = asyncio.create_task(site.answers())
         record = await site.scale_out_while_a_cable_is_pulled(source.removeprefix("worker-"))
         assert target in [phase.node for phase in record.phases if phase.name == "replanned"]

@@ -1,7 +1,7 @@
-"""The machine is away: every process of a running system is stopped at once, in mid scale, and goes on.
+"""The machine is away: every process of a running system is stopped at once, in the middle of a scale, and continues.
 
-Nobody loses a request, a scale, an office or its life. Processes of a machine whose processor is taken away stand still
-together, the bus with them; so do those that are sent SIGSTOP one right after the other.
+No request, scale, role or process is lost. The processes of a machine whose CPU is taken away stand still together, the
+bus with them. So do processes that get SIGSTOP one right after the other.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.system.scaling import WORKERS, BusWatch, watching
 from tests.system.test_scale_deaths import RATE
 from tests.system.under_load import SystemUnderLoad, at_once
 
-# What nobody may say of anybody: all were away together.
+# What no process may report of another: all were away together.
 BLAMES = ("state=dead", "state=suspect", "stale_epoch", "Traceback", "starting it again", "request_lost", "rank_lost")
 
 
@@ -30,7 +30,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def stage(log: Path) -> Iterator[SystemUnderLoad]:
     """Four workers behind slow links: a model takes two seconds to each."""
-    # Who is stopped for longer than a lease is to wake, and not to be killed for it (that is tested in test_hung.py).
+    # A process that is stopped for longer than a lease has to wake, and must not be killed for it (test_hung.py tests
+    # that).
     system = start(log.parent, "--workers", str(WORKERS), "--link-rate", str(RATE), "--kill-hung-s", "30")
     try:
         yield SystemUnderLoad(system, at_once("m", "float32"))
@@ -68,7 +69,7 @@ async def stall(stage: SystemUnderLoad, seconds: float) -> None:
 async def away_in_mid_scale(
     stage: SystemUnderLoad, log: Path, told_as: str, stalls: Sequence[tuple[float, float]]
 ) -> None:
-    """A scale is carried through, and costs nobody anything, over `stalls` of so many seconds and a rest after each."""
+    """Carry a scale through `stalls` of so many seconds, with a rest after each, and check that nothing is lost."""
     async with watching(stage) as site:
         watch = site.watch
         await site.rest(1)
@@ -108,7 +109,7 @@ async def test_a_machine_that_is_away_again_and_again_costs_nobody_anything(stag
 
 
 def pid_of(stage: SystemUnderLoad, name: str, watch: BusWatch) -> int:
-    """Of a process by its name, or of who gives and who gets parameters."""
+    """The pid of a process, by its name or as the one that gives or gets parameters."""
     if name == "nats-server":
         family = family_of(stage.system.process.pid)
         return next(pid for pid in family if Path(f"/proc/{pid}/comm").read_text().strip() == name)
@@ -125,7 +126,8 @@ ALONE = ("source", "target", "router-0", "registry-0", "planner-0", "monitor-0",
 async def test_a_process_that_is_stopped_alone_costs_nobody_a_request_or_a_scale(
     stage: SystemUnderLoad, log: Path, name: str, seconds: float
 ) -> None:
-    """For less than a lease; who has no part in transfers, for longer: then it joins again."""
+    """It is stopped for less than a lease. A process without a part in transfers is stopped for longer, and joins
+    again."""
     async with watching(stage) as site:
         watch = site.watch
         await site.rest(1)

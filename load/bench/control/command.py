@@ -101,7 +101,8 @@ async def run(printer: RecordPrinter, checkpoint: Path, requests: int, scales: i
 async def measure_cpu(
     printer: RecordPrinter, stack: Stack, client: LoadClient, requests: int
 ) -> tuple[dict[str, Cost], Cost]:
-    """Of the processes between client and worker; and of a bare stream at the same pace, asked by the same client."""
+    """Measure the CPU time of the processes between client and worker, and of a bare stream at the same pace with the
+    same client."""
     printer.progress(f"CPU of {requests} requests with {FEW} and with {MANY} tokens each")
     children = stack.supervisor.children
     pids = {name: children[child].pid or 0 for name, child in BETWEEN.items()}

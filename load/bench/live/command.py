@@ -105,7 +105,7 @@ async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: 
 
 
 async def layer_seconds(stages: Renewable[LiveStage], printer: RecordPrinter, requests: Sequence[Ask] = ()) -> float:
-    """Of one request at a time, on one instance while nothing scales."""
+    """Seconds that a layer takes for one request at a time, on one instance while nothing scales."""
     requests = requests or asks(WARM_UPS + CALIBRATIONS, PROMPT, 1)
     printer.progress(f"one instance, prompts of {len(requests[0].prompt)} tokens")
     seconds = await printer.samples.take_async(lambda: stages.now.alone(requests), stages.renew)

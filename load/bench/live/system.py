@@ -133,7 +133,7 @@ class LiveStage:
         return [one.end - one.start for one in self.steps.executions]
 
     async def shrink(self) -> None:
-        """Back to the source. Who has no request is given back: the source has one meanwhile."""
+        """Scale back to the source alone. The instance without a request is removed: the source has one meanwhile."""
         await self.watch.until(lambda: not self.watch.busy() and not self.watch.requests, "all is quiet")
         keeping = asyncio.create_task(self.client.fetch(Ask(-1, 0.0, [1], LONG), self.client.now()))
         await self.watch.until(lambda: self.watch.busy() == [self.source], "the source has something to do")

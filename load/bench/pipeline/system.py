@@ -1,4 +1,4 @@
-"""The system of `livescale bench pipeline`: workers whose engines are modelled, with real bytes over real links."""
+"""The system of `livescale bench pipeline`: workers with modelled engines that send real bytes over real links."""
 
 import asyncio
 import os
@@ -37,13 +37,13 @@ CONTEXT = 1_024
 MIB = 1024 * 1024
 KV_BYTES = ROOM * (PROMPT + TOKENS) * 2 * 2 * HIDDEN * LAYERS  # in bfloat16
 SCALE_SECONDS, PATIENCE_SECONDS = 300.0, 60.0
-# Of a link: what serving moved in the run before fades, and from a share on a plan takes nothing from who sent it. Then
+# The share of a link above which a plan takes nothing from its node. Traffic of the run before has to fade below it, or
 # only one source would be left, and no pipeline.
 TRAFFIC_LEFT = BUSY_SHARE / 10
 
 
 def kept_even_model(tell: Callable[[str], None]) -> Path:
-    """A checkpoint whose blocks are all of a size, so that a schedule's steps are; made the first time."""
+    """A checkpoint whose blocks have equal size, so that the steps of a schedule do too. It is made the first time."""
     directory = KEPT / "models" / f"llama-even-{LAYERS}"
     if not directory.exists():
         tokenizer = kept_model("small", tell)
@@ -94,7 +94,7 @@ class PipelineStage:
 
     @asynccontextmanager
     async def _without_host(self) -> AsyncIterator[None]:
-        """Its process is stopped until nobody counts on it any more: so its copy is not there."""
+        """Stop the host's process until all others treat it as dead, so that its copy is not used."""
         pid = self.stack.supervisor.children[HOST].pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)

@@ -41,8 +41,8 @@ CASES = (
 ROOTS_CASES = ("gloo",)  # only when asked for: they need root, and make network namespaces
 HOP_BAR = 0.55
 SENDER_CPU = 0.02  # s/GB, at most
-# Of a receiver for its bytes: so many times what a copy, and a checksum, take in the same run. What was once asked for
-# in s/GB holds on no two machines: it is told, without a bar.
+# The most CPU time of a receiver for its bytes, as a multiple of a copy, and of a checksum, in the same run. Absolute
+# figures in s/GB differ by machine: they are shown, without a bar.
 RECEIVER_CPU = 1.15
 WANTED_CPU = {"hop": 0.15, "hop, checksums": 0.25}
 
@@ -159,8 +159,8 @@ class HopPass(NamedTuple):
 
 
 def hop(printer: RecordPrinter, settings: LinkSettings, sizes: Sequence[int], passes: int) -> Iterator[Record]:
-    """One hop in 16 MiB messages between two processes; every pass does all that is compared. Of less than two blocks
-    there would be nothing to tell by what their bytes cost."""
+    """Measure one hop in 16 MiB messages between two processes; every pass does all that is compared. At least two
+    blocks are sent, as fewer would not show what their bytes cost."""
     sizes = sizes if len(sizes) > 1 else [*sizes] * 2
     gigabytes = sum(sizes) / 1e9
     with started(2, settings, sizes, has_spare=True) as fleet:
@@ -188,9 +188,11 @@ def hop(printer: RecordPrinter, settings: LinkSettings, sizes: Sequence[int], pa
 def receiver_rows(
     printer: RecordPrinter, passes: Sequence[HopPass], sizes: Sequence[int], *, has_bars: bool
 ) -> Iterator[Record]:
-    """Its CPU for bytes against that of doing the same within a process, by what all blocks take more than the first
-    one: the rest is what a hop takes besides, to open channels, and counts for less the larger a model is. In all
-    against the same, and against what was once asked for."""
+    """Compare the receiver's CPU time with the same work within one process.
+
+    The time by bytes is what all blocks take beyond the first one. The rest is what a hop takes to open channels; it
+    matters less the larger a model is. The total is compared with the same work, and with a wanted figure.
+    """
     gigabytes, more = sum(sizes) / 1e9, sum(sizes[1:]) / 1e9
     copied = statistics.median(cpu(one.copy) / gigabytes for one in passes)
     verified = statistics.median((cpu(one.copy) + cpu(one.check)) / gigabytes for one in passes)

@@ -46,10 +46,8 @@ DISK_BAR, LOAD_BAR, FIRST_BAR = 0.9, 2.0, 1.0
 
 
 def read_raw(packed: Path, scratch: Sequence[memoryview]) -> float:
-    """Seconds that the disk takes: direct reads into `scratch`, one at a time into each, and checked by nobody.
-
-    Raises BenchFailed.
-    """
+    """Return the seconds that the disk takes: direct reads into `scratch`, one at a time into each, without checks.
+    Raises BenchFailed."""
     try:
         file = os.open(packed, os.O_RDONLY | os.O_DIRECT)
     except OSError as error:
@@ -167,7 +165,7 @@ def disk(printer: RecordPrinter, settings: LinkSettings, size_bytes: int, passes
         times: list[list[float]] = [[] for _ in ways]
         for number in range(passes):
             printer.progress(f"disk: pass {number + 1} of {passes}")
-            # What is read again may come from a cache below this machine: everybody is the first as often as the last.
+            # Repeated reads may come from a cache below this machine: each reader is the first as often as the last.
             for way in range(len(ways))[:: 1 if number % 2 else -1]:
                 times[way].append(printer.samples.take(partial(with_nothing_cached, directory, ways[way])))
         gigabytes = sum(block.nbytes for block in memory) / 1e9

@@ -21,7 +21,7 @@ from livescale.services.worker.live.tasks import BatchBudget, LiveTask
 BENCH = "zigzag"
 LAYERS, LOADS = (4, 7, 16, 32), (1.3, 2.0, 3.3, 6.0, 6.5, 10.0)
 WAITING, COMING = 12, 6  # batches that wait, and that arrive over time
-# In parts of what one instance can serve. Programs of many layers whose batches come at any time take minutes.
+# Loads as parts of what one instance can serve. Programs of many layers with batches at random times take minutes.
 RATES, SEEDS, MOST_LAYERS_COMING = (1.0, 1.5, 2.0, 2.5), range(3), 16
 # Unequal batches, in rows; the load is in layers of one of ROWS[1]. A model of 500M on one core: rows over tokens/s.
 ROWS = (100, 300, 500)

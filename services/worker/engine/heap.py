@@ -7,7 +7,7 @@ times as long, and each step's activations would pay as well. This is glibc's ma
 import ctypes
 import mmap
 
-# Of malloc.h. One arena: what one thread freed another gets.
+# Constants of malloc.h. With one arena, memory that one thread freed is reused by another.
 TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8
 NEVER = -1
 HUGE_PAGE = 2 * 1024 * 1024

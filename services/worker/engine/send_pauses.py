@@ -17,7 +17,7 @@ def loop_clocks() -> tuple[float, float]:
 
 
 class SendPauses:
-    """Pauses before chunks are sent. To be used on the event loop's thread, whose time is what is shared out."""
+    """Pauses before chunks are sent, for use on the event loop's thread, whose time is shared out."""
 
     def __init__(self, clocks: Callable[[], tuple[float, float]] = loop_clocks) -> None:
         """`clocks` returns the time, and the seconds of the processor that the loop has taken."""

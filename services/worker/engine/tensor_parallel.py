@@ -91,7 +91,9 @@ def added(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 MEETING = timedelta(seconds=15)
-COLLECTIVE = timedelta(seconds=10)  # ranks run the same layers at the same time: who is so much later is not coming
+COLLECTIVE = timedelta(
+    seconds=10
+)  # ranks run the same layers at the same time, so a rank that is this late does not come
 
 
 def open_store(address: str) -> tuple[Store, int]:

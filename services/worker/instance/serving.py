@@ -183,8 +183,8 @@ class ServingLoop:
     async def run(self) -> None:
         """Run one step after the other, while there is work.
 
-        The work between steps does not run beside them. An engine needs the interpreter every 50 to 150 us and would
-        wait for it: with a core for each, a step of a model of 30M parameters took 3 % longer, one of 120M as long.
+        The work between steps does not run beside them, as an engine needs the interpreter every 50 to 150 us and would
+        wait for it. With a core for each, a step of a model of 30M parameters took 3 % longer, one of 120M as long.
         """
         while True:
             scheduler = self.scheduler

@@ -27,10 +27,8 @@ log = structlog.get_logger()
 
 
 def goes_live(command: Load) -> bool:
-    """Whether the worker takes requests by itself as soon as it has the embedding, and runs them from layer 0 on.
-
-    Of several ranks only the one that leads does.
-    """
+    """Whether the worker takes requests by itself as soon as it has the embedding, and runs them from layer 0 on. Only
+    the leading one of several ranks does."""
     return command.rank == 0 and command.live not in ("off", "pipeline")
 
 
@@ -69,7 +67,7 @@ class LiveRole:
         self._is_coming = False  # it loads, and will go live
         self._load_began = 0.0
         self._began = asyncio.Event()
-        self._withdrawn: set[str] = set()  # whose pulls that wait for it to go live are void
+        self._withdrawn: set[str] = set()  # their pulls that wait for this worker to go live are void
         self._running: set[asyncio.Task[None]] = set()
 
     @property

@@ -78,7 +78,7 @@ class LayerSpan:
 
 @dataclass(frozen=True)
 class Simulation:
-    """When each task ended, and who ran which layers when. Times are in seconds."""
+    """When each task ended, and which instance ran which layers when. Times are in seconds."""
 
     tasks: tuple[LiveTask, ...]
     ends: dict[str, float]

@@ -1,8 +1,9 @@
-"""Between which numbers of layers the optimum lies, for each task: what an integer program need not try. Pure.
+"""The bounds between which the optimum's number of layers lies, for each task, so that an integer program need not try
+others. Pure.
 
-Layers of a task can start on the target from `max(arrival, ready[layer])` on. What the target has to run from a time t
-on, of the tasks up to i, has to fit between t and the start of task i on the source; a target that always runs the
-earliest task with a layer loaded makes every start for which that holds for all t.
+Layers of a task can start on the target from `max(arrival, ready[layer])` on. Consider what the target has to run, from
+a time t on, of the tasks up to i. It has to fit between t and the start of task i on the source. If the target always
+runs the earliest task with a layer loaded, every start for which that holds for all t can be reached.
 """
 
 from bisect import bisect_left
@@ -134,8 +135,8 @@ def _earliest(pair: Pair) -> tuple[list[float], list[float]]:
 
 
 def _pairs(pair: Pair, ends: Sequence[float]) -> list[float]:
-    """At least so late are the ends of each task and of the one before it, together: of what has to be run by then, the
-    source does no more than fits until the former, and the target no more than fits until the latter."""
+    """Lower bounds for the ends of each task and of the one before it, together. Of what has to be run by then, the
+    source runs at most what fits until the former ends, and the target what fits until the latter ends."""
     work = accumulate(task.weight * pair.layers for task in pair.tasks)
     return [pair.began + each + min(pair.times[0], before) for each, before in zip(work, [inf, *ends], strict=False)]
 

@@ -38,8 +38,8 @@ log = structlog.get_logger()
 class PipelineMember:
     """A worker's part in pipelines, one at a time.
 
-    `led_by` is the worker that leads it, or led the last one and may have requests for this worker now. Of an instance
-    of several workers the first takes part, and has the others run what it runs.
+    `led_by` is the worker that leads it, or led the last one and may have requests for this worker now. For an instance
+    of several workers the first one takes part, and makes the others run the same.
     """
 
     def __init__(

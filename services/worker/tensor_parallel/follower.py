@@ -207,11 +207,8 @@ class GroupFollower:
             await self._runner.step(self._kv.lay_down(batch))
 
     async def _watch(self) -> None:
-        """Tell the rank that leads what is new, and ask it in any case, as it may have given the instance up without a
-        word.
-
-        Of a leader that does not answer at all, leases tell.
-        """
+        """Report changes to the leading rank, and ask it regularly, as it may have given the instance up without a
+        message. If the leader does not answer at all, its lease ends."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WATCH_SECONDS):

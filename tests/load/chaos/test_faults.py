@@ -1,4 +1,4 @@
-"""Faults happen to real processes; who cannot be hit is said."""
+"""Faults happen to real processes; a fault that has no victim is reported."""
 
 import asyncio
 import signal

@@ -57,7 +57,7 @@ class TestFig5:
 
 @pytest.mark.parametrize("ways", [2, 3, 4])
 def test_where_each_node_has_a_source_of_its_own_they_are_a_pipeline_long_before_they_are_whole(ways: int) -> None:
-    """Nobody has to pass anything on, for which one block would do; but each begins with another part."""
+    """No node has to pass blocks on, for which one block would do; but each begins with another part."""
     multicast = over_singles(ways, ways, (100,) * 16)
     plan = plan_binomial(multicast)
     prediction = predict(multicast, plan, 10)

@@ -1,4 +1,4 @@
-"""A plan in the making: models that nobody has whole are put together."""
+"""A plan in the making: models of which no node has all blocks are put together."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who does not know a channel's secret gets nothing from a link and brings nothing into it."""
+"""A process that does not know a channel's secret gets nothing from a link and sends nothing into it."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Memory that others may map and nobody else may write to."""
+"""Memory that other processes may map but not write to."""
 
 import fcntl
 import mmap

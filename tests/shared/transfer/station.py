@@ -146,7 +146,7 @@ def chain(*stations: Station, ticket: int = 1) -> list[Flow]:
 
 
 async def carry_out(flows: Sequence[Flow], stations: Sequence[Station], blocks: Sequence[Block]) -> None:
-    """Everybody plays their part, until all who receive have everything."""
+    """Run the part of every node, until all receivers have everything."""
     receivers = [station for station in stations if station.node.id in {one.receiver for one in flows}]
     receiving = [station.receive(blocks, *flows, to=stations) for station in receivers]
     for station in stations:

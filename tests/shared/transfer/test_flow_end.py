@@ -1,4 +1,4 @@
-"""A hop that waits for its own upstream shows that it is there; who is silent is given up."""
+"""A hop that waits for its own upstream shows that it is alive; a silent one is given up."""
 
 import asyncio
 

@@ -1,4 +1,5 @@
-"""Memory that processes of one machine share: mapped instead of received, checked as ever, and by nobody else."""
+"""Memory that processes of one machine share: mapped instead of received, checked as usual, and closed to all
+others."""
 
 import asyncio
 import gc

@@ -33,7 +33,8 @@ CLOCK = LoopClock(epoch=1e6)
 
 @cache
 def parameters(dtype: DType, ranks: int = 1) -> tuple[Manifest, list[memoryview]]:
-    """Of a model that can be cut where there are several ranks: of rank 0, then of rank 1, and so on."""
+    """The parameters of a model that can be cut: where there are several ranks, those of rank 0, then of rank 1, and so
+    on."""
     checkpoint = open_checkpoint(tiny_checkpoint("llama" if ranks == 1 else "qwen2"), dtype, ranks)
     memory = [memoryview(bytearray(block.size_bytes)) for block in checkpoint.layouts]
     return checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)]), memory
@@ -86,7 +87,7 @@ class EngineKind:
 
     @property
     def manifest(self) -> Manifest:
-        """Of all ranks."""
+        """The manifest of all ranks together."""
         return parameters(self.dtype, self.ranks)[0]
 
     def memory(self, rank: int = 0) -> list[memoryview]:

@@ -39,7 +39,8 @@ LEASE_SECONDS = 0.4  # from a death until it is known
 
 @dataclass
 class WorkerPool:
-    """`aborted`: those who are told of no blocks any more; `fenced`: who was declared dead and has not joined anew."""
+    """A pool of workers. `aborted` ones are told of no blocks any more; `fenced` ones were declared dead and have not
+    joined again."""
 
     broker: LocalBroker
     bus: LocalBus
@@ -71,7 +72,7 @@ class WorkerPool:
         return [instance, *(f"{instance}.{rank}" for rank in range(1, self.kind.ranks))]
 
     def living(self) -> list[str]:
-        """Who may be asked for something."""
+        """The workers that may be asked for something."""
         return [worker for worker in self.members if "." not in worker and worker not in self.fenced]
 
     def act(self, work: Coroutine[None, None, None]) -> None:
@@ -192,7 +193,7 @@ class WorkerPool:
                 raise
 
     async def kill(self, worker: str) -> None:
-        """From one moment to the next; after a while everybody knows. Its instance is sent nothing any more."""
+        """Kill a worker at once; after a while all others know. Its instance is sent nothing any more."""
         member = self.members.pop(worker)
         self.aborted.add(worker.split(".")[0])
         if isinstance(member.runner, RankRunner):

@@ -104,7 +104,7 @@ def test_whatever_happens_in_mid_hand_off_its_requests_end_with_their_tokens(hap
 
 
 async def play(happening: Happening, moment: float) -> None:
-    """A source, somebody who serves and does not help, and a target with two layers and two requests through them."""
+    """Play a source, another serving instance that does not help, and a target with two layers and two requests."""
     async with worker_pool("other", "s", "t") as pool:
         for worker in ("other", "s"):
             await pool.loaded(worker)

@@ -18,7 +18,8 @@ READY = [LOAD * layer for layer in range(LAYERS)]
 
 
 def planner(budget: BatchBudget = ALONE) -> LayerPlanner:
-    """Of seven layers one is here, after as long as two layers of 100 rows take. The program has all the time."""
+    """A planner of seven layers, of which one is here after as long as two layers of 100 rows take. The program has all
+    the time."""
     seen = Forecast([100] * LAYERS, began=0.0)
     seen.arrived(1, LOAD)
     seen.ran(100, 1.0)

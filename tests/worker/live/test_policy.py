@@ -1,4 +1,4 @@
-"""An instance that helps targets: when it asks whom."""
+"""An instance that helps targets: when it asks which target."""
 
 from livescale.services.worker.live.policy import SourcePolicy
 from livescale.services.worker.live.tasks import AskTarget, SourceEffect, StopAsking
@@ -18,7 +18,7 @@ def helping(*targets: str) -> SourcePolicy:
 
 
 def asked(effects: tuple[SourceEffect, ...]) -> list[str]:
-    """Whom to pull from; others are to be left alone."""
+    """The targets to pull from; others are to be left alone."""
     return [effect.target for effect in effects if isinstance(effect, AskTarget)]
 
 

@@ -1,4 +1,4 @@
-"""Who helps whom: several sources, several targets, plans one after the other, and the end of it."""
+"""Which instance helps which target: several sources, several targets, plans one after the other, and their end."""
 
 import pytest
 

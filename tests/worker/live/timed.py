@@ -1,4 +1,4 @@
-"""An engine and links that take virtual time, and fail where somebody is gone."""
+"""An engine and links that take virtual time, and fail where a peer is gone."""
 
 import asyncio
 from collections import defaultdict
@@ -33,10 +33,11 @@ Channel = tuple[frozenset[bytes], int]  # its ends, and its number
 
 @dataclass
 class Faults:
-    """Nobody can connect to who is `gone`. Of hand-offs so many `messages` more go through; None is all.
+    """Faults of links.
 
-    The next piece of a hand-off's part that is to be `damaged` arrives with another bit. `ends`: of each channel of a
-    hand-off, those that came; `closed`: those channels that either end has closed.
+    No process can connect to one that is `gone`. So many `messages` of hand-offs still go through; None is all of them.
+    The next piece of a hand-off's part that is to be `damaged` arrives with another bit. `ends` are the channels of
+    each hand-off that were opened; `closed` are those that either end has closed.
     """
 
     message_seconds: float = MESSAGE_SECONDS

@@ -22,8 +22,8 @@ Tensors = list[torch.Tensor]
 
 
 class Group:
-    """Each rank computes in a thread of its own. Who waits for the others there waits in virtual time: the clock goes
-    on while all that compute do. All is done on the loop."""
+    """A group of ranks, each with a thread of its own. A rank that waits for the others waits in virtual time: the
+    clock goes on while all of them compute. Everything else is done on the loop."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -17,13 +17,13 @@ from tests.worker.live.engines import BLOCKS, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool, worker_pool
 from tests.worker.serving import random_prompt, submit
 
-Cut = Sequence[tuple[str, int]]  # who runs the blocks up to which one, in their order
+Cut = Sequence[tuple[str, int]]  # worker and the end of its blocks, in their order
 PAIR: Cut = (("a", 2), ("b", BLOCKS))
 WORKERS = ("a", "b", "c")
 
 
 def command(pool: WorkerPool, cut: Cut, id: str = "p1", kv_blocks: int = 32) -> Pipeline:
-    """As told to nobody in particular."""
+    """The command of a pipeline, without a worker of its own."""
     starts = [0, *(stop for _, stop in cut)]
     stages = [
         Stage(node=pool.node(worker), first=first, stop=stop)
@@ -95,7 +95,7 @@ def say_over(pool: WorkerPool, cut: Cut = PAIR, id: str = "p1") -> None:
 
 
 async def nothing_left(pool: WorkerPool) -> None:
-    """Of any pipeline, at any worker."""
+    """Check that no worker has anything left of any pipeline."""
     workers = [member.worker._deployment for member in pool.members.values()]
     await pool.until(lambda: all(worker.pipelines._running is None for worker in workers))
     assert not any(worker.pipelines.pipeline or worker.live.shares or worker.pipelines.leads for worker in workers)

@@ -64,7 +64,7 @@ def test_every_request_ends_once_with_the_tokens_of_an_undisturbed_engine(
 
 
 async def play(events: list[Event], cut: Cut, kind: EngineKind) -> None:
-    """A pipeline, and a worker that serves by itself: so there is always somebody."""
+    """Play a pipeline, and a worker that serves by itself, so that one is always there."""
     async with worker_pool("other", *WORKERS, kind=kind) as pool:
         await pool.loaded("other")
         await loaded(pool, cut)

@@ -1,4 +1,4 @@
-"""A full KV cache: who gives way, and that everybody ends all the same."""
+"""A full KV cache: which request gives way, and that every request ends all the same."""
 
 from collections import Counter
 from typing import Any
@@ -207,8 +207,8 @@ def made(number: int, prompt: int, generated: int, more: int, stop_after: int, p
 
 
 def most_steps(request: Submit, rows: int) -> int:
-    """Of a request that is the first in order: it gains in every step, and is placed anew only after it has grown by a
-    part of what it had."""
+    """The most steps of a request that is the first in order: it advances in every step, and is placed again only after
+    it has grown by a part of what it had."""
     total = len(request.prompt) + request.max_tokens
     size, placed = BLOCK_TOKENS, 1
     while size < total:

@@ -1,4 +1,4 @@
-"""Several batches under way: disjoint requests, even parts, and KV that nobody else has written over."""
+"""Several batches under way: disjoint requests, even parts, and KV that no other request has overwritten."""
 
 from collections import Counter, deque
 from typing import Any

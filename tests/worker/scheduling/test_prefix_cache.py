@@ -1,4 +1,4 @@
-"""What is kept of prompts, what is found again, and who gives way."""
+"""What is kept of prompts, what is found again, and what is evicted."""
 
 from typing import Any
 

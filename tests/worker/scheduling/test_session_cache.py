@@ -1,4 +1,5 @@
-"""A conversation is kept by its id: prompt and answer, ahead of what nobody named, until its time or the room is up."""
+"""A conversation is kept by its id, prompt and answer, ahead of prompts without an id, until its time or the room is
+up."""
 
 from typing import Any
 

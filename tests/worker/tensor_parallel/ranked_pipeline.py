@@ -20,7 +20,8 @@ THREE: Cut = (("a", 2), ("b", 4), ("c", 5))
 
 @dataclass
 class RankedPipeline:
-    """Instance `a` has the workers `a-0` and `a-1`, and so on. `cut`: who runs what."""
+    """A pipeline of instances with two ranks: instance `a` has the workers `a-0` and `a-1`, and so on. `cut` says which
+    instance runs which blocks."""
 
     ranked: RankedWorkers
     cut: Cut

@@ -91,7 +91,7 @@ class RankedWorkers:
         await self.fleet.until(lambda: self.count("t-0", "live_layers") >= layers)
 
     async def undisturbed(self, *requests: Submit) -> dict[str, list[int]]:
-        """What the instance that serves makes of them, if nobody interferes."""
+        """The tokens that the serving instance generates for these requests without any disturbance."""
         for one in requests:
             await self.fleet.admit("s-0", replace(one, request_id=f"alone {one.request_id}"))
         return {one.request_id: await self.fleet.finished(f"alone {one.request_id}") for one in requests}

@@ -14,7 +14,7 @@ from tests.worker.tensor_parallel.ranked_workers import TARGET, RankedWorkers, r
 
 
 class DamagingPeer:
-    """Of what is sent another bit arrives."""
+    """A peer that flips a bit of what is sent."""
 
     def __init__(self, peer: Peer) -> None:
         self.path = peer.path

@@ -18,7 +18,7 @@ def measured_run(
     run.attention = {case.name: 0.25 for case in PREFILLS}
     run.ready = {name: Ready(4.0) for name in rates} | {OWN: Ready(3.0, 0.01, kernels)}
     run.firsts = {name: [[0.1] * 6] for name in rates}
-    # Of the steps beside prompts three in two hundred take three times as long.
+    # Three in two hundred steps beside prompts take three times as long.
     both = StepSeconds([0.1] * 197 + [0.3] * 3, 20.6)
     run.mixed = [Mixed(StepSeconds([0.1] * 200, 20.0), StepSeconds([1.0], 1.0), both, 3_200, 1_024)]
     run.kept = [Kept(StepSeconds([8.0], 8.0), StepSeconds([0.5], 0.5), StepSeconds([0.75], 0.75))]
