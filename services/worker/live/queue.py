@@ -13,7 +13,6 @@ from livescale.services.worker.live.tasks import (
     GiveBack,
     HandOver,
     LiveTask,
-    Park,
     QueuedTask,
     QueueEffect,
     Release,
@@ -49,7 +48,7 @@ MOVES = StateMachine(
 class LiveQueue:
     """Tasks in order of arrival, which the target runs layer by layer and sources pull.
 
-    The target runs one layer at a time: of the earliest task whose next layer is loaded, and of later tasks at the same
+    The target runs one layer at a time, of the earliest task whose next layer is loaded and of later tasks at the same
     layer, within `budget`, as a layer of few rows takes as long as one of some more. Sources pull the earliest task,
     and as many after it as they want to run together, each with the layers that were done.
 
@@ -127,7 +126,7 @@ class LiveQueue:
         return tuple(self._answer())
 
     def next(self) -> tuple[QueueEffect, ...]:
-        """Return what the target does next. The last effect is a `RunLayer`, unless there is nothing to run."""
+        """Return the layer that the target runs next, as a `RunLayer`, or nothing where there is none to run."""
         if self._running:
             raise ValueError(f"a layer of task {self._running[0].task.id} is already being run")
         ready = [entry for entry in self._entries if self._may_run(entry)]
@@ -139,9 +138,7 @@ class LiveQueue:
         run = RunLayer(tuple(entry.task.id for entry in chosen), first.done, _why(first, last))
         for entry in chosen:
             entry.parked = False
-        reason = f"task {first.task.id}, which is earlier, goes on"
-        left = (entry for entry in last if entry not in chosen and not entry.parked)
-        return *(Park(entry.task.id, entry.done, reason) for entry in left), run
+        return (run,)
 
     def layer_done(self) -> tuple[QueueEffect, ...]:
         """Note that the layer of the last `RunLayer` is done. Raises ValueError when none is being run."""
@@ -156,9 +153,7 @@ class LiveQueue:
         for entry in finished:
             self._take(entry)
         effects: list[QueueEffect] = [FinishTask(entry.task.id, "all layers were run here") for entry in finished]
-        effects += self._answer()
-        parked = [entry for entry in ran if entry.parked and entry in self._entries]
-        return *effects, *(Park(each.task.id, each.done, "its next layer is not to be run here yet") for each in parked)
+        return *effects, *self._answer()
 
     def pull(self, source: str, budget: BatchBudget = ALONE) -> tuple[QueueEffect, ...]:
         """Note that the source has nothing to do, and could run so much together.

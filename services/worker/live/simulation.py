@@ -22,7 +22,6 @@ from livescale.services.worker.live.tasks import (
     GiveBack,
     HandOver,
     LiveTask,
-    Park,
     QueuedTask,
     QueueEffect,
     Release,
@@ -232,7 +231,7 @@ class _Simulator:
                     taken.append(QueuedTask(self.tasks[task_id], layers_done))
                 case FinishTask(task_id):
                     self.ends[task_id] = self._now
-                case Park() | Release() | GiveBack():
+                case Release() | GiveBack():
                     pass  # a source that was released asks no more, as the queue's phase says
                 case _:
                     assert_never(effect)

@@ -23,7 +23,6 @@ from livescale.services.worker.live.tasks import (
     GiveBack,
     HandOver,
     LiveTask,
-    Park,
     QueueEffect,
     Release,
     RunLayer,
@@ -213,8 +212,8 @@ class LiveTarget:
                     leaving[effect.source].append(self._requests.pop(effect.task))
                 case Release():
                     self._answer(effect.source, Pulled(over=True))
-                case Park() | FinishTask() | GiveBack():
-                    pass  # what was computed stays where it is; whoever aborts tells of what is left
+                case FinishTask() | GiveBack():
+                    pass  # what was computed stays where it is, and the caller of an abort deals with what is left
                 case other:
                     assert_never(other)
         for source, requests in leaving.items():

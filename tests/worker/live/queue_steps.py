@@ -8,7 +8,6 @@ from livescale.services.worker.live.tasks import (
     GiveBack,
     HandOver,
     LiveTask,
-    Park,
     QueueEffect,
     Release,
     RunLayer,
@@ -39,7 +38,7 @@ def shown(effects: Iterable[QueueEffect]) -> list[tuple[object, ...]]:
                 shown.append((FinishTask, task))
             case RunLayer(tasks, layer):
                 shown.append((RunLayer, ",".join(tasks), layer))
-            case Park(task, layer) | GiveBack(task, layer):
+            case GiveBack(task, layer):
                 shown.append((type(effect), task, layer))
     return shown
 
