@@ -36,7 +36,7 @@ class Life(msgspec.Struct, frozen=True):
 
 
 class Ticks:
-    """Finds the times in which whoever should tick every `TICK_SECONDS` did not run."""
+    """Finds the times in which a process that should tick every `TICK_SECONDS` did not run."""
 
     def __init__(self, now: ClockTimes) -> None:
         self._last = now

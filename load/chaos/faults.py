@@ -60,7 +60,7 @@ class FaultInjector:
         self._holds: Counter[int] = Counter()  # by process: faults that have it stand still
 
     async def run(self, faults: Sequence[Fault], start: float) -> None:
-        """Each fault at its time after `start`; whoever is frozen when this ends or is cancelled goes on."""
+        """Make each fault at its time after `start`. Processes that are frozen when this ends or is cancelled go on."""
         async with asyncio.TaskGroup() as group:
             for fault in faults:
                 await asyncio.sleep(max(0.0, start + fault.at - self._now()))

@@ -83,8 +83,8 @@ def settings_options(
 ) -> Callable[[Callable[[S], None]], Callable[..., None]]:
     """Decorate a function of `kind` so that click can call it; `types` gives single fields a type of their own.
 
-    `passed_on`: in the place of a field of `kind` that is a mapping there is an option for each of these fields of
-    another struct; the mapping gets those that are given, by name.
+    `passed_on` has, for a field of `kind` that is a mapping, fields of another struct. Each of those is an option in
+    its place, and the mapping gets the values that are given, by name.
     """
     shown = flatten(kind, passed_on)
 
@@ -121,7 +121,8 @@ def _convert(values: dict[str, object], kind: type[S]) -> S:
 
 
 def flatten(kind: type[Settings], passed_on: Mapping[str, Sequence[FieldInfo]]) -> type[Settings]:
-    """`kind` with the fields that it passes on in the place of the mapping that they go into, None where left out."""
+    """Return `kind` with the fields of `passed_on` in place of the mappings that they go into. Fields that are not
+    given are None."""
     if not passed_on:
         return kind
     fields: list[tuple[str, Any, Any]] = []
@@ -136,7 +137,7 @@ def flatten(kind: type[Settings], passed_on: Mapping[str, Sequence[FieldInfo]]) 
 
 
 def gather(settings: Settings, kind: type[S], passed_on: Mapping[str, Sequence[FieldInfo]]) -> S:
-    """What `flatten` spread out as `kind` has it."""
+    """Return settings of `kind` from those of its flattened form: the inverse of `flatten`."""
     values = msgspec.structs.asdict(settings)
     for mapping, fields in passed_on.items():
         given = {field.name: values.pop(field.name) for field in fields}

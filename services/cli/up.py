@@ -169,7 +169,7 @@ def check_workers(settings: StackSettings) -> None:
 
 
 def check_place() -> None:
-    """Make the place for the note by which other commands find the system. Raises ClickException."""
+    """Make the directory of the note by which other commands find the system. Raises ClickException."""
     try:
         make_place(pointer_path())
     except (NotOurs, OSError) as error:

@@ -27,7 +27,7 @@ from livescale.shared.model.checkpoint import CheckpointError, read_file
 MANIFEST_LIMIT_BYTES = 1 << 20
 Checksum = Annotated[int, Meta(ge=0)]
 
-FREE_SHARE = 0.1  # of a file system stays free whatever is packed
+FREE_SHARE = 0.1  # share of a file system that packed forms leave free
 
 log = structlog.get_logger()
 

@@ -15,11 +15,11 @@ from livescale.shared.messages.registry import Snapshot
 
 REGISTRY, NATS = "registry-0", "nats"
 
-# Looks that are farther apart say that the supervisor itself was held up, and perhaps everything else.
+# If looks are farther apart than this, the supervisor itself was held up, and perhaps everything else.
 LATE_SECONDS = 2.5
-# For so long a registry may answer nothing; nothing else judges the registry's own lease.
+# Seconds for which a registry may answer nothing; no other process judges the registry's own lease.
 REGISTRY_SECONDS = 8.0
-# For so long the system's own NATS server may answer nothing.
+# Seconds for which the system's own NATS server may answer nothing.
 BUS_SECONDS = 12.0
 
 

@@ -106,7 +106,7 @@ class Worker:
         if self._device == CPU:
             return Arena(size_bytes)
         from livescale.shared.memory.device_arena import (
-            DeviceArena,  # of torch, which whoever computes on no GPU may not need
+            DeviceArena,  # it imports torch, which may be missing where nothing runs on a GPU
         )
 
         return DeviceArena(size_bytes, self._device)

@@ -113,7 +113,7 @@ class Deployment:
     async def load(self, command: Load, context: Context) -> Ack:
         check_load(command)
         if self._giving_up is not None:
-            await asyncio.wait([self._giving_up])  # whoever asked may not have the patience
+            await asyncio.wait([self._giving_up])  # the caller may stop waiting before this ends
         if self.lifecycle.goes_on(command):
             return self._go_on(command)
         self.lifecycle.load(command)

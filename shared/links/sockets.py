@@ -216,7 +216,7 @@ class SocketLink:
             del self._strangers[task]
             await self._listen(end, InboundConnection(connection))
         except OSError:
-            pass  # whoever it was is gone, or never was one of us
+            pass  # the peer is gone, or was a stranger
         finally:
             await connection.close()
 

@@ -64,7 +64,8 @@ class UcxEngine:
         self.worker.init_blocking_progress_mode()
         self.address = bytes(memoryview(self.worker.address))
         self.made: Counter[bytes] = Counter()  # endpoints, by address
-        # A request writes into its buffer until it is completed, whoever still waits for it: both stay here.
+        # A request writes into its buffer until it is completed, even if no caller waits for it any more: both are kept
+        # here.
         self._pending: dict[UCXRequest, tuple[asyncio.Future[str | None], Array]] = {}
         self._soon: asyncio.Handle | None = None
         self._resting: asyncio.TimerHandle | None = None

@@ -31,7 +31,7 @@ MODEL = "bench"
 DTYPE: Literal["bfloat16"] = "bfloat16"
 CONTEXT = 1024
 SCALE_SECONDS, PATIENCE_SECONDS = 300.0, 60.0
-LONG = 400  # tokens: whoever makes them has something to do while the other is given back
+LONG = 400  # tokens, so many that a worker is busy with them while the other one is removed
 MIB = 1024 * 1024
 
 Expected = Mapping[int, Sequence[int]]  # tokens of an undisturbed engine, by the index of the request

@@ -34,7 +34,8 @@ from livescale.shared.messages.ranks import Meeting
 from livescale.shared.model.latency import Latency
 from livescale.shared.runtime.clock import Clock
 
-# Timers are late by about a millisecond. So much of it is taken off what comes next; more was no timer's fault.
+# Timers are late by about a millisecond. At most this much is subtracted from the next step; a longer delay is not
+# caused by the timer.
 MOST_LATE_SECONDS = 0.005
 
 log = structlog.get_logger()

@@ -125,7 +125,7 @@ class ProcessGroup:
     def __init__(self, store: Store, rank: int, size: int, address: str, device: str = CPU) -> None:
         self.size = size
         self.device = device
-        self._store = store  # of who leads it is the one that the others use
+        self._store = store  # the others use the store of the leading rank
         store.set_timeout(MEETING)
         try:
             self._group = _gloo(store, rank, size, address) if device == CPU else _nccl(store, rank, size)

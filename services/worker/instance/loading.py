@@ -112,10 +112,8 @@ class Loading:
         return may_send
 
     async def run(self, meet: Callable[[Load], Awaitable[None]]) -> bool:
-        """Receive and lay out every block, by an engine that has met the other ranks. Returns whether it came to that.
-
-        A failure is told to the planner, not raised.
-        """
+        """Receive and lay out every block, with an engine that has met the other ranks. Returns whether all blocks
+        came. A failure is reported to the planner, not raised."""
         try:
             await together(self._receive(), self._lay_out(meet))
         except (TransferFailed, ValueError, RuntimeError, MemoryError) as error:

@@ -45,7 +45,7 @@ class ServingLoop:
         self._version: str | None = None
         self._opened_at = clock.now()
         self.unasked_seconds: float | None = None
-        self._steps_run = True  # else the layers of what is here are run one by one, by somebody else
+        self._steps_run = True  # otherwise another component runs the layers of these requests one by one
         self.changes = Changes()
         self._running: Batch | None = None
         self.ending: Batch | None = None  # of the step that runs, once its last layer does
@@ -143,7 +143,7 @@ class ServingLoop:
         self._asked()
         self._metrics.admitted(request, self._clock.now() - waited)
         self.idle.clear()
-        # Whoever missed a token of the worker before may ask for it here.
+        # A gateway that missed a token of the earlier worker may ask for it here.
         self._history.record(Tokens(request_id=request.request_id, index=0, token_ids=request.generated))
         mine = Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])
         self._send(request.gateway, [mine])

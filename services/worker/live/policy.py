@@ -86,7 +86,7 @@ class SourcePolicy:
 
     def __init__(self) -> None:
         self._targets: dict[str, None] = {}  # in the order in which it came to help them
-        self._have_more: dict[str, None] = {}  # or were never asked; whoever gave last comes last
+        self._have_more: dict[str, None] = {}  # or were never asked; the one that gave last is last
         self._asked: set[str] = set()
 
     @property

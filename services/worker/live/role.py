@@ -92,11 +92,11 @@ class LiveRole:
         self._load_began = self._context.clock.now()
 
     def missed(self) -> None:
-        """All blocks came at once, so that the worker is whole and was never live."""
+        """Note that all blocks came at once, so that the worker is whole and was never live."""
         self._is_coming = False
 
     def begin(self, command: Load, scheduler: Scheduler, ready: AbstractSet[int]) -> None:
-        """Take requests: these blocks are ready, the embedding among them."""
+        """Take requests: these blocks are ready, and the embedding is one of them."""
         budget = batch_budget(scheduler.limits, self._runner.joined_rows)
         queue = LiveQueue(
             command.manifest.config.num_hidden_layers + 1,
@@ -134,7 +134,7 @@ class LiveRole:
             self.target.layer_ready(index - 1)
 
     async def end(self, reason: str) -> None:
-        """Give nothing any more: what is here is no longer this worker's, or there is nothing."""
+        """Give nothing any more: the requests here are no longer this worker's, or there are none."""
         target, self.target = self.target, None
         self._is_coming = False
         self._began.clear()
@@ -162,7 +162,7 @@ class LiveRole:
         return await self.target.pull(command)
 
     def withdraw(self, message: Withdraw) -> None:
-        """Make the pull of a source void that found something else to do."""
+        """Withdraw the pull of a source that found other work."""
         if self.target is not None:
             self.target.withdraw(message.worker)
         elif self._is_coming:

@@ -30,9 +30,7 @@ from livescale.services.worker.live.tasks import (
 
 
 class LayerTimes:
-    """Seconds of one layer by rows: straight lines between what was measured, and on in the direction of the last two
-    points.
-    """
+    """Seconds of one layer by rows: straight lines between the measured points, extended beyond the last two."""
 
     def __init__(self, seconds: Mapping[int, float]) -> None:
         """`seconds` are those of one layer, by rows. Raises ValueError for less than two points, and where more rows

@@ -142,7 +142,7 @@ class LiveTarget:
         self._answer(source, Pulled())
 
     async def stop(self, reason: str) -> None:
-        """Give nothing any more. Once this returns nothing that is here is read."""
+        """Give nothing any more. Once this returns, no data of this worker is being read."""
         self._perform(self.queue.abort(reason))
         self._hand_offs.stop(self.origin)
         await self._hand_offs.stopped(self.origin)

@@ -135,14 +135,14 @@ def _earliest(pair: Pair) -> tuple[list[float], list[float]]:
 
 
 def _pairs(pair: Pair, ends: Sequence[float]) -> list[float]:
-    """Lower bounds for the ends of each task and of the one before it, together. Of what has to be run by then, the
-    source runs at most what fits until the former ends, and the target what fits until the latter ends."""
+    """Return lower bounds for the ends of each task and of the one before it, together. By those times the source can
+    have run only what fits until the former end, and the target what fits until the latter."""
     work = accumulate(task.weight * pair.layers for task in pair.tasks)
     return [pair.began + each + min(pair.times[0], before) for each, before in zip(work, [inf, *ends], strict=False)]
 
 
 def _sums(ends: Sequence[float], pairs: Sequence[float]) -> list[float]:
-    """At least so large is the sum of the first 0, 1, 2, .. ends, counted one by one or by two."""
+    """Return lower bounds for the sums of the first 0, 1, 2, .. ends, counted one by one or by two."""
     sums = [0.0]
     for number, end in enumerate(ends):
         by_two = sums[-2] + pairs[number] if number else -inf

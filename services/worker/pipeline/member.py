@@ -27,7 +27,7 @@ from livescale.shared.messages.transfers import Node, Serve
 from livescale.shared.runtime.settings import SwitchKv
 from livescale.shared.subjects import STAGE_DONE
 
-# How long whoever is whole waits for the end of its pipeline before it serves by itself.
+# How long a worker that is whole waits for the end of its pipeline before it serves by itself.
 LEAVE_SECONDS = 2.0
 FETCH_SECONDS = 0.5  # within which a pipeline's requests are fetched before there are others
 FILL_SECONDS = 4.0  # of the 5 for which a planner waits; what is not filled then is computed when the pipeline is over

@@ -111,7 +111,7 @@ log = structlog.get_logger()
 
 
 class StagesFailed(Exception):
-    """Why this worker's stages can run no more batches."""
+    """This worker's stages can run no more batches; the message says why."""
 
 
 class Stages:
