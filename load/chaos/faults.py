@@ -39,7 +39,7 @@ class SeenFault:
 
 
 class FaultInjector:
-    """`happenings` fills as faults come true. `allowed` are the processes that may be hit."""
+    """`seen_faults` fills as faults come true. `allowed` are the processes that may be hit."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class FaultInjector:
         self._allowed = allowed
         self._now = now
         self._tell = tell
-        self.happenings: list[SeenFault] = []
+        self.seen_faults: list[SeenFault] = []
         self._holds: Counter[int] = Counter()  # by process: faults that have it stand still
 
     async def run(self, faults: Sequence[Fault], start: float) -> None:
@@ -142,7 +142,7 @@ class FaultInjector:
             await self._inflict(fault.then)
 
     def _note(self, happening: SeenFault) -> None:
-        self.happenings.append(happening)
+        self.seen_faults.append(happening)
         self._tell(str(happening))
 
 

@@ -25,7 +25,7 @@ class ChaosRun(msgspec.Struct, frozen=True, kw_only=True):
     asks: list[Ask]
     records: list[RequestRecord]
     cuts: list[CutStream]
-    happenings: list[SeenFault]
+    seen_faults: list[SeenFault]
     story: Story
     start: float
     end: float
@@ -128,7 +128,7 @@ def make_report(run: ChaosRun, undisturbed: Mapping[int, Sequence[int]], seed: i
     wrong = [count_wrong(came.get(index, []), right) for index, right in undisturbed.items()]
     # What came before a connection broke has to be right as well.
     wrong += [count_wrong(cut.record.token_ids, undisturbed[cut.record.index]) for cut in run.cuts]
-    seen, struck = run.seen, [happening for happening in run.happenings if happening.struck]
+    seen, struck = run.seen, [happening for happening in run.seen_faults if happening.struck]
     return ChaosReport(
         seed=seed,
         dtype=dtype,
@@ -148,15 +148,15 @@ def make_report(run: ChaosRun, undisturbed: Mapping[int, Sequence[int]], seed: i
         stalled=round(sum(happening.fault.seconds for happening in struck if happening.fault.kind == "stall"), 3),
         wrong_tokens=sum(wrong),
         lost_tokens=sum(max(0, len(right) - len(came.get(index, []))) for index, right in undisturbed.items()),
-        incomplete=sorted(faults + missing + find_unexplained(run.cuts, run.happenings)),
+        incomplete=sorted(faults + missing + find_unexplained(run.cuts, run.seen_faults)),
         not_whole=run.not_whole,
         left=run.left,
     )
 
 
-def find_unexplained(cuts: Sequence[CutStream], happenings: Sequence[SeenFault]) -> list[str]:
+def find_unexplained(cuts: Sequence[CutStream], seen_faults: Sequence[SeenFault]) -> list[str]:
     """One line for each connection that broke although its gateway was not killed."""
-    killed = [(one.victim, one.at) for one in happenings if one.fault.kind == "kill" and one.struck]
+    killed = [(one.victim, one.at) for one in seen_faults if one.fault.kind == "kill" and one.struck]
     return [
         f"request {cut.record.index}: {cut.record.error}, and nobody had killed {cut.gateway}"
         for cut in cuts
@@ -173,23 +173,23 @@ def count_wrong(came: Sequence[int], right: Sequence[int]) -> int:
 
 
 def fault_rows(
-    happenings: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float
+    seen_faults: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float
 ) -> Iterator[tuple[str, ...]]:
     """A row a fault, with what clients noticed from it until the next."""
-    ordered = sorted(happenings, key=lambda one: one.at)
+    ordered = sorted(seen_faults, key=lambda one: one.at)
     for happening, until in zip(ordered, [*(one.at for one in ordered[1:]), end], strict=True):
         under_way = [record for record in records if record.sent <= happening.at <= record.ended]
         longest = max((pause_within(record, happening.at, until) for record in under_way), default=0.0)
         yield duration(happening.at - start), str(happening), str(len(under_way)), duration(longest)
 
 
-def fault_table(happenings: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float) -> Table:
+def fault_table(seen_faults: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float) -> Table:
     """The faults as a table for a terminal."""
     table = new_table("Faults, and the longest pause of any stream until the next one")
     for heading in FAULT_HEADINGS:
         is_text = heading == "fault"
         table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
-    for row in fault_rows(happenings, records, start, end):
+    for row in fault_rows(seen_faults, records, start, end):
         table.add_row(*row)
     return table
 

@@ -49,7 +49,7 @@ class HostService:
         settings: HostSettings,
         disk: Disk,
         open_link: Callable[[], Awaitable[Link]],
-        open_door: OpenMemoryExport = lambda address: None,
+        open_export: OpenMemoryExport = lambda address: None,
     ) -> None:
         self._world = world
         self._bus = world.bus
@@ -57,14 +57,14 @@ class HostService:
         self._place = settings.place
         self._disk = disk
         self._open_link = open_link
-        self._open_door = open_door
+        self._open_export = open_export
         self._cache = HostCache(settings.cache_bytes)
         self._sending: dict[str, str] = {}  # versions, by plan
         self._cache_bytes = world.telemetry.gauge("livescale_host_cache_bytes", "Bytes the host cache takes")
 
     async def run(self) -> None:
         self._link = link = await self._open_link()
-        door = self._open_door(link.address)
+        memory_export = self._open_export(link.address)
         self._hashing = ThreadPoolExecutor(1, "hashing")
         told = MemoryCallbacks(self._changed, self._announce, self._tell_failure)
         try:
@@ -72,7 +72,7 @@ class HostService:
                 self._membership = self._member(link)
                 self._memory = Memory(self._cache, self._disk, self._world, told, tasks)
                 self._checkpoints = CheckpointReader(self._disk, self._memory, self._announce)
-                self._outgoing = BlockSender(self._id, link, tasks, self._membership.changed, door)
+                self._outgoing = BlockSender(self._id, link, tasks, self._membership.changed, memory_export)
                 self._bus.watch_connection(self._connection_changed)
                 await self._bus.serve(self._world.info, self._endpoints())
                 tasks.create_task(self._membership.run(), name="membership")
@@ -81,8 +81,8 @@ class HostService:
             await self._disk.close()
             self._memory.close()
             await asyncio.to_thread(self._hashing.shutdown)
-            if door is not None:
-                await door.close()
+            if memory_export is not None:
+                await memory_export.close()
             await link.close()
 
     def _member(self, link: Link) -> Membership:

@@ -83,8 +83,8 @@ def write_config(store: Path, name: str, port: int, authorization: Mapping[str, 
 
 
 def free_port() -> int:
-    with socket.create_server((LOOPBACK, 0)) as door:
-        port: int = door.getsockname()[1]
+    with socket.create_server((LOOPBACK, 0)) as probe:
+        port: int = probe.getsockname()[1]
         return port
 
 

@@ -159,13 +159,13 @@ def gateway_commands(
     env = {**OWN_ENV, **bus_env(settings, nats_urls["gateway"]), **keys}
 
     def command(name: str, port: int) -> ProcessCommand:
-        door: Flags = {
+        own: Flags = {
             "host": settings.host,
             "port": port,
             "ready_file": str(ready_file(run_dir, name)),
             "shutdown_grace_s": GATEWAY_GRACE_SECONDS,
         }
-        return ProcessCommand(name, service_argv("gateway", {"id": name, **bus_flags(settings), **door}), env=env)
+        return ProcessCommand(name, service_argv("gateway", {"id": name, **bus_flags(settings), **own}), env=env)
 
     return [command(f"gateway-{index}", port) for index, port in enumerate(ports)]
 

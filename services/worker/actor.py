@@ -72,7 +72,7 @@ class Worker:
         settings: WorkerSettings,
         make_runner: Callable[[], Runner],
         open_link: Callable[[], Awaitable[Link]],
-        open_door: OpenMemoryExport = lambda address: None,
+        open_export: OpenMemoryExport = lambda address: None,
         device: str = CPU,
     ) -> None:
         self._world = world
@@ -81,7 +81,7 @@ class Worker:
         self._settings = settings
         self._make_runner = make_runner
         self._open_link = open_link
-        self._open_door = open_door
+        self._open_export = open_export
         self._reported_at = 0.0
         self._meter = Meter(world.clock.now)
 
@@ -91,13 +91,13 @@ class Worker:
         self._serving.on_step = self._load_changed
         arena, _ = await asyncio.gather(asyncio.to_thread(self._make_arena), runner.ready())
         link = await self._open_link()
-        door = self._open_door(link.address)
+        memory_export = self._open_export(link.address)
         try:
             with ThreadPoolExecutor(1, "checksum") as hashing:
-                await self._work(Resources(arena, link, self._meter, runner, hashing, door))
+                await self._work(Resources(arena, link, self._meter, runner, hashing, memory_export))
         finally:
-            if door is not None:
-                await door.close()
+            if memory_export is not None:
+                await memory_export.close()
             await link.close()
             await runner.close()
 

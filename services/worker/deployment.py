@@ -53,12 +53,12 @@ class Deployment:
         self._world = world
         self._id = world.info.id
         self._arena = resources.arena
-        self._transport = Transport(resources.link, resources.hashing, tasks, resources.door)
+        self._transport = Transport(resources.link, resources.hashing, tasks, resources.memory_export)
         runner = self._runner = resources.runner
         self._serving = serving
         self._tasks = tasks
         self._on_change = changed
-        self._outgoing = BlockSender(self._id, resources.link, tasks, changed, resources.door)
+        self._outgoing = BlockSender(self._id, resources.link, tasks, changed, resources.memory_export)
         self._counts = LoadCounts(world.telemetry)
         self.paths = Paths()
         instance = self._instance = HeldInstance(world, partial(scheduler_limits, settings), serving, changed)

@@ -34,7 +34,7 @@ class Resources:
     meter: Meter
     runner: Runner
     hashing: Executor
-    door: MemoryExport | None = None
+    memory_export: MemoryExport | None = None
 
 
 def scheduler_limits(settings: WorkerSettings, loading: Loading, kv_blocks: int) -> SchedulerLimits:

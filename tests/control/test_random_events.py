@@ -43,7 +43,7 @@ def happening(what: str, *how: st.SearchStrategy[Any], **more: st.SearchStrategy
 
 names = st.sampled_from([*WORKERS, *EVERYBODY])
 workers, gateways, models = st.sampled_from(WORKERS), st.sampled_from(GATEWAYS), st.sampled_from(sorted(MINIMUM))
-happenings = st.one_of(
+seen_faults = st.one_of(
     happening("ask", gateways, models, st.integers(1, 150)),
     happening("ask", gateways, models, st.just(60), count=st.integers(2, 12)),
     happening("ask", gateways, models, st.integers(1, 400), seconds=st.floats(0.1, 8.0)),
@@ -66,7 +66,7 @@ happenings = st.one_of(
 )
 # Most things happen close to each other: in the middle of what the ones before have set going.
 pauses = st.one_of(st.floats(0.0, 0.2), st.floats(0.0, 0.5), st.floats(0.0, 2.0))
-sequences: st.SearchStrategy[Sequence] = st.lists(st.tuples(pauses, happenings), min_size=8, max_size=30)
+sequences: st.SearchStrategy[Sequence] = st.lists(st.tuples(pauses, seen_faults), min_size=8, max_size=30)
 
 
 @pytest.fixture(autouse=True)

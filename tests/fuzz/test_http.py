@@ -1,4 +1,4 @@
-"""The gateway's door against clients that are slow, enormous, many, or do not speak HTTP."""
+"""The gateway's HTTP server against clients that are slow, enormous, many, or do not speak HTTP."""
 
 import asyncio
 import json

@@ -120,13 +120,13 @@ class BusWatch:
 class ScalingSystem:
     """A running system, the model that a test is about, and the means to have instances and to hurt processes."""
 
-    stage: SystemUnderLoad
+    loaded: SystemUnderLoad
     bus: NatsBus
     watch: BusWatch
 
     @property
     def model(self) -> str:
-        return self.stage.streams.model
+        return self.loaded.streams.model
 
     @property
     def model_bytes(self) -> int:
@@ -147,15 +147,15 @@ class ScalingSystem:
             await self.bus.call(REGISTER, Register(spec=spec), timeout=5)
 
     def load(self) -> asyncio.Task[list[RequestRecord]]:
-        return asyncio.create_task(self.stage.load())
+        return asyncio.create_task(self.loaded.load())
 
     async def check(self, name: str, loading: asyncio.Task[list[RequestRecord]]) -> None:
         """Check that the streams that ran meanwhile are right, and others too, of which every serving instance runs
         some."""
-        self.stage.check(f"{name}, meanwhile", await loading)
+        self.loaded.check(f"{name}, meanwhile", await loading)
         for _ in range(ROUNDS):
             self.watch.speakers.clear()
-            self.stage.check(f"{name}, afterwards", await self.load())
+            self.loaded.check(f"{name}, afterwards", await self.load())
             if self.watch.speakers == set(self.watch.serving()):
                 return
         pytest.fail(f"{self.watch.serving()} serve, and {sorted(self.watch.speakers)} made tokens")
@@ -197,8 +197,8 @@ class ScalingSystem:
 
 
 @asynccontextmanager
-async def watching(stage: SystemUnderLoad) -> AsyncIterator[ScalingSystem]:
-    bus = await NatsBus.connect(stage.system.nats_url, "default", "test")
+async def watching(loaded: SystemUnderLoad) -> AsyncIterator[ScalingSystem]:
+    bus = await NatsBus.connect(loaded.system.nats_url, "default", "test")
     watch = BusWatch()
 
     async def follow(topic: Any) -> None:
@@ -207,7 +207,7 @@ async def watching(stage: SystemUnderLoad) -> AsyncIterator[ScalingSystem]:
 
     tasks = [asyncio.create_task(follow(topic)) for topic in (HEARTBEAT, BLOCK, TRANSFER, PLAN, TOKENS)]
     try:
-        yield ScalingSystem(stage, bus, watch)
+        yield ScalingSystem(loaded, bus, watch)
     finally:
         for task in tasks:
             task.cancel()
@@ -215,11 +215,11 @@ async def watching(stage: SystemUnderLoad) -> AsyncIterator[ScalingSystem]:
         await bus.close()
 
 
-async def count(site: ScalingSystem, metric: str, *processes: str) -> float:
+async def count(scaling: ScalingSystem, metric: str, *processes: str) -> float:
     """Over these, or all workers that are there."""
     total = 0.0
-    for id in processes or site.watch.reports:
-        text = (await site.bus.call(METRICS, AskMetrics(), timeout=5, id=id)).text
+    for id in processes or scaling.watch.reports:
+        text = (await scaling.bus.call(METRICS, AskMetrics(), timeout=5, id=id)).text
         total += sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(metric))
     return total
 
@@ -229,7 +229,7 @@ def is_busy(report: WorkerReport) -> bool:
     return load is not None and load.kv_blocks_used + load.running_requests + load.waiting_requests > 0
 
 
-def targets(site: ScalingSystem) -> list[str]:
+def targets(scaling: ScalingSystem) -> list[str]:
     """Return the workers that are live and have a layer. All requests that wait there are taken away first, with no
     layer done."""
-    return sorted(id for id, report in site.watch.reports.items() if report.state == "live" and report.live_layers)
+    return sorted(id for id, report in scaling.watch.reports.items() if report.state == "live" and report.live_layers)

@@ -131,18 +131,18 @@ def test_each_turn_finds_the_turns_before_it_where_they_ran_and_others_do_not_dr
 @pytest.mark.slow
 def test_a_conversation_goes_on_right_where_the_worker_that_has_it_dies(system: System) -> None:
     before, talk = generated(system), Talk(system, 3, "dies")
-    stage = SystemUnderLoad(system, ExpectedStreams("m", [], {}))
-    stage.rest(serving=WORKERS, spare=0)
+    loaded = SystemUnderLoad(system, ExpectedStreams("m", [], {}))
+    loaded.rest(serving=WORKERS, spare=0)
     talk.turn(100)
     [worker] = answering(system, before)
     expected = talk.kept
     assert talk.turn(10) == expected
-    stage.kill(worker)
+    loaded.kill(worker)
     assert talk.turn(10) == 0
     expected = talk.kept
     assert talk.turn(10) == expected, "who answered last has it now"
     talk.check()
-    stage.rest(serving=WORKERS, spare=0)
+    loaded.rest(serving=WORKERS, spare=0)
 
 
 @pytest.mark.system

@@ -26,7 +26,7 @@ BETWEEN_SECONDS = 0.6
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     """Three workers, two of which serve."""
     streams = make_streams("m", "float32", 12, TOKENS)
     # A port of its own, so that a gateway that is started again is found where it was.
@@ -39,9 +39,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]
 
 
 @pytest.fixture
-def rested(stage: SystemUnderLoad) -> SystemUnderLoad:
-    stage.rest(serving=2, spare=1)
-    return stage
+def rested(loaded: SystemUnderLoad) -> SystemUnderLoad:
+    loaded.rest(serving=2, spare=1)
+    return loaded
 
 
 @pytest.mark.system

@@ -25,7 +25,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stage(log: Path) -> Iterator[SystemUnderLoad]:
+def loaded(log: Path) -> Iterator[SystemUnderLoad]:
     """Three workers, two of which serve; two routers. SIGUSR1 hangs any of them, and they wake again."""
     streams = make_streams("m", "float32", 12, TOKENS)
     sizes = ("--workers", "3", "--routers", "2", "--min-instances", "2", "--max-instances", "2", "--kill-hung-s", "0")
@@ -40,9 +40,9 @@ def stage(log: Path) -> Iterator[SystemUnderLoad]:
 
 
 @pytest.fixture
-def rested(stage: SystemUnderLoad) -> SystemUnderLoad:
-    stage.rest(serving=2, spare=1)
-    return stage
+def rested(loaded: SystemUnderLoad) -> SystemUnderLoad:
+    loaded.rest(serving=2, spare=1)
+    return loaded
 
 
 Told = Callable[..., bool]

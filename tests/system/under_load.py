@@ -1,4 +1,5 @@
-"""A system on its stage: streams that are asked of it, processes that are hurt meanwhile, and whether all is right."""
+"""A system under load: the streams that it is asked for, processes that are killed meanwhile, and whether all is
+right."""
 
 import asyncio
 import dataclasses
@@ -144,8 +145,8 @@ def wait_for_member(system: System, id: str) -> None:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        port: int = door.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
         return port
 
 

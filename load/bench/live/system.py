@@ -83,7 +83,7 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class LiveStage:
+class LiveBenchSystem:
     """`source` serves all the time; the other worker is the target of every scale."""
 
     bus: Bus
@@ -169,9 +169,9 @@ def whole(record: ScaleRecord | None) -> ScaleRecord:
 
 
 @asynccontextmanager
-async def live_stage(
+async def live_bench_system(
     checkpoint: Path, rate: float, steps: StepLog, expected: Expected, progress: Progress
-) -> AsyncIterator[LiveStage]:
+) -> AsyncIterator[LiveBenchSystem]:
     """`rate`: bytes a second of every link; 0: as many as it carries."""
     first, second = cores()
     watch = Watch()
@@ -186,7 +186,7 @@ async def live_stage(
             [target] = watch.workers.keys() - {source}
             async with open_session(stack.url, "", SCALE_SECONDS) as session:
                 client = LoadClient(session, MODEL, SystemClock(), Tally())
-                yield LiveStage(stack.bus, watch, client, steps, expected, source, target)
+                yield LiveBenchSystem(stack.bus, watch, client, steps, expected, source, target)
         finally:
             following.cancel()
             await asyncio.wait([following])

@@ -15,9 +15,9 @@ from livescale.load.bench.pipeline.system import (
     PROMPT,
     ROOM,
     TOKENS,
-    PipelineStage,
+    PipelineBenchSystem,
     kept_even_model,
-    pipeline_stage,
+    pipeline_bench_system,
     stack_settings,
 )
 from livescale.load.bench.record import RecordPrinter
@@ -85,12 +85,12 @@ async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, rate: 
     runs, tokens = list[PipelineRun](), dict[int, list[int]]()
     for switch_kv, cases in CASES.items():
         told = stack_settings(checkpoint, rate, PROFILE, SPEED, switch_kv)
-        async with renewable(partial(pipeline_stage, told, tokens, printer.progress, echo)) as stages:
+        async with renewable(partial(pipeline_bench_system, told, tokens, printer.progress, echo)) as systems:
             more = (FORMING,) * forming_runs(repeats) if switch_kv == "auto" else ()
             asked = cases * repeats + more
             for number, (sources, mode) in enumerate(asked, 1):
                 printer.progress(f"{mode}, k = {sources}, KV {switch_kv}: run {number} of {len(asked)}")
-                run = await sampled(printer, stages, mode, sources)
+                run = await sampled(printer, systems, mode, sources)
                 runs.append(run)
                 printer.progress(f"  whole after {run.load_seconds:.2f} s, {run.finished_loading} requests finished")
                 for pipeline in run.unformed if mode == "pipeline" else ():
@@ -104,6 +104,6 @@ def forming_runs(repeats: int) -> int:
 
 
 async def sampled(
-    printer: RecordPrinter, stages: Renewable[PipelineStage], mode: LiveMode, sources: int
+    printer: RecordPrinter, systems: Renewable[PipelineBenchSystem], mode: LiveMode, sources: int
 ) -> PipelineRun:
-    return await printer.samples.take_async(lambda: stages.now.run(mode, sources), stages.renew)
+    return await printer.samples.take_async(lambda: systems.now.run(mode, sources), systems.renew)

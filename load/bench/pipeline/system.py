@@ -59,7 +59,7 @@ def kept_even_model(tell: Callable[[str], None]) -> Path:
 
 
 @dataclass
-class PipelineStage:
+class PipelineBenchSystem:
     """One instance serves, and NEW workers are spare, between runs. `tokens`: of the first run, by request."""
 
     stack: Stack
@@ -124,17 +124,17 @@ def holders(snapshot: Snapshot) -> set[str]:
 
 
 @asynccontextmanager
-async def pipeline_stage(
+async def pipeline_bench_system(
     told: StackSettings, tokens: dict[int, list[int]], progress: Callable[[str], None], echo: Echo
-) -> AsyncIterator[PipelineStage]:
-    """`tokens`: of requests in stages before, if any."""
+) -> AsyncIterator[PipelineBenchSystem]:
+    """Start the system. `tokens` are those of requests in earlier systems, if any."""
     watch = Watch()
     async with Stack(told, progress=progress, echo=echo) as stack:
         following = asyncio.create_task(follow(stack.bus, watch))
         try:
             await watch.until(lambda: len(watch.workers) == 1 + NEW and len(watch.serving()) == 1, "one of all serves")
             async with open_session(stack.url, "", SCALE_SECONDS) as session:
-                yield PipelineStage(
+                yield PipelineBenchSystem(
                     stack,
                     watch,
                     LoadClient(session, MODEL, SystemClock(), Tally()),

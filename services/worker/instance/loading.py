@@ -35,7 +35,7 @@ class Transport:
     link: Link
     hashing: Executor
     tasks: asyncio.TaskGroup
-    door: MemoryExport | None = None
+    memory_export: MemoryExport | None = None
 
 
 class Loading:
@@ -74,7 +74,7 @@ class Loading:
         events = Events(self._first_byte, self._block_verified, self._broken, paths.note)
         blocks = command.manifest.blocks
         self._incoming = BlockReceiver(
-            transport.link, part, blocks, transport.hashing, events, transport.tasks, transport.door
+            transport.link, part, blocks, transport.hashing, events, transport.tasks, transport.memory_export
         )
         self.offer = self._incoming.mapped.offer
         self._incoming.follow(command.inflows, command.secret)
