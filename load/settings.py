@@ -56,7 +56,7 @@ class LoadSettings(TraceSettings, frozen=True, kw_only=True):
 
 
 class DemoSettings(TraceSettings, frozen=True, kw_only=True):
-    """The settings of `livescale demo`."""
+    """The settings of `livescale demo`, each a flag."""
 
     rate_scale: Annotated[
         Positive | None,

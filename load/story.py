@@ -195,7 +195,7 @@ class Story:
         return all(report.state in ("spare", "serving") for report in self.workers.values())
 
     def serving(self) -> int:
-        """How many workers serve the model now."""
+        """The number of workers that serve the model now."""
         return sum(report.state == "serving" and report.model == self._model for report in self.workers.values())
 
 

@@ -103,7 +103,7 @@ def write_page(path: Path, report: ChaosReport, run: ChaosRun, settings: dict[st
 
 
 def render_report(report: ChaosReport, run: ChaosRun, settings: dict[str, str]) -> str:
-    """Return the report as one HTML page."""
+    """Return the report of a chaos run as one HTML page."""
     body = f"""{render_list("Amiss", report.complaints())}
 <p>{len(run.asks)} requests went through {settings["gateways"]} gateways while processes of the system were killed and
 frozen; routers took office {report.takeovers} times in another's place; {report.scaled_out} scales out and

@@ -107,7 +107,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def sentence(self) -> str:
-        """The verdict in one sentence."""
+        """The verdict on the run in one sentence, with its counts."""
         verdict = "nothing was wrong or lost" if self.good else "NOT GOOD"
         return (
             f"{self.streams} streams, {self.tokens} tokens under {sum(self.faults.values())} faults: {verdict}. "
@@ -128,12 +128,12 @@ def make_report(run: ChaosRun, undisturbed: Mapping[int, Sequence[int]], seed: i
     wrong = [count_wrong(came.get(index, []), right) for index, right in undisturbed.items()]
     # What came before a connection broke has to be right as well.
     wrong += [count_wrong(cut.record.token_ids, undisturbed[cut.record.index]) for cut in run.cuts]
-    seen, struck = run.seen, [happening for happening in run.seen_faults if happening.struck]
+    seen, struck = run.seen, [fault for fault in run.seen_faults if fault.struck]
     return ChaosReport(
         seed=seed,
         dtype=dtype,
         seconds=round(run.end - run.start, 1),
-        faults=dict(sorted(Counter(happening.kind for happening in struck).items())),
+        faults=dict(sorted(Counter(fault.kind for fault in struck).items())),
         streams=len(undisturbed),
         tokens=sum(map(len, came.values())),
         resumed=run.resumed,
@@ -145,7 +145,7 @@ def make_report(run: ChaosRun, undisturbed: Mapping[int, Sequence[int]], seed: i
         scaled_in=scales.count("in"),
         longest_pause=round(max((gap for record in seen for gap in record.gaps), default=0.0), 3),
         longest_first=round(max((record.ttft or 0.0 for record in seen), default=0.0), 3),
-        stalled=round(sum(happening.fault.seconds for happening in struck if happening.fault.kind == "stall"), 3),
+        stalled=round(sum(fault.fault.seconds for fault in struck if fault.fault.kind == "stall"), 3),
         wrong_tokens=sum(wrong),
         lost_tokens=sum(max(0, len(right) - len(came.get(index, []))) for index, right in undisturbed.items()),
         incomplete=sorted(faults + missing + find_unexplained(run.cuts, run.seen_faults)),
@@ -177,14 +177,14 @@ def fault_rows(
 ) -> Iterator[tuple[str, ...]]:
     """A row a fault, with what clients noticed from it until the next."""
     ordered = sorted(seen_faults, key=lambda one: one.at)
-    for happening, until in zip(ordered, [*(one.at for one in ordered[1:]), end], strict=True):
-        under_way = [record for record in records if record.sent <= happening.at <= record.ended]
-        longest = max((pause_within(record, happening.at, until) for record in under_way), default=0.0)
-        yield duration(happening.at - start), str(happening), str(len(under_way)), duration(longest)
+    for fault, until in zip(ordered, [*(one.at for one in ordered[1:]), end], strict=True):
+        under_way = [record for record in records if record.sent <= fault.at <= record.ended]
+        longest = max((pause_within(record, fault.at, until) for record in under_way), default=0.0)
+        yield duration(fault.at - start), str(fault), str(len(under_way)), duration(longest)
 
 
 def fault_table(seen_faults: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float) -> Table:
-    """The faults as a table for a terminal."""
+    """The faults by kind as a table for a terminal."""
     table = new_table("Faults, and the longest pause of any stream until the next one")
     for heading in FAULT_HEADINGS:
         is_text = heading == "fault"

@@ -120,7 +120,7 @@ class ChaosCourse:
     async def _disturbed(
         self, client: PatientClient, tormentor: FaultInjector, targets: FaultTargets, start: float
     ) -> None:
-        """The load, and the faults meanwhile."""
+        """Send the load, and make the faults while it runs."""
         faults = plan_faults(self._settings.seed, self._seconds, targets, stalls=self._settings.stalls)
         self._screen.note(f"{len(self._asks)} requests and {len(faults)} faults in {self._seconds:.0f} s")
         async with asyncio.TaskGroup() as group:

@@ -117,7 +117,7 @@ def find_waiting(queue: QueuePoint | None) -> list[str]:
 
 
 def shared_memory() -> set[str]:
-    """The names of all files in /dev/shm."""
+    """The names of all files in /dev/shm, where shared memory lies."""
     return {path.name for path in SHARED_MEMORY.iterdir()}
 
 

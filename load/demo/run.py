@@ -157,7 +157,7 @@ class DemoRun:
         )
 
     async def _ask_again(self, client: LoadClient, start: float) -> list[RequestRecord]:
-        """One at a time: nothing is beside them."""
+        """Send the requests again one at a time, so that each runs alone."""
         asks = choose_again(self._asks, self._records, self._story.newcomers(start))
         self._screen.note(f"asking {len(asks)} of the requests again, undisturbed")
         return [await client.fetch(ask, client.now()) for ask in asks]
@@ -174,7 +174,7 @@ class DemoRun:
             await asyncio.sleep(REFRESH_SECONDS)
 
     async def _send(self, client: LoadClient, load: DemoLoad, start: float) -> None:
-        """The whole load, shown while it runs."""
+        """Send the whole load, and show it on the screen while it runs."""
 
         async def show() -> None:
             while True:

@@ -74,7 +74,7 @@ class AskMultiply(msgspec.Struct, frozen=True, tag=True):
 
 
 class AskRead(msgspec.Struct, frozen=True, tag=True):
-    """Read a large stretch of memory once."""
+    """Asks the process to read a large stretch of memory once."""
 
 
 class AskLayerCost(msgspec.Struct, frozen=True, tag=True):

@@ -87,7 +87,7 @@ class Vllm:
         return name
 
     def _run(self) -> list[RequestOutput]:
-        """Until nothing is left to do."""
+        """Run steps until no request is left."""
         outputs: list[RequestOutput] = []
         while self._engine.has_unfinished_requests():
             outputs += self._engine.step()

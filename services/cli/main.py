@@ -105,7 +105,7 @@ cli = make_cli()
 
 
 def main() -> None:
-    """The entry point of the console script."""
+    """Run the command line: the entry point of the console script."""
     cli(prog_name="livescale")
 
 

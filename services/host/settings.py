@@ -1,4 +1,4 @@
-"""The settings of a host."""
+"""The settings of a host, each a flag of `livescale run host`."""
 
 from typing import Annotated, Literal
 

@@ -34,7 +34,7 @@ class LiveHelp:
     """
 
     def __init__(self, plan: Plan, workers: Iterable[WorkerReport]) -> None:
-        """`workers`: what they last reported."""
+        """`workers` are the last reports of all workers, by id."""
         self._plan = plan
         # The members of a pipeline are helped by each other alone.
         self._targets = plan.live_targets if plan.live != "pipeline" else []

@@ -41,7 +41,7 @@ class LeaseTimes:
 
 @dataclass(frozen=True)
 class LeaseMoved:
-    """A member's lease changed to `state`."""
+    """An event: a member's lease changed to `state`."""
 
     service: ServiceName
     id: str

@@ -1,4 +1,4 @@
-"""The settings of the registry."""
+"""The settings of the registry, each a flag of `livescale run registry`."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""What a worker owns for its whole life."""
+"""What a worker owns for its whole life: arena, link, engine and threads."""
 
 from collections.abc import Sequence
 from concurrent.futures import Executor

@@ -1,4 +1,4 @@
-"""The settings of a worker."""
+"""The settings of a worker, each a flag of `livescale run worker`."""
 
 from typing import Annotated
 

@@ -37,7 +37,7 @@ class LocalCalendar:
         return max(until, default=since)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """Do nothing: a calendar in memory has nothing to free."""
 
 
 class SharedCalendar:

@@ -237,13 +237,13 @@ def memory_at(address: bytes) -> MemoryKind:
 
 
 class _Transport(Structure):
-    """ucp_transport_entry_t."""
+    """The C struct ucp_transport_entry_t: one transport that an endpoint uses."""
 
     _fields_ = (("name", c_char_p), ("device", c_char_p))
 
 
 class _Attributes(Structure):
-    """ucp_ep_attr_t."""
+    """The C struct ucp_ep_attr_t: what UCX tells of an endpoint."""
 
     _fields_ = (
         ("field_mask", c_uint64),

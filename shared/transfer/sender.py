@@ -147,7 +147,7 @@ class BlockSender:
         self.none.clear()
 
     def abort(self, plan_id: str) -> None:
-        """Cancel the flows of a plan. Idempotent."""
+        """Cancel the flows of a plan, if there are any. Idempotent."""
         for (plan, _), flow in self._flows.items():
             if plan == plan_id:
                 flow.cancel()

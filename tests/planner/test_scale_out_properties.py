@@ -23,7 +23,7 @@ advances = st.one_of(
     st.tuples(st.just("between them"), st.sampled_from(["ac", "bd"])),
     st.tuples(st.just("all answer"), st.just("")),
 )
-events = st.one_of(
+any_event = st.one_of(
     st.tuples(st.just("answer"), st.integers(0, 5)),
     st.tuples(st.just("refuse"), st.integers(0, 5)),
     st.tuples(st.sampled_from(["broken", "failed", "whole", "started", "dead"]), NODES),
@@ -131,7 +131,7 @@ class Played:
         self.take(self.scale.replan(flows, {id: member(id, epoch=5) for id in path}, [], self.now))
 
 
-@given(st.sampled_from([1, 2]), modes, st.lists(events, max_size=40))
+@given(st.sampled_from([1, 2]), modes, st.lists(any_event, max_size=40))
 @settings(max_examples=400)
 def test_whatever_happens_its_flows_fit_its_targets_and_patience_ends_it(
     ranks: int, mode: Mapping[str, Any], events: list[tuple[str, int | str]]
@@ -148,7 +148,7 @@ def test_whatever_happens_its_flows_fit_its_targets_and_patience_ends_it(
         assert failed.isdisjoint(target for targets in played.helped.values() for target in targets)
 
 
-@given(st.lists(events, max_size=40))
+@given(st.lists(any_event, max_size=40))
 @settings(max_examples=300)
 def test_no_pipeline_holds_anybody_beyond_its_patience(events: list[tuple[str, int | str]]) -> None:
     played = Played(1, {"pipelines": [["a", "c"], ["b", "d"]]})

@@ -75,7 +75,7 @@ class PipelineRun:
 
     @property
     def formed(self) -> int:
-        """How many pipelines of the plan ran."""
+        """The number of pipelines of the plan that formed and ran."""
         return sum(one.running_at is not None for one in self.scale.pipelines)
 
     @property
@@ -117,7 +117,7 @@ class PipelineRun:
 
     @property
     def _plan(self) -> Plan:
-        """Raises BenchFailed."""
+        """The plan of the scale. Raises BenchFailed where it has none."""
         if self.scale.plan is None:
             raise BenchFailed(f"{self.scale.id} has no plan")
         return self.scale.plan
@@ -181,5 +181,5 @@ def forming(runs: Sequence[PipelineRun], sources: int) -> Iterator[Record]:
 
 
 def chosen_runs(runs: Sequence[PipelineRun], sources: int, mode: str, switch_kv: str = "auto") -> list[PipelineRun]:
-    """The runs of one case."""
+    """The runs of one case: a number of sources, a mode, and a way to move KV."""
     return [run for run in runs if (run.sources, run.mode, run.switch_kv) == (sources, mode, switch_kv)]

@@ -76,7 +76,7 @@ class Stream(Message, frozen=True):
 
 
 class Streams(Message, frozen=True):
-    """Run several flows at the same time."""
+    """A job: run several flows at the same time."""
 
     streams: tuple[Stream, ...]
 
@@ -105,7 +105,7 @@ class Done(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """A job failed, for this reason."""
+    """The answer to a job that failed, with the reason."""
 
     reason: str
 
@@ -171,7 +171,7 @@ def fill(index: int, view: memoryview) -> Block:
 
 
 async def _here(chunk: Chunk) -> None:
-    """A source has everything."""
+    """Return at once: a source has every chunk from the start."""
 
 
 @dataclass(frozen=True)

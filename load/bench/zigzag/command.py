@@ -48,7 +48,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Compared:
-    """A case with its queue and its optimum."""
+    """A case with the result of its queue and of its optimum."""
 
     case: Case
     queue: Simulation

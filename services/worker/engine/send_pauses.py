@@ -26,7 +26,7 @@ class SendPauses:
         self._one_at_a_time = asyncio.Lock()
 
     def step_begins(self) -> None:
-        """Note that a step begins to compute."""
+        """Note that a step begins to compute: from now on sending takes time from it."""
         self._share.step_begins(*self._clocks())
 
     def step_ends(self, lost_seconds: float) -> None:

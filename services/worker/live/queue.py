@@ -90,7 +90,7 @@ class LiveQueue:
         return tuple(entry.task for entry in self._entries if not entry.done and entry not in self._running)
 
     def go_by(self, rule: Rule) -> tuple[QueueEffect, ...]:
-        """Follow another rule from here on."""
+        """Follow another rule from here on, also for tasks that are already here."""
         self._rule = rule
         return tuple(self._answer())
 
@@ -189,7 +189,7 @@ class LiveQueue:
         return loaded and (self.phase is not QueuePhase.LIVE or self._rule.runs(entry, self.layers))
 
     def _leaving(self) -> list[QueuedTask]:
-        """Those that sources may have, in order."""
+        """The tasks that sources may have, in the order in which they leave."""
         match self.phase:
             case QueuePhase.LIVE:
                 return [entry for entry in self._entries if self._rule.leaves(entry)]

@@ -158,5 +158,5 @@ def _rest(sequence: Sequence) -> int:
 
 
 def _left(sequence: Sequence) -> int:
-    """Rows that are not filled."""
+    """The number of rows of a request that are not filled."""
     return sequence.computed - (sequence.filled or NOTHING).stop

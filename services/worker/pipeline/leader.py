@@ -183,7 +183,7 @@ class PipelineLeader:
 
 
 class StepsEnded(Exception):
-    """The last step of the pipeline is over."""
+    """Raised once the last step of the pipeline is over."""
 
 
 class LedPipeline:

@@ -70,7 +70,7 @@ class PipelineMember:
 
     @property
     def pipeline(self) -> str | None:
-        """The id of the pipeline, or None."""
+        """The id of the pipeline that this worker is part of, or None."""
         return None if self._stages is None else self._stages.command.id
 
     @property
@@ -86,7 +86,7 @@ class PipelineMember:
 
     @property
     def layers(self) -> int:
-        """How many layers are run here."""
+        """The number of layers that this worker runs in the pipeline."""
         return 0 if self._stages is None else self._stages.layers
 
     @property

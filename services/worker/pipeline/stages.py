@@ -135,7 +135,7 @@ class Stages:
 
     @property
     def leader(self) -> Node:
-        """The worker that runs the first stage."""
+        """The id of the worker that runs the first stage and leads the pipeline."""
         return self.command.stages[0].node
 
     @property
