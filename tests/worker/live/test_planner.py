@@ -10,7 +10,7 @@ from livescale.services.worker.live.planner import MOST_BATCHES, LayerPlanner, b
 from livescale.services.worker.live.policy import Planned
 from livescale.services.worker.live.simulation import simulate
 from livescale.services.worker.live.tasks import ALONE, BatchBudget, LiveTask
-from tests.worker.live.pair import TARGET, pair
+from tests.worker.live.live_workers import TARGET, live_workers
 from tests.worker.serving import random_prompt, submit
 
 LAYERS, LOAD = 7, 2.0
@@ -82,16 +82,16 @@ async def test_those_that_are_too_many_for_one_program_go_in_zigzag_until_their_
 
 async def test_tokens_are_those_of_an_undisturbed_worker() -> None:
     requests = [submit(f"r{number}", random_prompt(number, 100 + number), max_tokens=12) for number in range(5)]
-    async with pair(mode="zigzag-ilp") as live:
+    async with live_workers(mode="zigzag-ilp") as live:
         await live.give_layers(1)
-        await live.made.admit(TARGET, requests[0])
+        await live.fleet.admit(TARGET, requests[0])
         await live.ran(1)  # so that it is known how long a layer takes
         for request in requests[1:]:
-            await live.made.admit(TARGET, request)
+            await live.fleet.admit(TARGET, request)
         await live.ran(2)
         await live.help("s")
         await live.give_layers(2)
         await live.give_all()
         await live.serve()
         expected = live.undisturbed(*requests)
-        assert {one.request_id: await live.made.finished(one.request_id) for one in requests} == expected
+        assert {one.request_id: await live.fleet.finished(one.request_id) for one in requests} == expected
