@@ -114,7 +114,7 @@ class Samples:
 
 def void() -> BenchFailed:
     return BenchFailed(
-        f"the run does not count: the machine stood still during {TRIES} tries of one sample; run it again"
+        f"the run is void: the machine stood still during {TRIES} tries of one sample; run it again"
     )
 
 
