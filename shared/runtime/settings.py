@@ -101,7 +101,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class BusSettings(Settings, frozen=True, kw_only=True):
-    """Where the bus is, and how this process proves who it is. User and password, or a token, are part of the url."""
+    """Where the bus is, and how this process authenticates to it. User and password, or a token, are part of the
+    url."""
 
     nats_url: Annotated[str, Meta(description="URL of the NATS server that is the bus")] = "nats://127.0.0.1:4222"
     nats_creds: Annotated[str, Meta(description="File of NATS credentials, a JWT and its nkey, as `nsc` writes it")] = (

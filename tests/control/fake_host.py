@@ -170,7 +170,7 @@ class FakeHost(Node):
         name, version = fetch.spec.name, fetch.manifest.version
         while self.orders.get(version) is fetch and (held := self.find(name, version)) and len(held.ready) < BLOCKS:
             if seconds and not self.fetches.keys() & {flow.ticket for flow in fetch.inflows}:
-                return  # it comes, or whoever found it lost sees to it
+                return  # it comes, or the process that lost it looks for another way
             await asyncio.sleep(self.read_seconds / BLOCKS)
             self.take(name, version, "disk")
 

@@ -1,4 +1,4 @@
-"""What a fake worker does in an execution pipeline: whoever leads it makes tokens while all its workers are there."""
+"""What a fake worker does in an execution pipeline: its leader makes tokens while all its workers are there."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -75,7 +75,7 @@ class FakePipeline:
         self._worker.membership.changed()
 
     def serve(self) -> None:
-        """By itself from now on; whoever led has something for the others."""
+        """Serve alone from now on; the former leader has requests for the others."""
         if self.command is None:
             self.fetch()
             return

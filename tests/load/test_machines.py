@@ -17,7 +17,7 @@ PROGRAM = "from livescale.load.machines import network\nwith network(['one'], '1
 
 @contextmanager
 def another_program() -> Iterator[subprocess.Popen[bytes]]:
-    """That has a network; ended by whoever uses this."""
+    """Another program that has a network; the test that uses this ends it."""
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         program.stdout.readline()

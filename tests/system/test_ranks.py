@@ -1,4 +1,5 @@
-"""An instance of two workers, each a process: it is right, and whoever of them dies, its streams go on elsewhere."""
+"""An instance of two workers, each a process: its tokens are right, and when either dies, its streams go on
+elsewhere."""
 
 import asyncio
 import os

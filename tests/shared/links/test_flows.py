@@ -56,7 +56,7 @@ class Sender:
 
 
 def play(paths: Sequence[Path], sizes: Sequence[Sequence[int]] = (), late: float = TIMER_SECONDS) -> list[float]:
-    """Bytes a second of each flow; whoever waits for a departure wakes up to `late` seconds after it."""
+    """Return the bytes a second of each flow. A task that waits for a departure wakes up to `late` seconds after it."""
     calendar, chance = LocalCalendar(), random.Random(1)
     messages = sizes or [[PIECE]] * len(paths)
     senders = [Sender(ShapedFlow(path, calendar, PIECE), each) for path, each in zip(paths, messages, strict=True)]

@@ -1,4 +1,4 @@
-"""A flow that broke off is replaced by another: no chunk that arrived is sent again, whoever sends the rest."""
+"""A flow that broke off is replaced by another: no chunk that arrived is sent again, whichever node sends the rest."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ async def test_another_source_sends_only_what_is_missing(open_peers: OpenPeers) 
     first, second, target = peers = await open_peers(3)
     blocks = some_blocks()
     first.hold(blocks, ReadyBlocks([0, 1, 2]))
-    # Whoever has none of what arrived can send the rest.
+    # A node that has none of what arrived can send the rest.
     second.hold([bytearray(size) if i < 3 else blocks[i] for i, size in enumerate(SIZES)])
     flows = [flow(1, first, target), flow(2, second, target)]
     receiving = target.receive(described(blocks), flows[0], to=peers)

@@ -183,7 +183,7 @@ class WorkerPool:
         await self.told(source, self.bus.call(HELP, command, timeout=5, id=source))
 
     async def told(self, worker: str, call: Awaitable[Ack]) -> None:
-        """Whoever lives answers, and be it with a refusal."""
+        """A worker that lives answers, even if with a refusal."""
         try:
             await call
         except Refusal:

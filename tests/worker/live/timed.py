@@ -101,7 +101,7 @@ class TimedPeer(VirtualPeer):
             for (*way, _), message in self._mail.items():
                 if way == [self._own, self._other, self._channel] and not message.done():
                     message.set_exception(LinkError("receive: the other end was closed"))
-                    message.exception()  # whether or not anybody waits
+                    message.exception()  # whether or not a task waits for it
 
 
 class TimedLink(VirtualLink):

@@ -56,7 +56,7 @@ class Group:
         self._patience.cancel()
         if not self.met.done():
             self.met.set_exception(RankLost(reason))
-            self.met.exception()  # whether or not anybody waits
+            self.met.exception()  # whether or not a task waits for it
         for _, answer in self._take():
             answer.set_exception(RankLost(f"a rank was lost: {self._lost}"))
 

@@ -1,4 +1,5 @@
-"""Whoever dies, leaves or gives up while a pipeline runs: every request goes on, and nothing of it is left."""
+"""A worker dies, leaves or gives up while a pipeline runs: every request goes on, and nothing of the pipeline is
+left."""
 
 import asyncio
 from contextlib import suppress

@@ -115,7 +115,7 @@ def command_one(pool: WorkerPool, command: str, worker: str) -> None:
 
 
 async def formed(pool: WorkerPool, cut: Cut, id: str) -> None:
-    with suppress(BusError):  # it is refused by whoever runs one, serves or is gone
+    with suppress(BusError):  # workers refuse it that run one, serve, or are gone
         await form(pool, cut, id)
 
 

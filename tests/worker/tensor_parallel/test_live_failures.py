@@ -1,4 +1,4 @@
-"""What is lost while an instance of two workers is live: whoever has a request goes on, with the same tokens."""
+"""Losses while an instance of two workers is live: the worker that has a request goes on, with the same tokens."""
 
 import pytest
 
