@@ -32,7 +32,7 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 def copy_checkpoint(family: Family, to: Path) -> Path:
-    """A copy to spoil."""
+    """Copy a checkpoint, for a test that spoils it."""
     return Path(shutil.copytree(tiny_checkpoint(family), to / f"{family}-copy", ignore=KEPT))
 
 

@@ -128,7 +128,7 @@ class FakeHost(Node):
         self.membership.changed()
 
     async def read_blocks(self, name: str, shown: str, version: str, broken: bool) -> None:
-        """`shown`: the version as far as it is known."""
+        """Read all blocks from disk. `shown` is the version as far as it is known."""
         error = "block 2 is cut short" if broken else self.unreadable
         for index in range(BLOCKS):
             await asyncio.sleep(self.read_seconds / BLOCKS)
@@ -193,7 +193,7 @@ class FakeHost(Node):
             self.take(name, version, flow.upstream.id)
 
     def take(self, name: str, version: str, sender: str) -> None:
-        """One block more of what is being fetched."""
+        """Take one more block of what is being fetched."""
         held = self.find(name, version)
         if held is None or len(held.ready) == BLOCKS:
             return

@@ -15,7 +15,8 @@ SHARE_SECONDS = 2.0
 
 
 class FakePipeline:
-    """One pipeline at a time. `shares`: others may take over what is here, as it is over; `formed`: all that were."""
+    """A worker's part in one pipeline at a time. `shares` says that others may take over its requests, as it is over;
+    `formed` lists all pipelines that it was in."""
 
     def __init__(self, worker: "FakeWorker") -> None:
         self.command: Pipeline | None = None
@@ -88,7 +89,7 @@ class FakePipeline:
             asyncio.get_running_loop().call_later(SHARE_SECONDS, self.keep)
 
     def fetch(self) -> None:
-        """It serves: from now on it takes over what is kept for it."""
+        """Serve, and take over the requests that are kept for this worker."""
         if self._led_by is not None:
             self._worker.engine.begin_to_help(self._led_by)
             self._led_by = None

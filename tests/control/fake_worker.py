@@ -129,7 +129,7 @@ class FakeWorker(Node):
         )
 
     def give_up(self) -> None:
-        """It was declared dead."""
+        """Give everything up, as the worker was declared dead."""
         self.lifecycle = Lifecycle()
         self.forget()
 
@@ -169,7 +169,7 @@ class FakeWorker(Node):
         start(self, self.receive(ticket))
 
     def inflow(self, ticket: int) -> Inflow | None:
-        """As it was last commanded; None where it ended."""
+        """The flow as it was last commanded; None where it ended."""
         if self.order is None or self.state not in ("loading", "live"):
             return None
         return next((flow for flow in self.order.inflows if flow.ticket == ticket), None)

@@ -66,12 +66,12 @@ class Node:
         self.aborts: list[Abort] = []
 
     def enter(self) -> None:
-        """From here on it is what this process does."""
+        """Make this node the work of its process from now on."""
         self.context, self.process = copy_context(), this_process()
 
     @property
     def is_stopped(self) -> bool:
-        """Nothing comes from it."""
+        """Whether the process is stopped, so that it sends nothing."""
         return self.process is not None and self.process.is_stopped
 
     async def send(self, send: Send, context: Context) -> Ack:
@@ -87,5 +87,5 @@ class Node:
         raise NotImplementedError
 
     def begin(self, ticket: int) -> None:
-        """Bytes come in along a flow."""
+        """Receive bytes along a flow."""
         raise NotImplementedError

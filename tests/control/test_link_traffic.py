@@ -13,7 +13,7 @@ from tests.control.queries import fake, keep, last_out
 
 
 async def scaled_out(plane: ControlPlane, instances: int) -> Plan:
-    """To so many instances, which stay."""
+    """Scale out to so many instances, which stay."""
     await keep(plane, instances)
     plan = last_out(await plane.records()).plan
     assert plan is not None

@@ -25,7 +25,7 @@ def make_router(plane: ControlPlane, id: str) -> Router:
 
 
 async def reporting(plane: ControlPlane) -> set[str]:
-    """Routers in office: the others only beat."""
+    """Return the active routers: the others only send heartbeats."""
     reports = await plane.operator.subscribe(HEARTBEAT, service="router")
     heard = set()
     try:

@@ -37,7 +37,7 @@ async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def rest(dies: str) -> tuple[str, ...]:
-    """How workers may end up."""
+    """Return the states that workers may end in."""
     return ("serving", "spare") if dies in WORKERS else ("serving",)
 
 

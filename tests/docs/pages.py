@@ -24,7 +24,7 @@ class Block:
 
     @property
     def commands(self) -> list[list[str]]:
-        """Our own commands in it, as words."""
+        """The livescale commands in the block, as words."""
         joined = self.text.replace("\\\n", " ")
         lines = re.findall(r"^(?:[A-Z_]+=\S+ )*(?:for .*; do )?(livescale .*)$", joined, flags=re.M)
         return [shlex.split(re.split(r" & ?|;", line)[0], comments=True) for line in lines]

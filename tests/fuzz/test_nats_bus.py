@@ -105,14 +105,14 @@ class Stranger:
         self._writer.write(b"SUB %s 1\r\n" % subject)
 
     async def answer(self) -> bytes:
-        """The headers of the next message."""
+        """Return the headers of the next message."""
         async with asyncio.timeout(10):
             while not (line := await self._reader.readline()).startswith(b"HMSG"):
                 assert line
             return await self._reader.readexactly(int(line.split()[-2]))
 
     async def heard(self) -> None:
-        """The server has read it all, or has shown the stranger out."""
+        """Wait until the server has read everything, or has closed the connection."""
         with suppress(ConnectionError):
             self._writer.write(b"PING\r\n")
             await self._writer.drain()

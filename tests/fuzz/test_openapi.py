@@ -117,7 +117,7 @@ def test_with_keys_as_well(locked: Any, key: str) -> None:
 
 
 def examine(operation: Any, mode: Any, how: settings = FEW, headers: dict[str, str] | None = None) -> set[int]:
-    """The statuses that were seen."""
+    """Ask one operation in many ways, and return the statuses that were seen."""
     statuses = set()
 
     @how

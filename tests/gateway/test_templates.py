@@ -79,7 +79,7 @@ async def test_a_template_without_end_is_ended_and_not_tried_again(source: str) 
 
 @contextmanager
 def beating() -> Iterator[list[float]]:
-    """A moment whenever the event loop comes round."""
+    """Note the time whenever the event loop comes round."""
     loop, beats = asyncio.get_running_loop(), list[float]()
     next_beat: asyncio.Handle
 

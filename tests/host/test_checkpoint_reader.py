@@ -121,7 +121,7 @@ def test_a_checkpoint_is_checked_without_being_read() -> None:
 
 
 def described(directory: Path) -> Manifest:
-    """What is there, as another host has found it."""
+    """Return what another host has found of the checkpoint."""
     checkpoint = open_checkpoint(directory, "bfloat16")
     memory = [memoryview(bytearray(layout.size_bytes)) for layout in checkpoint.layouts]
     return checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)])

@@ -56,7 +56,7 @@ class GatedDisk(ThreadDisk):
 
 
 async def read_before(directory: Path) -> Manifest:
-    """Have another host read it and end."""
+    """Have another host read the model and end."""
     disk = KeepingDisk()
     async with local_host(disk) as here:
         await here.read(directory)

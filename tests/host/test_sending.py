@@ -56,7 +56,7 @@ def socket_link(rate: float = 0.0) -> LinkSettings:
 
 
 async def receive_shard(here: LocalHost, manifest: Manifest, target: Link) -> list[memoryview]:
-    """The blocks of this manifest, verified."""
+    """Receive the blocks of this manifest, and verify them."""
     memory = [memoryview(bytearray(block.size_bytes)) for block in manifest.blocks]
     upstream = Node(id=HOST, place="host", address=here.joins[0].address or b"")
     part = ModelCopy("worker-0", CHUNK_BYTES, memory)
@@ -72,7 +72,7 @@ async def receive_shard(here: LocalHost, manifest: Manifest, target: Link) -> li
 
 
 async def receive(here: LocalHost, manifest: Manifest, target: Link) -> None:
-    """All of it, checked against the checkpoint."""
+    """Receive all blocks, and compare them with the checkpoint."""
     memory = await receive_shard(here, manifest, target)
     checkpoint = open_checkpoint(tiny_checkpoint("llama"), "bfloat16")
     for index, block in enumerate(memory):

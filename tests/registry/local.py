@@ -41,7 +41,7 @@ async def registry(broker: LocalBroker | None = None) -> AsyncIterator[LocalBus]
 
 
 async def join(bus: LocalBus, id: str = "planner-0", pid: int = 7) -> int:
-    """The epoch that the registry gives."""
+    """Join, and return the epoch that the registry gives."""
     service = id.rpartition("-")[0]
     asked = Join(service=service, id=id, pid=pid, host="box")  # type: ignore[arg-type]
     return (await bus.call(JOIN, asked, timeout=1.0)).epoch

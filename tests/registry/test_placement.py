@@ -36,7 +36,7 @@ def served(model: str, size: int, version: str = "v1") -> CopyDemand:
 
 
 def told(hosts: list[HostMemory], demands: list[CopyDemand]) -> list[tuple[str, ...]]:
-    """Orders without their reasons."""
+    """Return the orders without their reasons."""
     return [
         ("no room", one.model)
         if isinstance(one, NoRoom)
@@ -147,7 +147,7 @@ def pools(draw: st.DrawFn) -> tuple[list[HostMemory], list[CopyDemand]]:
 
 
 def carry_out(hosts: list[HostMemory], demands: list[CopyDemand]) -> list[HostMemory]:
-    """One round: every order is done at once."""
+    """Carry every order out at once: one round."""
     sizes = {(one.model, one.version): one.size_bytes for one in demands}
     for order in plan_copies(hosts, demands):
         if isinstance(order, NoRoom):

@@ -13,7 +13,7 @@ from tests.router.examples import NOW, admissions, admit, hear, lease, load, pol
 
 
 def live(worker: str = "t", slots: int = 2) -> RouterPolicy:
-    """Two that serve, of which one helps the live one."""
+    """A policy with two serving instances, of which one helps the live one."""
     return policy(
         report("h", load(slots=slots), helping=[worker]),
         report("s", load(running=1, slots=2)),

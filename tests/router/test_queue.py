@@ -16,7 +16,7 @@ def waiting(arrival: int, priority: int = 0, resumed: bool = False) -> Waiting:
 
 
 def served_before(first: Waiting, *later: Waiting) -> list[int]:
-    """Which of these go before `first`."""
+    """Return which of these requests go before `first`."""
     queue = Queue()
     for one in (first, *later):
         queue.add(one)

@@ -37,7 +37,7 @@ def test_of_living_routers_the_first_that_joined_is_in_office(members: list[Memb
 
 
 class SleepyClock:
-    """`away` is what the test says."""
+    """A clock whose time `away` is set by the test."""
 
     away = 0.0
 
@@ -64,7 +64,7 @@ class ToldStandby:
 
 
 class InOffice:
-    """A tenure, and what it told its office."""
+    """A tenure of the active role, with the calls that it made."""
 
     def __init__(self, standby: ToldStandby) -> None:
         self.clock = SleepyClock()
@@ -80,7 +80,7 @@ class InOffice:
 
 
 def held(standby: ToldStandby, act: Callable[[InOffice], Awaitable[None]]) -> list[str]:
-    """What the tenure told its office while the test acted."""
+    """Return the calls that the tenure made while the test acted."""
 
     async def main() -> list[str]:
         office = InOffice(standby)

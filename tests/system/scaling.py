@@ -45,7 +45,7 @@ HANDED_OVER = "livescale_worker_pulled_tasks_total"
 
 @dataclass
 class BusWatch:
-    """What the bus says of scales, as it comes."""
+    """Collects what the bus says of scales."""
 
     reports: dict[str, WorkerReport] = field(default_factory=dict)
     blocks: dict[str, list[int]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class BusWatch:
                 continue
 
     def lose(self, worker: str) -> None:
-        """It was stopped or killed: what it had said counts no more, nor what of that is still on its way."""
+        """Forget a process that was stopped or killed, with its messages that are still on their way."""
         if worker in self.reports:
             self.gone[worker] = self.reports.pop(worker).epoch
 
@@ -104,7 +104,7 @@ class BusWatch:
         return any((event.node, event.state) == (worker, "whole") for event in self.transfers)
 
     def plan_of(self, worker: str) -> ScaleRecord:
-        """The scale that this worker loads or loaded for."""
+        """Return the scale that this worker loads or loaded for."""
         return self.records[self.reports[worker].plan_id or ""]
 
     def replanned(self, scale: str) -> list[str | None]:
@@ -133,7 +133,7 @@ class ScalingSystem:
         return MODEL_BYTES[self.model]
 
     async def have(self, instances: int) -> None:
-        """That many, no fewer, and none of the other model."""
+        """Wait for exactly that many instances, and none of the other model."""
         models = (await self.bus.call(MODELS, AskModels(), timeout=5)).models
         for entry in models:
             wanted = instances if entry.spec.name == self.model else 0
@@ -180,7 +180,7 @@ class ScalingSystem:
         self.watch.forget()
 
     async def _shrink(self, instances: int, ranks: int) -> None:
-        """Again and again: what an earlier test asked for may only now begin to serve."""
+        """Scale in repeatedly, as instances of an earlier test may only now begin to serve."""
         while True:
             await asyncio.sleep(1.0)  # until the monitor knows
             for model in MODEL_BYTES:
@@ -216,7 +216,7 @@ async def watching(loaded: SystemUnderLoad) -> AsyncIterator[ScalingSystem]:
 
 
 async def count(scaling: ScalingSystem, metric: str, *processes: str) -> float:
-    """Over these, or all workers that are there."""
+    """Sum a metric over these processes, or over all workers that are there."""
     total = 0.0
     for id in processes or scaling.watch.reports:
         text = (await scaling.bus.call(METRICS, AskMetrics(), timeout=5, id=id)).text

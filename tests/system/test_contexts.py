@@ -62,7 +62,8 @@ class Talk:
 
     @property
     def kept(self) -> int:
-        """So many tokens of the next prompt are in whole blocks: of the last token the KV was never computed."""
+        """Return how many tokens of the next prompt are in whole blocks. The KV of the last token was never
+        computed."""
         return max(len(self._tokens) - 1, 0) // BLOCK * BLOCK
 
     def turn(self, tokens: int) -> int:
@@ -86,7 +87,7 @@ class Talk:
         return answer.usage.prompt_tokens_details.cached_tokens or 0
 
     def check(self) -> None:
-        """Every token is that of an engine that keeps nothing."""
+        """Check that every token is that of an engine that keeps nothing."""
         assert self.answers == asyncio.run(undisturbed(tiny_checkpoint("llama"), "float32", self.asks))
 
 
@@ -99,7 +100,7 @@ def crowd(system: System) -> None:
 
 
 def generated(system: System) -> dict[str, float]:
-    """Tokens by worker."""
+    """Return the number of generated tokens by worker."""
     with urllib.request.urlopen(system.url + "/metrics", timeout=TIMEOUT_SECONDS) as answer:
         text = answer.read().decode()
     found = re.findall(r'^vllm:generation_tokens_total{[^}]*engine="([^"]+)"[^}]*} (\S+)$', text, re.MULTILINE)

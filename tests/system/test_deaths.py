@@ -27,7 +27,7 @@ BETWEEN_SECONDS = 0.6
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
-    """Three workers, two of which serve."""
+    """A system with three workers, two of which serve."""
     streams = make_streams("m", "float32", 12, TOKENS)
     # A port of its own, so that a gateway that is started again is found where it was.
     sizes = ("--workers", "3", "--min-instances", "2", "--max-instances", "2", "--port", str(free_port()))
@@ -110,7 +110,7 @@ def test_in_bfloat16_too_a_stream_is_continued_bit_for_bit(rested: SystemUnderLo
 
 
 def nats_pid(system: System) -> int:
-    """The supervisor's child."""
+    """Return the pid of the NATS server, a child of the supervisor."""
     for children in Path(f"/proc/{system.process.pid}/task").glob("*/children"):
         for pid in children.read_text().split():
             if "nats-server" in Path(f"/proc/{pid}/cmdline").read_text():

@@ -104,7 +104,7 @@ def serve(engine: TorchEngine, arrivals: Iterable[tuple[int, Submit]], spans: in
 
 
 def serve_each(engine: TorchEngine, requests: Iterable[Submit]) -> dict[str, Served]:
-    """Each alone, one after the other."""
+    """Serve each request alone, one after the other."""
     return {request.request_id: serve(engine, [(0, request)]) for request in requests}
 
 

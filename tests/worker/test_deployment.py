@@ -16,7 +16,7 @@ from tests.worker.serving import random_prompt, submit
 
 
 async def loaded(made: Fleet, plan: str, ticket: int) -> None:
-    """The worker loads and serves as if nothing had been."""
+    """Check that the worker loads and serves as if nothing had happened."""
     made.transfers.clear()
     await made.load("w-1", made.me, plan=plan, ticket=ticket)
     made.feed("w-1", ticket=ticket)

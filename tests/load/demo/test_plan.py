@@ -30,7 +30,7 @@ def test_the_burst_asks_for_more_than_one_worker_and_less_than_two(capacity: Mea
 
 
 def bursty(count: int = 3000, prompt: int = 1500, output: int = 200) -> Trace:
-    """Five requests a second, fifteen in the middle."""
+    """A trace of five requests a second, and fifteen in the middle."""
     calm = [Arrival(at / 5, prompt, output) for at in range(count)]
     burst = [Arrival(200 + at / 10, prompt, output) for at in range(1500)]
     return tuple(sorted([*calm, *burst], key=lambda arrival: arrival.at))

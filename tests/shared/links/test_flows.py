@@ -72,7 +72,7 @@ def play(paths: Sequence[Path], sizes: Sequence[Sequence[int]] = (), late: float
 
 
 def max_min(paths: Sequence[Path]) -> list[float]:
-    """The fair rates, by progressive filling."""
+    """Compute the fair rates by progressive filling."""
     left = {link: link.rate for path in paths for link in path}
     rates = [0.0] * len(paths)
     growing = set(range(len(paths)))

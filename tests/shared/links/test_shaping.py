@@ -35,10 +35,10 @@ class RecordingLink:
         self.sent.append((tag, asyncio.get_running_loop().time()))
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        """Not shaped."""
+        """Receive without shaping."""
 
     async def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
 
 def shaped(routes: PeerRoutes) -> tuple[RecordingLink, ShapedLink]:

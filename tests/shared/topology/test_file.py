@@ -179,7 +179,7 @@ def test_a_file_that_is_written_out_reads_as_the_same_topology(
 
 
 def written(value: object, key: str = "") -> object:
-    """As people write it: kebab-case keys, units, and nothing that is left out."""
+    """Return the topology as an operator would write it: kebab-case keys, units, and no default values."""
     match value:
         case dict():
             said = {name: each for name, each in value.items() if each not in (None, "", 0.0)}

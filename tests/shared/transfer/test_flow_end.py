@@ -13,7 +13,7 @@ from tests.shared.transfer.virtual_link import NO_LINK, here
 
 
 class Listener:
-    """Takes whatever is sent, and notes what and when."""
+    """A peer that takes all messages, and notes what came when."""
 
     path = NO_LINK
 
@@ -41,7 +41,7 @@ def test_signs_come_at_once_then_regularly_and_the_last_when_everything_was_sent
 
 
 class PausesInTheLast(ReadyBlocks):
-    """All is here but the second half of the last block."""
+    """A sender that has everything except the second half of the last block."""
 
     def __init__(self) -> None:
         super().__init__(range(3))

@@ -46,7 +46,7 @@ async def neighbours(
 
 
 def came_by(peer: TransferPeer) -> tuple[int, int]:
-    """Bytes that came over the link, and bytes that were mapped."""
+    """Return the bytes that came over the link, and those that were mapped."""
     assert peer.incoming is not None
     return peer.received_bytes, peer.incoming.arrivals.shared_bytes
 

@@ -17,7 +17,7 @@ CROWD = 60
 
 
 async def peers_at(rate: float, count: int, stack: AsyncExitStack, executor: Executor) -> list[TransferPeer]:
-    """Each sends over a link of its own."""
+    """Open nodes, each of which sends over a link of its own."""
     mail = new_mail()
     links = [VirtualLink(mail, f"worker-{number}".encode()) for number in range(count)]
     return [

@@ -43,7 +43,8 @@ def described(blocks: Sequence[bytearray]) -> list[Block]:
 
 
 class TransferPeer:
-    """Within its `async with`. A source is given blocks to `hold`, a target's memory is filled by `receive`."""
+    """A node of a transfer, which works within its `async with`. A source is given blocks to `hold`, a target's memory
+    is filled by `receive`."""
 
     def __init__(self, id: str, link: Link, executor: Executor, export: MemoryExport | None = None) -> None:
         self.link = link
@@ -83,7 +84,7 @@ class TransferPeer:
         self.held = ReadyBlocks(range(len(blocks))) if ready is None else ready
 
     def send(self, *flows: Flow, to: Sequence["TransferPeer"]) -> None:
-        """Its end of those flows of which it is the sender."""
+        """Send along the flows of which this node is the sender."""
         nodes = {peer.node.id: peer.node for peer in to}
         own = [
             Outflow(ticket=flow.ticket, downstream=nodes[flow.receiver], blocks=flow.blocks, steps=flow.steps)

@@ -53,7 +53,7 @@ class Undisturbed:
         self._engines = list(self._threads.map(self._engine, range(ranks)))
 
     def serve(self, request: Submit) -> list[int]:
-        """All its tokens."""
+        """Serve requests, and return all their tokens."""
         served = self._threads.map(lambda engine: serve(engine, [(0, request)]), self._engines)
         return next(iter(list(served))).tokens[request.request_id]
 
@@ -95,7 +95,7 @@ class EngineKind:
         return _shard(parameters(self.dtype, self.ranks)[1], rank)
 
     def damaged(self, blocks: list[int], rank: int = 0) -> list[memoryview]:
-        """The parameters, with another bit in each of these."""
+        """Return the parameters, with a bit flipped in each of these blocks."""
         memory = [memoryview(bytearray(view)) for view in self.memory(rank)]
         for block in blocks:
             memory[block][block] ^= 1
@@ -134,7 +134,7 @@ class Noting(ModelledRunner):
 
 
 def noting(layers: list[int], steps: list[int]) -> EngineKind:
-    """All engines note in the same lists."""
+    """Have all engines note their calls in the same lists."""
 
     def make(told: object) -> Noting:
         runner = Noting(1 << 20, 16, LATENCY, 1.0, CLOCK)

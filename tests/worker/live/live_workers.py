@@ -24,7 +24,8 @@ TARGET = "t"
 
 @dataclass
 class LiveWorkers:
-    """`given` blocks of the target are on their way, the embedding and the first layer being the first two."""
+    """A fleet with a target. `given` blocks of the target are on their way; the first two are the embedding and the
+    first layer."""
 
     fleet: Fleet
     mode: LiveMode
@@ -75,18 +76,18 @@ class LiveWorkers:
         await self.fleet.bus.call(SERVE, Serve(plan_id="live", instance=f"m-{worker}", epoch=1), timeout=5, id=worker)
 
     async def finish(self, request: Submit) -> None:
-        """Until it has ended."""
+        """Wait until the request has ended."""
         id = request.request_id
         await self.fleet.until(lambda: any(row.finish_reason for row in self.fleet.rows.get(id, [])))
 
     async def ran(self, layers: float) -> None:
-        """Until the target has run so many layers of all its requests together."""
+        """Wait until the target has run so many layers of all its requests together."""
         async with asyncio.timeout(20):
             while self.count(TARGET, "live_layers") < layers:  # noqa: ASYNC110 (a counter tells nobody)
                 await asyncio.sleep(0.005)
 
     def undisturbed(self, *requests: Submit) -> dict[str, list[int]]:
-        """What an engine alone makes of them."""
+        """Return the tokens that an engine alone generates for these requests."""
         engine = TorchEngine(
             self.fleet.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels
         )
@@ -99,7 +100,7 @@ class LiveWorkers:
 async def live_workers(
     *sources: str, mode: LiveMode = "zigzag", dtype: DType = "float32", **settings: int
 ) -> AsyncIterator[LiveWorkers]:
-    """The sources serve; the target is spare."""
+    """Start sources that serve, and a target that is spare."""
     async with fleet(*(sources or ("s",)), TARGET, dtype=dtype, **settings) as made:
         for ticket, source in enumerate(sources or ("s",)):
             await made.load(source, made.me, ticket=ticket)

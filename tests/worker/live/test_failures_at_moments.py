@@ -37,7 +37,7 @@ async def leave(pool: WorkerPool) -> None:
 
 
 async def reach_the_deadline(pool: WorkerPool) -> None:
-    """It was set for now."""
+    """Let the deadline pass, which was set for now."""
     await asyncio.sleep(2 * STEP_SECONDS)  # where a layer or a step is under way
     assert pool.client.wishes[0].ends == ["deadline"]
 

@@ -5,7 +5,7 @@ from livescale.services.worker.live.tasks import AskTarget, SourceEffect, StopAs
 
 
 def helping(*targets: str) -> SourcePolicy:
-    """None of them has anything, as far as is known."""
+    """A source that helps these targets, none of which has anything as far as is known."""
     source = SourcePolicy()
     for target in targets:
         assert source.help(target) == ()

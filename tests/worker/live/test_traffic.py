@@ -6,7 +6,7 @@ from tests.worker.serving import random_prompt, submit
 
 
 def between(live: LiveWorkers, worker: str) -> PeerTraffic | None:
-    """What it says of its traffic; with one peer at most."""
+    """Return the traffic that a worker reports, with one peer at most."""
     traffic = live.fleet.reports[worker].traffic
     assert traffic is not None
     assert len(traffic) <= 1

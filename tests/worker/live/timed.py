@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class TimedRunner(EngineRunner):
-    """Whatever the engine does takes as long."""
+    """A runner whose every call takes the same time."""
 
     async def call(self, job: Callable[[], T]) -> T:
         result = await self.compute(job)
@@ -54,7 +54,7 @@ class Faults:
         return [one for one in mutual if one not in self.closed]
 
     def pass_one(self, channel: int) -> None:
-        """Raises LinkError."""
+        """Let one message pass. Raises LinkError once no more go through."""
         if self.messages is None or channel < FIRST_CHANNEL:
             return
         if self.messages == 0:
@@ -62,7 +62,7 @@ class Faults:
         self.messages -= 1
 
     def touch(self, channel: int, tag: int, buffer: Buffer) -> Buffer:
-        """What arrives of it."""
+        """Return what arrives of a piece, which may be damaged."""
         if channel < FIRST_CHANNEL or self.damaged != tag >> TAG_BITS:
             return buffer
         self.damaged = None
@@ -72,7 +72,7 @@ class Faults:
 
 
 class TimedPeer(VirtualPeer):
-    """What is sent arrives a moment later."""
+    """A peer to which messages take a moment."""
 
     def __init__(self, mail: Mail, own: bytes, other: bytes, channel: int, faults: Faults) -> None:
         super().__init__(mail, own, other, channel)
@@ -95,7 +95,7 @@ class TimedPeer(VirtualPeer):
         await super().receive(tag, buffer, timeout=timeout)
 
     async def close(self) -> None:
-        """What the other end waits for does not come any more."""
+        """Close the channel, so that the other end waits for nothing any more."""
         if self._name in self._faults.ends:
             self._faults.closed.add(self._name)
             for (*way, _), message in self._mail.items():
@@ -105,7 +105,7 @@ class TimedPeer(VirtualPeer):
 
 
 class TimedLink(VirtualLink):
-    """With the faults of all links."""
+    """A link with the faults that all links share."""
 
     def __init__(self, mail: Mail, address: bytes, faults: Faults) -> None:
         super().__init__(mail, address)

@@ -45,13 +45,13 @@ class Group:
         await asyncio.shield(self.met)
 
     def gather(self, rank: int, part: torch.Tensor) -> Tensors:
-        """What each gave, in their order. In a thread."""
+        """Return what each rank gave, in their order. Called in a thread."""
         answer = Answer[Tensors]()
         self._loop.call_soon_threadsafe(self._give, rank, part.clone(), answer)
         return [one.clone() for one in answer.result(THREAD_SECONDS)]
 
     def lose(self, reason: str) -> None:
-        """It does nothing any more."""
+        """Have a rank do nothing any more."""
         self._lost = self._lost or reason
         self._patience.cancel()
         if not self.met.done():
@@ -141,7 +141,7 @@ class RankRunner(TimedRunner):
         await super().close()
 
     def leave(self) -> None:
-        """As its sockets are closed the others know at once."""
+        """Leave the group. The others know at once, as when sockets are closed."""
         if self._group is not None:
             self._group.lose("it left")
             self._group = None

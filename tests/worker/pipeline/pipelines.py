@@ -42,20 +42,20 @@ def command(pool: WorkerPool, cut: Cut, id: str = "p1", kv_blocks: int = 32) -> 
 
 
 async def tell(pool: WorkerPool, worker: str, told: Pipeline, **changes: Any) -> None:
-    """Raises BusError."""
+    """Send a command to a worker. Raises BusError."""
     plan = replace(told, **{"plan_id": f"plan-{worker}", **changes})
     await pool.bus.call(PIPELINE, plan, timeout=5, id=worker)
 
 
 async def form(pool: WorkerPool, cut: Cut = PAIR, id: str = "p1", kv_blocks: int = 32) -> None:
-    """As a planner does: the leader last."""
+    """Form a pipeline as a planner does: the leader last."""
     told, leader = command(pool, cut, id, kv_blocks), cut[0][0]
     for worker in sorted({worker for worker, _ in cut}, key=lambda one: (one == leader, one)):
         await tell(pool, worker, told)
 
 
 async def loaded(pool: WorkerPool, cut: Cut) -> None:
-    """Each has what it runs, and no more."""
+    """Have each worker load the blocks that it runs, and no more."""
     start = 0
     held: dict[str, set[int]] = {}
     for worker, stop in cut:
@@ -89,7 +89,7 @@ async def ask(pool: WorkerPool, count: int, worker: str = "a", **fields: int) ->
 
 
 def say_over(pool: WorkerPool, cut: Cut = PAIR, id: str = "p1") -> None:
-    """The planner ends it."""
+    """End the pipeline as the planner does."""
     for worker in {worker for worker, _ in cut}:
         pool.bus.publish(PIPELINE_OVER, PipelineOver(pipeline=id, reason="the planner says so"), id=worker)
 
@@ -107,7 +107,7 @@ async def nothing_left(pool: WorkerPool) -> None:
 async def pipeline_of(
     cut: Cut = PAIR, *others: str, kind: EngineKind = FLOAT32, kv_blocks: int = 32
 ) -> AsyncIterator[WorkerPool]:
-    """A pipeline that serves, and others that do by themselves."""
+    """Start a pipeline that serves, and other workers that serve by themselves."""
     async with worker_pool(*sorted({worker for worker, _ in cut}), *others, kind=kind) as pool:
         for worker in others:
             await pool.loaded(worker)

@@ -9,14 +9,14 @@ WORKERS = ("a", "b")
 
 
 def cached(id: str, prompt: int, generated: int = 0, start: int = 0) -> Sequence:
-    """All but its last token is computed."""
+    """A sequence of which all but the last token is computed."""
     sequence = Sequence(submit(id, [7] * prompt, max_tokens=99, generated=[8] * generated), 1)
     sequence.blocks, sequence.computed = range(start, start + 20), prompt + max(generated - 1, 0)
     return sequence
 
 
 def computing(*workers: str) -> Filling:
-    """Nothing can be moved to any of them."""
+    """A filling in which nothing can be moved to any worker."""
     filling = Filling(workers)
     for worker in workers:
         filling.not_moved(worker, computes=True)

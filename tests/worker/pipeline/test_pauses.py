@@ -30,7 +30,7 @@ def slow(told: WorkerSettings) -> ModelledRunner:
 
 @asynccontextmanager
 async def timed_tokens(pool: WorkerPool) -> AsyncIterator[dict[str, list[float]]]:
-    """When the tokens of each request came."""
+    """Return when the tokens of each request came."""
     came: dict[str, list[float]] = defaultdict(list)
 
     async def follow() -> None:

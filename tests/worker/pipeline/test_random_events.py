@@ -29,7 +29,7 @@ class Event:
 
 @st.composite
 def cuts(draw: st.DrawFn) -> Cut:
-    """Neighbours are of different workers, and the first of "a"."""
+    """Generate stages: neighbours are of different workers, and the first is of "a"."""
     stops = sorted(draw(st.sets(st.integers(1, BLOCKS - 1), min_size=1, max_size=BLOCKS - 1)))
     workers = ["a"]
     for _ in stops:
@@ -131,7 +131,7 @@ async def all_blocks(pool: WorkerPool, worker: str) -> None:
 
 
 async def to_the_end(pool: WorkerPool, worker: str) -> None:
-    """All blocks arrive, and it serves."""
+    """Have all blocks arrive and the worker serve."""
     for _ in range(BLOCKS):
         await next_block(pool, worker)
     await pool.until(lambda: pool.state(worker) in ("spare", "absent") or pool.ready(worker) == BLOCKS)

@@ -22,7 +22,7 @@ THREE = (("a", 2), ("b", 4), ("c", BLOCKS))
 
 
 def lacking(pool: WorkerPool, worker: str) -> int:
-    """Tokens of prompts that are still to be computed there."""
+    """Return the tokens of prompts that are still to be computed there."""
     scheduler = pool.members[worker].worker._serving.scheduler
     assert scheduler is not None
     return sum(one.waiting_tokens for one in scheduler.in_order)

@@ -57,7 +57,7 @@ class Served:
         return True
 
     def end(self) -> None:
-        """The first of those under way."""
+        """End the first of the batches under way."""
         self.take(self.scheduler.complete(*self._under_way.popleft(), 0.0))
         self.scheduler.check_invariants()
 

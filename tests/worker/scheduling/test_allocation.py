@@ -87,7 +87,7 @@ def ids(batch: Batch) -> list[str]:
 
 
 def endless(request_id: str, prompt: int = 100, **fields: Any) -> Submit:
-    """May take the whole cache."""
+    """A request that may take the whole cache."""
     return submit(request_id, [7] * prompt, max_tokens=TOKENS - prompt, **fields)
 
 

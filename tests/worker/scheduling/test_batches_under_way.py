@@ -33,7 +33,7 @@ class Flights:
             self.scheduler.add(request)
 
     def begin(self) -> list[Batch]:
-        """As many as may be."""
+        """Begin as many batches as may be under way."""
         begun = []
         while len(self.under_way) < self.at_once and (batch := self.scheduler.next_batch(self.at_once)) is not None:
             self.scheduler.check_invariants()
@@ -51,7 +51,7 @@ class Flights:
                 assert self.cache[first + position][:2] == (chunk.request_id, position), "its KV is not its own"
 
     def end(self) -> None:
-        """The first of those under way."""
+        """End the first of the batches under way."""
         batch = self.under_way.popleft()
         drawing = [chunk.request_id for chunk in batch.chunks if chunk.sampling is not None]
         for output in self.scheduler.complete(batch, [self.got[id] for id in drawing], 0.0):

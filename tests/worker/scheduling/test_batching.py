@@ -35,7 +35,7 @@ def known(decodes: int = 4) -> DecodePace:
 
 
 class Run:
-    """Steps as long as `seconds` says."""
+    """A run of steps that take as long as `seconds` says."""
 
     def __init__(self, **fields: float) -> None:
         self.scheduler = Scheduler(limits(kv_blocks=2_000, **fields))
@@ -52,7 +52,7 @@ class Run:
         return batch
 
     def decodes(self, count: int) -> None:
-        """So many decode from now on, and what that takes is known."""
+        """Have so many requests decode from now on, with a known pace."""
         for number in range(count):
             self.add(f"decodes-{number}", 5, 500)
         self.step()

@@ -20,7 +20,7 @@ BASE = random_prompt(1, 1_000)
 
 
 def cached_after(first: list[int], then: list[int], **fields: Any) -> int:
-    """How many tokens of a prompt are found after another."""
+    """Return how many tokens of a prompt are found after another one."""
     run = Served(submit("first", first, max_tokens=1))
     run.to_the_end()
     run.add(submit("then", then, max_tokens=2, **fields))
@@ -199,7 +199,7 @@ CONTEXTS = {"context_blocks": st.integers(0, 60), "context_seconds": st.just(0.5
 
 
 def paced(rows: int) -> DecodePace:
-    """So many rows of prompts beside decodes."""
+    """A pace at which so many rows of prompts may run beside decodes."""
     pace = DecodePace()
     pace.observe(0, 1, 1.0)
     pace.observe(10, 0, 10 * (limits().tbt_ratio - 1) / rows)

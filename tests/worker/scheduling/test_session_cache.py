@@ -21,7 +21,7 @@ def serving(*requests: Submit, **fields: Any) -> Served:
 
 
 def ask(run: Served, request_id: str, prompt: list[int], **fields: Any) -> int:
-    """How many of its tokens were there."""
+    """Run a request, and return how many of its tokens were cached."""
     run.add(submit(request_id, prompt, **fields))
     run.to_the_end()
     return run.cached[request_id]

@@ -39,7 +39,7 @@ async def load(made: Fleet, ranks: Sequence[str] = RANKS) -> None:
 
 
 async def served(made: Fleet) -> None:
-    """Both serve."""
+    """Start two instances that both serve."""
     await load(made)
     await made.whole(*RANKS)
     for worker in RANKS:
@@ -52,7 +52,7 @@ async def spare(made: Fleet, *workers: str) -> None:
 
 
 def alone() -> TorchEngine:
-    """The same model on one worker."""
+    """Start the same model on one worker."""
     checkpoint = open_checkpoint(tiny_checkpoint("qwen2"), "float32")
     blocks = [bytearray(layout.size_bytes) for layout in checkpoint.layouts]
     checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]

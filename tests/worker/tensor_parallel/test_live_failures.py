@@ -28,7 +28,7 @@ class DamagingPeer:
 
 
 async def handed_over(ranked: RankedWorkers, layers: int) -> None:
-    """A request that was begun at the target ends at the source."""
+    """Check that a request that was begun at the target ends at the source."""
     request = wanted(layers)
     expected = await ranked.undisturbed(request)
     await ranked.live(layers)

@@ -10,7 +10,7 @@ from livescale.shared.messages.parameters import DType
 def measured_run(
     rates: dict[str, float], size: str = "500m", kernels: str = "avx512_bf16", dtype: DType = "bfloat16"
 ) -> SizeRun:
-    """Every case has these rates, and the core's are 100."""
+    """A run in which every case has these rates, and those of the core are 100."""
     run = SizeRun(size, dtype)
     run.errors = dict.fromkeys(rates, 0.01)
     run.rates = {case.name: {name: [rate] for name, rate in rates.items()} for case in CASES}
