@@ -22,9 +22,14 @@ class TraceSettings(Settings, frozen=True, kw_only=True):
     ] = None
     window: Annotated[
         str | None,
-        Meta(description="Part of the trace to replay, in seconds: START:END or START+SECONDS; by default all"),
+        Meta(
+            description="Part of the trace to replay, in seconds: START:END or START+SECONDS; by default the first "
+            "--duration seconds"
+        ),
     ] = None
-    duration: Annotated[float, Meta(description="Seconds for which made-up requests are sent", gt=0)] = 45.0
+    duration: Annotated[
+        float, Meta(description="Seconds for which requests are sent; with a trace, --window goes before it", gt=0)
+    ] = 45.0
     seed: Annotated[int, Meta(description="Seed of the random arrivals, lengths, prompts and rate scaling", ge=0)] = 0
 
 

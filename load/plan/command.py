@@ -72,7 +72,7 @@ def split(size_bytes: int, layers: int) -> tuple[int, ...]:
     type=click.Choice(get_args(Policy)),
     default="chains",
     show_default=True,
-    help="Who sends to whom, as --plan-policy of `livescale up`.",
+    help="How parameters reach the targets, as --plan-policy of `livescale up`.",
 )
 @click.option(
     "--sources",

@@ -97,8 +97,9 @@ def settings_options(
             else:
                 command(gather(settings, kind, passed_on))
 
+        elsewhere = {field.name: str(field.default) for fields in passed_on.values() for field in fields}
         options = [
-            *(field_option(field, types.get(field.name)) for field in fields_of(shown)),
+            *(field_option(field, types.get(field.name), elsewhere.get(field.name)) for field in fields_of(shown)),
             config_option(shown),
             click.option(
                 "--print-config",
@@ -169,8 +170,13 @@ def config_option(kind: type[Settings]) -> Callable[[Any], Any]:
     )
 
 
-def field_option(field: inspect.Field, special: click.ParamType[Any] | None) -> Callable[[Any], Any]:
-    """The option of one field: name, variable, help, bounds and default as the struct states them."""
+def field_option(
+    field: inspect.Field, special: click.ParamType[Any] | None, elsewhere: str | None = None
+) -> Callable[[Any], Any]:
+    """The option of one field: name, variable, help, bounds and default as the struct states them.
+
+    `elsewhere` is the default that counts where the option is left out, of a field that is passed on.
+    """
     inner, description = unwrap(field.type)
     default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
     flag = kebab(field.name)
@@ -178,7 +184,7 @@ def field_option(field: inspect.Field, special: click.ParamType[Any] | None) -> 
         "default": default,
         "envvar": [f"LIVESCALE_{field.name.upper()}", *OTHER_VARIABLES.get(field.name, [])],
         "show_envvar": True,
-        "show_default": default not in (None, "", ()),
+        "show_default": elsewhere or default not in (None, "", ()),
         "help": f"{description}.",
     }
     if isinstance(inner, inspect.BoolType):

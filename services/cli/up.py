@@ -49,8 +49,8 @@ In the file each model may have its own limits and bounds:
       downscale-delay-s: 10
       bounds: {prefill-lo: 0.3, prefill-hi: 0.6}
 
-An option of workers without a default here has the default of `livescale run worker --help`. Settings that only a
-service has are given by the environment, for example LIVESCALE_MAX_WAITING=64 for the router.
+A default in parentheses is that of each worker. Settings that only a service has are given by the environment, for
+example LIVESCALE_MAX_WAITING=64 for the router.
 """
 
 

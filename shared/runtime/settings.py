@@ -20,7 +20,7 @@ TopologyName = Annotated[
 PolicyName = Annotated[
     Literal["auto", "chains", "binomial", "tree", "fanout", "local"],
     Meta(
-        description="Who sends parameters to new instances. chains: each new instance passes them on to the next "
+        description="How parameters reach new instances. chains: each new instance passes them on to the next "
         "(BlitzScale); binomial: a binomial pipeline (LambdaScale); tree: a binary tree; fanout: the sources send to "
         "all; local: each host reads its own copy; auto: chains, or binomial with --live pipeline"
     ),
@@ -49,9 +49,9 @@ LiveName = Annotated[
     Literal["off", "best-effort", "zigzag", "zigzag-ilp", "pipeline"],
     Meta(
         description="Whether new instances take requests while their parameters still arrive. off: no; best-effort: "
-        "they run once the layers that they have of each request; zigzag: they share layers with a serving instance, "
-        "in zigzag order (BlitzScale 5.2); zigzag-ilp: in the best order, which an integer program finds; pipeline: "
-        "several that have all layers between them serve together (LambdaScale 4.3)"
+        "they run the layers that they have of each request once, then give it away; zigzag: they share layers with a "
+        "serving instance, in zigzag order (BlitzScale 5.2); zigzag-ilp: in the best order, which an integer program "
+        "finds; pipeline: several that have all layers between them serve together (LambdaScale 4.3)"
     ),
 ]
 
