@@ -181,7 +181,7 @@ def test_a_target_and_its_blocks_are_told_beside_what_was_predicted() -> None:
     )
 
 
-def test_of_a_target_that_still_loads_the_blocks_that_came_are_told() -> None:
+def test_the_blocks_that_came_to_a_target_that_still_loads_are_shown() -> None:
     assert told(RECORD)[2:] == [
         "w-2 not whole, 0.500 s predicted",
         "  1 block after 0.210 for 0.200 s; farthest off is block 0: 0.210 for 0.200 s, 1.05x",

@@ -24,7 +24,7 @@ def senders(plan: Plan) -> set[str]:
     return {flow.sender for flow in plan.flows}
 
 
-def test_who_sends_for_serving_is_no_source_while_it_does() -> None:
+def test_a_worker_that_sends_for_serving_is_no_source_meanwhile() -> None:
     async def main() -> None:
         async with control_plane(workers=4) as plane:
             await keep(plane, 2)
@@ -60,7 +60,7 @@ def give_role(plane: ControlPlane, id: str, role: Role) -> None:
     fake(plane, id).order = replace(order, role=role)
 
 
-def test_who_measures_nothing_is_taken_by_its_role() -> None:
+def test_a_worker_that_measures_nothing_is_taken_by_its_role() -> None:
     async def main() -> None:
         async with control_plane(workers=3) as plane:
             await keep(plane, 2)

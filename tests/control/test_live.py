@@ -78,7 +78,7 @@ def test_a_live_target_gets_what_is_too_much_for_the_source_which_takes_it_back_
     play(act)
 
 
-def test_whoever_has_room_again_takes_requests_over_while_the_target_loads() -> None:
+def test_an_instance_that_has_room_again_takes_requests_over_while_the_target_loads() -> None:
     async def act(plane: ControlPlane) -> None:
         fake(plane, TARGET).faults.block_seconds = 4.5
         await asyncio.sleep(6.2)
@@ -95,7 +95,7 @@ def test_whoever_has_room_again_takes_requests_over_while_the_target_loads() -> 
 
 
 @pytest.mark.parametrize("victim", [SOURCE, TARGET])
-def test_whoever_dies_in_mid_live_its_requests_go_on(victim: str) -> None:
+def test_requests_go_on_when_any_worker_dies_in_a_live_scale(victim: str) -> None:
     async def act(plane: ControlPlane) -> None:
         held = sorted(fake(plane, victim).engine.running)
         await plane.kill(victim)

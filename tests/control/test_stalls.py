@@ -131,7 +131,7 @@ def test_stalls_one_after_the_other(seed: int) -> None:
     assert disturbed.ended == ["done"] * len(disturbed.ended)
 
 
-def test_who_dies_is_found_as_fast_as_ever_and_no_sooner_after_a_stall() -> None:
+def test_a_death_after_a_stall_is_found_as_fast_as_ever_and_no_sooner() -> None:
     async def found_after(stall: float) -> float:
         disturbed = DisturbedPlane(1)
         try:

@@ -10,7 +10,7 @@ def test_every_so_many_seconds_of_waiting_in_vain_are_told() -> None:
     assert run(heard_at(waits=[(0.5, 4.0)])) == [1.5, 2.5, 3.5]
 
 
-def test_whoever_does_not_wait_is_told_nothing() -> None:
+def test_a_reader_that_does_not_wait_is_told_nothing() -> None:
     assert run(heard_at(waits=[])) == []
 
 

@@ -195,7 +195,7 @@ def test_a_version_that_cannot_be_there_is_refused() -> None:
     in_virtual_time(main())
 
 
-def test_of_several_sends_at_once_the_first_has_it_read() -> None:
+def test_the_first_of_several_sends_at_once_has_the_model_read() -> None:
     async def main() -> None:
         disk = SlowDisk()
         async with local_host(disk) as here:
@@ -207,7 +207,7 @@ def test_of_several_sends_at_once_the_first_has_it_read() -> None:
     in_virtual_time(main())
 
 
-def test_who_has_to_wait_for_its_turn_is_refused_in_time() -> None:
+def test_a_send_that_has_to_wait_for_its_turn_is_refused_in_time() -> None:
     async def main() -> None:
         async with local_host(SlowDisk()) as here:
             await here.read(tiny_checkpoint("qwen2"), "first")

@@ -95,7 +95,7 @@ async def test_a_send_is_counted_until_its_plan_is_aborted(target: Link) -> None
         await here.until(lambda: here.reports[-1].flows_out == 0)
 
 
-async def test_of_a_model_that_is_cut_for_ranks_each_is_sent_its_shard(target: Link) -> None:
+async def test_each_rank_is_sent_its_shard_of_a_model_that_is_cut(target: Link) -> None:
     async with local_host(open_link=lambda: open_link(socket_link())) as here:
         await here.read(tiny_checkpoint("qwen2"), tensor_parallel_size=2)
         whole = (await here.whole()).manifest

@@ -51,7 +51,7 @@ def test_the_network_of_a_run_that_was_killed_is_cleared_by_the_next() -> None:
 
 @pytest.mark.system
 @pytest.mark.usefixtures("can_emulate")
-def test_who_is_told_to_end_takes_its_network_along() -> None:
+def test_a_process_that_is_told_to_end_removes_its_network() -> None:
     with another_program() as ended:
         ended.send_signal(signal.SIGTERM)
         assert ended.wait(timeout=20) == 128 + signal.SIGTERM

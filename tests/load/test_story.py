@@ -25,7 +25,7 @@ def test_a_newcomer_is_followed_from_decision_to_first_token() -> None:
     assert newcomer.since_decision(newcomer.first_token_at) == pytest.approx(4.8)
 
 
-def test_of_a_newcomer_that_was_live_it_is_known_since_when() -> None:
+def test_it_is_known_since_when_a_new_instance_was_live() -> None:
     live = Phase(name="live", at=START + 21.5, node="worker-1")
     (newcomer,) = told([(24.9, sample_run.scale(20.0, "worker-1", phases=[live]))]).newcomers(START)
     assert newcomer.since_decision(newcomer.live_at) == pytest.approx(1.5)

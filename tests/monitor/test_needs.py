@@ -191,7 +191,7 @@ def test_an_instance_whose_worker_has_no_room_is_left_alone() -> None:
     assert two.judge(5.0)["idle"] == ("hold", 1, "idle")
 
 
-def test_who_was_idle_longest_gives_first_and_no_more_than_is_lacked() -> None:
+def test_the_longest_idle_model_gives_first_and_no_more_than_is_lacked() -> None:
     later = Donor("later", idle_seconds=2.0, workers=1, arena_bytes=SIZE)
     assert choose_donors([LACK], [later, DONOR], freeing=0) == {"idle": "waits"}
     assert choose_donors([LACK], [later, DONOR], freeing=1) == {}

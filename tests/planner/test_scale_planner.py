@@ -22,7 +22,7 @@ from tests.planner.planning import hops, live_planner, planned, planned_scale, s
 from tests.planner.samples import ENTRY, SIZE, VERSION, acknowledge, decision, loading, member, serving, snapshot, spare
 
 
-def test_who_received_first_from_whom_is_a_tree_also_where_steps_have_everybody_exchange() -> None:
+def test_first_receipts_form_a_tree_also_where_all_nodes_exchange() -> None:
     made = planned("binomial", snapshot(serving("s"), *map(spare, "abc")), 4, link_rate=1e6)
     assert all(path[0] == "s" for path in made.paths)
     assert {node for path in made.paths for node in path} == {"s", "a", "b", "c"}
@@ -89,7 +89,7 @@ def test_a_scale_by_hand_may_be_in_the_mode_pipeline_where_plans_make_some() -> 
             assert scale.plan.pipelines
 
 
-def test_who_is_live_is_no_source_of_a_second_scale() -> None:
+def test_a_live_worker_is_no_source_of_a_second_scale() -> None:
     store = ScaleStore(1)
     planner = live_planner(store)
     first = planned_scale(planner, snapshot(serving("s"), spare("a"), spare("b")), 2)

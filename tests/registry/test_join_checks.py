@@ -54,7 +54,7 @@ def test_a_place_that_another_has_is_refused() -> None:
         check_place(join("worker-0", "here"), [member("worker-1", "here")], None)
 
 
-def test_who_comes_again_takes_its_own_place_and_that_of_the_dead() -> None:
+def test_a_process_that_joins_again_takes_its_own_place_and_that_of_the_dead() -> None:
     check_place(join("worker-0", "b0/1"), [member("worker-0", "b0/1")], CLUSTER)
     check_place(join("worker-0", "b0/1"), [member("worker-1", "b0/1", lease="suspect")], CLUSTER)
     check_place(join("worker-0", "b0/1"), [member("worker-1", "b0/1", lease="dead")], CLUSTER)
@@ -95,12 +95,12 @@ def test_a_worker_with_other_bits_is_refused_and_told_which_setting_fits(own: st
         check_kernels(join_with("worker-1", own), [member_with("gateway-0", None), member_with("worker-0", others)])
 
 
-def test_who_has_the_same_or_computes_elsewhere_is_taken() -> None:
+def test_a_worker_with_the_same_bits_or_another_device_is_taken() -> None:
     members = [member_with("worker-0", "torch"), member_with("worker-9", None)]
     check_kernels(join_with("worker-1", "torch"), members)
     check_kernels(join_with("worker-1", None), members)
 
 
-def test_who_comes_again_may_have_changed_and_the_dead_do_not_count() -> None:
+def test_a_process_that_joins_again_may_have_changed_and_the_dead_do_not_count() -> None:
     check_kernels(join_with("worker-0", "torch"), [member_with("worker-0", "avx512_bf16")])
     check_kernels(join_with("worker-1", "torch"), [member_with("worker-0", "avx512_bf16", "dead")])

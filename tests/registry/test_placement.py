@@ -74,7 +74,7 @@ def test_a_version_that_is_read_already_is_asked_for_where_it_is() -> None:
     assert told(current, [served("m", 10), needed("m", 12, "")]) == [("Make", "b", "m", "")]
 
 
-def test_of_two_copies_the_one_in_the_emptier_cache_stays() -> None:
+def test_the_copy_in_the_emptier_cache_stays() -> None:
     hosts = [host("a", 100, copy("m", 10), copy("n", 20)), host("b", 100, copy("m", 10))]
     assert told(hosts, [needed("m", 10), needed("n", 20)]) == [("Free", "a", "m", "v1")]
 

@@ -183,7 +183,7 @@ def test_a_model_that_no_host_has_room_for_is_refused() -> None:
     assert pool.entries() == []
 
 
-def test_whoever_may_know_the_files_checks_them_else_the_least_filled() -> None:
+def test_a_host_that_may_know_the_files_checks_them_else_the_least_filled() -> None:
     pool = Pool()
     pool.on_host(host("h-1", whole("x", "v-x"), whole("y", "v-y")))
     pool.on_host(host("h-2", whole("z", "v-z")))

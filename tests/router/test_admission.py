@@ -45,7 +45,7 @@ def test_an_impossible_model_is_refused_at_once_and_without_a_time_to_come_back(
     made.submit(request("r-2", generated=[1]), LATER)  # was accepted before
 
 
-def test_those_who_wait_for_a_model_that_becomes_impossible_are_told_so() -> None:
+def test_requests_for_a_model_that_becomes_impossible_are_told_so() -> None:
     made = policy(report("a", state="loading", arena_bytes=100))
     made.on_models([entry("m", size_bytes=100), entry("n")])
     made.expire(NOW)

@@ -147,7 +147,7 @@ def open_ended(id: str, prompt: int = 10, **more: Any) -> Submit:
     return request(id, prompt=prompt, max_tokens=1000, open_ended=True, **more)
 
 
-def test_whoever_named_no_number_of_tokens_gets_what_the_largest_instance_has_room_for() -> None:
+def test_a_client_that_names_no_number_of_tokens_gets_what_the_largest_instance_has_room_for() -> None:
     made = policy(report("a", load(blocks=4)), report("b", load(blocks=5)))
     made.submit(open_ended("r-1"), NOW)
     assert max_tokens(made.dispatch(NOW)) == [("b", 10)]

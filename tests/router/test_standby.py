@@ -32,7 +32,7 @@ def member(id: str, epoch: int, lease: LeaseState = "alive", service: ServiceNam
         ([member("me", 4)], False),
     ],
 )
-def test_of_living_routers_the_first_that_joined_is_in_office(members: list[Member], office: bool) -> None:
+def test_the_living_router_that_joined_first_is_active(members: list[Member], office: bool) -> None:
     assert (first_in_line(members) == OWN) is office
 
 

@@ -82,7 +82,7 @@ async def test_requests_are_run_by_who_loads_and_who_helps_with_the_tokens_of_an
         pytest.param("planner", "m", marks=pytest.mark.slow),
     ],
 )
-async def test_whoever_is_killed_in_mid_live_its_requests_go_on(
+async def test_requests_go_on_when_any_worker_is_killed_in_a_live_scale(
     stages: dict[str, SystemUnderLoad], whom: str, model: str
 ) -> None:
     async with going_live(stages[model], 2) as (scaling, source, [target]):

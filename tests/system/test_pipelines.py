@@ -80,7 +80,7 @@ async def test_a_pipeline_makes_the_tokens_of_an_undisturbed_run_and_then_each_o
 
 
 @pytest.mark.parametrize("whom", ["leader", "another"])
-async def test_whoever_is_killed_its_requests_go_on(loaded: SystemUnderLoad, whom: str) -> None:
+async def test_requests_go_on_when_any_worker_is_killed(loaded: SystemUnderLoad, whom: str) -> None:
     async with running(loaded) as (scaling, leader):
         loading = scaling.load()
         await scaling.watch.until(lambda: leader in scaling.watch.speakers, "it makes tokens")

@@ -89,7 +89,7 @@ async def test_in_a_stall_everybody_stands_still_who_may_not_be_hit_and_who_is_f
     await until(lambda: state(victim.pid) == "S")
 
 
-async def test_who_is_to_be_hit_after_a_scale_is_hit_even_where_nobody_scales(
+async def test_a_fault_after_a_scale_happens_even_without_a_scale(
     victim: asyncio.subprocess.Process,
 ) -> None:
     made = tormentor(victim.pid)

@@ -196,7 +196,7 @@ async def test_a_process_that_dies_or_freezes_in_mid_transfer_fails_what_is_unde
     await link.close()
 
 
-async def test_who_waits_for_a_slow_process_leaves_it_the_core(
+async def test_a_peer_that_waits_for_a_slow_process_leaves_it_the_core(
     settings: LinkSettings, process: "subprocess.Popen[str]"
 ) -> None:
     assert process.stdout is not None

@@ -72,7 +72,7 @@ async def test_a_chain_whose_source_pauses_within_a_block_breaks_nowhere(open_pe
     assert [target.memory for target in targets] == [blocks] * 3
 
 
-async def test_who_is_silent_is_given_up_and_nobody_further_down(open_peers: OpenPeers) -> None:
+async def test_a_silent_sender_is_given_up_and_no_node_further_down(open_peers: OpenPeers) -> None:
     peers, blocks = await open_peers(3), some_blocks()
     source, target, last = peers
     source.hold(blocks, PausesInTheLast())

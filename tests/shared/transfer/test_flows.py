@@ -61,7 +61,7 @@ async def test_an_exchange_by_steps_delivers_every_block(open_peers: OpenPeers) 
         assert target.received_bytes == sum(SIZES)
 
 
-async def test_who_joins_during_a_transfer_is_fed_by_one_that_is_still_receiving(open_peers: OpenPeers) -> None:
+async def test_a_node_that_joins_during_a_transfer_is_fed_by_one_that_is_still_receiving(open_peers: OpenPeers) -> None:
     source, target, late = peers = await open_peers(3)
     blocks, ready = some_blocks(), ReadyBlocks([0, 1])
     source.hold(blocks, ready)

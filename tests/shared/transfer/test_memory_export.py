@@ -154,7 +154,7 @@ async def test_damaged_memory_is_noticed_and_the_block_comes_over_the_link(
     assert came_by(target)[0] >= SIZES[2]
 
 
-async def test_who_does_not_know_the_secret_gets_nothing(stack: AsyncExitStack, executor: Executor) -> None:
+async def test_a_process_that_does_not_know_the_secret_gets_nothing(stack: AsyncExitStack, executor: Executor) -> None:
     source, stranger, receiver = peers = await neighbours(stack, executor, True, True, True)
     source.hold(some_blocks(), shared=True)
     source.send(flow(1, source, stranger), flow(2, source, receiver), to=peers)
@@ -165,7 +165,9 @@ async def test_who_does_not_know_the_secret_gets_nothing(stack: AsyncExitStack, 
     assert await receiver.export.ask(FlowEnd(part, 2, source.node, source.secret)) is not None
 
 
-async def test_who_hands_over_memory_must_know_the_secret_too(stack: AsyncExitStack, executor: Executor) -> None:
+async def test_a_process_that_hands_over_memory_must_know_the_secret_too(
+    stack: AsyncExitStack, executor: Executor
+) -> None:
     (target,) = await neighbours(stack, executor, True)
     address = b"an address that somebody else took first"
     part = ModelCopy("worker-0", 1024, [memoryview(bytearray(1))])

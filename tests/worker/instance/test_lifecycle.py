@@ -98,7 +98,7 @@ def test_commands_told_twice_change_nothing() -> None:
     assert lifecycle.state is WorkerState.DRAINING
 
 
-def test_who_has_drained_takes_the_command_again_whose_answer_got_lost() -> None:
+def test_a_worker_that_has_drained_takes_the_command_again_whose_answer_got_lost() -> None:
     lifecycle = loaded()
     lifecycle.serve(SERVE)
     lifecycle.drain(DRAIN)

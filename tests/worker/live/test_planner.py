@@ -34,7 +34,7 @@ def weighing(*weights: float) -> list[LiveTask]:
     return [LiveTask(f"{number:02}", 0.0, weight) for number, weight in enumerate(weights)]
 
 
-async def test_of_each_request_as_many_layers_are_planned_as_the_program_says() -> None:
+async def test_as_many_layers_of_each_request_are_planned_as_the_program_says() -> None:
     rule = await planner().plan(waiting(100, 300, 100, 200), LOAD)
     assert isinstance(rule, Planned)
     assert rule.on_target == {"r0": 0, "r1": 2, "r2": 5, "r3": 7}

@@ -104,7 +104,7 @@ def test_it_may_be_over_at_any_time(wait: float) -> None:
     with_pipeline(act, (("a", 2), ("b", 3), ("a", 4), ("b", BLOCKS)), kind=replace(FLOAT32, switch_kv="move"))
 
 
-def test_what_nobody_fetches_the_leader_runs() -> None:
+def test_the_leader_runs_requests_that_were_not_fetched() -> None:
     async def act(pool: WorkerPool) -> None:
         await ask(pool, 5, tokens=40)
         await whole(pool, "a")

@@ -110,14 +110,14 @@ def test_where_two_meet_the_last_that_arrived_gives_way_and_is_computed_again() 
     ]
 
 
-def test_of_two_that_meet_the_lower_priority_gives_way_whoever_arrived_first() -> None:
+def test_when_two_requests_meet_the_lower_priority_gives_way_whichever_arrived_first() -> None:
     run = Run(endless("low", priority=1))
     run.step()
     run.add(endless("high"))
     assert ids(run.until_preempted("low")) == ["high"]
 
 
-def test_whoever_was_preempted_starts_before_those_that_never_did() -> None:
+def test_a_preempted_request_starts_before_those_that_never_did() -> None:
     run = Run(endless("first"), endless("second"))
     run.step()
     run.add(endless("third", prompt=300))
@@ -142,7 +142,7 @@ def test_the_first_in_order_has_room_made_for_it_where_the_cache_ends() -> None:
     assert run.ended == {"gone": "cancelled", "first": "length", "later": "length"}
 
 
-def test_nobody_is_preempted_for_one_that_never_ran() -> None:
+def test_no_request_is_preempted_for_one_that_never_ran() -> None:
     run = Run(submit("low", [7] * 500, max_tokens=100, priority=1))
     run.step()
     run.add(submit("high", [7] * 300, max_tokens=10))

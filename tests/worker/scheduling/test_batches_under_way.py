@@ -95,7 +95,7 @@ def test_no_more_batches_are_under_way_than_may_be() -> None:
         run.scheduler.next_batch(2)
 
 
-def test_whoever_is_under_way_is_waited_for_and_preempted_afterwards() -> None:
+def test_a_request_in_a_step_is_preempted_only_after_it() -> None:
     run = Flights(2, endless("first"), endless("last"))
     run.begin()
     while "last" not in (preempted := [id for batch in run.begin() for id in batch.preempted]):

@@ -37,7 +37,7 @@ def test_as_many_whole_blocks_as_two_prompts_begin_with_alike_are_found(shared: 
 
 
 @pytest.mark.parametrize(("length", "found"), [(1, 0), (16, 0), (17, 16), (32, 16), (128, 112), (257, 256)])
-def test_of_the_same_prompt_the_last_token_is_computed_again(length: int, found: int) -> None:
+def test_the_last_token_of_the_same_prompt_is_computed_again(length: int, found: int) -> None:
     assert cached_after(BASE[:length], BASE[:length]) == found
 
 
@@ -97,7 +97,7 @@ def test_the_least_recently_used_goes_first_and_the_end_of_a_prompt_before_its_b
     assert (run.cached["a last"], run.cached["b last"]) == (256, 128)
 
 
-def test_who_grows_into_what_is_kept_has_it_moved() -> None:
+def test_kept_blocks_are_moved_when_a_request_grows_into_them() -> None:
     run = Served(submit("kept", BASE[:130], max_tokens=1), kv_blocks=32)
     run.to_the_end()
     for name in ("before", "grows"):

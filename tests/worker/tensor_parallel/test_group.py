@@ -111,7 +111,7 @@ async def test_a_rank_that_the_registry_gives_up_ends_an_idle_instance() -> None
         await spare(made, *RANKS)
 
 
-async def test_who_is_not_led_any_more_is_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rank_that_is_not_led_any_more_is_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "WATCH_SECONDS", 0.05)
     async with fleet(*RANKS, shards=2) as made:
         await served(made)
@@ -136,7 +136,7 @@ async def test_a_step_that_cannot_be_taken_ends_the_instance(
         await spare(made, "w-0")
 
 
-async def test_who_finds_nobody_to_lead_it_gives_up_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rank_without_a_leader_gives_up_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "MEET_SECONDS", 0.2)
     async with fleet(*RANKS, shards=2) as made:
         await load(made, ["w-1"])
