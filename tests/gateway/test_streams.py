@@ -173,7 +173,9 @@ async def test_a_worker_that_gave_a_request_away_need_not_know_it_any_more(
     assert len(served.cluster.submitted) == 1
 
 
-async def test_a_worker_that_gave_a_request_away_need_not_be_there(served: ServedGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_gave_a_request_away_need_not_be_there(
+    served: ServedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.05)
     monkeypatch.setattr("livescale.services.gateway.streams.ABSENT_SECONDS", 0.1)
     served.cluster.worker = "worker-9"  # answers nothing
