@@ -213,7 +213,7 @@ def test_before_its_last_instance_goes_a_host_keeps_a_model_for_a_while() -> Non
     assert pool.keep("m", 1.0) is None
     pool.on_worker(worker("w-1", whole("m", "v-m")))
     pool.holds.drop("h-0", "m", "v-m")
-    assert "has to keep model 'm' first" in str(pool.keep("m", 1.0))
+    assert "must first have a copy of model 'm'" in str(pool.keep("m", 1.0))
     pool.on_host(host("h-0", limit=SIZE - 1))
     assert orders(pool, 2.0) == []
     assert "needs" in str(pool.keep("m", 2.0))

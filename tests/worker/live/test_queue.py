@@ -186,7 +186,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="no layer is being run"):
         queue.layer_done()
     queue.next()
-    with pytest.raises(ValueError, match="is being run"):
+    with pytest.raises(ValueError, match="is already being run"):
         queue.next()
 
 
