@@ -44,8 +44,8 @@ def rest(dies: str) -> tuple[str, ...]:
 async def scaled_meanwhile(
     live: LiveName, after: float, happening: Callable[[DisturbedPlane], None], seed: int = 1, *, dies: str = ""
 ) -> DisturbedPlane:
-    """Send requests, scale from one instance to three, and let something happen meanwhile. Of a process that `dies`
-    only its return is expected."""
+    """Send requests, scale from one instance to three, and let something happen meanwhile. A process that `dies` is
+    only expected to return."""
     disturbed = DisturbedPlane(seed, live)
     try:
         disturbed.start(*EVERYBODY)

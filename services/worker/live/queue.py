@@ -48,9 +48,9 @@ MOVES = StateMachine(
 class LiveQueue:
     """Tasks in order of arrival, which the target runs layer by layer and sources pull.
 
-    The target runs one layer at a time, of the earliest task whose next layer is loaded and of later tasks at the same
-    layer, within `budget`, as a layer of few rows takes as long as one of some more. Sources pull the earliest task,
-    and as many after it as they want to run together, each with the layers that were done.
+    The target runs one layer at a time, of the earliest task whose next layer is loaded. Later tasks at the same layer
+    run with it, within `budget`, as a layer of few rows takes as long as one of some more. Sources pull the earliest
+    task, and as many after it as they want to run together, each with the layers that were done.
 
     A layer is what is loaded as a block and run as a step. The embedding goes with the first one, and the head counts
     as a layer of its own where it is loaded last.
