@@ -27,7 +27,7 @@ PROGRESS_SECONDS = 2.0
 def keep_url(ctx: click.Context, param: click.Parameter, url: str) -> None:
     """The settings are the options; the argument travels beside them. OpenAI's base URLs end in /v1, ours do not."""
     if not url.startswith(("http://", "https://")):
-        raise click.BadParameter(f"{url!r} is not a URL, as in http://127.0.0.1:8000", ctx, param)
+        raise click.BadParameter(f"{url!r} is not a URL; write one such as http://127.0.0.1:8000", ctx, param)
     ctx.meta["url"] = url.rstrip("/").removesuffix("/v1")
 
 
@@ -35,13 +35,16 @@ def keep_url(ctx: click.Context, param: click.Parameter, url: str) -> None:
 @click.argument("url", expose_value=False, callback=keep_url)
 @settings_options(LoadSettings)
 def load(settings: LoadSettings) -> None:
-    """Send requests to URL when they are due, however it fares, and print TTFT, TBT and throughput.
+    """Send requests to URL, and print time to first token, time between tokens and throughput.
+
+    URL is an OpenAI-compatible server. The load is open-loop: each request is sent when it is due, even if earlier ones
+    have no answer yet.
 
     \b
     livescale load http://127.0.0.1:8000 --duration 30 --rate 2 --burst-rate 8
     livescale load http://127.0.0.1:8000 --trace AzureLLMInferenceTrace_conv.csv --window 60+120 --rate-scale 0.5
 
-    Exits 1 if any stream was not complete.
+    The exit status is 1 if any stream was not complete.
     """
     trace = plan_load(settings)
     records = asyncio.run(send(click.get_current_context().meta["url"], settings, trace))

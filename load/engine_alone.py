@@ -24,7 +24,7 @@ from livescale.shared.messages.parameters import DType, Layout, Manifest
 from livescale.shared.messages.requests import Sampling, Submit
 
 CONTEXT = 512
-MOST_WAITING = 1_000_000  # whoever asks here asks for all at once
+MOST_WAITING = 1_000_000  # callers here ask for everything at once
 NEVER = 4e9
 
 
@@ -53,7 +53,7 @@ class EngineAlone:
         return tokens
 
     def cancel(self, request_id: str) -> None:
-        """End a request; whoever asked gets the tokens it has."""
+        """End a request; its caller gets the tokens that it has."""
         if self._scheduler.cancel(request_id) is not None:
             self._waiting.pop(request_id).set_result(None)
 

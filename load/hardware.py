@@ -81,7 +81,8 @@ def parse_cpu(cpuinfo: str) -> tuple[str, int, list[str]]:
 
 
 def parse_times(stat: str) -> CpuTimes | None:
-    """Of /proc/stat: user nice system idle iowait irq softirq steal; what guests took is part of user and nice."""
+    """Parse a line of /proc/stat: user nice system idle iowait irq softirq steal. The time of guests is part of user
+    and nice."""
     fields = stat.partition("\n")[0].split()
     if len(fields) < 9 or fields[0] != "cpu":
         return None

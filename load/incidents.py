@@ -36,7 +36,7 @@ class Life(msgspec.Struct, frozen=True):
 
 
 class Ticks:
-    """Finds the times in which whoever should tick every `TICK_SECONDS` did not run."""
+    """Finds the times in which a process that should tick every `TICK_SECONDS` did not run."""
 
     def __init__(self, now: ClockTimes) -> None:
         self._last = now
@@ -50,7 +50,7 @@ class Ticks:
 
 
 class Lives:
-    """Finds who died and who was started again."""
+    """Finds which processes died and which were started again."""
 
     def __init__(self, lives: Mapping[str, Life]) -> None:
         self._lives = dict(lives)

@@ -85,7 +85,7 @@ def network(names: Sequence[str], rate: str) -> Iterator[Network]:
             try:
                 made.build()
             except subprocess.CalledProcessError as error:
-                raise CannotEmulate(f"no network of namespaces here: {error.stderr.strip()}") from None
+                raise CannotEmulate(f"network namespaces cannot be made here: {error.stderr.strip()}") from None
             yield made
         finally:
             clear(os.getpid())
@@ -101,7 +101,7 @@ def check_can_emulate() -> None:
 
 @contextmanager
 def unwound_by_signals() -> Iterator[None]:
-    """Who is told to end cleans up, as after Ctrl-C; what SIGKILL leaves, the next network clears."""
+    """Clean up after SIGTERM as after Ctrl-C. What SIGKILL leaves behind, the next network removes."""
 
     def leave(number: int, _frame: object) -> None:
         sys.exit(128 + number)

@@ -88,7 +88,7 @@ def make_model(directory: Path, family: Family, size: Size, seed: int) -> Path:
         unfinished.chmod(0o755)
         os.replace(unfinished, directory)  # so that a directory of that name is always whole
     except (OSError, SafetensorError) as error:
-        if not _already_made(directory, recipe):  # somebody else may have been faster
+        if not _already_made(directory, recipe):  # another process may have been faster
             raise OSError(f"{directory} cannot be written: {error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -128,7 +128,7 @@ def _write(directory: Path, recipe: Recipe) -> None:
     model.save_pretrained(directory, max_shard_size=shard_size)
     (directory / RECIPE_FILE).write_bytes(msgspec.json.encode(recipe))
     for file in directory.iterdir():
-        file.chmod(0o644)  # safetensors come readable by their owner alone, and containers run as somebody else
+        file.chmod(0o644)  # safetensors writes files that only their owner can read, and containers run as another user
 
 
 def _config(family: Family, shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:

@@ -14,13 +14,25 @@ option = partial(click.option, show_default=True, show_envvar=True)
 
 @click.command("make-model")
 @click.argument("directory", type=click.Path(path_type=Path))
-@option("--family", type=click.Choice(get_args(Family)), default="llama", envvar="LIVESCALE_FAMILY")
-@option("--size", type=click.Choice(get_args(Size)), default="small", envvar="LIVESCALE_SIZE")
-@option("--seed", type=int, default=0, envvar="LIVESCALE_SEED")
+@option(
+    "--family",
+    type=click.Choice(get_args(Family)),
+    default="llama",
+    envvar="LIVESCALE_FAMILY",
+    help="Architecture of the model.",
+)
+@option(
+    "--size",
+    type=click.Choice(get_args(Size)),
+    default="small",
+    envvar="LIVESCALE_SIZE",
+    help="Number of parameters, see above.",
+)
+@option("--seed", type=int, default=0, envvar="LIVESCALE_SEED", help="Seed of the random parameters.")
 def make_model_command(directory: Path, family: Family, size: Size, seed: int) -> None:
     """Make a checkpoint with random parameters, a tokenizer and a chat template in DIRECTORY.
 
-    Sizes: tiny has about 1M parameters, small 30M, medium 120M, large 500M. The same seed makes the same bytes.
+    The size tiny has about 1M parameters, small 30M, medium 120M and large 500M. The same seed makes the same bytes.
     """
     # Torch and transformers take seconds to import, and --help needs neither.
     from livescale.load.make_model import make_model

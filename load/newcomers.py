@@ -61,8 +61,8 @@ def tell_slower(
     prefill_seconds: float,
     incidents: Sequence[RunIncident] = (),
 ) -> Iterator[str]:
-    """For each new instance whose first token came later, live, than it would have after a stop: and why. After a stop
-    there is one prefill between the last parameter, which comes when it was predicted to, and a first token."""
+    """Explain each new instance whose first token came later live than it would have after a stop. After a stop there
+    is one prefill between the last parameter, at its predicted time, and the first token."""
     for newcomer in newcomers:
         whole_at = newcomer.predicted_at or newcomer.whole_at
         first_at = min(newcomer.shared_token_at(records) or inf, newcomer.first_token_at or inf)

@@ -55,7 +55,7 @@ def save_page(path: Path, page: str) -> None:
 
 
 def render_report(outcome: Outcome) -> str:
-    """Return the report as one HTML page."""
+    """Return the report of the demo as one HTML page."""
     verdict = outcome.verdict
     body = f"""<p>{escape(describe_course(outcome))}</p>
 <p class="note">{escape(verdict.criterion)}</p>

@@ -1,12 +1,12 @@
-"""Are served tokens right? Checked against transformers in float32, one teacher-forced prefill a stream.
+"""Checks served tokens against transformers in float32, with one teacher-forced prefill for each stream.
 
-A token's regret is how far the reference's logit for it lies below the best one, in standard deviations of the
-logits at that position: 0 for the reference's own choice. A token with regret inside the band is a tie.
+A token's regret is how far the reference's logit for it lies below the best one, in standard deviations of the logits
+at that position. It is 0 for the reference's own choice. A token with a regret inside the band is a tie.
 
-float32: the band is 1e-3, and at most 1 token in 10,000 (but one always) may be a tie.
-bfloat16: the band is six times the largest error (root mean square over the vocabulary, same unit) that transformers'
-own bfloat16 logits have on a sample of these streams: a choice between two logits with such errors differs by that
-much once in 10^5. Ties may be twice as frequent as transformers' bfloat16 makes them there, and ten more.
+In float32 the band is 1e-3, and at most 1 token in 10,000 (but always one) may be a tie. In bfloat16 the band is six
+times the largest error that transformers' own bfloat16 logits have on a sample of these streams. That error is the root
+mean square over the vocabulary, in the same unit: two logits with such errors differ by the band once in 10^5. Ties may
+be twice as frequent as with transformers' bfloat16 there, plus ten.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

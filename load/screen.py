@@ -25,7 +25,7 @@ PLAIN_SECONDS = 5.0
 class ScreenView(msgspec.Struct, frozen=True):
     """One moment: what is going on, since and until when (seconds), and what is known then."""
 
-    stage: str
+    phase: str
     elapsed: float
     seconds: float | None
     total: int
@@ -37,12 +37,12 @@ class ScreenView(msgspec.Struct, frozen=True):
 def render_line(view: ScreenView) -> str:
     """Return the view as one line of plain text."""
     states = ", ".join(describe_worker(report, view.story) for report in view.story.present(view.now))
-    return f"{render_clock(view)} {view.stage:<6}  {states}  {render_load(view)}"
+    return f"{render_clock(view)} {view.phase:<6}  {states}  {render_load(view)}"
 
 
 def render_screen(view: ScreenView) -> RenderableType:
     """Return the view as a picture for a terminal."""
-    heading = Text.assemble((f"{view.stage} ", "bold"), (render_clock(view), "dim"))
+    heading = Text.assemble((f"{view.phase} ", "bold"), (render_clock(view), "dim"))
     return Group(heading, render_workers(view), Text(render_load(view)), *render_decisions(view))
 
 

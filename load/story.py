@@ -16,7 +16,7 @@ from livescale.shared.messages.message import Message
 from livescale.shared.messages.scaling import Decision, ScaleRecord
 from livescale.shared.messages.transfers import BlockReady
 
-# A worker that nobody has heard of for so long is no longer counted.
+# A worker without a report for this long is no longer counted.
 SILENT_SECONDS = 5.0
 
 
@@ -195,7 +195,7 @@ class Story:
         return all(report.state in ("spare", "serving") for report in self.workers.values())
 
     def serving(self) -> int:
-        """How many workers serve the model now."""
+        """The number of workers that serve the model now."""
         return sum(report.state == "serving" and report.model == self._model for report in self.workers.values())
 
 

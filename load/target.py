@@ -82,7 +82,7 @@ def choose(cards: list[ServedModelCard], model: str | None) -> ServedModelCard:
     if model is not None and not fitting:
         raise TargetError(f"the server has no model {model!r}; it has: {names}")
     if len(fitting) != 1:
-        raise TargetError(f"choose a model with --model; the server has: {names}")
+        raise TargetError(f"the server has several models; choose one with --model: {names}")
     return fitting[0]
 
 

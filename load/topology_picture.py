@@ -166,7 +166,7 @@ def gpu_rows(kind: HostKind, count: int) -> int:
 
 
 def gpu_side(kind: HostKind) -> float:
-    """Of a GPU's square, with the gap after it."""
+    """The side of a GPU's square, with the gap after it."""
     return (INNER - 2 * PADDING) / gpu_columns(kind)
 
 

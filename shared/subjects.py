@@ -131,7 +131,7 @@ LEAVE: Topic[Leave] = Topic("leave.{service}.{id}", Leave)
 AWAY: Topic[WasAway] = Topic("away.{service}.{id}", WasAway)
 STALE: Topic[Stale] = Topic("proc.{id}.stale", Stale)
 
-# Events, for people, for JetStream, and for whoever follows a scale.
+# Events: for people, for JetStream, and for processes that follow a scale.
 LEASE: Topic[LeaseChanged] = Topic("evt.lease.{id}", LeaseChanged, json=True)
 PROCESS: Topic[ProcessEnded] = Topic("evt.process.{id}", ProcessEnded, json=True)
 DECISION: Topic[Decision] = Topic("evt.decision.{model}", Decision, json=True)

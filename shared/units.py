@@ -41,7 +41,7 @@ def parse_quantity(value: object, units: Mapping[str, float], example: str) -> f
     if not unit:
         raise ValueError(f"{value} has no unit; write for example {example}")
     if unit not in units:
-        raise ValueError(f"{unit!r} in {value!r} is no unit here; {suggest(unit, units) or f'write {example}'}")
+        raise ValueError(f"{unit!r} in {value!r} is not a known unit; {suggest(unit, units) or f'write {example}'}")
     amount = float(number) * units[unit]
     if not 1 <= amount <= 1e15:
         raise ValueError(f"{value!r} is out of bounds; it must be more than zero and less than a petabyte")

@@ -25,14 +25,14 @@ def tiny_checkpoint(family: Family) -> Path:
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """Of a token that it has."""
+    """The id of a token that the tokenizer has."""
     id = tokenizer.token_to_id(token)
     assert id is not None, token
     return id
 
 
 def copy_checkpoint(family: Family, to: Path) -> Path:
-    """A copy to spoil."""
+    """Copy a checkpoint, for a test that spoils it."""
     return Path(shutil.copytree(tiny_checkpoint(family), to / f"{family}-copy", ignore=KEPT))
 
 

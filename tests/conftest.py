@@ -28,8 +28,8 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)  # xdist's own reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run on several cores, those of real processes do so on one of them: they have the fixtures of their
-    module in common, and two systems at a time would wait for each other."""
+    """Put the tests with real processes on one of several cores. They share the fixtures of their module, and two
+    systems at a time would wait for each other."""
     for item in items:
         if item.get_closest_marker("system"):
             item.add_marker(pytest.mark.xdist_group("system"))

@@ -45,7 +45,7 @@ class NatsServer:
             await server.stop()
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stop the server. Idempotent."""
         if self.process.returncode is not None:
             return
         self.process.terminate()
@@ -88,7 +88,7 @@ def _die_with_parent() -> None:
 
 
 async def _wait_ready(process: asyncio.subprocess.Process, store: Path, log: Path, port: int) -> str:
-    """The server's address, which it writes once it listens."""
+    """Return the server's address, which it writes once it listens."""
     while process.returncode is None:
         url = _read_url(store, process.pid)
         if url is not None:
@@ -123,7 +123,7 @@ def _last_line(log: Path) -> str:
 
 
 async def _verify(url: str, name: str) -> None:
-    """Two servers can meet on one port: make sure that who answers is ours."""
+    """Make sure that the server that answers is ours, as two servers can use one port."""
     answered = await server_name(int(url.rsplit(":", 1)[1]))
     if answered != name:
         raise ServerError(f"another NATS server ({answered}) answers at {url}: choose another port")

@@ -24,7 +24,7 @@ def substituted(value: str) -> str:
 
 
 def environment(service: dict[str, Any]) -> dict[str, str]:
-    """With nothing set: what has no value is taken over from whoever calls Compose."""
+    """The environment with nothing set: variables without a value are taken from the caller of Compose."""
     return {name: substituted(value) for name, value in service["environment"].items() if value is not None}
 
 

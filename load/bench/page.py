@@ -23,7 +23,7 @@ def report_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
         show_default=True,
         envvar="LIVESCALE_REPORT",
         show_envvar=True,
-        help="Where the HTML report is written.",
+        help="File to write the HTML report to.",
     )
 
 

@@ -113,7 +113,7 @@ class Samples:
 
 
 def void() -> BenchFailed:
-    return BenchFailed(f"the run is void: the machine stood still during {TRIES} tries of one sample")
+    return BenchFailed(f"the run is void: the machine stood still during {TRIES} tries of one sample; run it again")
 
 
 class StallWatch:

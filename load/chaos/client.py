@@ -14,7 +14,7 @@ from livescale.load.records import Ask, RequestRecord
 from livescale.load.stats import Tally
 from livescale.shared.runtime.clock import Clock
 
-# Nobody gives up sooner on a machine that is slow to start processes again.
+# Clients do not give up sooner on a machine that is slow to start processes again.
 PATIENCE_SECONDS = 120.0
 BROKEN_SECONDS = 0.2
 
@@ -27,8 +27,11 @@ class CutStream(msgspec.Struct, frozen=True):
 
 
 class PatientClient(LoadClient):
-    """Goes from gateway to gateway. `refusals` counts how often each request was refused, by its index; `cuts` are the
-    streams whose connection broke and whose requests were made anew. However often that is, a request is due once."""
+    """A client that goes from gateway to gateway.
+
+    `refusals` counts how often each request was refused, by its index. `cuts` are the streams whose connection broke
+    and whose requests were sent again. A request has one due time, however often it is sent.
+    """
 
     def __init__(self, sessions: Mapping[str, aiohttp.ClientSession], model: str, clock: Clock, tally: Tally) -> None:
         super().__init__(next(iter(sessions.values())), model, clock, tally)

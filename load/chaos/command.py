@@ -29,17 +29,19 @@ SHOWN = 20
 @click.command("chaos")
 @settings_options(ChaosSettings)
 def chaos(settings: ChaosSettings) -> None:
-    """Kill, freeze and scale a system under load; compare every stream with an undisturbed run.
+    """Kill and freeze the processes of a system under load, and compare every token with an undisturbed run.
 
     \b
     livescale chaos --minutes 5 --seed 1
     livescale chaos --minutes 1 --dtype bfloat16 --disturb worker
-    livescale chaos --minutes 2 --stalls                  everything stands still for up to 5 s, again and again
+    livescale chaos --minutes 2 --stalls                  also freeze all processes at once for up to 5 s
     livescale chaos --trace AzureLLMInferenceTrace_conv.csv --rate-scale 0.2
 
-    The same seed makes the same faults and the same requests. A refused request is sent again where the answer has
-    a Retry-After, and one whose connection broke with its gateway is made anew at another. Exits 0 only if no token
-    was wrong or lost, the system was whole in the end, and nothing of it was left. Speed is shown, not judged.
+    The same seed makes the same faults and the same requests. A refused request is sent again if the answer has a
+    Retry-After header. A request whose gateway died is sent again to another gateway.
+
+    The exit status is 0 only if no token was wrong or lost, the system recovered in the end, and no process or shared
+    memory was left behind. Speed is shown, not judged.
     """
     check_report_path(Path(settings.report))
     console = Console(stderr=True)  # stdout is the record's alone
@@ -75,7 +77,7 @@ def describe_settings(settings: ChaosSettings) -> dict[str, str]:
 
 def show(console: Console, report: ChaosReport, run: ChaosRun) -> None:
     """Print the verdict, the faults and the first complaints for people."""
-    console.print(fault_table(run.happenings, run.seen, run.start, run.end))
+    console.print(fault_table(run.seen_faults, run.seen, run.start, run.end))
     for line in report.complaints()[:SHOWN]:
         console.print(line, style="red", markup=False)
     console.print(report.sentence(), style="bold green" if report.good else "bold red")

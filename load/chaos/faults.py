@@ -20,8 +20,8 @@ STALL_LOOK_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class SeenFault:
-    """A fault and what was seen of it. `at` is in seconds since the epoch; `struck` whether it came true, and `victim`
-    who it hit."""
+    """A fault and what was seen of it. `at` is in seconds since the epoch. `struck` says whether the fault took effect,
+    and `victim` names the process."""
 
     fault: Fault
     at: float
@@ -39,7 +39,7 @@ class SeenFault:
 
 
 class FaultInjector:
-    """`happenings` fills as faults come true. `allowed` are the processes that may be hit."""
+    """`seen_faults` fills as faults come true. `allowed` are the processes that may be hit."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class FaultInjector:
         self._allowed = allowed
         self._now = now
         self._tell = tell
-        self.happenings: list[SeenFault] = []
+        self.seen_faults: list[SeenFault] = []
         self._holds: Counter[int] = Counter()  # by process: faults that have it stand still
 
     async def run(self, faults: Sequence[Fault], start: float) -> None:
-        """Each fault at its time after `start`; whoever is frozen when this ends or is cancelled goes on."""
+        """Make each fault at its time after `start`. Processes that are frozen when this ends or is cancelled go on."""
         async with asyncio.TaskGroup() as group:
             for fault in faults:
                 await asyncio.sleep(max(0.0, start + fault.at - self._now()))
@@ -142,12 +142,12 @@ class FaultInjector:
             await self._inflict(fault.then)
 
     def _note(self, happening: SeenFault) -> None:
-        self.happenings.append(happening)
+        self.seen_faults.append(happening)
         self._tell(str(happening))
 
 
 def find_victim(target: str, story: Story, allowed: Sequence[str]) -> str | None:
-    """The process of this name, or who has this part in a scale; None where nobody who may be hit has it."""
+    """Return the process of this name, or one that has this part in a scale; None where none that may be hit has it."""
     match target:
         case name if name in allowed:
             return name

@@ -70,14 +70,14 @@ def paint_instances(axes: Axes, run: ChaosRun) -> None:
 
 
 def paint_frame(axes: Axes, run: ChaosRun, label: str) -> None:
-    paint_faults(axes, run.happenings, run.start)
+    paint_faults(axes, run.seen_faults, run.start)
     frame(axes, run.end - run.start, label)
 
 
-def paint_faults(axes: Axes, happenings: Sequence[SeenFault], start: float) -> None:
+def paint_faults(axes: Axes, seen_faults: Sequence[SeenFault], start: float) -> None:
     """Mark the faults. The process that was hit is written beside a kill, at three heights, as kills come close
     together."""
-    for place, happening in enumerate(happenings):
+    for place, happening in enumerate(seen_faults):
         at, height = happening.at - start, 1.0 - 0.3 * (place % 3)
         if happening.struck and happening.fault.kind == "kill":
             axes.axvline(at, color=RED, linewidth=1.0, alpha=0.8)
@@ -103,7 +103,7 @@ def write_page(path: Path, report: ChaosReport, run: ChaosRun, settings: dict[st
 
 
 def render_report(report: ChaosReport, run: ChaosRun, settings: dict[str, str]) -> str:
-    """Return the report as one HTML page."""
+    """Return the report of a chaos run as one HTML page."""
     body = f"""{render_list("Amiss", report.complaints())}
 <p>{len(run.asks)} requests went through {settings["gateways"]} gateways while processes of the system were killed and
 frozen; routers took office {report.takeovers} times in another's place; {report.scaled_out} scales out and
@@ -117,7 +117,7 @@ process is there, nothing waits, runs or is held, every gateway serves, and noth
 <h2>New instances</h2>
 {render_newcomer_table(run.story.newcomers(run.start), run.records)}
 <h2>Faults</h2>
-{render_table(FAULT_HEADINGS, list(fault_rows(run.happenings, run.seen, run.start, run.end)))}
+{render_table(FAULT_HEADINGS, list(fault_rows(run.seen_faults, run.seen, run.start, run.end)))}
 <p class="note">The pause is the longest of any stream until the next fault.</p>
 <h2>Settings</h2>
 {render_settings(settings)}"""

@@ -25,7 +25,7 @@ class ChaosRun(msgspec.Struct, frozen=True, kw_only=True):
     asks: list[Ask]
     records: list[RequestRecord]
     cuts: list[CutStream]
-    happenings: list[SeenFault]
+    seen_faults: list[SeenFault]
     story: Story
     start: float
     end: float
@@ -38,8 +38,11 @@ class ChaosRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seen(self) -> list[RequestRecord]:
-        """The records with the times at which clients had their tokens, by whichever gateway: one that is had already
-        is not waited for when it comes again, and the first that is new ends a pause that began at another gateway."""
+        """The records with the times at which clients had their tokens, from any gateway.
+
+        A token that the client has already does not count when it comes again. The first new token ends a pause that
+        began at another gateway.
+        """
         cuts: dict[int, list[RequestRecord]] = defaultdict(list)
         for cut in self.cuts:
             cuts[cut.record.index].append(cut.record)
@@ -55,15 +58,17 @@ def as_seen(attempts: Sequence[RequestRecord]) -> RequestRecord:
 
 
 class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`refused` requests were told to come again before they were served; `resumed` counts submissions after a loss;
-    `cut` streams lost their connection with their gateway, and were asked for again at another; `takeovers` counts
-    routers that took office in another's place, `handed_over` requests that an instance took over from one that was
-    still loading. `faults` are those that came true, by kind.
+    """The result of a chaos run.
 
-    `wrong_tokens` differ from an undisturbed run; `lost_tokens` were asked for and did not come. Pauses in seconds:
-    between two tokens of a request, and from its being due to its first token, at whichever gateways it was.
-    `stalled`: seconds for which everything stood still. `not_whole`: what was amiss when
-    all was over; `left`: what was left after the end.
+    `refused` requests were told to come again before they were served. `resumed` counts submissions after a loss. `cut`
+    streams lost the connection to their gateway, and were asked for again at another one. `takeovers` counts routers
+    that became active in another's place, `handed_over` requests that an instance took over from one that was still
+    loading.
+
+    `faults` counts the faults that took effect, by kind. `wrong_tokens` differ from an undisturbed run; `lost_tokens`
+    were asked for and did not come. Pauses are in seconds, between two tokens of a request, and from its due time to
+    its first token, over all its gateways. `stalled` is the seconds for which everything stood still. `not_whole` lists
+    what was wrong in the end, and `left` what was left behind.
     """
 
     seed: int
@@ -102,7 +107,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def sentence(self) -> str:
-        """The verdict in one sentence."""
+        """The verdict on the run in one sentence, with its counts."""
         verdict = "nothing was wrong or lost" if self.good else "NOT GOOD"
         return (
             f"{self.streams} streams, {self.tokens} tokens under {sum(self.faults.values())} faults: {verdict}. "
@@ -123,12 +128,12 @@ def make_report(run: ChaosRun, undisturbed: Mapping[int, Sequence[int]], seed: i
     wrong = [count_wrong(came.get(index, []), right) for index, right in undisturbed.items()]
     # What came before a connection broke has to be right as well.
     wrong += [count_wrong(cut.record.token_ids, undisturbed[cut.record.index]) for cut in run.cuts]
-    seen, struck = run.seen, [happening for happening in run.happenings if happening.struck]
+    seen, struck = run.seen, [fault for fault in run.seen_faults if fault.struck]
     return ChaosReport(
         seed=seed,
         dtype=dtype,
         seconds=round(run.end - run.start, 1),
-        faults=dict(sorted(Counter(happening.kind for happening in struck).items())),
+        faults=dict(sorted(Counter(fault.kind for fault in struck).items())),
         streams=len(undisturbed),
         tokens=sum(map(len, came.values())),
         resumed=run.resumed,
@@ -140,18 +145,18 @@ def make_report(run: ChaosRun, undisturbed: Mapping[int, Sequence[int]], seed: i
         scaled_in=scales.count("in"),
         longest_pause=round(max((gap for record in seen for gap in record.gaps), default=0.0), 3),
         longest_first=round(max((record.ttft or 0.0 for record in seen), default=0.0), 3),
-        stalled=round(sum(happening.fault.seconds for happening in struck if happening.fault.kind == "stall"), 3),
+        stalled=round(sum(fault.fault.seconds for fault in struck if fault.fault.kind == "stall"), 3),
         wrong_tokens=sum(wrong),
         lost_tokens=sum(max(0, len(right) - len(came.get(index, []))) for index, right in undisturbed.items()),
-        incomplete=sorted(faults + missing + find_unexplained(run.cuts, run.happenings)),
+        incomplete=sorted(faults + missing + find_unexplained(run.cuts, run.seen_faults)),
         not_whole=run.not_whole,
         left=run.left,
     )
 
 
-def find_unexplained(cuts: Sequence[CutStream], happenings: Sequence[SeenFault]) -> list[str]:
+def find_unexplained(cuts: Sequence[CutStream], seen_faults: Sequence[SeenFault]) -> list[str]:
     """One line for each connection that broke although its gateway was not killed."""
-    killed = [(one.victim, one.at) for one in happenings if one.fault.kind == "kill" and one.struck]
+    killed = [(one.victim, one.at) for one in seen_faults if one.fault.kind == "kill" and one.struck]
     return [
         f"request {cut.record.index}: {cut.record.error}, and nobody had killed {cut.gateway}"
         for cut in cuts
@@ -168,23 +173,23 @@ def count_wrong(came: Sequence[int], right: Sequence[int]) -> int:
 
 
 def fault_rows(
-    happenings: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float
+    seen_faults: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float
 ) -> Iterator[tuple[str, ...]]:
     """A row a fault, with what clients noticed from it until the next."""
-    ordered = sorted(happenings, key=lambda one: one.at)
-    for happening, until in zip(ordered, [*(one.at for one in ordered[1:]), end], strict=True):
-        under_way = [record for record in records if record.sent <= happening.at <= record.ended]
-        longest = max((pause_within(record, happening.at, until) for record in under_way), default=0.0)
-        yield duration(happening.at - start), str(happening), str(len(under_way)), duration(longest)
+    ordered = sorted(seen_faults, key=lambda one: one.at)
+    for fault, until in zip(ordered, [*(one.at for one in ordered[1:]), end], strict=True):
+        under_way = [record for record in records if record.sent <= fault.at <= record.ended]
+        longest = max((pause_within(record, fault.at, until) for record in under_way), default=0.0)
+        yield duration(fault.at - start), str(fault), str(len(under_way)), duration(longest)
 
 
-def fault_table(happenings: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float) -> Table:
-    """The faults as a table for a terminal."""
+def fault_table(seen_faults: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float) -> Table:
+    """The faults by kind as a table for a terminal."""
     table = new_table("Faults, and the longest pause of any stream until the next one")
     for heading in FAULT_HEADINGS:
         is_text = heading == "fault"
         table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
-    for row in fault_rows(happenings, records, start, end):
+    for row in fault_rows(seen_faults, records, start, end):
         table.add_row(*row)
     return table
 

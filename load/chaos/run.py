@@ -98,7 +98,7 @@ class ChaosCourse:
                 asks=self._asks,
                 records=self._records,
                 cuts=client.cuts,
-                happenings=tormentor.happenings,
+                seen_faults=tormentor.seen_faults,
                 story=self._story,
                 start=start,
                 end=end,
@@ -112,7 +112,7 @@ class ChaosCourse:
     async def _disturbed(
         self, client: PatientClient, tormentor: FaultInjector, targets: FaultTargets, start: float
     ) -> None:
-        """The load, and the faults meanwhile."""
+        """Send the load, and make the faults while it runs."""
         faults = plan_faults(self._settings.seed, self._seconds, targets, stalls=self._settings.stalls)
         self._screen.note(f"{len(self._asks)} requests and {len(faults)} faults in {self._seconds:.0f} s")
         async with asyncio.TaskGroup() as group:
@@ -142,20 +142,20 @@ class ChaosCourse:
             self._asks.append(ask)
             self._records.append(await client.attempt(session, ask, client.now()))
 
-    async def _watched(self, stage: str, since: float, work: Coroutine[Any, Any, T]) -> T:
+    async def _watched(self, phase: str, since: float, work: Coroutine[Any, Any, T]) -> T:
         """Do the work, and show how things are meanwhile. Raises ChildFailed once a process is given up."""
         task = asyncio.ensure_future(work)
         try:
             while not task.done():
                 await asyncio.wait([task], timeout=REFRESH_SECONDS)
                 self._stack.supervisor.check()
-                self._show(stage, since)
+                self._show(phase, since)
         finally:
             task.cancel()
             await asyncio.wait([task])
         return task.result()
 
-    def _show(self, stage: str, since: float) -> None:
+    def _show(self, phase: str, since: float) -> None:
         now = self._clock.wall()
-        seconds = self._seconds if stage == "load" else None
-        self._screen.show(ScreenView(stage, now - since, seconds, len(self._asks), now, self._story, self._tally))
+        seconds = self._seconds if phase == "load" else None
+        self._screen.show(ScreenView(phase, now - since, seconds, len(self._asks), now, self._story, self._tally))

@@ -8,7 +8,7 @@ import msgspec
 
 Kind = Literal["kill", "freeze", "scale", "stall"]
 
-# Of ten faults; a target that was just hit has time to come back before it is hit again.
+# Out of ten faults. A target that was just hit has time to come back before it is hit again.
 KINDS: tuple[tuple[Kind, int], ...] = (("kill", 5), ("freeze", 2), ("scale", 3))
 FIRST_SECONDS = 3.0
 GAP_SECONDS = (2.0, 6.0)
@@ -20,14 +20,14 @@ REST_SECONDS = 12.0
 # The last quarter, or so many seconds, is left to recover in.
 CALM_SECONDS = 15.0
 
-# Everything stands still together, as a machine does whose CPUs are taken away: so long, and from one to the next.
+# All processes stand still together, like a machine whose CPUs are taken away: for how long, and how often.
 STALL_SECONDS = (0.3, 5.0)
 STALL_GAP_SECONDS = (6.0, 16.0)
 
-# Whoever has this part in the scale that is under way when the fault comes.
+# The process that has this part in the scale that is under way when the fault comes.
 LOADING, SOURCE = "a loading worker", "a source"
-# Of scales by hand, so many are to every worker, and somebody is hit so soon after the planner took them: mostly
-# one who loads or sends then.
+# The share of manual scales that go to every worker, and the time after which a fault follows a scale. It mostly hits a
+# worker that loads or sends then.
 AMBUSH_SHARE = 0.7
 AMBUSH_SECONDS = (0.1, 1.3)
 PART_SHARE = 0.6
@@ -103,7 +103,7 @@ def plan_hits(seed: int, seconds: float, targets: FaultTargets) -> tuple[Fault, 
 
 
 def _hit(chance: random.Random, kind: Kind, at: float, targets: FaultTargets, rested: dict[str, float]) -> Fault | None:
-    """None where everybody has been hit just now."""
+    """Return a target to hit, or None where each has been hit just now."""
     group = targets.workers if not targets.others or chance.random() < 0.5 else targets.others
     able = [name for name in group if rested.get(name, 0.0) <= at]
     if not able:

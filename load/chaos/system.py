@@ -29,7 +29,7 @@ MODEL = "chaos"
 MIB = 1024 * 1024
 REQUEST_SECONDS = 180.0
 CALL_SECONDS = 2.0
-# Links are so slow that parameters take a while, in which somebody can die.
+# Links are slow enough that a process can die while parameters are sent.
 LOAD_SECONDS = 1.5
 # A few requests at an instance ask for another one, whatever the machine can do.
 BOUNDS = Bounds(decode_lo=0.2, decode_hi=0.3)
@@ -71,7 +71,7 @@ def choose_targets(settings: ChaosSettings) -> FaultTargets:
     chosen = settings.disturb.split(",")
     for service in chosen:
         if service not in named:
-            raise ValueError(f"--disturb: no {service!r} runs here; there are: {', '.join(named)}")
+            raise ValueError(f"--disturb: there is no service {service!r}; choose from: {', '.join(named)}")
     others = [name for service in chosen if service != "worker" for name in named[service]]
     return FaultTargets(named["worker"] if "worker" in chosen else [], others, settings.workers)
 
@@ -130,7 +130,7 @@ def find_waiting(queue: QueuePoint | None) -> list[str]:
 
 
 def shared_memory() -> set[str]:
-    """The names of all files in /dev/shm."""
+    """The names of all files in /dev/shm, where shared memory lies."""
     return {path.name for path in SHARED_MEMORY.iterdir()}
 
 
@@ -141,7 +141,7 @@ def find_left(pids: Iterable[int], memory_before: set[str]) -> list[str]:
     return [
         *(f"process {pid}" for pid in processes_of(set(pids))),
         *(f"directory {path}" for path in sorted(directories)),
-        # Other programs come and go there: what nobody has open is left.
+        # Other programs make and remove such memory too: only memory that no process has open counts as left behind.
         *(f"shared memory {name}" for name in sorted(shared_memory() - memory_before - mapped())),
     ]
 

@@ -21,7 +21,7 @@ def check_run(
 
     On one thread: where other programs want the cores too, threads that wait for each other take ten times as long.
     """
-    # transformers takes seconds to import, which nobody should pay before the system is even up.
+    # transformers takes seconds to import, so it is not imported before the system is up.
     from livescale.load.rightness import CheckedStream, check_streams
 
     prompts = {ask.index: ask.prompt for ask in asks}

@@ -37,19 +37,20 @@ class DemoFailed(click.ClickException):
 @click.command("demo")
 @settings_options(DemoSettings)
 def demo(settings: DemoSettings) -> None:
-    """Serve a small model, send a burst, scale out and in, check every token.
+    """Serve a small model, send a burst of requests, scale out and in, and check every token.
 
     \b
     livescale demo                                        about 90 s
     livescale demo --trace AzureLLMInferenceTrace_conv.csv --window 60+60
     livescale demo --model ~/my-checkpoint --dtype bfloat16
-    livescale demo --live off                             new instances do nothing before they are whole
+    livescale demo --live off                             new instances wait for all their parameters
 
-    A trace is scaled to this machine unless --rate-scale (TraceUpscaler: stamps are repeated, or thinned below 1)
-    and --length-scale say how. Links are slowed to --link-rate so that blocks can be seen arriving.
-    Exits 0 only if every stream was complete and right and an instance was scaled out; speed is shown, not judged.
-    Exits 1 if not, and 2 if there was nothing to judge, as an option is wrong or the system did not run: the last lines
-    say why.
+    A trace is scaled to this machine, unless --rate-scale and --length-scale are given. Links are slowed to --link-rate
+    so that blocks are seen arriving.
+
+    The exit status is 0 if every stream was complete and right and an instance was added; speed is shown, not judged.
+    It is 1 if not, and 2 if nothing could be judged because an option is wrong or the system did not run. The last
+    lines say why.
     """
     console = Console()
     source = read_source(settings)

@@ -75,14 +75,14 @@ def plan_replay(settings: DemoSettings, capacity: MeasuredRates, source: Trace, 
     rate_scale = settings.rate_scale or BURST_LOAD / load_of(as_is, capacity, seconds)
     trace = fit(replay(source, part, rate_scale, length_scale, settings.seed), context)
     if not trace:
-        raise TraceError(f"nothing is left of the trace at {rate_scale:.3g} times its rate")
+        raise TraceError(f"no request of the trace is left at {rate_scale:.3g} times its rate; raise --rate-scale")
     return DemoLoad(trace, seconds, busiest(trace, seconds), rate_scale, length_scale)
 
 
 def length_scale_of(trace: Trace) -> float:
     """Makes the mean request as long as the made-up ones, never longer than it was."""
     if not trace:
-        raise TraceError("the trace has no request in this window")
+        raise TraceError("the trace has no request in this window; choose another --window")
     mean = sum(arrival.prompt_tokens + arrival.output_tokens for arrival in trace) / len(trace)
     return min(1.0, (SHAPE.prompt_tokens + SHAPE.output_tokens) / mean)
 
@@ -90,7 +90,7 @@ def length_scale_of(trace: Trace) -> float:
 def load_of(trace: Trace, capacity: MeasuredRates, seconds: float) -> float:
     """Share of one worker's capacity that the busiest quarter asks for."""
     if not trace:
-        raise TraceError("the trace has no request in this window")
+        raise TraceError("the trace has no request in this window; choose another --window")
     burst = busiest(trace, seconds)
     work = sum(capacity.seconds(arrival) for arrival in trace if burst.start <= arrival.at < (burst.end or seconds))
     return work / (burst.seconds or seconds)

@@ -77,7 +77,7 @@ def make_ask(chance: random.Random, target: LoadTarget, prompt_tokens: int, max_
 async def fetch(client: LoadClient, ask: Ask) -> RequestRecord:
     record = await client.fetch(ask, client.now())
     if fault := find_fault(record):
-        raise CalibrationFailed(f"a first request to try the system failed: {fault}")
+        raise CalibrationFailed(f"the first request, which measures the system, failed: {fault}")
     return record
 
 
@@ -157,24 +157,24 @@ class DemoRun:
         )
 
     async def _ask_again(self, client: LoadClient, start: float) -> list[RequestRecord]:
-        """One at a time: nothing is beside them."""
+        """Send the requests again one at a time, so that each runs alone."""
         asks = choose_again(self._asks, self._records, self._story.newcomers(start))
         self._screen.note(f"asking {len(asks)} of the requests again, undisturbed")
         return [await client.fetch(ask, client.now()) for ask in asks]
 
-    async def _calm_down(self, stage: str, start: float) -> None:
+    async def _calm_down(self, phase: str, start: float) -> None:
         """Wait until one instance serves and nothing moves, a minute at most."""
         deadline = self._clock.now() + CALM_SECONDS
         while not (self._story.settled() and self._story.serving() == 1):
             if self._clock.now() > deadline:
                 serving = self._story.serving()
-                self._screen.note(f"{stage}: {serving} instances still serve after {CALM_SECONDS:.0f} s")
+                self._screen.note(f"{phase}: {serving} instances still serve after {CALM_SECONDS:.0f} s")
                 return
-            self._show(stage, start, None)
+            self._show(phase, start, None)
             await asyncio.sleep(REFRESH_SECONDS)
 
     async def _send(self, client: LoadClient, load: DemoLoad, start: float) -> None:
-        """The whole load, shown while it runs."""
+        """Send the whole load, and show it on the screen while it runs."""
 
         async def show() -> None:
             while True:
@@ -188,10 +188,10 @@ class DemoRun:
             showing.cancel()
             await asyncio.wait([showing])
 
-    def _show(self, stage: str, start: float, seconds: float | None) -> None:
+    def _show(self, phase: str, start: float, seconds: float | None) -> None:
         now = self._clock.wall()
         elapsed = max(0.0, now - start)
-        self._screen.show(ScreenView(stage, elapsed, seconds, len(self._asks), now, self._story, self._tally))
+        self._screen.show(ScreenView(phase, elapsed, seconds, len(self._asks), now, self._story, self._tally))
 
 
 def deaths(story: Story) -> list[RunIncident]:

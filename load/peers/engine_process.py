@@ -30,7 +30,7 @@ from livescale.load.peers.protocol import (
     StepSeconds,
 )
 
-# Of the standard library alone.
+# Only the standard library is used.
 from livescale.services.worker.engine.heap import keep_freed_memory
 
 PR_SET_PDEATHSIG = 1

@@ -125,7 +125,7 @@ def rope_factors(rope: Config, head_dim: int) -> npt.NDArray[np.float32] | None:
 
 
 def tensors(checkpoint: Path) -> Iterator[tuple[str, Bits]]:
-    """Of all safetensors files. Raises ValueError for another dtype than bfloat16."""
+    """Yield the tensors of all safetensors files. Raises ValueError for another dtype than bfloat16."""
     for file in sorted(checkpoint.glob("*.safetensors")):
         with file.open("rb") as stream:
             data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)

@@ -32,7 +32,8 @@ class AskGreedy(msgspec.Struct, frozen=True, tag=True):
 
 
 class AskForced(msgspec.Struct, frozen=True, tag=True):
-    """The logits from which these tokens would have been chosen after the prompt. Of transformers alone."""
+    """Asks for the logits from which these tokens would have been chosen after the prompt; only transformers answers
+    it."""
 
     prompt: list[int]
     tokens: list[int]
@@ -61,7 +62,7 @@ class AskMixed(msgspec.Struct, frozen=True, tag=True):
 
 
 class AskKept(msgspec.Struct, frozen=True, tag=True):
-    """The prompt, and the same again with what can be kept of it. Of this engine alone."""
+    """Asks for the prompt twice, the second time with what can be kept of the first; only this engine answers it."""
 
     prompt: list[int]
 
@@ -73,7 +74,7 @@ class AskMultiply(msgspec.Struct, frozen=True, tag=True):
 
 
 class AskRead(msgspec.Struct, frozen=True, tag=True):
-    """Read a large stretch of memory once."""
+    """Asks the process to read a large stretch of memory once."""
 
 
 class AskLayerCost(msgspec.Struct, frozen=True, tag=True):

@@ -64,7 +64,7 @@ class Vllm:
         return watch.took()
 
     def decode(self, prompts: Prompts, steps: int) -> StepSeconds:
-        """Of steps after the one that gave the last prompt its first token."""
+        """Measure the steps after the one that gave the last prompt its first token."""
         names = [self._add(prompt, CONTEXT - len(prompt)) for prompt in prompts]
         begun: set[str] = set()
         while len(begun) < len(names):
@@ -87,7 +87,7 @@ class Vllm:
         return name
 
     def _run(self) -> list[RequestOutput]:
-        """Until nothing is left to do."""
+        """Run steps until no request is left."""
         outputs: list[RequestOutput] = []
         while self._engine.has_unfinished_requests():
             outputs += self._engine.step()

@@ -44,7 +44,8 @@ def find_block_bytes(model: str) -> tuple[int, ...]:
     given = re.fullmatch(r"size=([^,]+),layers=(\d+)", model.replace(" ", ""))
     if given is None:
         raise ValueError(
-            f"{model!r} is no directory and no known size ({', '.join(LAYERS)}); give others as size=16GB,layers=32"
+            f"{model!r} is neither a directory nor a known size ({', '.join(LAYERS)}); give others as "
+            "size=16GB,layers=32"
         )
     layers = int(given[2])
     if not 1 <= layers <= MOST_LAYERS:
@@ -55,33 +56,54 @@ def find_block_bytes(model: str) -> tuple[int, ...]:
 def split(size_bytes: int, layers: int) -> tuple[int, ...]:
     """Split a model into so many blocks that differ by a byte at most."""
     if size_bytes < layers:
-        raise ValueError(f"{size_bytes} bytes are less than one for each of {layers} layers")
+        raise ValueError(f"{size_bytes} bytes are less than one byte for each of {layers} layers")
     size, rest = divmod(size_bytes, layers)
     return tuple(size + (index < rest) for index in range(layers))
 
 
 @click.command(epilog=EPILOG)
-@click.option("--topology", required=True, metavar="FILE|NAME", help="The cluster; see livescale topology.")
-@click.option("--model", required=True, help="A checkpoint's directory, a size (8b), or size=16GB,layers=32.")
-@click.option("--targets", type=click.IntRange(1), required=True, help="How many GPUs are to get it.")
-@click.option("--policy", type=click.Choice(get_args(Policy)), default="chains", show_default=True)
+@click.option(
+    "--topology", required=True, metavar="FILE|NAME", help="The cluster; `livescale topology --help` shows the format."
+)
+@click.option("--model", required=True, help="A checkpoint's directory, a size such as 8b, or size=16GB,layers=32.")
+@click.option("--targets", type=click.IntRange(1), required=True, help="Number of GPUs that are to get the model.")
+@click.option(
+    "--policy",
+    type=click.Choice(get_args(Policy)),
+    default="chains",
+    show_default=True,
+    help="How parameters reach the targets, as --plan-policy of `livescale up`.",
+)
 @click.option(
     "--sources",
-    help=f"How many GPUs have it (1), or which GPUs and hosts: a0/0,a1; or {DISKS}: every host, on its disk only, "
-    "as is the default of the policy local, by which all others have it there.",
+    help="Holders of the model: a number of GPUs, or names of GPUs and hosts such as a0/0,a1, or "
+    f"{DISKS} if every host has it on disk only. By default 1, or {DISKS} with the policy local.",
 )
 @click.option(
     "--serving",
     multiple=True,
     metavar="ID:[domain-|link-]in|out=RATE",
-    help="Serving traffic of a NIC, within a domain, or to the host's memory: a0/0:out=5GB/s, a0/0:domain-out=90GB/s.",
+    help="Serving traffic that a link already carries; may be given several times. in and out are those of the NIC, "
+    "domain- of the scale-up domain, link- of the link to host memory: a0/0:out=5GB/s, a0/0:domain-out=90GB/s.",
 )
-@click.option("--blocks", type=click.IntRange(0), default=0, help="Of binomial; 0 finds the elbow.", show_default=True)
 @click.option(
-    "--block-ms", type=click.FloatRange(0), default=0.0, show_default=True, help="What a block costs besides its bytes."
+    "--blocks",
+    type=click.IntRange(0),
+    default=0,
+    help="Number of blocks of a binomial plan; 0 chooses it.",
+    show_default=True,
 )
-@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this file.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables: every flow, every time.")
+@click.option(
+    "--block-ms",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="Milliseconds that each block takes besides its bytes.",
+)
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="SVG file to draw the plan into.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object instead of tables, with every flow and its times."
+)
 def plan(
     topology: str,
     model: str,
@@ -94,7 +116,10 @@ def plan(
     svg: Path | None,
     as_json: bool,
 ) -> None:
-    """Who would send which parameters to whom, and how long it would take: nothing is carried out."""
+    """Plan a scale-out on a cluster, and predict how long it takes. Nothing is carried out.
+
+    The plan says which source sends which parameters to which target.
+    """
     sources = sources or (DISKS if policy == "local" else "1")
     try:
         run = dry_run(
@@ -110,7 +135,7 @@ def plan(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except CannotPlan as error:
-        raise click.ClickException(f"there is no plan: {error}") from None
+        raise click.ClickException(f"no plan can be made: {error}") from None
     if as_json:
         click.echo(msgspec.json.encode(report(run)))
     else:

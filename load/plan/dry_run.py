@@ -1,4 +1,4 @@
-"""A plan for a cluster that need not be there: who has copies, who wants one, and what comes of it (pure)."""
+"""A plan for a cluster that need not exist: which nodes have copies, which want one, and how long it takes. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -101,7 +101,7 @@ def find_sources(topology: Topology, text: str) -> list[str]:
         return ids
     gpus = sorted(((index, number) for number, host in enumerate(topology.hosts) for index in range(len(host.gpus))))
     if not 1 <= int(text) < len(gpus):
-        raise ValueError(f"--sources {text}: {topology.name} has {len(gpus)} GPUs, and one at least has to be a target")
+        raise ValueError(f"--sources {text}: {topology.name} has {len(gpus)} GPUs, and at least one has to be a target")
     return [topology.hosts[number].gpus[index].id for index, number in gpus[: int(text)]]
 
 

@@ -1,4 +1,4 @@
-"""A plan as a picture: who sends to whom, and every target's blocks as they become whole over time."""
+"""A plan as a picture: which node sends to which, and when each block of every target is complete."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -33,7 +33,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SendRow(msgspec.Struct, frozen=True):
-    """What one node sends another, in all lanes; `whole` is when the receiver has all from everybody."""
+    """What one node sends to another, in all lanes. `whole` is when the receiver has all blocks from all senders."""
 
     sender: str
     receiver: str
@@ -75,7 +75,7 @@ def headline(run: DryRun) -> str:
 
 
 def send_rows(run: DryRun) -> Iterator[SendRow]:
-    """A row for each flow: who sends to whom. What is passed on within domains is left out."""
+    """Return a row for each flow, with sender and receiver. Flows within domains are left out."""
     for flow in run.plan.flows:
         if flow.over != "domain":
             ready = run.prediction.ready[flow.receiver]

@@ -18,12 +18,30 @@ option = partial(click.option, show_default=True, show_envvar=True)
 @click.command("profile")
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("latency.yaml"), envvar="LIVESCALE_OUTPUT"
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("latency.yaml"),
+    envvar="LIVESCALE_OUTPUT",
+    help="YAML file to write the profile to.",
 )
-@option("--dtype", type=click.Choice(get_args(DType)), default="bfloat16", envvar="LIVESCALE_DTYPE")
-@option("--threads", type=click.IntRange(1, 256), default=1, envvar="LIVESCALE_THREADS", help="Torch computes with.")
+@option(
+    "--dtype",
+    type=click.Choice(get_args(DType)),
+    default="bfloat16",
+    envvar="LIVESCALE_DTYPE",
+    help="Number type of the model.",
+)
+@option(
+    "--threads",
+    type=click.IntRange(1, 256),
+    default=1,
+    envvar="LIVESCALE_THREADS",
+    help="Number of threads that torch computes with.",
+)
 def profile(directory: Path, output: Path, dtype: DType, threads: int) -> None:
-    """Measure how long steps of the checkpoint in DIRECTORY take on this CPU, and write a latency.
+    """Measure how long the checkpoint in DIRECTORY takes on this CPU, and write a profile.
+
+    With the profile `--engine modelled` emulates this machine without computing anything.
 
     \b
     livescale profile /tmp/tiny --output mine.yaml

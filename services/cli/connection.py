@@ -35,10 +35,13 @@ def bus_options(command: Callable[..., None]) -> Callable[..., None]:
         "--nats-url",
         envvar=["LIVESCALE_NATS_URL", "NATS_URL"],
         show_envvar=True,
-        help="The bus; by default that of the `livescale up` that runs on this machine.",
+        help="URL of the system's NATS server; by default that of the `livescale up` that runs on this machine.",
     )
     namespace = click.option(
-        "--namespace", envvar="LIVESCALE_NAMESPACE", show_envvar=True, help="The system on it, where it has several."
+        "--namespace",
+        envvar="LIVESCALE_NAMESPACE",
+        show_envvar=True,
+        help="Name of the system on that server; by default that of the `livescale up` that runs on this machine.",
     )
     return url(namespace(command))
 
@@ -54,7 +57,7 @@ def find_bus(nats_url: str | None, namespace: str | None) -> BusAddress:
         namespace=namespace or (running.namespace if running else default.namespace),
         # A url with a password needs no credential files.
         files=NatsFiles.from_environment(os.environ) if hide_password(url) == url else NatsFiles(),
-        origin="" if nats_url or running else f"; {note} names no `livescale up` that runs, and NATS_URL is not set",
+        origin="" if nats_url or running else f"; {note} names no running `livescale up`, and NATS_URL is not set",
     )
 
 
@@ -78,10 +81,11 @@ async def _ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> 
         raise click.ClickException(refusal.message) from None
     except ServiceAbsent as error:
         raise click.ClickException(
-            f"{error}: on {hide_password(address.url)}, namespace {address.namespace!r}, that service does not run"
+            f"{error}: that service does not run on {hide_password(address.url)}, namespace {address.namespace!r}; "
+            "start it, or choose another --nats-url or --namespace"
         ) from None
     except CallTimeout as error:
-        raise click.ClickException(f"{error}; `livescale status` shows which processes live") from None
+        raise click.ClickException(f"{error}; `livescale status` shows which processes are alive") from None
     except BusError as error:
         raise click.ClickException(str(error)) from None
     finally:

@@ -9,60 +9,65 @@ from livescale.services.cli.groups import LazyCommand, LazyGroup
 # `load` is named by string only: it imports services, services never import it.
 COMMANDS = {
     "up": LazyCommand("livescale.services.cli.up:up", "Serve models on this machine until Ctrl-C."),
-    "run": LazyCommand("livescale.services.cli.run:run", "Run one service, to spread a system over machines."),
-    "demo": LazyCommand("livescale.load.demo.command:demo", "Show a burst scale out live, and check every token."),
-    "load": LazyCommand("livescale.load.command:load", "Send an open-loop load to any OpenAI-compatible URL."),
-    "chaos": LazyCommand(
-        "livescale.load.chaos.command:chaos", "Send a load while processes are killed, and check every token."
+    "run": LazyCommand("livescale.services.cli.run:run", "Run one service, for a system on several machines."),
+    "demo": LazyCommand(
+        "livescale.load.demo.command:demo", "Scale out under a burst of requests, and check every token."
     ),
+    "load": LazyCommand("livescale.load.command:load", "Send an open-loop load to an OpenAI-compatible server."),
+    "chaos": LazyCommand("livescale.load.chaos.command:chaos", "Kill processes under load, and check every token."),
     "make-model": LazyCommand(
-        "livescale.load.make_model_command:make_model_command", "Write a random checkpoint to try things with."
+        "livescale.load.make_model_command:make_model_command",
+        "Make a checkpoint with random parameters, to try things with.",
     ),
     "profile": LazyCommand(
-        "livescale.load.profile.command:profile", "Measure this machine's engine, for modelled ones."
+        "livescale.load.profile.command:profile", "Measure how fast this machine runs a model, for --engine modelled."
     ),
     "pack": LazyCommand(
-        "livescale.services.host.pack_command:pack", "Write the form of a checkpoint that hosts read fastest."
+        "livescale.services.host.pack_command:pack", "Write a checkpoint in the form that hosts read fastest."
     ),
     "status": LazyCommand("livescale.services.cli.status:status", "Show processes, workers, instances and queues."),
     "scale": LazyCommand("livescale.services.cli.scale:scale", "Set the number of instances of a model."),
-    "why": LazyCommand("livescale.services.cli.why:why", "Tell why a model was scaled, or was not."),
+    "why": LazyCommand("livescale.services.cli.why:why", "Explain why a model was scaled, or was not."),
     "topology": LazyCommand(
-        "livescale.services.cli.topology:topology", "Show and draw a cluster: a file, or this machine."
+        "livescale.services.cli.topology:topology", "Show and draw a cluster, from a file or this machine."
     ),
-    "plan": LazyCommand("livescale.load.plan.command:plan", "Plan who sends parameters to whom, on any cluster."),
-    "tap": LazyCommand("livescale.services.cli.tap:tap", "Print the bus traffic, decoded."),
+    "plan": LazyCommand("livescale.load.plan.command:plan", "Plan a scale-out on any cluster, and predict its time."),
+    "tap": LazyCommand("livescale.services.cli.tap:tap", "Print the messages on the bus, decoded."),
     "bench": LazyCommand(
         "livescale.services.cli.main:bench", "Measure the engine, the control plane, transfers and scaling."
     ),
 }
 BENCHES = {
     "engine": LazyCommand(
-        "livescale.load.bench.engine.command:engine", "The engine on one core, beside transformers, vLLM, llama.cpp."
+        "livescale.load.bench.engine.command:engine",
+        "Compare the engine on one core with transformers, vLLM and llama.cpp.",
     ),
     "control": LazyCommand(
-        "livescale.load.bench.control.command:control", "Latency that gateway, router and bus add to the engine."
+        "livescale.load.bench.control.command:control",
+        "Measure the latency that gateway, router and bus add to the engine.",
     ),
     "transfer": LazyCommand(
-        "livescale.load.bench.transfer.command:transfer", "Parameters over one hop and along chains."
+        "livescale.load.bench.transfer.command:transfer",
+        "Measure how fast parameters travel, over one hop and along chains.",
     ),
     "scale": LazyCommand(
-        "livescale.load.bench.transfer.scale:scale", "Time from a decision to whole parameters on new workers."
+        "livescale.load.bench.transfer.scale:scale",
+        "Measure the time from a decision to complete parameters on new workers.",
     ),
     "live": LazyCommand(
         "livescale.load.bench.live.command:live",
-        "A second instance is added while requests wait: live, and stopped until whole.",
+        "Compare live scale-out with one that waits for all parameters.",
     ),
     "pipeline": LazyCommand(
         "livescale.load.bench.pipeline.command:pipeline",
-        "Pipelines of new instances serve before any of them is whole.",
+        "Measure pipelines of new instances that serve together while they load.",
     ),
     "zigzag": LazyCommand(
-        "livescale.load.bench.zigzag.command:zigzag", "The schedule of a live scale against the optimum."
+        "livescale.load.bench.zigzag.command:zigzag", "Compare the schedule of live scaling with the optimum."
     ),
 }
 
-MAIN_HELP = """Serve LLMs; scale them out from live workers.
+MAIN_HELP = """Serve LLMs whose new instances answer before all their parameters have arrived.
 
 \b
 First steps:
@@ -70,17 +75,19 @@ First steps:
   livescale up --model tiny=/tmp/tiny --workers 2 --port 8000
   curl localhost:8000/v1/models
 Then, in another terminal:
-  livescale status                      who runs, who serves what
+  livescale status                      show what runs, and which worker serves which model
   livescale scale tiny --instances 2    add an instance by hand
-  livescale why tiny                    every decision and its reason
+  livescale why tiny                    show every scaling decision and its reason
 
-Every option has an environment twin (--log-level: LIVESCALE_LOG_LEVEL) and, with --config FILE, a key of the
-same name in YAML. A flag counts before the environment, the environment before the file.
+Each setting of up, run, demo, load and chaos can be given in three ways: as a flag (--log-level), as an
+environment variable (LIVESCALE_LOG_LEVEL), or as a key of the YAML file that --config names (log-level).
+A flag goes before the environment, and the environment before the file. Other commands show the variable
+of an option beside it, if it has one.
 """
 
 BENCH_HELP = """Measure this build on this machine.
 
-One JSON line a case on stdout, a table on stderr; ratios are taken within one run.
+Each case is one line of JSON on stdout and one row of a table on stderr. Ratios compare values of the same run.
 
 \b
   livescale bench control
@@ -98,7 +105,7 @@ cli = make_cli()
 
 
 def main() -> None:
-    """The entry point of the console script."""
+    """Run the command line: the entry point of the console script."""
     cli(prog_name="livescale")
 
 

@@ -72,7 +72,7 @@ class Pattern(click.ParamType[str]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not re.search(self._pattern, str(value)):
-            self.fail(f"{value!r} does not match {self._pattern}", param, ctx)
+            self.fail(f"{value!r} does not match the pattern {self._pattern}", param, ctx)
         return str(value)
 
 
@@ -83,8 +83,8 @@ def settings_options(
 ) -> Callable[[Callable[[S], None]], Callable[..., None]]:
     """Decorate a function of `kind` so that click can call it; `types` gives single fields a type of their own.
 
-    `passed_on`: in the place of a field of `kind` that is a mapping there is an option for each of these fields of
-    another struct; the mapping gets those that are given, by name.
+    `passed_on` has, for a field of `kind` that is a mapping, fields of another struct. Each of those is an option in
+    its place, and the mapping gets the values that are given, by name.
     """
     shown = flatten(kind, passed_on)
 
@@ -97,10 +97,15 @@ def settings_options(
             else:
                 command(gather(settings, kind, passed_on))
 
+        elsewhere = {field.name: str(field.default) for fields in passed_on.values() for field in fields}
         options = [
-            *(field_option(field, types.get(field.name)) for field in fields_of(shown)),
+            *(field_option(field, types.get(field.name), elsewhere.get(field.name)) for field in fields_of(shown)),
             config_option(shown),
-            click.option("--print-config", is_flag=True, help="Print the resolved configuration and exit."),
+            click.option(
+                "--print-config",
+                is_flag=True,
+                help="Print the settings that count in the end, as YAML for --config, and exit.",
+            ),
         ]
         for option in reversed(options):
             option(call)
@@ -117,7 +122,8 @@ def _convert(values: dict[str, object], kind: type[S]) -> S:
 
 
 def flatten(kind: type[Settings], passed_on: Mapping[str, Sequence[FieldInfo]]) -> type[Settings]:
-    """`kind` with the fields that it passes on in the place of the mapping that they go into, None where left out."""
+    """Return `kind` with the fields of `passed_on` in place of the mappings that they go into. Fields that are not
+    given are None."""
     if not passed_on:
         return kind
     fields: list[tuple[str, Any, Any]] = []
@@ -132,7 +138,7 @@ def flatten(kind: type[Settings], passed_on: Mapping[str, Sequence[FieldInfo]]) 
 
 
 def gather(settings: Settings, kind: type[S], passed_on: Mapping[str, Sequence[FieldInfo]]) -> S:
-    """What `flatten` spread out as `kind` has it."""
+    """Return settings of `kind` from those of its flattened form: the inverse of `flatten`."""
     values = msgspec.structs.asdict(settings)
     for mapping, fields in passed_on.items():
         given = {field.name: values.pop(field.name) for field in fields}
@@ -159,12 +165,18 @@ def config_option(kind: type[Settings]) -> Callable[[Any], Any]:
         envvar="LIVESCALE_CONFIG",
         show_envvar=True,
         is_eager=True,  # the other options take their defaults from the file
-        help="YAML file with these options as keys, without the dashes in front.",
+        help="YAML file with these options as keys, without the leading dashes; it is read first, so that flags and "
+        "variables count before it.",
     )
 
 
-def field_option(field: inspect.Field, special: click.ParamType[Any] | None) -> Callable[[Any], Any]:
-    """The option of one field: name, variable, help, bounds and default as the struct states them."""
+def field_option(
+    field: inspect.Field, special: click.ParamType[Any] | None, elsewhere: str | None = None
+) -> Callable[[Any], Any]:
+    """The option of one field: name, variable, help, bounds and default as the struct states them.
+
+    `elsewhere` is the default that counts where the option is left out, of a field that is passed on.
+    """
     inner, description = unwrap(field.type)
     default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
     flag = kebab(field.name)
@@ -172,8 +184,8 @@ def field_option(field: inspect.Field, special: click.ParamType[Any] | None) -> 
         "default": default,
         "envvar": [f"LIVESCALE_{field.name.upper()}", *OTHER_VARIABLES.get(field.name, [])],
         "show_envvar": True,
-        "show_default": default not in (None, "", ()),
-        "help": description,
+        "show_default": elsewhere or default not in (None, "", ()),
+        "help": f"{description}.",
     }
     if isinstance(inner, inspect.BoolType):
         return click.option(f"--{flag}/--no-{flag}", field.name, **attributes)

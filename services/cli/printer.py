@@ -14,7 +14,7 @@ class UpPrinter(Protocol):
         """Print a line that the process `name` wrote."""
 
     def progress(self, text: str) -> None:
-        """Print how far `up` itself is."""
+        """Print how far `livescale up` has come with its own work."""
 
     def ended(self, name: str, reason: str) -> None:
         """Print how the process `name` ended, and what is done about it."""

@@ -10,19 +10,21 @@ from livescale.services.cli.options import settings_options
 from livescale.shared.runtime.settings import Settings
 
 SUMMARIES: Mapping[str, str] = {
-    "gateway": "The REST door: OpenAI API, tokenization, streams.",
-    "router": "A queue for each model; decides who serves which request.",
-    "registry": "Membership and leases; who holds which parameters.",
-    "planner": "Scale plans: spare workers, sources, chains.",
-    "monitor": "Turns the load of each model into decisions to scale.",
-    "host": "The host cache of one machine; it reads checkpoints.",
-    "worker": "Arena, engine and KV cache of one GPU or CPU core.",
+    "gateway": "Serve the REST API: OpenAI endpoints, tokenization, streams.",
+    "router": "Queue requests by model, and choose the instance for each.",
+    "registry": "Keep which processes are alive, and which hold which parameters.",
+    "planner": "Plan each scale and carry it out: workers, sources, chains.",
+    "monitor": "Decide from the load of each model when to scale.",
+    "host": "Read checkpoints, and keep them in the memory of one machine.",
+    "worker": "Run models on one GPU or CPU core.",
 }
 
-HELP = """Run one service until SIGTERM or Ctrl-C, against the NATS server of --nats-url or NATS_URL.
+HELP = """Run one service until SIGTERM or Ctrl-C.
 
-A whole system has one registry, router, planner and monitor, any number of gateways and workers,
-and a host on every machine. Several services of one kind need ids of their own (--id).
+The services of a system find each other on the NATS server of --nats-url or NATS_URL.
+
+A whole system has one registry, one planner, one monitor, at least one router and one gateway, any number of
+workers, and one host on every machine. Several services of one kind each need an id of their own (--id).
 
 \b
   export NATS_URL=nats://10.0.0.1:4222

@@ -27,19 +27,23 @@ The same with the nats CLI:
 
 @click.command(epilog=EPILOG)
 @click.argument("name")
-@click.option("--instances", required=True, type=click.IntRange(min=0), help="The number of instances to have.")
 @click.option(
-    "--live", type=click.Choice(get_args(LiveMode)), help="The mode of live scaling; by default the planner's."
+    "--instances", required=True, type=click.IntRange(min=0), help="The number of instances that the model is to have."
 )
 @click.option(
-    "--wait", is_flag=True, help="Return once the new instances serve, or the workers of the old ones are spare."
+    "--live",
+    type=click.Choice(get_args(LiveMode)),
+    help="Mode of this scale's live scaling, as in `livescale up --help`; by default the planner's.",
+)
+@click.option(
+    "--wait", is_flag=True, help="Return only once new instances serve, or the workers of removed ones are spare."
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=300.0,
     show_default=True,
-    help="Most seconds to --wait.",
+    help="Most seconds to wait with --wait.",
 )
 @bus_options
 def scale(
@@ -53,8 +57,8 @@ def scale(
 ) -> None:
     """Set the number of instances of the model NAME.
 
-    New instances get their parameters from the least busy source; instances given back finish what they have. The
-    monitor goes on deciding from the load: to keep a number for good, set min-instances and max-instances.
+    New instances get their parameters from the least busy source. Removed instances first finish the requests that
+    they have. The monitor goes on deciding by the load: for a fixed number, set min-instances and max-instances.
     """
     address = find_bus(nats_url, namespace)
     accepted, record = ask(address, lambda bus: ask_scale(bus, name, instances, timeout if wait else None, live))
@@ -79,7 +83,8 @@ async def ask_scale(
             return accepted, await wait_for_end(bus, model, accepted.scale_id)
     except TimeoutError:
         raise click.ClickException(
-            f"{accepted.scale_id} goes on after {wait_seconds:g} s; `livescale why {model}` shows how far it is"
+            f"{accepted.scale_id} has not ended after {wait_seconds:g} s and goes on; `livescale why {model}` shows "
+            "its progress"
         ) from None
 
 

@@ -33,14 +33,14 @@ The same with the nats CLI (the queues are in the router's heartbeat):
 
 
 @click.command(epilog=EPILOG)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @bus_options
 def status(as_json: bool, nats_url: str | None, namespace: str | None) -> None:
     """Show processes, workers, instances and queues.
 
-    Ready and total count blocks of parameters. Queues that no router has reported are unknown, null in JSON.
-    Recent events are deaths, restarts, and moments in which a process or the machine stood still.
-    Where requests are held, the monitor's last decision says why the model scales, or does not.
+    The columns ready and total count blocks of parameters. Queues that no router has reported are shown as unknown,
+    in JSON as null. Recent events are deaths, restarts, and times when a process or the machine stood still. Where
+    requests wait, the monitor's last decision says why the model is scaled, or is not.
     """
     found = ask(find_bus(nats_url, namespace), ask_status)
     if as_json:

@@ -18,9 +18,8 @@ PROGRESS = ("spare", "loading", "live", "draining", "serving")
 class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that takes requests while it loads, or has done so.
 
-    It `runs` the layers whose parameters are here, `ready` of `layers`; of a request that it has run so far, a helper
-    runs the rest. `handed_over` counts requests by helper. In an execution pipeline `runs` says which blocks are its
-    own.
+    `runs` names the layers whose parameters are here, `ready` of `layers`; a helper runs the other layers of a request.
+    `handed_over` counts requests by helper. In an execution pipeline `runs` names the blocks of this worker.
     """
 
     worker: str

@@ -31,14 +31,24 @@ The same with the nats CLI, which shows JSON but not msgpack:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--subject", default=">", show_default=True, help="What to listen to, below livescale.NAMESPACE.")
-@click.option("--limit", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--full", is_flag=True, help="Show token ids of prompts and outputs, and long values whole.")
+@click.option(
+    "--subject",
+    default=">",
+    show_default=True,
+    help="NATS subject to listen to, below livescale.NAMESPACE; quote it for the shell.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    help="Number of messages after which to end; by default it goes on until Ctrl-C.",
+)
+@click.option("--full", is_flag=True, help="Show token ids of prompts and outputs, and long values in full.")
 @bus_options
 def tap(subject: str, limit: int | None, full: bool, nats_url: str | None, namespace: str | None) -> None:
-    """Print what goes over the bus until Ctrl-C: time, subject, type, fields.
+    """Print the messages on the bus until Ctrl-C: time, subject, type and fields.
 
-    In a subject * is any one word and a last > the rest. Answers go to inboxes of their own and are not seen.
+    In a subject, * stands for any one word, and > at the end for any words. Answers to calls go to private inboxes and
+    are not seen.
     """
     with suppress(KeyboardInterrupt):
         asyncio.run(listen(find_bus(nats_url, namespace), subject, limit, full))
@@ -70,7 +80,9 @@ async def listen(address: BusAddress, subject: str, limit: int | None, full: boo
             at = datetime.now().astimezone().strftime("%H:%M:%S.%f")[:-3]
             click.echo(f"{at} {message.subject.removeprefix(prefix)}  {describe(message.data, full)}")
     except nats.errors.BadSubjectError:
-        raise click.BadParameter(f"{subject!r} is no subject, for example 'evt.>'", param_hint="--subject") from None
+        raise click.BadParameter(
+            f"{subject!r} is not a NATS subject; write one such as 'evt.>'", param_hint="--subject"
+        ) from None
     finally:
         await close(client)
 

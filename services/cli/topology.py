@@ -20,31 +20,32 @@ from livescale.shared.topology.topology import Gpu, Leaf, Topology, TopologyHost
 from livescale.shared.units import format_bit_rate, format_rate, format_size
 
 EPILOG = f"""
-A file names hosts, their GPUs, scale-up domains and leaf switches, with their unit: 64 GiB, 100 Gbps, 12.5 GB/s.
-An entry with a count stands for that many.
+A topology file lists hosts, their GPUs, scale-up domains and leaf switches. Values have their unit: 64 GiB, 100 Gbps,
+12.5 GB/s. An entry with a count stands for that many equal ones.
 
 \b
-  leaves:                     # may be left out: all hosts on one that is non-blocking
+  leaves:                     # without leaves all hosts are on one non-blocking switch
     - name: leaf              # leaf0 ... leaf3
       count: 4
-      uplink: 1.6 Tbps        # or uplink-in and uplink-out; without one non-blocking
+      uplink: 1.6 Tbps        # or uplink-in and uplink-out; without it non-blocking
   hosts:
     - name: a                 # a0 ... a15, dealt to the leaves in order, 4 each
       count: 16
       leaf: leaf
       memory: 1 TiB
-      nic: 100 Gbps           # or nic-in and nic-out; of its memory, and of GPUs without one
+      nic: 100 Gbps           # or nic-in and nic-out; also used by GPUs without a NIC
       disk: 1.25 GB/s
       gpus:
         - count: 8            # a0/0 ... a0/7
           memory: 80 GB
-          nic: 100 Gbps       # without one the host's
+          nic: 100 Gbps       # without it the GPU uses the host's NIC
           host-link: 16 GB/s
           scale-up: 200 GB/s  # these 8 are one domain; without it each is alone
 
-A domain of several hosts' GPUs is declared under domains, with name and bandwidth, and named by their key domain.
+A domain that spans several hosts is declared under domains, with name and bandwidth; its GPUs name it by the key
+domain.
 
-Shipped: {", ".join(shipped_topologies())}.
+Shipped topologies: {", ".join(shipped_topologies())}.
 """
 
 
@@ -234,14 +235,17 @@ def summary(topology: Topology) -> str:
 
 @click.command(epilog=EPILOG)
 @click.argument("topology", metavar="[FILE|NAME]", required=False)
-@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this file.")
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="SVG file to draw the cluster into.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object instead of tables; sizes in bytes, rates in bytes/s."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object instead of tables, with sizes in bytes and rates in bytes/s.",
 )
 def topology(topology: str | None, svg: Path | None, as_json: bool) -> None:
     """Show a cluster: its hosts, GPUs, domains, leaves and what their links carry.
 
-    Without FILE or NAME this machine is shown, as far as it tells.
+    FILE is a topology file, NAME a shipped topology. Without either, this machine is shown as far as it is detected.
     """
     found, assumed = look(topology)
     if as_json:

@@ -49,8 +49,8 @@ In the file each model may have its own limits and bounds:
       downscale-delay-s: 10
       bounds: {prefill-lo: 0.3, prefill-hi: 0.6}
 
-An option of workers that has no default here has that of `livescale run worker --help`. Options that only services have
-are passed on by the environment, for example LIVESCALE_MAX_WAITING=64.
+A default in parentheses is that of each worker. Settings that only a service has are given by the environment, for
+example LIVESCALE_MAX_WAITING=64 for the router.
 """
 
 
@@ -64,11 +64,11 @@ class NamedDirectory(click.ParamType[ModelSettings]):
             return value  # from the configuration file
         name, equals, path = str(value).partition("=")
         if not (name and equals and path):
-            self.fail(f"{value!r} is not NAME=DIR, for example tiny=/tmp/tiny", param, ctx)
+            self.fail(f"{value!r} is not NAME=DIR; write for example tiny=/tmp/tiny", param, ctx)
         try:
             return msgspec.convert({"name": name, "path": path}, ModelSettings)
         except msgspec.ValidationError:
-            self.fail(f"{name!r} is no name for a model: letters, digits and . _ / - only", param, ctx)
+            self.fail(f"{name!r} is not a valid name for a model: use letters, digits and . _ / -", param, ctx)
 
 
 def options_of_workers() -> dict[str, list[FieldInfo]]:
@@ -111,8 +111,8 @@ GROUPS = {
 def up(settings: StackSettings) -> None:
     """Serve models on this machine until Ctrl-C.
 
-    Starts a NATS server, every service and the workers. Each model starts with its minimum of instances, and the other
-    workers are spare. When all is ready, one line of JSON is printed on stdout; logs go to stderr.
+    This starts a NATS server, every service and the workers. Each model starts with its minimum of instances; the
+    other workers are spare. When all is ready, one line of JSON is printed on stdout; logs go to stderr.
     """
     printer = make_printer(settings.log_format)
     try:
@@ -169,7 +169,7 @@ def check_workers(settings: StackSettings) -> None:
 
 
 def check_place() -> None:
-    """Make the place for the note by which other commands find the system. Raises ClickException."""
+    """Make the directory of the note by which other commands find the system. Raises ClickException."""
     try:
         make_place(pointer_path())
     except (NotOurs, OSError) as error:
@@ -207,8 +207,8 @@ def cancel_on_signals() -> None:
 def check_checkpoint(model: ModelSettings) -> None:
     """Refuse a checkpoint that gateways or hosts would refuse.
 
-    Checked are its configuration, its tokenizer and chat template, and the tensors that its files name. Of a hub id
-    all but the tensors is fetched and checked. Raises UsageError.
+    It checks the configuration, tokenizer and chat template, and the tensors that the files name. For a hub id
+    everything except the tensors is fetched and checked. Raises UsageError.
     """
     # By name, as `livescale run` knows the services.
     text = importlib.import_module("livescale.services.gateway.checkpoint_text")

@@ -28,7 +28,7 @@ The same with the nats CLI:
 
 Folded = list[Decision]  # one decision, or the holds in a row that are told as one
 
-UNKNOWN = "nothing is predicted without --link-rate or --topology: it is not known what links carry"
+UNKNOWN = "no times are predicted, as the rate of links is unknown: start the system with --link-rate or --topology"
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -47,22 +47,22 @@ class Why(msgspec.Struct, frozen=True):
 @click.command(epilog=EPILOG)
 @click.argument("name")
 @click.option(
-    "--limit", type=click.IntRange(min=1, max=1000), default=10, show_default=True, help="Most decisions to tell."
+    "--limit", type=click.IntRange(min=1, max=1000), default=10, show_default=True, help="Most decisions to show."
 )
 @click.option(
     "--verbose",
     is_flag=True,
     envvar="LIVESCALE_VERBOSE",
     show_envvar=True,
-    help="Add the numbers that each decision was made from.",
+    help="Also show the numbers that each decision was made from.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @bus_options
 def why(name: str, limit: int, verbose: bool, as_json: bool, nats_url: str | None, namespace: str | None) -> None:
-    """Tell why the model NAME was scaled, or was not.
+    """Explain why the model NAME was scaled, or was not.
 
-    Each decision is told with its rule and reason, holds in a row as one. A scale is told with its plan, the times of
-    its phases and its outcome. Deaths, restarts and stalls stand between them.
+    Each decision is shown with its rule and reason; decisions in a row that change nothing are shown as one. A scale is
+    shown with its plan, the times of its phases and its outcome. Deaths, restarts and stalls stand between them.
     """
     # In text, holds in a row count as one, so that more decisions are needed to fill the limit.
     decisions = limit if as_json else MOST_DECISIONS
@@ -84,7 +84,7 @@ async def ask_why(bus: Bus, model: str, limit: int, decisions_limit: int) -> Why
     entries = {entry.spec.name: entry for entry in (await bus.call(MODELS, AskModels(), timeout=CALL_SECONDS)).models}
     if model not in entries and not scales.records and not decisions.decisions:
         known = ", ".join(sorted(entries)) or "none"
-        raise click.ClickException(f"no model {model!r} is registered; there are {known}")
+        raise click.ClickException(f"model {model!r} is not registered; registered are: {known}")
     error = entries[model].error if model in entries else None
     return Why(decisions.decisions, scales.records, error, await ask_incidents(bus))
 

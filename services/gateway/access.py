@@ -1,4 +1,4 @@
-"""Who may use the gateway, and how much: API keys, the rights that they give, and the limits that they have."""
+"""API keys of the gateway: the clients that they identify, their rights and their rate limits."""
 
 import hashlib
 import hmac
@@ -84,8 +84,8 @@ class Keyring:
         return bool(self._clients)
 
     def find(self, presented: bytes) -> KeyHolder | None:
-        """Return the client of this key; None where nobody has it. Every hash is compared, so that the time taken tells
-        nothing about the keys."""
+        """Return the client of this key, or None if no client has it. Every hash is compared, so that the time taken
+        tells nothing about the keys."""
         wanted, found = _digest(presented), None
         for digest, client in self._clients.items():
             if hmac.compare_digest(wanted, digest):
@@ -168,8 +168,8 @@ class Visit:
 
 
 class Guard:
-    """Lets requests in by their key. `is_local` says that the gateway listens on loopback only; without keys, everybody
-    there is its operator."""
+    """Admits requests by their key. `is_local` says that the gateway listens on loopback only; without keys every
+    client there is its operator."""
 
     def __init__(self, keys: Keyring, clock: Clock, is_local: bool) -> None:
         self._keys = keys
@@ -194,7 +194,9 @@ class Guard:
             return self._anybody
         if not self.with_keys:
             if path.startswith(ADMIN) and not (self._is_local and _is_from_here(headers)):
-                raise _forbidden("Without API keys this endpoint answers on loopback only: start with --api-key.")
+                raise _forbidden(
+                    "Without API keys this endpoint answers only on loopback: start the gateway with --api-key."
+                )
             return self._anybody
         client = self._keys.find(_bearer(headers))
         if client is None:

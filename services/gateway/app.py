@@ -148,4 +148,4 @@ class ErrorAnswers:
 
     async def bug(self, request: Request, error: Exception) -> Response:
         """Answer an unexpected exception. Starlette raises it again afterwards, so that the server logs it."""
-        return error_answer(internal("Internal error; the gateway's log says more."))
+        return error_answer(internal("Internal error; the gateway's log says why."))

@@ -40,7 +40,7 @@ class ChatTemplate:
         try:
             self._environment.parse(source)
         except (jinja2.TemplateError, RecursionError, MemoryError) as error:
-            raise TemplateRefusal(f"the checkpoint's chat template is broken: {_why(error)}") from None
+            raise TemplateRefusal(f"the checkpoint's chat template cannot be compiled: {_why(error)}") from None
 
     def render(self, messages: list[ChatMessage], add_generation_prompt: bool = True) -> str:
         """The prompt of a conversation. Raises TemplateRefusal."""

@@ -105,7 +105,9 @@ def from_bus(error: BusError, model: str | None = None) -> ApiError:
         case Refusal():
             return _from_refusal(error, model)
         case TooLarge():
-            return ApiError(413, "The request is too large to be handed on; shorten it.", code="request_too_large")
+            return ApiError(
+                413, "The request is too large to be sent to a worker; shorten it.", code="request_too_large"
+            )
         case CallTimeout():
             return overloaded("A service that is needed did not answer in time; the request may be sent again.")
         case _:
@@ -141,6 +143,6 @@ def _from_refusal(refusal: Refusal, model: str | None) -> ApiError:
         case 429:
             return queue_full(refusal.message, refusal.retry_after_ms)
         case 500:
-            return internal("A service failed at this request; its log says why.")
+            return internal("A service failed while it handled this request; its log says why.")
         case _:
             return overloaded(refusal.message, refusal.retry_after_ms)

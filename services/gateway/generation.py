@@ -51,7 +51,7 @@ class HeldRequests:
     def hold(self, *, is_new: bool) -> Iterator[None]:
         """Hold one request inside the block. Raises ApiError 429 where a new request is one too many."""
         if is_new and self._held >= self._most:
-            raise queue_full(f"{self._held} requests wait already for the service to be back.")
+            raise queue_full(f"{self._held} requests already wait until a router answers; try again later.")
         self._count(1)
         try:
             yield
@@ -130,7 +130,7 @@ class Generation:
             log.warning("request_lost", request=submit.request_id, attempt=attempt, reason=lost.reason)
             losses[len(self._arrived)] += 1
             if losses[len(self._arrived)] == LOSSES:
-                raise overloaded("The request was lost too often; it may be sent again.")
+                raise overloaded("The workers that ran this request failed too often; you may send it again.")
             self._backend.metrics.resumptions.inc()
             submit = resumed(self._submit, self._arrived, attempt, self._version)
 
@@ -147,7 +147,7 @@ class Generation:
                             # Some process took this gateway for dead. That was wrong: the client still waits.
                             if fresh.token_ids:
                                 await self._deliver(replace(fresh, finish_reason=None), emit)
-                            return Lost("it was cancelled, and not by its client")
+                            return Lost("the system cancelled it, not its client")
                         case Fresh() as fresh:
                             ended = fresh.finish_reason is not None
                             if await self._deliver(fresh, emit):
@@ -157,7 +157,9 @@ class Generation:
                         case Lost() as lost:
                             return lost
                         case TooSlow():
-                            raise overloaded("The client reads slower than tokens are made; the request was cancelled.")
+                            raise overloaded(
+                                "The client reads more slowly than tokens are generated, so the request was cancelled."
+                            )
             finally:
                 self._version = stream.version
                 if not ended:

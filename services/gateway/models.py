@@ -128,5 +128,7 @@ def context_tokens(entry: ModelEntry) -> int:
     """The number of tokens that a request may have, prompt and output together. Raises ApiError 503 while it is
     unknown."""
     if entry.max_model_len <= 0:
-        raise overloaded(f"The model {entry.spec.name!r} is still being checked.", 500, code="model_loading")
+        raise overloaded(
+            f"The model {entry.spec.name!r} is still being checked; try again in a moment.", 500, code="model_loading"
+        )
     return entry.max_model_len

@@ -109,7 +109,7 @@ async def read_body(request: Request, limit: int) -> bytes:
                 if len(body) > limit:
                     raise too_large
     except TimeoutError:
-        raise ApiError(408, f"The body did not come within {BODY_TIMEOUT_SECONDS:.0f} s.", code="timeout") from None
+        raise ApiError(408, f"The body did not arrive within {BODY_TIMEOUT_SECONDS:.0f} s.", code="timeout") from None
     return bytes(body)
 
 

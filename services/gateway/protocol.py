@@ -111,7 +111,9 @@ class LimitedHttp(HttpToolsProtocol):
             self._await_head()  # a client that still reads an answer may take its time
         elif self._begun:
             self._end_with(
-                ApiError(408, f"The request's head did not come within {HEAD_SECONDS:.0f} s.", code="timeout")
+                ApiError(
+                    408, f"The request line and headers did not arrive within {HEAD_SECONDS:.0f} s.", code="timeout"
+                )
             )
         else:
             self.transport.close()

@@ -12,7 +12,7 @@ import msgspec
 What = Literal["requests", "tokens", "concurrency"]
 
 MINUTE = 60.0
-# A guess: nobody knows when a running request will end.
+# An estimate, as the end of a running request is unknown.
 CONCURRENCY_RETRY_SECONDS = 1.0
 ROUNDING = 1e-6
 

@@ -10,33 +10,43 @@ from livescale.shared.runtime.settings import ProcessSettings
 class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
     """The gateway: it serves the REST API, with vLLM's names of options where vLLM has them."""
 
-    host: Annotated[str, Meta(description="Address to listen on; 0.0.0.0 for all")] = "127.0.0.1"
-    port: Annotated[int, Meta(description="Port to listen on; 0 takes a free one", ge=0, le=65535)] = 8000
+    host: Annotated[str, Meta(description="IP address to listen on; 0.0.0.0 is all of this machine")] = "127.0.0.1"
+    port: Annotated[int, Meta(description="TCP port to listen on; 0 takes a free one", ge=0, le=65535)] = 8000
     api_key: Annotated[
         tuple[str, ...],
         Meta(
-            description="A KEY, or NAME=KEY, that clients must send; may be repeated. The name admin, or no name, "
-            "gives admin rights. Better set in the environment, separated by blanks"
+            description="A key that clients must send: KEY or NAME=KEY; may be given several times, in the "
+            "environment separated by blanks. The name admin, or no name, gives admin rights. The environment hides a "
+            "key from other users, which a flag does not"
         ),
     ] = ()
-    api_keys: Annotated[str, Meta(description="YAML file with more keys and their limits; see SECURITY.md")] = ""
+    api_keys: Annotated[str, Meta(description="YAML file of API keys and their rate limits; SECURITY.md shows it")] = ""
     ready_file: Annotated[
-        str, Meta(description='File that is written once the gateway listens: {"url": ...}; empty writes none')
+        str, Meta(description='File to write {"url": ...} to once the gateway listens; without it none is written')
     ] = ""
-    default_timeout_s: Annotated[float, Meta(description="Timeout of requests that name none", gt=0)] = 600.0
-    max_timeout_s: Annotated[float, Meta(description="Longest timeout that a request may ask for", gt=0)] = 3600.0
-    max_body_bytes: Annotated[int, Meta(description="Request bodies that are larger are refused with 413", ge=1024)] = (
-        4 << 20
-    )
-    max_requests: Annotated[int, Meta(description="Requests under way at once; more are refused with 429", ge=1)] = 4096
+    default_timeout_s: Annotated[
+        float, Meta(description="Seconds that a request may take if it does not say itself", gt=0)
+    ] = 600.0
+    max_timeout_s: Annotated[
+        float, Meta(description="Most seconds that a request may ask for as its timeout", gt=0)
+    ] = 3600.0
+    max_body_bytes: Annotated[
+        int, Meta(description="Most bytes of a request body; a larger one is refused with HTTP 413", ge=1024)
+    ] = 4 << 20
+    max_requests: Annotated[
+        int, Meta(description="Most requests under way at once; more are refused with HTTP 429", ge=1)
+    ] = 4096
     max_held: Annotated[
-        int, Meta(description="Requests held while no router can be reached; more are refused with 429", ge=0)
+        int,
+        Meta(description="Most requests that are held while no router answers; more are refused with HTTP 429", ge=0),
     ] = 1024
-    max_prompts: Annotated[int, Meta(description="Prompts in one completion request", ge=1)] = 128
+    max_prompts: Annotated[int, Meta(description="Most prompts in one completion request", ge=1)] = 128
     stream_queue: Annotated[
-        int, Meta(description="Engine steps a client may lag behind before its request is cancelled", ge=1)
+        int, Meta(description="Most engine steps that a client may lag behind before its request is cancelled", ge=1)
     ] = 1024
     unread_timeout_s: Annotated[
-        float, Meta(description="Time a client may leave its answer unread before it is cut off", gt=0)
+        float, Meta(description="Seconds that a client may leave its answer unread before it is cut off", gt=0)
     ] = 10.0
-    shutdown_grace_s: Annotated[int, Meta(description="Time that running requests get at shutdown", ge=0, le=8)] = 5
+    shutdown_grace_s: Annotated[
+        int, Meta(description="Seconds that running requests get to end at shutdown", ge=0, le=8)
+    ] = 5

@@ -59,7 +59,7 @@ class RequestStreams:
         """A stream that already has `received` tokens, made by this `version` of the model. Raises ApiError 429 where a
         new request is one too many."""
         if received == 0 and len(self._streams) >= self._max_requests:
-            raise queue_full(f"The gateway has {self._max_requests} requests under way.")
+            raise queue_full(f"The gateway already has {self._max_requests} requests under way; try again later.")
         stream = self._streams[request_id] = RequestStream(request_id, received, self._stream_queue)
         stream.version = version
         self._metrics.streams.set(len(self._streams))
@@ -103,7 +103,7 @@ class RequestStreams:
             self.ask_again(stream)
 
     def stop(self, request_id: str, worker: str | None) -> None:
-        """Cancel a request that nobody waits for any more. The worker is told as well, as the router may be away."""
+        """Cancel a request whose client is gone. The worker is told as well, as the router may be away."""
         self._bus.publish(CANCEL, Cancel(request_id=request_id))
         if worker is not None:
             self._bus.publish(CANCEL_WORK, Cancel(request_id=request_id), id=worker)
@@ -132,8 +132,8 @@ class RequestStreams:
                 self._disown(row, frame.worker)  # at once, as a slow reader may look at it much later
 
     def _disown(self, row: Tokens, worker: str) -> None:
-        """Cancel tokens that nobody here waits for. It is done for every row until they stop: a cancel may be lost, and
-        a gateway that was started anew does not know what it had asked for."""
+        """Cancel tokens that no request here waits for. This is repeated for every row until they stop, as a cancel may
+        be lost. A gateway that was started again does not know what it had asked for."""
         if row.finish_reason is None:
             self.stop(row.request_id, worker)
 

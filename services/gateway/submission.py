@@ -53,7 +53,9 @@ def split_prompts(body: CompletionRequest, max_prompts: int) -> list[str | list[
     if not prompt or int in kinds:
         raise bad_request("'prompt' must be one text, one list of token ids, or a list of those.", param="prompt")
     if len(prompt) > max_prompts:
-        raise bad_request(f"'prompt' has {len(prompt)} prompts; at most {max_prompts} are served.", param="prompt")
+        raise bad_request(
+            f"'prompt' has {len(prompt)} prompts; a request may have at most {max_prompts}.", param="prompt"
+        )
     return cast("list[str | list[int]]", prompt)
 
 
@@ -72,7 +74,7 @@ def make_submit(
     param = "messages" if isinstance(body, ChatRequest) else "prompt"
     check_token_ids(prompt, text.vocab_size, param)
     if not prompt:
-        raise bad_request(f"{param!r} has no tokens.", param=param)
+        raise bad_request(f"{param!r} has no tokens; give at least one.", param=param)
     room = context_tokens - len(prompt)
     asked = asked_tokens(body)
     if room < (asked or 1):
@@ -112,7 +114,7 @@ def check_token_ids(token_ids: Sequence[int], vocab_size: int, param: str) -> No
     """Check that the model's vocabulary has all ids. Raises ApiError 400 naming the parameter."""
     largest = max(token_ids, default=0)
     if largest >= vocab_size:
-        raise bad_request(f"{param!r} has token id {largest}; the vocabulary has {vocab_size}.", param=param)
+        raise bad_request(f"{param!r} has token id {largest}; the vocabulary has ids below {vocab_size}.", param=param)
 
 
 def _sampling(body: GenerationOptions, defaults: GenerationDefaults, request_id: str) -> Sampling:

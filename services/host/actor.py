@@ -48,7 +48,7 @@ class HostService:
         settings: HostSettings,
         disk: Disk,
         open_link: Callable[[], Awaitable[Link]],
-        open_door: OpenMemoryExport = lambda address: None,
+        open_export: OpenMemoryExport = lambda address: None,
     ) -> None:
         self._world = world
         self._bus = world.bus
@@ -56,14 +56,14 @@ class HostService:
         self._place = settings.place
         self._disk = disk
         self._open_link = open_link
-        self._open_door = open_door
+        self._open_export = open_export
         self._cache = HostCache(settings.cache_bytes)
         self._sending: dict[str, str] = {}  # versions, by plan
         self._cache_bytes = world.telemetry.gauge("livescale_host_cache_bytes", "Bytes the host cache takes")
 
     async def run(self) -> None:
         self._link = link = await self._open_link()
-        door = self._open_door(link.address)
+        memory_export = self._open_export(link.address)
         self._hashing = ThreadPoolExecutor(1, "hashing")
         told = MemoryCallbacks(self._changed, self._announce, self._tell_failure)
         try:
@@ -71,7 +71,7 @@ class HostService:
                 self._membership = self._member(link)
                 self._memory = Memory(self._cache, self._disk, self._world, told, tasks)
                 self._checkpoints = CheckpointReader(self._disk, self._memory, self._announce)
-                self._outgoing = BlockSender(self._id, link, tasks, self._membership.changed, door)
+                self._outgoing = BlockSender(self._id, link, tasks, self._membership.changed, memory_export)
                 self._bus.watch_connection(self._connection_changed)
                 await self._bus.serve(self._world.info, self._endpoints())
                 tasks.create_task(self._membership.run(), name="membership")
@@ -80,8 +80,8 @@ class HostService:
             await self._disk.close()
             self._memory.close()
             await asyncio.to_thread(self._hashing.shutdown)
-            if door is not None:
-                await door.close()
+            if memory_export is not None:
+                await memory_export.close()
             await link.close()
 
     def _member(self, link: Link) -> Membership:
@@ -141,7 +141,11 @@ class HostService:
 
     async def _release_model(self, command: ReleaseModel, context: Context) -> Ack:
         if command.version in self._sent_versions():
-            raise Refusal(409, f"version {command.version} of {command.model!r} is being sent", retry_after_ms=1000)
+            raise Refusal(
+                409,
+                f"version {command.version} of {command.model!r} is being sent; try again later",
+                retry_after_ms=1000,
+            )
         await self._memory.release(command.model, command.version)
         return Ack()
 
@@ -152,7 +156,7 @@ class HostService:
         copy, number = self._memory.find(command.version), self._cache.find(command.version)
         held = None if number is None else self._cache.get(number)
         if copy is None or held is None:
-            raise Refusal(409, f"cannot send version {command.version}: this host neither holds nor reads it")
+            raise Refusal(409, f"cannot send version {command.version}: this host neither has it nor reads it")
         ready, own = copy.ready, held.blocks_of(command.shard)
         if not own:
             raise Refusal(400, f"shard: version {command.version} has {held.shards}, there is no {command.shard}")

@@ -75,7 +75,9 @@ class CheckpointReader:
             async with asyncio.timeout(TURN_SECONDS):
                 await self._memory.turn(version)
         except TimeoutError:
-            raise Refusal(409, f"version {version} waits until others are read", retry_after_ms=1000) from None
+            raise Refusal(
+                409, f"version {version} waits until other models are read; try again later", retry_after_ms=1000
+            ) from None
 
     async def _open(self, spec: ModelSpec) -> Stored:
         try:

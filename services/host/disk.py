@@ -126,7 +126,7 @@ def available_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
     if limit == "max":
         return available
     used = int((cgroup / "memory.current").read_text())
-    # Files that were read count as used until somebody else wants the memory.
+    # The kernel counts the pages of files that were read as used until other memory is needed.
     given_up = _fields((cgroup / "memory.stat").read_text()).get("inactive_file", 0)
     return max(0, min(available, int(limit) - used + given_up))
 

@@ -13,7 +13,7 @@ from livescale.shared.messages.parameters import Manifest
 from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
 from livescale.shared.transfer.receiver import BlockReceiver, Events
 
-PATIENCE_SECONDS = 10.0  # without a flow, for the registry to name somebody else
+PATIENCE_SECONDS = 10.0  # seconds without a flow after which the registry names another sender
 
 log = structlog.get_logger()
 
@@ -52,7 +52,7 @@ class ModelFetch:
         Raises ValueError for another plan, or for flows that do not fit the blocks.
         """
         if (command.plan_id, command.chunk_bytes) != (self._command.plan_id, self._command.chunk_bytes):
-            raise ValueError(f"it is already being fetched for plan {self._command.plan_id}")
+            raise ValueError(f"the model is already being fetched for plan {self._command.plan_id}")
         if self._incoming is not None:
             self._incoming.follow(command.inflows, command.secret)
         self._command = command

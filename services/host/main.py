@@ -1,4 +1,4 @@
-"""Runs a host as a process."""
+"""The process of a host: it opens the link and starts the actor."""
 
 import structlog
 from msgspec.structs import replace

@@ -14,32 +14,38 @@ option = partial(click.option, show_default=True, show_envvar=True)
 
 @click.command()
 @click.argument("checkpoint", metavar="DIRECTORY|HUB_ID")
-@option("--dtype", type=click.Choice(get_args(DType)), default="bfloat16", envvar="LIVESCALE_DTYPE")
+@option(
+    "--dtype",
+    type=click.Choice(get_args(DType)),
+    default="bfloat16",
+    envvar="LIVESCALE_DTYPE",
+    help="Number type to write parameters in.",
+)
 @option(
     "--packed-dir",
     default="",
     envvar="LIVESCALE_PACKED_DIR",
-    help="The directory that hosts are told; by default beside the checkpoint.",
+    help="Directory for packed forms, the same as that of hosts; by default beside the checkpoint.",
 )
 @option(
     "--layout",
     type=click.Choice(get_args(Layout)),
     default="plain",
     envvar="LIVESCALE_LAYOUT",
-    help="How matrices are laid out, as when the model is registered; panels are for workers on CPUs.",
+    help="Order of bfloat16 matrices: plain, or panels for workers on CPUs; the same as that of the model.",
 )
 @option(
     "--tensor-parallel-size",
     type=click.IntRange(1, MOST_SHARDS),
     default=1,
     envvar="LIVESCALE_TENSOR_PARALLEL_SIZE",
-    help="The number of workers of an instance.",
+    help="Number of workers that make up an instance of the model.",
 )
 def pack(checkpoint: str, dtype: DType, packed_dir: str, layout: Layout, tensor_parallel_size: int) -> None:
-    """Write the form of a checkpoint that hosts read fastest, as they do themselves after they read it first.
+    """Write a checkpoint in the packed form, which hosts read fastest.
 
-    It takes as much room again as the parameters have in DTYPE, and is out of date as soon as the checkpoint changes:
-    hosts see that, and write it anew.
+    Hosts do this themselves after they read a checkpoint for the first time. The packed form takes as much disk space
+    as the parameters in their number type. When the checkpoint changes, hosts notice that and write it again.
     """
     # Torch takes seconds to import, and --help does not need it.
     from livescale.services.host.stored import open_stored

@@ -74,10 +74,12 @@ class DirectFile:
         if self._direct is None or not into.nbytes or self._pages.share(offset, into.nbytes) >= CACHED_SHARE:
             return 0
         try:
-            with self._turns:  # readers that were under way together would end, and then check, together
+            with self._turns:  # readers that started together would also end together, and then all check at once
                 _fill(self._direct, offset, into)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # what a file system says that wants another alignment, or none of it
+            if (
+                error.errno != errno.EINVAL
+            ):  # the errors of a file system that wants another alignment, or has no direct reads
                 raise
             return 0
         with self._lock:

@@ -82,7 +82,7 @@ def _decode(file: Path, header: bytes) -> Mapping[str, _Entry]:
         raw = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
         raw.pop("__metadata__", None)
         entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
-        # Of a name that comes twice every reader takes one tensor, and not all readers the same one.
+        # If a name occurs twice, readers disagree on which tensor it means.
         json.loads(header, object_pairs_hook=_unique)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: malformed safetensors header ({error}); {AGAIN}") from None

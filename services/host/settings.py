@@ -1,4 +1,4 @@
-"""The settings of a host."""
+"""The settings of a host, each a flag of `livescale run host`."""
 
 from typing import Annotated, Literal
 
@@ -15,28 +15,29 @@ class HostSettings(LinkSettings, frozen=True, kw_only=True):
     cache_bytes: Annotated[
         int,
         Meta(
-            description="Most memory for models; it is taken as they are read, never more than the machine has free",
+            description="Most bytes of memory for models; it is taken as models are read, and never exceeds what is "
+            "free",
             ge=1,
         ),
     ] = 4 * GIB
     pin: Annotated[
         Literal["auto", "off"],
         Meta(
-            description="Whether the host cache is pinned, so that GPUs copy from it directly; auto: where CUDA shows "
-            "a GPU"
+            description="Whether the host cache is pinned in memory, so that GPUs copy from it directly. auto: where "
+            "CUDA shows a GPU; off: never"
         ),
     ] = "auto"
     pack: Annotated[
         bool,
         Meta(
-            description="Write each model that was read in the packed form, which is read faster, and its version "
-            "with it"
+            description="Write each model that was read to disk once more, in the packed form, which is read faster "
+            "the next time"
         ),
     ] = True
     packed_dir: Annotated[
         str,
         Meta(
-            description="Where to write the packed form; by default beside the checkpoint, or in ~/.cache/livescale "
-            "where that cannot be written"
+            description="Directory for packed forms; by default beside the checkpoint, or ~/.cache/livescale where "
+            "that cannot be written"
         ),
     ] = ""

@@ -27,7 +27,7 @@ from livescale.shared.model.checkpoint import CheckpointError, read_file
 MANIFEST_LIMIT_BYTES = 1 << 20
 Checksum = Annotated[int, Meta(ge=0)]
 
-FREE_SHARE = 0.1  # of a file system stays free whatever is packed
+FREE_SHARE = 0.1  # share of a file system that packed forms leave free
 
 log = structlog.get_logger()
 
@@ -112,7 +112,7 @@ def find_places(checkpoint: Checkpoint, directory: str) -> list[Path]:
         return [Path(directory) / own]
     beside = checkpoint.directory / f"livescale-{form}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    # A user whom the system does not know has no home.
+    # A user without an account on this machine has no home.
     return [beside, cache / "livescale" / "packed" / own] if cache.is_absolute() else [beside]
 
 
@@ -170,7 +170,7 @@ class Stored:
             self._forget()
             raise CheckpointError(
                 f"{self.checkpoint.directory}: block {index} is not that of version {self.manifest.version}: the files "
-                "hold another one, or have changed without a trace; they will be read anew"
+                "belong to another version, or changed unnoticed; they will be read again"
             )
         return checksum
 

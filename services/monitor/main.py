@@ -1,4 +1,4 @@
-"""Runs the monitor as a process."""
+"""The process of the monitor: it starts the actor with its settings."""
 
 from livescale.services.monitor.actor import Monitor
 from livescale.services.monitor.settings import MonitorSettings

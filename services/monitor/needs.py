@@ -91,7 +91,7 @@ def need_for_decode(observed: Observed, bounds: ScalingBounds) -> Need | Unknown
     if requests == 0 and observed.kv_blocks_used == 0:
         return Need("decode", 0, 0, "nothing runs")
     if not observed.kv_blocks or not observed.max_requests:
-        return Unknown("no instance has told yet how much KV cache and how many slots it has")
+        return Unknown("no instance has reported yet how much KV cache and how many slots it has")
     blocks, slots = observed.kv_blocks_used / observed.kv_blocks, requests / observed.max_requests
     what, taken = ("slots", slots) if slots >= blocks else ("KV blocks", blocks)
     low, high = ceil(taken / bounds.decode_hi), ceil(taken / bounds.decode_lo)

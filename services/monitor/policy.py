@@ -175,7 +175,7 @@ class ScalingPolicy:
         if waiting is not None:
             return "hold", observed.current, *waiting
         if observed.current == 0:
-            return "hold", 0, "removed", "nothing is left of it"
+            return "hold", 0, "removed", "it has no instances left"
         return "in", 0, "removed", "it was taken out of service"
 
     def _waiting(self, model: str, now: float) -> tuple[str, str] | None:

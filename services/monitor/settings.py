@@ -11,6 +11,8 @@ class MonitorSettings(ProcessSettings, frozen=True, kw_only=True):
     """The monitor: load in, decisions to scale out."""
 
     stale_seconds: Annotated[
-        float, Meta(description="Seconds after which a report is too old to decide by: the monitor holds then", gt=0)
+        float, Meta(description="Seconds after which a load report is too old: the monitor then changes nothing", gt=0)
     ] = 2.0
-    retry_seconds: Annotated[float, Meta(description="Seconds to wait after a scale failed", gt=0)] = 1.0
+    retry_seconds: Annotated[float, Meta(description="Seconds to wait before a failed scale is tried again", gt=0)] = (
+        1.0
+    )

@@ -146,10 +146,10 @@ class Signals:
 
     def _staleness(self, loaded: list[tuple[WorkerReport, float]], now: float) -> str | None:
         if self._router is None:
-            return "the router has not been heard yet"
+            return "the router has not reported yet"
         heard = [("the router", self._router[1]), *((report.id, at) for report, at in loaded)]
         late = [(who, now - at) for who, at in sorted(heard) if now - at > self._stale_seconds]
-        return f"{late[0][0]} was last heard {late[0][1]:.1f} s ago" if late else None
+        return f"{late[0][0]} last reported {late[0][1]:.1f} s ago" if late else None
 
     def _measure(self, model: str, reports: list[WorkerReport]) -> _Capacity:
         """Medians over the model's instances; a value that none of them tells now is as it was last known."""

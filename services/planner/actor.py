@@ -112,7 +112,9 @@ class Planner:
         fleet = self._scale_planner.count(asked.model, view)
         actual = len(fleet.present)
         if asked.instances == actual:
-            return ScaleAccepted(scale_id=None, actual=actual, target=actual, reason=f"{actual} are there already")
+            return ScaleAccepted(
+                scale_id=None, actual=actual, target=actual, reason=f"there are already {actual} instances"
+            )
         scale = self._scale_planner.scale(asked, view, fleet, asked_at)
         target = actual + (1 if isinstance(scale, ScaleOut) else -1) * len(scale.instances)
         self._metrics.accepted(asked.model, target)

@@ -34,7 +34,7 @@ class LiveHelp:
     """
 
     def __init__(self, plan: Plan, workers: Iterable[WorkerReport]) -> None:
-        """`workers`: what they last reported."""
+        """`workers` are the last reports of all workers, by id."""
         self._plan = plan
         # The members of a pipeline are helped by each other alone.
         self._targets = plan.live_targets if plan.live != "pipeline" else []
@@ -124,10 +124,8 @@ def _sends_nothing(team: Sequence[str], plans: Sequence[TransferPlan]) -> bool:
 
 
 def choose_members(plans: Sequence[TransferPlan], teams: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
-    """Choose the targets that take requests together in execution pipelines, and say why.
-
-    Of an instance with several ranks it is the first.
-    """
+    """Choose the targets that take requests together in execution pipelines, and say why. An instance with several
+    ranks is represented by its first one."""
     pipelines = team_pipelines([plan.pipelines for plan in plans], teams)
     if not pipelines:
         alone = all(len(nodes) == 1 for plan in plans for nodes in plan.pipelines)

@@ -272,7 +272,7 @@ class ExecutionPipelines:
 
     def refused(self, worker: str, message: Pipeline, error: str, now: float) -> list[NodeCommand]:
         """End a pipeline in which a worker does not take its part. Its parameters go on arriving."""
-        return self._pipelines[message.id].end(f"{worker} did not take its part: {error}", now)
+        return self._pipelines[message.id].end(f"{worker} refused its stages: {error}", now)
 
     def first_token(self, worker: str, at: float) -> None:
         """Note when an instance made its first token."""

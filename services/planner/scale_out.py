@@ -79,7 +79,7 @@ class ScaleOut(RunningScale):
         return [*commands, *self.helps()]
 
     def helps(self) -> list[NodeCommand]:
-        """Return commands to the helpers whose targets have changed."""
+        """Return commands for the helpers whose targets have changed."""
         if not self._help.changed:
             return []
         failed = frozenset(self._targets.all_in(TargetState.FAILED))

@@ -82,14 +82,14 @@ class ScalePlanner:
             current=actual,
             target=asked.instances,
             rule="operator",
-            reason="asked for by hand",
+            reason="an operator asked for it",
             by="operator",
         )
 
     def _plan_in(self, decision: Decision, view: ModelView, fleet: ModelFleet, count: int) -> ScaleIn:
         drained = choose_to_drain(fleet, count, view.manifest.version)
         if not drained:
-            raise Refusal(503, f"nothing of {decision.model!r} can be drained: its instances still load", 1000)
+            raise Refusal(503, f"no instance of {decision.model!r} can be drained: all still load", 1000)
         return self._scale_in(self._ids.new("scale"), decision, drained, view)
 
     def _scale_in(self, id: str, decision: Decision, drained: Sequence[ServingInstance], view: ModelView) -> ScaleIn:

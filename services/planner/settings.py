@@ -23,7 +23,7 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
     link_rate: Annotated[
         float,
         Meta(
-            description="What workers' links carry, bytes a second, to size chunks by; 0 takes it from the topology",
+            description="Bytes a second that links carry, by which chunks are sized; 0 takes it from the topology",
             ge=0,
         ),
     ] = 0.0
@@ -34,11 +34,11 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
     live_when: LiveWhen = "always"
     ttft_slo: TtftSlo = 1.0
     patience_seconds: Annotated[
-        float, Meta(description="Give a scale up when nothing of it has arrived anywhere for so many seconds", gt=0)
+        float, Meta(description="Seconds without any arriving block after which a scale-out is given up", gt=0)
     ] = 30.0
     drain_seconds: Annotated[
         float,
-        Meta(description="Give a scale in up after so many seconds, a little more than requests may take", gt=0),
+        Meta(description="Seconds after which a scale-in is given up; allow more than the longest request takes", gt=0),
     ] = 3660.0
 
     def __post_init__(self) -> None:

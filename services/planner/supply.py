@@ -34,7 +34,7 @@ Ends = tuple[str, str]  # the sender and the receiver
 
 @dataclass(frozen=True)
 class Supply:
-    """Which nodes hold a shard of a model, and what keeps links busy, while some plans run.
+    """The nodes that hold a shard of a model, and the traffic on their links, while some plans run.
 
     A process without a place in the cluster neither gives nor takes. `sending` counts the flows that each node sends
     for running plans. `receiving` are workers that are going to have the whole shard, and pass on what they have.
@@ -71,7 +71,7 @@ class Supply:
             sources = self._reading()
         better = [source for source in sources if source.node.id not in set(avoid)]
         if not sources:
-            raise CannotPlan("no worker or host holds the whole model in memory")
+            raise CannotPlan("no worker or host has the whole model in memory")
         if not self._alive & missing.keys():
             raise CannotPlan(f"{', '.join(sorted(missing))} cannot be reached")
         return Multicast(

@@ -119,7 +119,7 @@ class FlowsUnderWay:
 
     def __init__(self, flows: Iterable[Flow]) -> None:
         self._flows = list(flows)
-        self._sent: set[int] = set()  # tickets of those whose sender was told
+        self._sent: set[int] = set()  # tickets of the flows whose sender was told
 
     def __iter__(self) -> Iterator[Flow]:
         return iter(self._flows)

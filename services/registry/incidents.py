@@ -37,7 +37,7 @@ class _Stall:
 
 
 class Incidents:
-    """Keeps the last `KEPT` incidents."""
+    """Keeps the last `KEPT` incidents, the newest at the end."""
 
     def __init__(self) -> None:
         self._told: deque[Incident | _Stall] = deque(maxlen=KEPT)

@@ -18,14 +18,14 @@ def check_place(join: Join, members: Iterable[Member], topology: Topology | None
     for member in members:
         is_there = (member.service, member.place) == (join.service, join.place)
         if join.place is not None and is_there and member.id != join.id and member.lease == "alive":
-            raise Refusal(409, f"place {join.place!r} is {member.id}'s: choose another with --place", 1000)
+            raise Refusal(409, f"place {join.place!r} is taken by {member.id}: choose another with --place", 1000)
 
 
 def _refuse_unknown(join: Join, topology: Topology) -> None:
     kind = "GPU" if join.service == "worker" else "host"
     known = [gpu.id for gpu in topology.gpus] if join.service == "worker" else [host.id for host in topology.hosts]
     if join.place not in known:
-        said = f"{join.place!r} is no {kind} of topology {topology.name}" if join.place else "it says no place"
+        said = f"{join.place!r} is not a {kind} of topology {topology.name}" if join.place else "it names no place"
         raise Refusal(422, f"{join.id}: {said}; give --place, a {kind} such as {', '.join(known[:3]) or 'none'}")
 
 
@@ -39,8 +39,8 @@ def check_kernels(join: Join, members: Iterable[Member]) -> None:
         if join.kernels is not None and member.kernels is not None and others:
             raise Refusal(
                 409,
-                f"{join.id} computes with the kernels {join.kernels}, {member.id} with {member.kernels}: their bits "
-                f"differ. {remedy(join.kernels, member.kernels)}",
+                f"{join.id} computes with the kernels {join.kernels}, {member.id} with {member.kernels}, whose results "
+                f"differ in bits. {remedy(join.kernels, member.kernels)}",
             )
 
 
@@ -48,14 +48,14 @@ def remedy(own: str, others: str) -> str:
     """What to set so that a worker with the kernels `own` computes the same bits as the `others`."""
     variant, wanted = variant_of(own), variant_of(others)
     if wanted not in COMPILED:
-        return "Give all workers --kernels portable: every CPU has them where there was a C compiler at installation"
+        return "Give all workers --kernels portable, which every CPU has if a C compiler was there at installation"
     if variant == wanted:
-        return "These are other kernels of the same name: install the same release for all workers"
+        return "The two have different kernels of the same name: install the same release for all workers"
     if wanted == "amx":
         return "Give this worker --kernels amx-emulated, which has the bits of AMX on every CPU"
     if wanted == "portable":
         return "Give this worker --kernels portable"
-    return f"Give this worker --kernels {wanted}; where its CPU lacks that, give all workers --kernels portable"
+    return f"Give this worker --kernels {wanted}; if its CPU does not have them, give all workers --kernels portable"
 
 
 def variant_of(kernels: str) -> str:

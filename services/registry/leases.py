@@ -41,7 +41,7 @@ class LeaseTimes:
 
 @dataclass(frozen=True)
 class LeaseMoved:
-    """A member's lease changed to `state`."""
+    """An event: a member's lease changed to `state`."""
 
     service: ServiceName
     id: str
@@ -159,9 +159,9 @@ class Leases:
         """Take a heartbeat: it renews the lease, or it is stale or false."""
         lease = self._leases.get(id)
         if lease is not None and lease.member.service != service:
-            return [SpokeFalse(id, epoch, f"a {service} spoke for a {lease.member.service}")]
+            return [SpokeFalse(id, epoch, f"a {service} sent it, but the id belongs to a {lease.member.service}")]
         if lease is not None and lease.sure and epoch > lease.member.epoch:
-            return [SpokeFalse(id, epoch, f"epoch {epoch} was never given, the last was {lease.member.epoch}")]
+            return [SpokeFalse(id, epoch, f"epoch {epoch} was never assigned; the last one is {lease.member.epoch}")]
         if lease is None or lease.member.epoch != epoch or lease.member.lease == "dead":
             if epoch <= self._most_epochs:
                 self._last_epoch = max(self._last_epoch, epoch)
@@ -181,7 +181,7 @@ class Leases:
         return [lease.move("dead", LEFT)]
 
     def freeze(self) -> None:
-        """Judge nobody from now on: while the bus is down all are silent."""
+        """Judge no process from now on: while the bus is down all are silent."""
         self._frozen = True
 
     def thaw(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Runs the registry as a process."""
+"""The process of the registry: it finds the topology, and starts the actor."""
 
 from livescale.services.registry.actor import Registry
 from livescale.services.registry.settings import RegistrySettings

@@ -45,7 +45,7 @@ from livescale.shared.topology.topology import Topology
 TICK_SECONDS = 0.1
 EPOCHS_RESERVED, EPOCHS_LEFT = 1000, 500
 
-# What is done about a death, for those who read the log.
+# What happens after a death, for readers of the log.
 THEN: Mapping[ServiceName, str] = {
     "gateway": "its requests end; clients ask another, or once it is back",
     "router": "the next in line takes office, or itself when it is started again",
@@ -97,7 +97,8 @@ class Members:
         self._reserve_epochs()
 
     async def run(self, heartbeats: Subscription[Report], leaves: Subscription[Leave]) -> None:
-        """Hear everyone and judge the silent, for ever. Both subscriptions are made before anybody can join."""
+        """Hear all processes and judge the silent ones, for ever. Both subscriptions are made before any process can
+        join."""
         aways, ends = await self._bus.subscribe(AWAY), await self._bus.subscribe(PROCESS)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._hear(heartbeats), name="heartbeats")

@@ -108,7 +108,8 @@ def why_no_room(hosts: Sequence[HostMemory], demands: Sequence[CopyDemand], mode
         return None
     told = ", ".join(f"{id} has {as_mib(max(0, room))} of {as_mib(limit)}" for id, (room, limit) in rooms.items())
     return (
-        f"model {model!r} needs {as_mib(size_bytes)} of a host cache, and without giving up the only copy of another "
+        f"model {model!r} needs {as_mib(size_bytes)} of a host cache, and without evicting the only copy of another "
+        "model "
         f"{told or 'no host is alive'}; start a host with a larger --cache-bytes, add one, or remove a model"
     )
 

@@ -1,6 +1,6 @@
-"""The parameter pool (BlitzScale 5.3): which models there are, and which processes hold which blocks. Pure.
+"""The parameter pool (BlitzScale 5.3): the models, and which processes hold which blocks. Pure.
 
-Who holds what is built from reports of workers and hosts. What operators declared, and the manifests, are saved and
+Holders are known from the reports of workers and hosts. What operators declared, and the manifests, are saved and
 outlive the registry.
 """
 
@@ -44,7 +44,7 @@ class Pool:
         return None if model.next is None else model.next.entry(model.created)
 
     def restore(self, entry: ModelEntry, manifest: Manifest | None, next: ModelEntry | None = None) -> None:
-        """Take over what an earlier registry saved. Reports will tell who holds the model."""
+        """Take over what an earlier registry saved. Reports will tell which processes hold the model."""
         model = RegisteredModel(content_of(entry), entry.created, manifest=manifest)
         model.was_whole = manifest is not None
         model.next = None if next is None else content_of(next)
@@ -75,7 +75,7 @@ class Pool:
 
     def _model(self, name: str) -> RegisteredModel:
         if name not in self._models:
-            raise Refusal(404, f"model {name!r} is not registered; there are: {', '.join(self.names()) or '-'}")
+            raise Refusal(404, f"model {name!r} is not registered; registered are: {', '.join(self.names()) or '-'}")
         return self._models[name]
 
     def declared(self, name: str) -> ModelSpec | None:
@@ -201,7 +201,7 @@ class Pool:
         if self.holds.is_on_host(model.version):
             return None
         self.plan(now)
-        return model.in_the_way or f"a host has to keep model {name!r} first, and gets it now"
+        return model.in_the_way or f"a host must first have a copy of model {name!r}, and gets it now"
 
     def plan(self, now: float) -> list[MakeCopy | FreeCopy]:
         """The orders for hosts at this moment; what cannot be ordered is noted with its model."""

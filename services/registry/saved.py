@@ -81,5 +81,5 @@ class SavedState:
 
 
 def _word(name: str) -> str:
-    """A model's name as one word of a key."""
+    """A model's name as one word of a key: characters that keys lack are escaped."""
     return quote(name, safe="").replace(".", "%2E").replace("%", "=")

@@ -1,4 +1,4 @@
-"""The settings of the registry."""
+"""The settings of the registry, each a flag of `livescale run registry`."""
 
 from typing import Annotated, Literal
 
@@ -7,30 +7,34 @@ from msgspec import Meta
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.runtime.settings import ProcessSettings, TopologyName
 
-UNSAID = "the default of models that are registered without it"
+UNSAID = "the default for models that are registered without it"
 
 
 class RegistrySettings(ProcessSettings, frozen=True, kw_only=True):
     """The registry: membership, leases, models."""
 
-    suspect_seconds: Annotated[float, Meta(description="Silence after which a process is suspected", gt=0)] = 1.5
-    dead_seconds: Annotated[float, Meta(description="Silence after which a process is declared dead", gt=0)] = 2.5
+    suspect_seconds: Annotated[
+        float, Meta(description="Seconds without a heartbeat after which a process is suspected to be dead", gt=0)
+    ] = 1.5
+    dead_seconds: Annotated[
+        float, Meta(description="Seconds without a heartbeat after which a process is declared dead", gt=0)
+    ] = 2.5
     topology: TopologyName = ""
-    dtype: Annotated[Literal["float32", "bfloat16"], Meta(description=f"Type that models run in; {UNSAID}")] = (
-        "bfloat16"
-    )
+    dtype: Annotated[
+        Literal["float32", "bfloat16"], Meta(description=f"Number type of parameters and arithmetic; {UNSAID}")
+    ] = "bfloat16"
     layout: Annotated[
         Literal["plain", "panels"],
-        Meta(description=f"How parameters are laid out; panels suits pools whose workers are all CPUs; {UNSAID}"),
+        Meta(description=f"Order of bfloat16 matrices: plain, or panels where all workers have CPUs; {UNSAID}"),
     ] = "plain"
-    min_instances: Annotated[int, Meta(description=f"Least instances of a model; {UNSAID}", ge=0)] = 1
+    min_instances: Annotated[int, Meta(description=f"Fewest instances of a model; {UNSAID}", ge=0)] = 1
     max_instances: Annotated[int, Meta(description=f"Most instances of a model; {UNSAID}", ge=1)] = 1_000
     max_model_len: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description=f"Most tokens of a request; when left out the checkpoint's limit; {UNSAID}"),
+        Meta(description=f"Most tokens of a request, by default the checkpoint's limit; {UNSAID}"),
     ] = None
     tensor_parallel_size: Annotated[
-        int, Meta(description=f"Number of workers of an instance; {UNSAID}", ge=1, le=64)
+        int, Meta(description=f"Number of workers that make up an instance; {UNSAID}", ge=1, le=64)
     ] = 1
 
     def default_spec(self) -> ModelSpec:

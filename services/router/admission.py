@@ -28,11 +28,11 @@ class RouterLimits:
 def check_request(
     request: Submit, entry: ModelEntry | None, queue: Queue, capacity: WorkerCapacity, limits: RouterLimits, now: float
 ) -> None:
-    """Raise Refusal where the request cannot be queued. Its code is 400 (it never fits), 404 (unknown model), 429 (full
-    queue), 503 (nobody can serve it) or 504 (its deadline has passed).
+    """Raise Refusal where the request cannot be queued.
 
-    A request that resumes was accepted before. It is never one too many, and it is not given up because its worker was
-    the only one.
+    Its code is 400 (it never fits), 404 (unknown model), 429 (full queue), 503 (no worker can serve it) or 504 (its
+    deadline has passed). A request that resumes was accepted before. It does not count against the queue's limit, and
+    it is not given up because its worker was the only one.
     """
     if entry is None:
         raise Refusal(404, f"model {request.model!r} is not registered")

@@ -99,7 +99,7 @@ class WorkerCapacity:
         if not settled or fitting + sum(arena >= needed for arena, _ in self._lost.values()) >= ranks:
             return None
         if not self._reports:
-            return "there is no worker"
+            return "no worker is alive; start one"
         largest = max(report.arena_bytes for report in self._reports.values())
         if largest < needed:
             return f"it needs {needed} bytes, and the largest worker has {largest}"

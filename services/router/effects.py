@@ -19,10 +19,8 @@ class AdmitTo:
 
 @dataclass(frozen=True)
 class FinishRequest:
-    """Tell the gateway that a request that no worker has is over. `index` is the number of tokens that the client has.
-
-    `code` is an HTTP status that says whose fault an error is.
-    """
+    """Tell the gateway that a request without a worker is over. `index` is the number of tokens that the client has.
+    `code` is an HTTP status, which separates client errors from failures of the system."""
 
     gateway: str
     request_id: str
@@ -43,7 +41,7 @@ class Lose:
 
 @dataclass(frozen=True)
 class StopWork:
-    """Tell the worker to stop a request that nobody waits for any more."""
+    """Tell the worker to stop a request whose client waits no longer."""
 
     worker: str
     request_id: str

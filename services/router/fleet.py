@@ -78,8 +78,8 @@ class ServingFleet:
         return [StopWork(worker, request_id, "cancelled")] if admission.stopped else []
 
     def refused(self, effect: AdmitTo) -> AdmittedRequest | None:
-        """Note that the worker did not take the request. Returns what was kept for it; None where nobody waits for it
-        any more."""
+        """Note that the worker did not take the request. Returns what was kept for it, or None if its client waits no
+        longer."""
         instance = self._instances.get(effect.worker)
         admission = None if instance is None else instance.release(effect.request.request_id)
         if instance is None or admission is None:
@@ -88,7 +88,7 @@ class ServingFleet:
         return None if admission.stopped else admission
 
     def stop(self, request_id: str, reason: str) -> list[Effect]:
-        """Stop a request that nobody waits for any more. Idempotent."""
+        """Stop a request whose client waits no longer. Idempotent."""
         for id in sorted(self._instances):
             if request_id in self._instances[id].admitted:
                 return _stop(self._instances[id], request_id, reason)
@@ -180,7 +180,7 @@ class ServingFleet:
         admission.confirm()  # the answer of the worker that gave it away may still be on its way
         admission.at = now
         instance.take(request_id, admission)
-        return [StopWork(worker, request_id, "nobody waits for it any more")] if admission.stopped else []
+        return [StopWork(worker, request_id, "its client waits no longer")] if admission.stopped else []
 
     def on_lease(self, change: LeaseChanged) -> list[Effect]:
         """Take over the registry's judgement of a process: alive, suspect or dead."""
@@ -235,5 +235,5 @@ def _lose(instance: InstanceView, request_ids: Iterable[str], reason: str) -> li
 
 
 def _tell_lost(request_id: str, admission: AdmittedRequest, reason: str) -> list[Effect]:
-    """Tell the gateway that the request is lost; a request that was stopped has nobody left to tell."""
+    """Tell the gateway that the request is lost. For a request that was stopped there is no one to tell."""
     return [] if admission.stopped else [Lose(admission.gateway, request_id, reason)]

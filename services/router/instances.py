@@ -18,9 +18,12 @@ UNMEASURED_TOKENS = 512  # the limit while the instance has not measured its spe
 
 
 class AdmissionState(StrEnum):
-    """The states of a request at the router. `asked`: a worker has not yet answered whether it takes the request.
-    `stopping` and `stopped`: nobody waits for the request, which holds its slot until the worker says that it left; a
-    worker is told to stop only once it has answered."""
+    """The states of a request at the router.
+
+    `asked`: a worker has not yet answered whether it takes the request. `stopping` and `stopped`: the client waits no
+    longer, but the request holds its slot until the worker says that it left. A worker is told to stop only once it has
+    answered.
+    """
 
     WAITING = "waiting"
     ASKED = "asked"
@@ -63,7 +66,7 @@ class AdmittedRequest:
 
     @property
     def stopped(self) -> bool:
-        """Whether nobody waits for the request any more."""
+        """Whether the client of the request waits no longer."""
         return self.state in (AdmissionState.STOPPING, AdmissionState.STOPPED)
 
     def confirm(self) -> None:
@@ -73,7 +76,7 @@ class AdmittedRequest:
             self.state = MOVES.advance(self.state, AdmissionState.STOPPED if self.stopped else AdmissionState.RUNNING)
 
     def stop(self) -> None:
-        """Note that nobody waits for the request any more. A second call changes nothing."""
+        """Note that the client of the request waits no longer. A second call changes nothing."""
         if not self.stopped:
             self.state = MOVES.advance(
                 self.state, AdmissionState.STOPPED if self.confirmed else AdmissionState.STOPPING
@@ -85,13 +88,11 @@ class InstanceView:
 
     Reports are always a little late, so the router counts what it admits at once: a slot, and KV blocks for the tokens
     that a request has by then. What a report shows beyond that was generated since, or was admitted by an earlier
-    router.
+    router. Nothing is admitted to any instance of a model before each of them has `learned`, that is, has said what it
+    already runs.
 
-    Nothing is admitted to any instance of a model before each of them has `learned`, that is, has said what it already
-    runs.
-
-    Nobody knows how many tokens will follow. Where they are too many for the KV cache, the worker preempts requests,
-    and gets nothing new while a request waits there for blocks.
+    The number of tokens that will follow is unknown. Where they are too many for the KV cache, the worker preempts
+    requests, and gets nothing new while a request waits there for blocks.
     """
 
     def __init__(self, worker: str) -> None:

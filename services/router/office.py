@@ -125,7 +125,9 @@ class Office:
         if worker is not None:
             return Submitted(ahead=0, worker=worker)
         if not self.policy.knows(request.model) and not await self._refresh_models():
-            raise Refusal(503, "the registry has not said yet which models there are", retry_after_ms=1000)
+            raise Refusal(
+                503, "the registry has not yet said which models there are; try again in a moment", retry_after_ms=1000
+            )
         started, now = self._clock.now(), self._clock.wall()
         try:
             ahead = self.policy.submit(request, now)
@@ -278,4 +280,6 @@ def _code_of(error: BusError) -> int:
 
 def _told(error: BusError) -> str:
     """The reason of a failed admission in a client's words, without subjects of the bus."""
-    return error.message if isinstance(error, Refusal) else "the request is too large to be handed to a worker"
+    return (
+        error.message if isinstance(error, Refusal) else "the request is too large to be sent to a worker; shorten it"
+    )

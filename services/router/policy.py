@@ -151,8 +151,8 @@ class RouterPolicy:
         return effects
 
     def expire(self, now: float) -> list[Effect]:
-        """End requests that waited past their deadline, or wait for a model that nobody will ever load. Called now and
-        then."""
+        """End requests that waited past their deadline, or wait for a model that will never be loaded. Called
+        regularly."""
         self._capacity.watch(now)
         effects: list[Effect] = []
         for model in sorted(model for model, queue in self._queues.items() if queue):
@@ -223,7 +223,7 @@ class RouterPolicy:
         return best, f"{best.worker} is the least loaded of {len(suitable)} with room"
 
     def _is_gone(self, request: Submit, instances: Iterable[InstanceView]) -> bool:
-        """Whether nobody will ever continue the request: another version has replaced the one that began it."""
+        """Whether the request can never continue, because another version has replaced the one that began it."""
         entry = self._models.get(request.model)
         replaced = entry is not None and entry.version not in (None, request.version)
         return replaced and all(one.state == "draining" for one in instances)

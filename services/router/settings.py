@@ -11,14 +11,18 @@ class RouterSettings(ProcessSettings, frozen=True, kw_only=True):
     """The router: it queues requests by model and hands each to an instance."""
 
     max_waiting: Annotated[
-        int, Meta(description="Requests of one model that may wait; more are refused with 429", ge=1)
+        int, Meta(description="Most requests of one model that wait; more are refused with HTTP 429", ge=1)
     ] = 4096
     max_waiting_tokens: Annotated[
-        int, Meta(description="Prompt tokens of one model that may wait; more are refused with 429", ge=1)
+        int, Meta(description="Most prompt tokens of one model that wait; more are refused with HTTP 429", ge=1)
     ] = 1 << 22
     look_ahead: Annotated[
-        int, Meta(description="Requests an instance is given beyond those it can run at once", ge=0, le=64)
+        int, Meta(description="Requests that an instance gets beyond those that it can run at once", ge=0, le=64)
     ] = 1
     retry_after_ms: Annotated[
-        int, Meta(description="When a refused client may come back, where nothing is measured", ge=0)
+        int,
+        Meta(
+            description="Milliseconds after which a refused client may try again, as long as no rate is measured yet",
+            ge=0,
+        ),
     ] = 1000

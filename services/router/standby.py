@@ -36,7 +36,7 @@ class Standby:
         self._news = asyncio.Event()
 
     def look_again(self) -> None:
-        """End the current pause, as a change of a lease may have changed whose turn it is."""
+        """End the current pause, as a change of a lease may have made it this router's turn."""
         self._news.set()
 
     async def look(self) -> tuple[Place, Snapshot | None]:
@@ -129,7 +129,9 @@ class Tenure:
                 async with asyncio.timeout(DOUBT_SECONDS):
                     await self._sure.wait()
         if not self._sure.is_set():
-            raise Refusal(503, "this router was away; another may be in office", retry_after_ms=500)
+            raise Refusal(
+                503, "this router stood still, and another one may be active now; try again", retry_after_ms=500
+            )
 
     async def _confirm(self) -> None:
         """Ask the registry until it names the router in office. Where it names none, this router has not joined again

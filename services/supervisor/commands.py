@@ -151,7 +151,7 @@ def gateway_commands(
     settings: StackSettings, nats_urls: Mapping[str, str], ports: Sequence[int], run_dir: Path
 ) -> list[ProcessCommand]:
     """One gateway for each port. It writes a file of its name to `run_dir` once it listens."""
-    # Keys travel by the environment: everybody can read command lines.
+    # Keys are passed by the environment, as every user can read command lines.
     keys = {
         "LIVESCALE_API_KEY": " ".join(settings.api_key),
         "LIVESCALE_API_KEYS": str(Path(settings.api_keys).resolve()) if settings.api_keys else "",
@@ -159,13 +159,13 @@ def gateway_commands(
     env = {**OWN_ENV, **bus_env(settings, nats_urls["gateway"]), **keys}
 
     def command(name: str, port: int) -> ProcessCommand:
-        door: Flags = {
+        own: Flags = {
             "host": settings.host,
             "port": port,
             "ready_file": str(ready_file(run_dir, name)),
             "shutdown_grace_s": GATEWAY_GRACE_SECONDS,
         }
-        return ProcessCommand(name, service_argv("gateway", {"id": name, **bus_flags(settings), **door}), env=env)
+        return ProcessCommand(name, service_argv("gateway", {"id": name, **bus_flags(settings), **own}), env=env)
 
     return [command(f"gateway-{index}", port) for index, port in enumerate(ports)]
 

@@ -1,9 +1,9 @@
-"""What the supervisor concludes of the processes that it watches. Pure; `now` is seconds of one monotonic clock.
+"""What the supervisor concludes about the processes that it watches. Pure; `now` is seconds of one monotonic clock.
 
-That is: what a starting system still waits for, when a process that ended is started again, and which processes are
-killed because they run and do nothing: the registry has declared them dead, or they are the registry or the bus and do
-not answer. A process that was only held up joins again within a heartbeat, so one with a dead lease is looked at for a
-while before it is killed.
+It decides what a starting system still waits for, when a process that ended is started again, and which processes are
+killed because they run and do nothing. Those are processes that the registry has declared dead, and a registry or bus
+that does not answer. A process that was only held up joins again within a heartbeat, so one with a dead lease is
+watched for a while before it is killed.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -15,11 +15,11 @@ from livescale.shared.messages.registry import Snapshot
 
 REGISTRY, NATS = "registry-0", "nats"
 
-# Looks that are farther apart say that the supervisor itself was held up, and perhaps everything else.
+# If looks are farther apart than this, the supervisor itself was held up, and perhaps everything else.
 LATE_SECONDS = 2.5
-# For so long a registry may answer nothing; nothing else judges the registry's own lease.
+# Seconds for which a registry may answer nothing; no other process judges the registry's own lease.
 REGISTRY_SECONDS = 8.0
-# For so long the system's own NATS server may answer nothing.
+# Seconds for which the system's own NATS server may answer nothing.
 BUS_SECONDS = 12.0
 
 
@@ -126,7 +126,7 @@ class Hung:
         dead = {(each.id, each.pid) for each in members if each.lease == "dead" and running.get(each.id) == each.pid}
         self._dead_since = {each: self._dead_since.get(each, now) for each in sorted(dead)}
         return [
-            self._kill(name, pid, "its lease is dead, and it has not joined again")
+            self._kill(name, pid, "it was declared dead and has not joined again")
             for (name, pid), since in list(self._dead_since.items())
             if now - since >= self._patience_seconds
         ]

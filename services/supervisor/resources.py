@@ -35,11 +35,8 @@ class ModelSize:
 
 
 def measure_models(settings: StackSettings) -> list[ModelSize]:
-    """The size of each model that is named, by settings that have no `auto` any more.
-
-    Of hub ids configuration and tokenizer are fetched. Raises BadSettings for a model that cannot be read, computed, or
-    cut for so many workers.
-    """
+    """The size of each model in the settings, which have no `auto` any more. For hub ids, configuration and tokenizer
+    are fetched. Raises BadSettings for a model that cannot be read, computed, or cut for so many workers."""
     return [measure_model(model, settings) for model in settings.models]
 
 
@@ -131,10 +128,10 @@ def place_workers(settings: StackSettings) -> Placement | None:
     """
     if not settings.topology:
         if settings.shaped:
-            raise BadSettings("shaped: links are shaped to a topology; give --topology")
+            raise BadSettings("shaped: links are limited to the rates of a topology; give --topology")
         return None
     if settings.shaped and settings.link_rate:
-        raise BadSettings("shaped and link-rate: links are shaped by one of them; leave out --link-rate")
+        raise BadSettings("shaped and link-rate: both limit links; leave out --link-rate")
     try:
         gpus = [gpu.id for gpu in find_topology(settings.topology).gpus]
     except ValueError as error:

@@ -48,8 +48,8 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     downscale_to_zero_delay_s: Annotated[float, Meta(ge=0)] = 60.0
 
 
-# Flags of a system that all workers are told as they are, and that are not among its `worker_options`: a system has
-# another default for them, or computes it; of what is None the workers' own default counts.
+# Flags of a system that are passed on to all workers as they are, and are not among its `worker_options`. The system
+# has another default for them, or computes it. Where a flag is None, the default of workers counts.
 WORKER_FLAGS = (
     "arena_bytes",
     "kv_bytes",
@@ -69,15 +69,15 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     models: Annotated[
         tuple[ModelSettings, ...],
         Meta(
-            description="A model to serve: its name, and its directory in Hugging Face format or hub id. May be "
-            "repeated"
+            description="A model to serve: its name, and its directory in Hugging Face format or its hub id. May be "
+            "given several times"
         ),
     ] = ()
     workers: Annotated[
         int,
         Meta(
-            description="Number of worker processes; 0 starts one for each GPU or CPU core, at least two, but no more "
-            "than a topology has GPUs",
+            description="Number of worker processes; 0 starts one for each GPU or CPU core, at least two, and no more "
+            "than the topology has GPUs",
             ge=0,
             le=1024,
         ),
@@ -97,43 +97,49 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     ] = 8000
     api_key: Annotated[
         tuple[str, ...],
-        Meta(description="KEY that clients must bring, or one of several NAME=KEY; better given by the environment"),
+        Meta(
+            description="A key that clients must send: KEY or NAME=KEY; may be given several times. The environment "
+            "hides it from other users, which a flag does not"
+        ),
     ] = ()
-    api_keys: Annotated[str, Meta(description="YAML file with more keys and their limits; see SECURITY.md")] = ""
+    api_keys: Annotated[str, Meta(description="YAML file of API keys and their rate limits; SECURITY.md shows it")] = ""
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
         Meta(
-            description="Type that models run in; auto is bfloat16, or float32 on CPUs that lack bfloat16 where no "
-            "kernels were compiled"
+            description="Number type of parameters and arithmetic; auto is bfloat16, or float32 on a CPU without "
+            "bfloat16 where no kernels were compiled"
         ),
     ] = "auto"
     layout: Annotated[
         Literal["auto", "plain", "panels"],
         Meta(
-            description="How bfloat16 matrices are laid out in files, in memory and on links; panels is what kernels "
-            "for CPUs read, so that workers need not rearrange them; auto is panels unless workers have GPUs"
+            description="Order of bfloat16 matrices in files, in memory and on links. panels: as the kernels for CPUs "
+            "read them, so that workers need not rearrange them; plain: row by row; auto: panels unless workers have "
+            "GPUs"
         ),
     ] = "auto"
-    min_instances: Annotated[int, Meta(description="Least instances of every model", ge=0)] = 1
+    min_instances: Annotated[int, Meta(description="Fewest instances of every model", ge=0)] = 1
     max_instances: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="Most instances of every model; no limit but the workers when left out"),
+        Meta(description="Most instances of every model; by default as many as there are workers for"),
     ] = None
     max_model_len: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="Most tokens of a request, prompt and output together; when left out the checkpoint's limit"),
+        Meta(description="Most tokens of a request, prompt and output together; by default the checkpoint's limit"),
     ] = None
     tensor_parallel_size: Annotated[
         int,
         Meta(
-            description="Number of workers of an instance, each with a part of every layer, for large models",
+            description="Number of workers that make up an instance, each with a part of every layer; for large models",
             ge=1,
             le=64,
         ),
     ] = 1
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
-        Meta(description="What workers compute on; auto is a GPU each where CUDA shows enough, else a CPU core"),
+        Meta(
+            description="What each worker computes on; auto is a GPU where CUDA shows enough of them, else a CPU core"
+        ),
     ] = "auto"
     engine: EngineName = "torch"
     engine_profile: EngineProfile = "llama3-8b-a100"
@@ -141,39 +147,47 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     arena_bytes: Annotated[
         Annotated[int, Meta(ge=MIB)] | None,
         Meta(
-            description="Memory of each worker for parameters, of which a CPU takes twice as much (see `run worker`); "
-            "when left out, twice what the largest of the named models takes, and 64 MiB"
+            description="Bytes of memory of each worker for parameters; a CPU worker may take twice as much (see `run "
+            "worker`). By default twice what the largest of the given models takes, and 64 MiB"
         ),
     ] = None
     kv_bytes: Annotated[
         Annotated[int, Meta(ge=MIB)] | None,
         Meta(
-            description="Memory of each worker for its KV cache; when left out, it fits twice as many requests of "
-            "full length as run at once, but has at least 16 MiB and at most 512 MiB"
+            description="Bytes of memory of each worker for its KV cache; by default room for twice as many requests "
+            "of full length as run at once, within 16 MiB to 512 MiB"
         ),
     ] = None
     host_kv_bytes: Annotated[
-        int, Meta(description="Memory of each worker for the KV of prompts that its KV cache has no room for", ge=0)
+        int,
+        Meta(
+            description="Bytes of host memory of each worker for KV of prompts that its KV cache had to evict; 0 is "
+            "none",
+            ge=0,
+        ),
     ] = 0
     enable_prefix_caching: Annotated[
         bool, Meta(description="Keep the KV of prompts for later prompts that begin with the same tokens")
     ] = True
     worker_options: Mapping[str, float | str] = {}
-    transport: Annotated[Literal["ucx", "socket"], Meta(description="How parameters travel between processes")] = "ucx"
+    transport: Annotated[
+        Literal["ucx", "socket"],
+        Meta(description="Transport of parameters and KV between processes: UCX, or plain TCP sockets"),
+    ] = "ucx"
     link_rate: Annotated[
         float,
-        Meta(description="Limit what each process sends over its link to so many bytes a second; 0 is no limit", ge=0),
+        Meta(description="Most bytes a second that each worker and host sends over its link; 0 is no limit", ge=0),
     ] = 0.0
     share_memory: Annotated[
         Literal["auto", "off"],
         Meta(
-            description="Whether workers map the host's copy of a model instead of receiving it; auto: unless links "
-            "are shaped"
+            description="Whether workers map the host's copy of a model instead of receiving one. auto: yes, unless "
+            "links are shaped; off: never"
         ),
     ] = "auto"
     topology: TopologyName = ""
     shaped: Annotated[
-        bool, Meta(description="Limit links to the rates of the topology, to emulate its cluster on this machine")
+        bool, Meta(description="Limit links to the rates of --topology, to emulate its cluster on this machine")
     ] = False
     plan_policy: PolicyName = "auto"
     live: LiveName = "zigzag"
@@ -181,21 +195,23 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     live_when: LiveWhen = "always"
     switch_kv: SwitchKv = "auto"
     ttft_slo: TtftSlo = 1.0
-    nats_url: Annotated[str, Meta(description="A NATS server to use; by default the system starts its own")] = ""
+    nats_url: Annotated[str, Meta(description="URL of a NATS server to use; by default the system starts its own")] = ""
     start_timeout_s: Annotated[
-        float, Meta(description="Seconds that processes and models may take until all is ready", gt=0)
+        float, Meta(description="Seconds that all processes and models together may take to become ready", gt=0)
     ] = 300.0
     kill_hung_s: Annotated[
         float,
         Meta(
-            description="Seconds after which a process that was declared dead, still runs and does not join again, is "
-            "killed and started again; 0 leaves it alone, as for a debugger",
+            description="Seconds after which a process that was declared dead but still runs is killed and started "
+            "again, if it has not joined again; 0 leaves it alone, for a debugger",
             ge=0,
         ),
     ] = 1.0
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Least severe log event that is printed")
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="Least severe level of log events that are printed"),
     ] = "info"
     log_format: Annotated[
-        Literal["text", "json"], Meta(description="How log events are printed; with json nothing else is on stderr")
+        Literal["text", "json"],
+        Meta(description="Format of log events on stderr: text, or JSON objects and nothing else"),
     ] = "text"

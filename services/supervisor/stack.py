@@ -99,7 +99,7 @@ class Stack:
 
     @property
     def url(self) -> str:
-        """The url of the first gateway."""
+        """The url of the first gateway, which clients on this machine use."""
         return next(iter(self.urls.values()))
 
     def memory_bytes(self) -> dict[str, int]:
@@ -119,7 +119,9 @@ class Stack:
                 self.nats_url, settings.namespace, "supervisor", files=bus_files(settings), timeout=CONNECT_SECONDS
             )
         except BusError as error:
-            raise StackFailed(f"{error}; without NATS_URL and --nats-url a server is started") from None
+            raise StackFailed(
+                f"{error}; without NATS_URL and --nats-url the system starts a server of its own"
+            ) from None
         cleanup.push_async_callback(self._disconnect)
         self._is_connected = True
         if not settings.nats_url:
@@ -211,7 +213,7 @@ class Stack:
             raise StackFailed(f"model {spec.name} could not be registered: {error}") from None
 
     async def _ask_to_register(self, spec: ModelSpec, deadline: float) -> ModelEntry:
-        """Raises BusError."""
+        """Ask the registry once to register a model. Raises BusError."""
         while True:
             remaining = deadline - asyncio.get_running_loop().time()
             try:

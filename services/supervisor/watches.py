@@ -1,7 +1,7 @@
-"""What the supervisor watches beside the ends of processes: processes that do nothing, and a server without disk.
+"""What the supervisor watches besides processes that end: processes that do nothing, and a server without disk space.
 
-A process whose lease is dead, and that still runs, is killed, so that it is started again as one that ended. A NATS
-server whose disk was full writes nothing more, even once there is room again; it is started again then.
+A process whose lease is dead, and that still runs, is killed, so that it is started again like one that ended. A NATS
+server whose disk was full writes nothing more, even once there is space again; then it is started again.
 """
 
 import asyncio

@@ -51,12 +51,12 @@ class Deployment:
         self._world = world
         self._id = world.info.id
         self._arena = resources.arena
-        self._transport = Transport(resources.link, resources.hashing, tasks, resources.door, resources.paths)
+        self._transport = Transport(resources.link, resources.hashing, tasks, resources.memory_export, resources.paths)
         runner = self._runner = resources.runner
         self._serving = serving
         self._tasks = tasks
         self._on_change = changed
-        self._outgoing = BlockSender(self._id, resources.link, tasks, changed, resources.door)
+        self._outgoing = BlockSender(self._id, resources.link, tasks, changed, resources.memory_export)
         self._counts = LoadCounts(world.telemetry)
         instance = self.instance = HeldInstance(world, partial(scheduler_limits, settings), serving, changed)
         self._loading_task: asyncio.Task[None] | None = None
@@ -107,7 +107,7 @@ class Deployment:
     async def load(self, command: Load, context: Context) -> Ack:
         check_load(command)
         if self._giving_up is not None:
-            await asyncio.wait([self._giving_up])  # whoever asked may not have the patience
+            await asyncio.wait([self._giving_up])  # the caller may stop waiting before this ends
         if self.lifecycle.goes_on(command):
             return self._go_on(command)
         self.lifecycle.load(command)
@@ -138,7 +138,7 @@ class Deployment:
         """The plan was made anew: receive what is still missing along other flows."""
         loading = self.instance.loading
         if loading is None or command.chunk_bytes != loading.command.chunk_bytes:
-            raise Refusal(409, f"cannot go on with {command.instance}: what arrived is gone, or in other chunks")
+            raise Refusal(409, f"cannot go on with {command.instance}: its blocks are gone, or have other chunks")
         try:
             loading.go_on(command)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""The worker process."""
+"""The process of a worker: it chooses device and kernels, and starts the actor."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a worker owns for its whole life: memory for parameters, its link, its engine."""
+"""What a worker owns for its whole life: arena, link, engine and threads."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -41,7 +41,7 @@ class Resources:
     runner: Runner
     hashing: Executor
     meter: Meter
-    door: MemoryExport | None = None
+    memory_export: MemoryExport | None = None
     paths: Paths = field(default_factory=Paths)
 
     @property
@@ -56,7 +56,7 @@ class ResourceMaker:
 
     make_runner: Callable[[], Runner]
     open_link: Callable[[], Awaitable[Link]]
-    open_door: OpenMemoryExport | None = None
+    open_export: OpenMemoryExport | None = None
     device: str = CPU
 
     @classmethod
@@ -73,13 +73,13 @@ class ResourceMaker:
         runner = self.make_runner()
         arena, _ = await asyncio.gather(asyncio.to_thread(make_arena, arena_bytes, self.device), runner.ready())
         link = await self.open_link()
-        door = None if self.open_door is None else self.open_door(link.address)
+        memory_export = None if self.open_export is None else self.open_export(link.address)
         try:
             with ThreadPoolExecutor(1, "checksum") as hashing:
-                yield Resources(arena, link, runner, hashing, Meter(now), door)
+                yield Resources(arena, link, runner, hashing, Meter(now), memory_export)
         finally:
-            if door is not None:
-                await door.close()
+            if memory_export is not None:
+                await memory_export.close()
             await link.close()
             await runner.close()
 
@@ -89,7 +89,7 @@ def make_arena(size_bytes: int, device: str) -> AnyArena:
     if device == CPU:
         return Arena(size_bytes)
     from livescale.shared.memory.device_arena import (
-        DeviceArena,  # of torch, which whoever computes on no GPU may not need
+        DeviceArena,  # it imports torch, which may be missing where nothing runs on a GPU
     )
 
     return DeviceArena(size_bytes, device)

@@ -1,4 +1,4 @@
-"""The settings of a worker."""
+"""The settings of a worker, each a flag of `livescale run worker`."""
 
 from typing import Annotated
 
@@ -18,8 +18,8 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     device: Annotated[
         str,
         Meta(
-            description="Where parameters lie and the engine runs: cpu, cuda:N, or auto, the first GPU that CUDA shows "
-            "and else cpu",
+            description="Device that has the parameters and runs the engine: cpu, cuda:N, or auto, which is the first "
+            "GPU that CUDA shows, else cpu",
             pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
         ),
     ] = "auto"
@@ -29,21 +29,26 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     arena_bytes: Annotated[
         int,
         Meta(
-            description="Memory for parameters, touched at start; the largest model that fits. On a CPU twice: kernels "
-            "have them laid out once more",
+            description="Bytes of memory for parameters, allocated at start; they bound the model that fits. A CPU "
+            "worker takes twice as much where kernels need a second layout",
             ge=MIB,
         ),
     ] = 1024 * MIB
     kv_bytes: Annotated[
-        int, Meta(description="Memory for the KV cache, touched at start (a modelled engine only counts it)", ge=MIB)
+        int,
+        Meta(
+            description="Bytes of memory for the KV cache, allocated at start; a modelled engine only counts them",
+            ge=MIB,
+        ),
     ] = 512 * MIB
     max_num_seqs: Annotated[
-        int, Meta(description="Requests that run at the same time on a worker", ge=1, le=1024, extra={"up": "Batches"})
+        int,
+        Meta(description="Most requests that a worker runs at the same time", ge=1, le=1024, extra={"up": "Batches"}),
     ] = 16
     max_num_waiting: Annotated[
         int,
         Meta(
-            description="Requests that may wait at a worker for a slot; the router keeps the others",
+            description="Most requests that wait at a worker; the router keeps the others",
             ge=0,
             extra={"up": "Batches"},
         ),
@@ -51,14 +56,17 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     max_num_batched_tokens: Annotated[
         int,
         Meta(
-            description="Rows of one engine step, prefill and decode together", ge=64, le=2048, extra={"up": "Batches"}
+            description="Most tokens that one engine step computes, those of prefill and decode together",
+            ge=64,
+            le=2048,
+            extra={"up": "Batches"},
         ),
     ] = 512
     tbt_ratio: Annotated[
         float,
         Meta(
-            description="With prompts in the same step, decodes take at most so many times as long as alone: rows of "
-            "prompts are left for later steps, all but a few",
+            description="How many times as long as a step of decodes alone a step with prompts may take; tokens of "
+            "prompts beyond that wait for later steps, all but a few",
             ge=1,
             extra={"up": "Batches"},
         ),
@@ -66,7 +74,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     block_size: Annotated[
         int,
         Meta(
-            description="Tokens in a block of the KV cache, a multiple of 16",
+            description="Tokens in one block of the KV cache, a multiple of 16",
             ge=16,
             le=1024,
             multiple_of=16,
@@ -76,20 +84,20 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     host_kv_bytes: Annotated[
         int,
         Meta(
-            description="Memory of the host, touched at start, for KV of prompts that is in no block of the KV cache "
-            "any more, to be fetched where that is faster than to compute it again; 0: none",
+            description="Bytes of host memory, allocated at start, for KV of prompts that the KV cache had to evict; "
+            "it is fetched back where that is faster than computing it again. 0 is none",
             ge=0,
         ),
     ] = 0
     enable_prefix_caching: Annotated[
         bool,
-        Meta(description="Keep the KV of prompts in blocks that nobody needs, for prompts that begin the same"),
+        Meta(description="Keep the KV of prompts in unused blocks, for later prompts that begin with the same tokens"),
     ] = True
     context_share: Annotated[
         float,
         Meta(
-            description="Of the KV cache and that in host memory, the share for contexts: prompts and answers of "
-            "requests with a prompt_cache_key stay in it ahead of others; 0: none do",
+            description="Share, 0 to 1, of the KV cache and of --host-kv-bytes that is kept for sessions: requests "
+            "with a prompt_cache_key. Their prompts and answers are evicted last; 0 keeps none",
             ge=0,
             le=1,
             extra={"up": "Prefix caching"},
@@ -98,7 +106,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     context_seconds: Annotated[
         float,
         Meta(
-            description="How long a context stays after its last answer, while there is room",
+            description="Seconds that a session is kept after its last answer, while there is room",
             ge=0,
             le=86_400,
             extra={"up": "Prefix caching"},
@@ -108,19 +116,20 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     kernels: Annotated[
         KernelsName,
         Meta(
-            description="Whose kernels compute. On a CPU: amx (AMX-BF16), avx512_bf16, portable (any CPU), "
+            description="Kernels that compute. On a CPU: amx (AMX-BF16), avx512_bf16, portable (any CPU), "
             "amx-emulated (any CPU, with the bits of amx, for pools of unlike CPUs), torch, compiled (the best of the "
-            "first three), or auto, which is torch where they were not compiled. On a GPU: torch, or else FlashInfer "
-            "where it is installed. All workers of a pool must compute the same bits"
+            "first three), or auto: compiled, or torch where none were compiled. On a GPU: torch, or with any other "
+            "value FlashInfer where it is installed. All workers of a system must compute the same bits"
         ),
     ] = "auto"
     cuda_graphs: Annotated[
-        bool, Meta(description="On a GPU, steps of up to 128 rows are queued by CUDA graphs, made as parameters come")
+        bool,
+        Meta(description="On a GPU, run steps of up to 128 tokens as CUDA graphs, which are made as parameters arrive"),
     ] = True
     threads: Annotated[
         int,
         Meta(
-            description="Threads torch computes with; equal on all workers of a model",
+            description="Threads that torch computes with; give all workers of a model the same number",
             ge=1,
             le=256,
             extra={"up": "Processes"},

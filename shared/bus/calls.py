@@ -43,7 +43,7 @@ from livescale.shared.bus.contract import (
 from livescale.shared.messages.message import Message
 from livescale.shared.runtime.clock import Clock
 
-NO_RESPONDERS = "503"  # the server's status where nobody listens
+NO_RESPONDERS = "503"  # the status that the server sends when no process listens
 
 Answer = tuple[bytes, Mapping[str, str]]
 Send = Callable[[str, bytes, Headers, str], None]  # subject, data, headers, token
@@ -97,7 +97,7 @@ class Caller:
         finally:
             del self._pending[token]
         if answer is None:
-            raise Disconnected(f"the bus went away while {whom} was asked")
+            raise Disconnected(f"the connection to NATS was lost before {whom} answered")
         return answer
 
     def answer(self, token: str, data: bytes, headers: Mapping[str, str]) -> None:
@@ -115,7 +115,7 @@ class Caller:
 
 def _read(subject: str, call: Call[Q, A], data: bytes, headers: Mapping[str, str]) -> A:
     if headers.get(STATUS) == NO_RESPONDERS and not data:
-        raise ServiceAbsent(f"nobody listens on {subject}")
+        raise ServiceAbsent(f"no process listens on {subject}")
     refusal = read_refusal(headers)
     if refusal is not None:
         raise refusal
@@ -156,7 +156,12 @@ class ServedEndpoint:
         raises."""
         self.stats.num_requests += 1
         if len(self.running) >= self.endpoint.limit or self.running_bytes + len(data) > LIMIT_BYTES:
-            reply(b"", self._refused(Refusal(429, "too many calls of this kind are under way", RETRY_AFTER_MS)))
+            reply(
+                b"",
+                self._refused(
+                    Refusal(429, "too many calls of this kind are under way; try again later", RETRY_AFTER_MS)
+                ),
+            )
             return
         answering, context = self._answer(data, headers, reply), self.context.copy()
         task = asyncio.create_task(answering, name=f"answer {self._subject}", context=context)
@@ -188,9 +193,12 @@ class ServedEndpoint:
         except BusError as error:
             log.debug("call_refused", subject=self._subject, error=str(error))
             body, extra = b"", self._refused(_refusal_of(error))
-        except Exception as error:  # the boundary: one bad message must not stop the process
+        except Exception:  # the boundary: one bad message must not stop the process
             log.exception("handler_failed", subject=self._subject)
-            body, extra = b"", self._refused(Refusal(500, f"{type(error).__name__} in {self._subject}"))
+            body, extra = (
+                b"",
+                self._refused(Refusal(500, f"the service failed while it answered {self._subject}; its log says why")),
+            )
         self.stats.processing_time += round((self.clock.now() - started) * 1e9)
         try:
             reply(body, extra)

@@ -89,7 +89,7 @@ async def _end(task: asyncio.Task[None]) -> None:
         task.cancel()
         await asyncio.wait([task], timeout=0.1)
     if not task.cancelled():
-        task.exception()  # was told, or came too late for anybody
+        task.exception()  # the caller knows already, or waits no longer
 
 
 def _total(callback: Callable[..., None]) -> Callable[..., Awaitable[None]]:

@@ -1,6 +1,6 @@
-"""Where a NATS server is, and how server and process prove to each other who they are.
+"""The address of a NATS server, and how the server and this process authenticate to each other.
 
-The url names server and user, and is not shown with its password. Files are named as NATS's tools name them.
+The url names server and user, and is not shown with its password. Files are named as NATS's own tools name them.
 """
 
 import os
@@ -24,14 +24,14 @@ CREDENTIALS = "BEGIN NATS USER JWT"
 
 
 def without_password(url: str) -> str:
-    """Scheme, host and port of the url, which may be shown to anybody. Raises BusError for a malformed url."""
+    """Return scheme, host and port of the url, which is safe to show. Raises BusError for a malformed url."""
     try:
         parts = urlsplit(url)
         port = parts.port or DEFAULT_PORT
     except ValueError:
         parts, port = urlsplit(""), 0
     if parts.scheme not in SCHEMES or not parts.hostname:
-        raise BusError(f"{hide_password(url)!r} is no address of a NATS server: write nats://host:port")
+        raise BusError(f"{hide_password(url)!r} is not the URL of a NATS server: write nats://host:port")
     return f"{parts.scheme}://{parts.hostname}:{port}"
 
 
@@ -78,11 +78,13 @@ class NatsFiles:
 def connect_options(files: NatsFiles) -> dict[str, Any]:
     """Arguments of nats-py's `connect`. Raises BusError that names the setting and the file."""
     if files.creds and files.nkey:
-        raise BusError("nats-creds and nats-nkey: give one of them")
+        raise BusError("nats-creds and nats-nkey: give only one of the two")
     options: dict[str, Any] = {}
     if files.creds:
         if CREDENTIALS not in _read("nats-creds", files.creds):
-            raise BusError(f"nats-creds: {files.creds} is no NATS credentials file (`nsc generate creds` writes one)")
+            raise BusError(
+                f"nats-creds: {files.creds} is not a NATS credentials file (`nsc generate creds` writes one)"
+            )
         options["user_credentials"] = files.creds
     if files.nkey:
         _check_seed(files.nkey)
@@ -116,7 +118,8 @@ def _tls(files: NatsFiles) -> ssl.SSLContext:
             context.load_cert_chain(files.cert, files.key, password="")
         except (ssl.SSLError, OSError) as error:
             raise BusError(
-                f"nats-cert and nats-key: {files.cert} and {files.key} are no pair in PEM: {error}"
+                f"nats-cert and nats-key: {files.cert} and {files.key} are not a certificate and its key in PEM: "
+                f"{error}"
             ) from None
     return context
 

@@ -36,7 +36,8 @@ class MicroService:
     endpoints: list[MicroEndpoint] = field(default_factory=list)
 
     def subjects(self) -> dict[str, str]:
-        """The control subjects to listen on, each with its verb: of everybody, of this service, of this process."""
+        """Return the control subjects to listen on, each with its verb: for all services, for this service, for this
+        process."""
         return {
             subject: verb
             for verb in VERBS

@@ -63,7 +63,7 @@ class QueuedSubscription(Generic[M]):
     async def __anext__(self) -> Received[M]:
         entry = await self._queue.get()
         if entry is None:
-            self._queue.put_nowait(None)  # for whoever else reads
+            self._queue.put_nowait(None)  # for other readers
             raise StopAsyncIteration
         received, size_bytes = entry
         self._size_bytes -= size_bytes

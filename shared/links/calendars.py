@@ -37,7 +37,7 @@ class LocalCalendar:
         return max(until, default=since)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """Do nothing: a calendar in memory has nothing to free."""
 
 
 class SharedCalendar:
@@ -59,7 +59,7 @@ class SharedCalendar:
                 os.truncate(self._file, FILE_BYTES)
         if os.pread(self._file, len(MAGIC), 0) != MAGIC or os.fstat(self._file).st_size != FILE_BYTES:
             os.close(self._file)
-            raise LinkError(f"shaping-file: {file} is something else; name a file that does not exist yet")
+            raise LinkError(f"shaping-file: {file} is not a shaping file; name a file that does not exist yet")
         self._map = mmap.mmap(self._file, FILE_BYTES)
         self._offsets: dict[Resource, int] = {}
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 MemoryKind = Literal["host", "pinned", "cuda"]
 
-# Of one machine; those that copy once come first.
+# Transports within one machine; those that copy once come first.
 SAME_MACHINE = {
     "xpmem": "the receiver maps the sender's memory",
     "knem": "the kernel copies from the sender's memory to the receiver's",

@@ -83,7 +83,7 @@ class MeteredPeer:
 
 
 class MeteredLink:
-    """A link as seen by those whose traffic counts. Others may use the same link beside it and are not counted."""
+    """A link whose traffic is counted. Others may use the same link directly and are not counted."""
 
     def __init__(self, link: Link, meter: Meter) -> None:
         self._link = link

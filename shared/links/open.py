@@ -42,9 +42,9 @@ def _shaped(link: Link, settings: LinkSettings) -> Link:
 
 def _cluster(settings: LinkSettings) -> Cluster:
     if settings.link_rate:
-        raise LinkError("link-rate and shaping-file: a link is shaped by one of them")
+        raise LinkError("link-rate and shaping-file: both limit the link; give only one of the two")
     if not settings.topology:
-        raise LinkError("topology: shaping-file shapes links to a topology; name one")
+        raise LinkError("topology is missing: shaping-file limits links to the rates of a topology; give --topology")
     try:
         return Cluster(find_topology(settings.topology), settings.place)
     except ValueError as error:

@@ -1,9 +1,11 @@
-"""`SocketLink`: the same contract over plain TCP, for machines without UCX.
+"""`SocketLink`: the link contract over plain TCP, for machines without UCX.
 
-Each end of a pair dials the other. On the connection it dialled an end asks (tag, size) and is answered with
-(tag, size, bytes), so bytes move only into a buffer that was posted for them: nothing unexpected is ever
-buffered, and a message nobody asks for holds back its sender alone. A connection counts from the moment its hello
-has proved that the dialler knows the channel's secret; until then it is a stranger, with a deadline.
+Each end of a pair connects to the other. On its own connection an end asks for (tag, size), and the other one answers
+with (tag, size, bytes). So bytes move only into a buffer that was posted for them, and nothing unexpected is ever
+buffered. A message that the receiver never asks for holds back its sender alone.
+
+A connection counts once its hello has proved that the peer knows the channel's secret. Until then it is a stranger,
+with a deadline.
 """
 
 import asyncio
@@ -90,7 +92,7 @@ class SocketPeer:
         incoming = await asyncio.shield(self._incoming)
         asked = await incoming.asked(tag)
         if asked != buffer.size_bytes:
-            raise LinkError(f"the peer asked for {asked} bytes and was to get {buffer.size_bytes}")
+            raise LinkError(f"the peer asked for {asked} bytes, but this end has {buffer.size_bytes}")
         incoming.answered(tag)
         await incoming.connection.write(FRAME.pack(tag, asked), _host_view(buffer))
 
@@ -134,7 +136,9 @@ class SocketLink:
     async def open(cls, bind: str) -> "SocketLink":
         """Listen at `bind`. Raises LinkError where it is not an address of this machine that others can dial."""
         if bind in ("", "0.0.0.0", "::"):
-            raise LinkError(f"bind: {bind!r} is no address that others can reach; name one of this machine's")
+            raise LinkError(
+                f"bind: {bind!r} is not an address that others can reach; give an IP address of this machine"
+            )
         try:
             listener = socket.create_server((bind, 0), family=socket.AF_INET6 if ":" in bind else socket.AF_INET)
         except OSError as error:
@@ -212,7 +216,7 @@ class SocketLink:
             del self._strangers[task]
             await self._listen(end, InboundConnection(connection))
         except OSError:
-            pass  # whoever it was is gone, or never was one of us
+            pass  # the peer is gone, or was a stranger
         finally:
             await connection.close()
 

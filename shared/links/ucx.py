@@ -1,7 +1,7 @@
-"""`UcxLink`: bulk bytes over UCX; by CMA on one host, by tcp or RDMA between hosts.
+"""`UcxLink`: bulk bytes over UCX, by CMA on one host, by tcp or RDMA between hosts.
 
-UCX itself does not ask who a peer is. Strangers are kept out as every message is matched by its tag, a hash under
-the channel's secret: a process that does not know the secret meets no receive, and is sent nothing.
+UCX does not authenticate peers. Every message is matched by its tag, a hash under the channel's secret. A process that
+does not know the secret matches no receive and is sent nothing.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ CONTROL = Tag(0x6C697665_7363616C)
 # What a peer says on CONTROL, the hash of its address, on which channel; then the number of its endpoint, or its proof.
 WORD = struct.Struct("8sQQQ")
 HELLO, GOODBYE = b"hello   ", b"goodbye "
-MOST_NUMBERS = 1024  # of channels that were greeted; anybody can say hello
+MOST_NUMBERS = 1024  # only for channels that were greeted, as any process can say hello
 SETTLE_SECONDS = 5.0
 CONFIRM_SECONDS = 0.5
 GONE = "the peer closed the connection"
@@ -65,7 +65,7 @@ class UcxPeer:
         self._endpoint.set_close_callback(asyncio.get_running_loop().call_soon, (self.lose, "the peer is gone"))
 
     async def greet(self, timeout: float) -> None:
-        """Connect for good: the first message brings the transports up, or shows that nobody is there."""
+        """Connect: the first message sets the transports up, or shows that the peer is not there."""
         if not self._greeted:
             self._check("connect")
             hello = WORD.pack(HELLO, self._mine, self._channel, self.number)

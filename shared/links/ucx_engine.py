@@ -64,7 +64,8 @@ class UcxEngine:
         self.worker.init_blocking_progress_mode()
         self.address = bytes(memoryview(self.worker.address))
         self.made: Counter[bytes] = Counter()  # endpoints, by address
-        # A request writes into its buffer until it is completed, whoever still waits for it: both stay here.
+        # A request writes into its buffer until it is completed, even if no caller waits for it any more: both are kept
+        # here.
         self._pending: dict[UCXRequest, tuple[asyncio.Future[str | None], Array]] = {}
         self._soon: asyncio.Handle | None = None
         self._resting: asyncio.TimerHandle | None = None
@@ -198,7 +199,7 @@ def device_of(address: str) -> str:
     try:
         wanted = socket.gethostbyname(address)
     except OSError as error:
-        raise LinkError(f"bind: {address} is no IPv4 address and no name of one: {error}") from error
+        raise LinkError(f"bind: {address} is neither an IPv4 address nor a host name with one: {error}") from error
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
@@ -236,13 +237,13 @@ def memory_at(address: bytes) -> MemoryKind:
 
 
 class _Transport(Structure):
-    """ucp_transport_entry_t."""
+    """The C struct ucp_transport_entry_t: one transport that an endpoint uses."""
 
     _fields_ = (("name", c_char_p), ("device", c_char_p))
 
 
 class _Attributes(Structure):
-    """ucp_ep_attr_t."""
+    """The C struct ucp_ep_attr_t: what UCX tells of an endpoint."""
 
     _fields_ = (
         ("field_mask", c_uint64),

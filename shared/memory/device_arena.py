@@ -1,4 +1,4 @@
-"""The arena in a GPU's memory."""
+"""The arena in the memory of a GPU, which holds the parameters of a model."""
 
 from collections.abc import Sequence
 

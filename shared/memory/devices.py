@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:  # whoever only passes them on need not have torch
+if TYPE_CHECKING:  # code that only passes tensors on need not have torch
     import torch
 
 CUDA_DEVICE = Path("/dev/nvidiactl")

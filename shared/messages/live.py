@@ -24,12 +24,13 @@ class Help(Message, frozen=True, kw_only=True):
 
 
 class Pull(Message, frozen=True, kw_only=True):
-    """Source -> target: I have nothing to prefill, give me the earliest request that I may have, and with it those
-    after it that I could run together: at most `requests`, of `rows` rows in all.
+    """Source -> target: I have nothing to prefill, give me your earliest requests.
 
-    `ticket` names the hand-off of the first, should there be one, those after it have the next ones; `secret` proves
-    their ends to each other. A KV block of the source has `block_tokens` tokens. Unless it `waits` it wants to hear at
-    once that there is nothing. `ranks`: those of the source's instance that it leads.
+    The source takes the earliest request that it may have, and those after it that it could run together: at most
+    `requests`, with `rows` rows in all. `ticket` names the hand-off of the first one; those after it have the next
+    tickets. `secret` authenticates both ends of the hand-offs. A KV block of the source has `block_tokens` tokens.
+    `waits`: the answer may come later, once there is a request; otherwise the target answers at once that it has none.
+    `ranks` are those of the source's instance that the source leads.
     """
 
     worker: Name

@@ -204,7 +204,7 @@ class ProcessEnded(Message, frozen=True, kw_only=True):
 
 
 class Incident(Message, frozen=True, kw_only=True):
-    """Something that happened to `who`, a process or a machine."""
+    """Something that happened to a process or a machine, which `who` names."""
 
     at: Amount
     kind: Literal["death", "end", "start", "stall"]

@@ -13,7 +13,7 @@ from livescale.shared.messages.message import Amount, Count, Message, Name, Posi
 DType = Literal["float32", "bfloat16"]
 Family = Literal["llama", "qwen2"]
 Place = Literal["worker", "host"]
-# Of a model's matrices: row by row, or where they allow it as a CPU's kernels want them.
+# The order of a model's matrices: row by row, or as CPU kernels read them where the shape allows it.
 Layout = Literal["plain", "panels"]
 Size = Annotated[int, Meta(ge=1, le=2**24)]  # of one dimension of a parameter
 Layers = Annotated[int, Meta(ge=1, le=10_000)]

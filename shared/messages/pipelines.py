@@ -63,7 +63,7 @@ class StageFill(Message, frozen=True, kw_only=True):
 
 
 class KvSpan(Message, frozen=True, kw_only=True):
-    """Positions `start` .. `stop` - 1 of a request whose KV lies in so many blocks from `first_block` on."""
+    """Positions `start` to `stop` - 1 of a request. Their KV lies in `blocks` blocks from `first_block` on."""
 
     first_block: Count
     blocks: Positive
@@ -115,10 +115,10 @@ class StageDone(Message, frozen=True, kw_only=True):
 
 
 class PipelineOver(Message, frozen=True, kw_only=True):
-    """The leader -> every stage: no step will come any more. Idempotent.
+    """The leader -> every stage: there are no more steps. Idempotent.
 
-    Also planner -> every stage, the leader included, where not all of them took their part, or one is lost, or they
-    would wait for another too long: the leader gives its requests back, and each goes on loading.
+    The planner sends it to every stage, the leader included, if a member refused its stages, was lost, or would keep
+    others waiting too long. The leader then gives its requests back, and every member goes on loading.
     """
 
     pipeline: Name

@@ -15,7 +15,7 @@ Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 class Sampling(Message, frozen=True, kw_only=True):
     """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off.
 
-    The gateway always fills `seed`, so that whoever continues a request draws the same sequence.
+    The gateway always fills `seed`, so that any worker that continues a request draws the same sequence.
     """
 
     temperature: Amount = 0.0

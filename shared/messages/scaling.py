@@ -58,11 +58,12 @@ class Phase(Message, frozen=True, kw_only=True):
 
 
 class PipelineRecord(Message, frozen=True, kw_only=True):
-    """What became of an execution pipeline. Times are seconds since the epoch, None for what has not happened.
+    """The history of an execution pipeline. Times are seconds since the epoch, None for what has not happened.
 
-    `stages`: who runs which blocks, in order. `ready_at`: when its members had every block between them;
-    `running_at`: when its leader took it up; `switching_at`: when that one was told to serve by itself, for which all
-    get ready first; `kv_ways`: how each then got KV of its part; `reason`: why it ended, or came to nothing.
+    `stages` says which worker runs which blocks, in order. `ready_at` is when its members had every block between them,
+    and `running_at` when its leader began to run it. `switching_at` is when the leader was told to serve alone; all
+    members prepare for that first. `kv_ways` says how each member got the KV of its requests. `reason` says why the
+    pipeline ended, or why it never ran.
     """
 
     id: Name

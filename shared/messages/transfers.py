@@ -27,7 +27,7 @@ class Node(Message, frozen=True, kw_only=True):
 class Flow(Message, frozen=True, kw_only=True):
     """An edge of a plan: `sender` gives `receiver` these blocks, in this order, each chunk as soon as it has it.
 
-    Without `blocks` it gives every block. Of each block it gives every `lanes`-th chunk, from the `lane`-th on. A
+    Without `blocks` it gives every block. It gives every `lanes`-th chunk of each block, from the `lane`-th on. A
     sender with `steps`, one for each block, sends in their order over all of its flows. `ticket` names the flow in
     tags. `from_disk`: the sender is a host that does not hold the version, and reads it.
     """
@@ -105,7 +105,7 @@ class Plan(Message, frozen=True, kw_only=True):
 
 
 class Inflow(Message, frozen=True, kw_only=True):
-    """A flow as its receiver is told of it: who sends, and which chunks come along it."""
+    """A flow as its receiver sees it: its sender, and the chunks that come along it."""
 
     ticket: Ticket
     upstream: Node
@@ -197,12 +197,12 @@ class Abort(Message, frozen=True, kw_only=True):
 
 
 class Transfer(Message, frozen=True, kw_only=True):
-    """Event: how a node's part in a plan stands. Times in seconds since the epoch.
+    """Event: the progress of a node's part in a plan. Times are in seconds since the epoch.
 
-    A target reports "started" at its first byte and "whole" when every block is verified; with `error`, "broken"
-    when the flow `ticket` was lost (it keeps what arrived and waits for another LOAD of the plan, a host for another
-    FETCH) and "failed" when it gave up. `received_bytes` is what came over the link for this plan, `shared_bytes` what
-    is mapped from the memory of another process on the same machine instead.
+    A target reports "started" at its first byte, and "whole" when every block is verified. With `error` it reports
+    "broken" when the flow `ticket` was lost: it keeps what arrived and waits for another LOAD of the plan, a host for
+    another FETCH. It reports "failed" when it gave up. `received_bytes` came over the link for this plan.
+    `shared_bytes` are mapped from the memory of another process on the same machine.
     """
 
     plan_id: Name

@@ -1,10 +1,10 @@
-"""How a model's parameters are cut into blocks and packed: known from the configuration alone.
+"""How a model's parameters are cut into blocks and packed. The layout follows from the configuration alone.
 
-Tensors of a block lie one after the other at multiples of 64 bytes (a cache line, an AVX-512 register), gaps are
-zero. What is multiplied with the same input is adjacent (q, k, v; gate, up), so that it can be one matrix.
-In the layout `panels` matrices of bfloat16 lie as kernels for CPUs read them, so that a worker computes with them where
-they arrived; but for those that do not fill whole panels, and the embedding, which is looked up by row.
-A model that is cut for several ranks is the blocks of the first rank, then those of the second, and so on.
+Tensors of a block lie one after the other at multiples of 64 bytes (a cache line, an AVX-512 register); gaps are zero.
+Matrices with the same input are adjacent (q, k, v; gate, up), so that they can be one matrix. In the layout `panels`,
+bfloat16 matrices lie as CPU kernels read them, so that a worker computes with them where they arrived. Exceptions are
+matrices that do not fill whole panels, and the embedding, which is looked up by row. A model that is cut for several
+ranks has the blocks of the first rank, then those of the second, and so on.
 """
 
 from collections.abc import Iterator

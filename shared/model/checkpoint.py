@@ -190,7 +190,7 @@ def _refuse_odd_shapes(raw: _HfConfig) -> None:
             f"num_attention_heads {raw.num_attention_heads} is no multiple of num_key_value_heads {_kv_heads(raw)}"
         )
     if _head_dim(raw) < 2 or _head_dim(raw) % 2:
-        raise CheckpointError(f"head_dim {_head_dim(raw)} must be even and positive: RoPE turns pairs")
+        raise CheckpointError(f"head_dim {_head_dim(raw)} must be even and positive, as RoPE rotates pairs")
 
 
 def _rope_scaling(raw: _HfConfig, rope: dict[str, Any]) -> RopeScaling | None:

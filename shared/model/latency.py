@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from livescale.shared.runtime.yaml_file import convert, names_file, read_yaml
 
-# Of a step, what comes before and after the layers: about what it is where a model has 7 billion parameters.
+# Time of a step outside its layers, about as for a model with 7 billion parameters.
 EMBEDDING_SHARE = 0.002
 HEAD_SHARE = 0.02
 
@@ -52,7 +52,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         if not any(self.prefill) or not any(self.decode):
-            raise ValueError("a step that takes no time at all; prefill and decode each need a figure above zero")
+            raise ValueError("a step would take no time: give prefill and decode each a value above zero")
 
     def seconds(self, work: Work) -> float:
         """Seconds of a whole step. What a step takes as such is paid once, also where prompts and decodes share it."""

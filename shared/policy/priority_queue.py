@@ -1,4 +1,4 @@
-"""The order of a priority queue in which nobody waits for ever."""
+"""The order of a priority queue in which no entry waits for ever."""
 
 # What a priority of one less is worth: more than an instance has at once by default, so of these the lower always goes
 # first.

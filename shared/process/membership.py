@@ -13,7 +13,7 @@ from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.subjects import AWAY, HEARTBEAT, JOIN, LEAVE, STALE
 
 REPORT_SECONDS = 0.5
-TOLD_SECONDS = 1.0  # a shorter sleep is not noticed by anybody, and not told
+TOLD_SECONDS = 1.0  # peers do not notice a shorter sleep, so it is not reported
 JOIN_TIMEOUT_SECONDS = 2.0
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)  # the last one repeats
 

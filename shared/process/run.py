@@ -1,12 +1,12 @@
-"""What every process stands on: logs, bus, membership of a micro service, signals, exit code.
+"""The base of every process: logs, bus, membership of a micro service, signals and exit code.
 
 By convention `services/<name>/main.py` holds the whole wiring of a service:
 
     def main(settings: RouterSettings) -> None:
         run_process(settings, "router", lambda world: Router(world, settings))
 
-`build` gets the `World` and returns the actor; the actor's `run()` is one TaskGroup and ends only by being
-cancelled. Nothing is printed on stdout.
+`build` gets the `World` and returns the actor. The actor's `run()` is one TaskGroup and ends only by being cancelled.
+Nothing is printed on stdout.
 """
 
 import asyncio

@@ -133,7 +133,7 @@ class Telemetry:
         self.registry.register(_Watched(CounterMetricFamily, _checked(name), doc, [label], values))
 
     def watch_gauge(self, name: str, doc: str, labels: Sequence[str], values: Callable[[], Values]) -> None:
-        """Declare a gauge whose values, by label values, are read at every scrape, so that it is never out of date."""
+        """Declare a gauge whose values, by label values, are read at every scrape, so that it is always current."""
         self.registry.register(_Watched(GaugeMetricFamily, _checked(name), doc, labels, values))
 
     def exposition(self) -> str:

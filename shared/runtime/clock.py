@@ -83,7 +83,7 @@ class Ids(Protocol):
 
 
 class RandomIds:
-    """Ids that are unique everywhere, and secrets of 32 bytes that nobody can guess."""
+    """Makes ids that are unique everywhere, and secrets of 32 bytes that cannot be guessed."""
 
     def new(self, prefix: str) -> str:
         return f"{prefix}-{uuid.uuid4().hex[:12]}"

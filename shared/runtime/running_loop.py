@@ -1,13 +1,13 @@
 """The event loop of every process: uvloop, with timers in running time.
 
-Running time is how long a process has been awake, from readings of the machine's clock. A machine whose processor is
-taken away, or a process that is stopped, sleeps: the clock goes on and nothing is heard. Peers that seemed silent
-meanwhile are not to blame, so timeouts count the running time of the process that waits. It goes with the clock, but
-from one tick to the next by no more than `MOST_SECONDS`.
+Running time is how long a process has been awake, from readings of the machine's clock. A process sleeps when it is
+stopped, or when the machine's CPU is taken away: the clock goes on, but the process hears nothing. Peers that seemed
+silent meanwhile are not at fault, so timeouts count the running time of the process that waits. Running time follows
+the clock, but advances by at most `MOST_SECONDS` from one tick to the next.
 
-After a sleep all timers of an ordinary loop are due before anything that came meanwhile is read: every deadline passes,
-and every peer seems silent. Here they are due once the process has been awake for so long, whatever set them:
-`asyncio.timeout`, `asyncio.sleep`, libraries.
+After a sleep, all timers of an ordinary loop are due before any message that arrived meanwhile is read: every deadline
+passes, and every peer seems silent. Here they are due only once the process has been awake for that long. This holds
+for all timers: `asyncio.timeout`, `asyncio.sleep` and libraries.
 """
 
 import asyncio

@@ -10,38 +10,48 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-TopologyName = Annotated[str, Meta(description="The cluster: a topology file, or the name of one that is shipped")]
+TopologyName = Annotated[
+    str,
+    Meta(
+        description="The cluster: a YAML file of its hosts, GPUs and links, or the name of a shipped one such as "
+        "cluster-a. `livescale topology --help` shows the format. By default links are unknown"
+    ),
+]
 PolicyName = Annotated[
     Literal["auto", "chains", "binomial", "tree", "fanout", "local"],
     Meta(
-        description="How parameters get to new instances: chains (BlitzScale), a binomial pipeline (LambdaScale), a "
-        "binary tree, everything from the sources themselves, or each host from its own copy; auto: chains, and a "
-        "binomial pipeline with --live pipeline"
+        description="How parameters reach new instances. chains: each new instance passes them on to the next "
+        "(BlitzScale); binomial: a binomial pipeline (LambdaScale); tree: a binary tree; fanout: the sources send to "
+        "all; local: each host reads its own copy; auto: chains, or binomial with --live pipeline"
     ),
 ]
 
 EngineName = Annotated[
     Literal["torch", "modelled"],
-    Meta(description="What runs models: torch; or modelled, a GPU's latency without its arithmetic: made-up tokens"),
+    Meta(
+        description="What runs models. torch: the real engine; modelled: an emulation that takes as long as a GPU "
+        "would "
+        "and makes up its tokens"
+    ),
 ]
 EngineProfile = Annotated[
     str,
     Meta(
-        description="The latency of a modelled engine: a file that `livescale profile` wrote, or a name of "
-        "shared/latencies.yaml",
+        description="How long the steps of a modelled engine take: a file that `livescale profile` wrote, or the name "
+        "of a profile in shared/latencies.yaml",
         min_length=1,
     ),
 ]
-EngineSpeed = Annotated[float, Meta(description="A modelled engine is so many times as fast as its profile", gt=0)]
+EngineSpeed = Annotated[float, Meta(description="How many times as fast as its profile a modelled engine is", gt=0)]
 
 
 LiveName = Annotated[
     Literal["off", "best-effort", "zigzag", "zigzag-ilp", "pipeline"],
     Meta(
-        description="Whether new instances take requests while their parameters still arrive (BlitzScale 5.2): not at "
-        "all, running what layers they have of each once, in zigzag with instances that serve, in the order that an "
-        "integer program finds to be the best, or as pipelines of several that hold the model between them "
-        "(LambdaScale 4.3)"
+        description="Whether new instances take requests while their parameters still arrive. off: no; best-effort: "
+        "they run the layers that they have of each request once, then give it away; zigzag: they share layers with a "
+        "serving instance, in zigzag order (BlitzScale 5.2); zigzag-ilp: in the best order, which an integer program "
+        "finds; pipeline: several that have all layers between them serve together (LambdaScale 4.3)"
     ),
 ]
 
@@ -50,30 +60,35 @@ def check_plan_policy(policy: PolicyName, live: LiveName) -> None:
     """Raise ValueError for a plan policy by which no worker could ever be live in this mode."""
     if live == "pipeline" and policy not in ("auto", "binomial"):
         raise ValueError(
-            f"plan-policy {policy} brings all new instances the model in the same order, so none make a pipeline: "
-            "with --live pipeline leave --plan-policy out, or choose binomial"
+            f"plan-policy is {policy}: with it all new instances get the blocks in the same order, so they cannot form "
+            "a pipeline; with --live pipeline choose --plan-policy binomial, or leave it out"
         )
 
 
 LiveEveryHop = Annotated[
-    bool, Meta(description="With --live: also those that send parameters on, and not only the last of each chain")
+    bool,
+    Meta(
+        description="With --live: instances in the middle of a chain, which send parameters on, take requests early "
+        "too, not only the last of each chain"
+    ),
 ]
 LiveWhen = Annotated[
     Literal["always", "needed"],
     Meta(
-        description="With --live: for all new instances; or only where requests would wait longer than --ttft-slo if "
-        "new instances stopped until they are whole, as far as the load and the links are known"
+        description="With --live: which scales are live. always: all; needed: only those in which requests would "
+        "wait longer than --ttft-slo if new instances took none before they have all parameters"
     ),
 ]
 SwitchKv = Annotated[
     Literal["auto", "move", "recompute"],
     Meta(
-        description="When a pipeline is over (--live pipeline): whether the worker that goes on with a request gets "
-        "its KV from the other workers or computes it again; auto: what is faster, as links and prefill were measured"
+        description="How a worker gets the KV cache of a request that it goes on with when a pipeline ends (--live "
+        "pipeline). move: from the pipeline's other workers; recompute: it computes it again; auto: the faster of the "
+        "two, as measured"
     ),
 ]
 TtftSlo = Annotated[
-    float, Meta(description="Seconds that a first token may take: what --live-when needed goes by", gt=0)
+    float, Meta(description="Seconds that the first token of a request may take; used by --live-when needed", gt=0)
 ]
 
 
@@ -86,55 +101,79 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class BusSettings(Settings, frozen=True, kw_only=True):
-    """Where the bus is, and how this process proves who it is. User and password, or a token, are part of the url."""
+    """Where the bus is, and how this process authenticates to it. User and password, or a token, are part of the
+    url."""
 
-    nats_url: Annotated[str, Meta(description="The bus. Also read from NATS_URL")] = "nats://127.0.0.1:4222"
-    nats_creds: Annotated[str, Meta(description="File of NATS credentials (JWT and nkey)")] = ""
-    nats_nkey: Annotated[str, Meta(description="File of an nkey seed")] = ""
-    nats_ca: Annotated[str, Meta(description="File of the certificates that the NATS server is checked with")] = ""
-    nats_cert: Annotated[str, Meta(description="File of our certificate for the NATS server")] = ""
-    nats_key: Annotated[str, Meta(description="File of that certificate's key")] = ""
-    namespace: Annotated[str, Meta(description="Keeps systems on one NATS server apart", pattern="^[a-z0-9-]+$")] = (
-        "default"
+    nats_url: Annotated[str, Meta(description="URL of the NATS server that is the bus")] = "nats://127.0.0.1:4222"
+    nats_creds: Annotated[str, Meta(description="File of NATS credentials, a JWT and its nkey, as `nsc` writes it")] = (
+        ""
     )
+    nats_nkey: Annotated[str, Meta(description="File with the nkey seed by which to log in to NATS")] = ""
+    nats_ca: Annotated[
+        str, Meta(description="PEM file of the authorities that the NATS server's certificate is checked against")
+    ] = ""
+    nats_cert: Annotated[
+        str, Meta(description="PEM file of the certificate that this process shows to the NATS server")
+    ] = ""
+    nats_key: Annotated[str, Meta(description="PEM file of the private key of --nats-cert")] = ""
+    namespace: Annotated[
+        str,
+        Meta(
+            description="Name of this system; it keeps several systems on one NATS server apart",
+            pattern="^[a-z0-9-]+$",
+        ),
+    ] = "default"
 
 
 class ProcessSettings(BusSettings, frozen=True, kw_only=True):
     """Settings that every process has: its names, and how it logs."""
 
     id: Annotated[
-        str, Meta(description="This process's id, [a-z0-9-]+; by default service-0", pattern="^[a-z0-9-]*$")
+        str, Meta(description="Id of this process, of a-z, 0-9 and -; by default SERVICE-0", pattern="^[a-z0-9-]*$")
     ] = ""
-    host_name: Annotated[str, Meta(description="This machine's name in status; by default the system's")] = ""
+    host_name: Annotated[
+        str, Meta(description="Name of this machine in `livescale status`; by default the system's host name")
+    ] = ""
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Least severe log event that is printed")
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="Least severe level of log events that are printed"),
     ] = "info"
-    log_format: Annotated[Literal["text", "json"], Meta(description="How log events are printed")] = "text"
+    log_format: Annotated[
+        Literal["text", "json"], Meta(description="Format of log events on stderr: text, or a JSON object a line")
+    ] = "text"
 
 
 class LinkSettings(ProcessSettings, frozen=True, kw_only=True):
     """Settings of processes with a bulk link: workers and hosts. Inherit from this alone: structs have one base."""
 
     transport: Annotated[
-        Literal["ucx", "socket"], Meta(description="Bulk transport; a missing UCX is an error, never a fallback")
+        Literal["ucx", "socket"],
+        Meta(
+            description="Transport of parameters and KV between processes: UCX, or plain TCP sockets. Where UCX is "
+            "not installed, ucx is an error"
+        ),
     ] = "ucx"
     share_memory: Annotated[
         Literal["auto", "off"],
         Meta(
-            description="auto: a model that another process of this machine has is mapped from its memory instead of "
-            "sent, unless links are shaped"
+            description="Whether a process maps a model that another process of this machine has in memory, instead "
+            "of receiving a copy. auto: yes, unless links are shaped; off: never"
         ),
     ] = "auto"
-    bind: Annotated[str, Meta(description="Address on which other machines reach this one's bulk link")] = "127.0.0.1"
+    bind: Annotated[
+        str, Meta(description="IP address of this machine on which other processes reach this one's link")
+    ] = "127.0.0.1"
     link_rate: Annotated[
-        float, Meta(description="Shape what leaves this process to so many bytes a second; 0 is unshaped", ge=0)
+        float, Meta(description="Most bytes a second that this process sends over its link; 0 is no limit", ge=0)
     ] = 0.0
     topology: TopologyName = ""
-    place: Annotated[str, Meta(description="Where in the topology this process is: a GPU (HOST/INDEX) or a host")] = ""
+    place: Annotated[
+        str, Meta(description="Place of this process in the topology: a GPU, as HOST/INDEX, or a host")
+    ] = ""
     shaping_file: Annotated[
         str,
         Meta(
-            description="Shape links to the topology; the file by which all processes of this machine agree on what "
-            "their links carry. It must not outlive them"
+            description="File that limits links to the rates of the topology: in it all processes of this machine "
+            "keep what their links carry. Name a new file at every start"
         ),
     ] = ""

@@ -18,7 +18,7 @@ Deliver = Callable[[str, bytes, Mapping[str, str], Reply | None], None]
 
 @dataclass(frozen=True, eq=False)
 class Listener:
-    """One subscription at the broker. Of the listeners with one `queue`, one gets each message."""
+    """One subscription at the broker. Each message goes to one of the listeners with the same `queue`."""
 
     wanted: str
     queue: str

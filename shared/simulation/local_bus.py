@@ -1,11 +1,12 @@
 """The in-process twin of the bus, for tests and the simulator: same contract, same bytes, fixed order.
 
-A `LocalBroker` stands for the server; each actor gets a `LocalBus` of its own from `broker.connect()`. Faults are made
-at the broker: `down()` and `up()`, `lose`, asked for each message whether it gets lost, and `delays`, asked for each
-listener (and each answer) after how many seconds the message arrives: nothing is lost, two are a duplicate. As with
-NATS what one connection says on one subject arrives in the order in which it was said, duplicates aside. What a bus
-that is held sends and is sent waits for `release()`, as with a process that is stopped, unless `forget()` comes before,
-as with a network that was cut.
+A `LocalBroker` stands for the server; each actor gets a `LocalBus` of its own from `broker.connect()`. Faults are set
+at the broker: `down()` and `up()`, `lose` and `delays`. `lose` says for each message whether it gets lost. `delays`
+says for each listener (and each answer) after how many seconds the message arrives: no delay is a loss, two are a
+duplicate. As with NATS, the messages of one connection on one subject arrive in order, duplicates aside.
+
+A bus that is held keeps its messages in both directions until `release()`, like a process that is stopped. `forget()`
+drops them instead, like a network that was cut.
 """
 
 from collections import Counter
@@ -256,7 +257,7 @@ class LocalBus:
         if self._held is not None:
             self._held.append(partial(self._broker.route, subject, data, headers, reply, sender=self))
         elif self._broker.route(subject, data, headers, reply, sender=self) == 0:
-            raise ServiceAbsent(f"nobody listens on {subject}")
+            raise ServiceAbsent(f"no process listens on {subject}")
 
     def _answer(self, token: str, body: bytes, extra: Headers) -> None:
         if self.connected:

@@ -1,10 +1,10 @@
 """An event loop whose clock jumps to the next timer instead of sleeping.
 
-`run(main())` in a plain test function runs hours in milliseconds, the same way every time. Nothing scheduled and
-nothing ready is a deadlock, and an error. Work given to threads (`run_in_executor`) takes no virtual time: the
-clock stands still until it is done. Sockets do not belong here.
+`run(main())` in a plain test function runs hours in milliseconds, the same way every time. If nothing is scheduled and
+nothing is ready, that is a deadlock, and an error. Work in threads (`run_in_executor`) takes no virtual time: the clock
+stands still until it is done. Sockets do not work here.
 
-What a `Process` starts can be stopped, and goes on, as a process that is sent SIGSTOP and SIGCONT: none of its
+Tasks that a `Process` starts can be stopped and continued, like a process with SIGSTOP and SIGCONT. None of its
 callbacks runs meanwhile, and its timers keep running time, as those of a real process do (`running_loop.py`).
 """
 

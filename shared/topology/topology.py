@@ -18,7 +18,7 @@ Rate = Annotated[float, Meta(gt=0, le=1e15)]
 RateOrNone = Annotated[float, Meta(ge=0, le=1e15)]
 Size = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 
-# Of machines that do not tell, on the low side: a network card, a SATA disk, one core that copies memory.
+# Low estimates for machines that do not say: a network card, a SATA disk, one core that copies memory.
 ASSUMED_NIC = 1e9 / 8
 ASSUMED_DISK = 0.5e9
 ASSUMED_MEMORY = 2e9
@@ -154,7 +154,7 @@ def places_of(host: TopologyHost, leaf: Leaf, bandwidths: Mapping[str, float]) -
 def check_names(topology: Topology) -> None:
     """Check that every host, domain and leaf has a name of its own. Raises TopologyError."""
     if not topology.hosts:
-        raise TopologyError("host", "", "hosts", "there is none, and a cluster has at least one")
+        raise TopologyError("host", "", "hosts", "there is none; a cluster needs at least one")
     check_unique("host", [host.id for host in topology.hosts])
     check_unique("leaf", [leaf.id for leaf in topology.leaves])
     check_unique("domain", [domain.id for domain in topology.domains])
@@ -165,7 +165,9 @@ def check_unique(kind: PartKind, ids: Iterable[str]) -> None:
         # A domain may be called as the GPU that it is of.
         words = id.split("/") if kind == "domain" else [id]
         if not all(map(NAME.fullmatch, words)):
-            raise TopologyError(kind, id, "name", f"{id!r} is no name: it takes letters and digits, then also . _ -")
+            raise TopologyError(
+                kind, id, "name", f"{id!r} is not a valid name: begin with a letter or digit; . _ and - may follow"
+            )
         if count > 1:
             raise TopologyError(kind, id, "name", f"{id!r} is the name of {count}; give each {kind} one of its own")
 

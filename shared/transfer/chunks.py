@@ -60,7 +60,7 @@ def select(chunks: Sequence[Chunk], blocks: Sequence[int], lane: int, lanes: int
     Without `blocks` it is all of them. Raises ValueError for a block or lane that is not there.
     """
     if not lane < lanes:
-        raise ValueError(f"lane is {lane}, there are {lanes} lanes")
+        raise ValueError(f"lane is {lane}, but there are {lanes} lanes from 0 on")
     by_block: dict[int, list[Chunk]] = {}
     for chunk in chunks:
         by_block.setdefault(chunk.block, []).append(chunk)

@@ -1,8 +1,8 @@
 """Memory export: a process hands memory over to other processes of its machine, through a unix socket.
 
-The socket's name follows from the address of the process's link. Only the kernel of this machine knows it (to be
-exact: the network namespace), so a process elsewhere finds nobody there and receives over the link. Both ends of a
-flow prove that they know its plan's secret; a process that does not know it gets nothing.
+The socket's name follows from the address of the process's link. Only the kernel of this machine knows it (to be exact:
+the network namespace), so a process elsewhere finds no socket and receives over the link. Both ends of a flow prove
+that they know its plan's secret; a process that does not know it gets nothing.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from livescale.shared.transfer.waiting import Changes
 
 log = structlog.get_logger()
 
-ASK = struct.Struct(f">Q{PROOF_BYTES}s")  # ticket, proof; then the address of who asks
+ASK = struct.Struct(f">Q{PROOF_BYTES}s")  # ticket and proof, followed by the address of the process that asks
 SPAN = struct.Struct(">QQQ")  # block, offset, size
 MOST_ASKED, MOST_ANSWERED = 4096, 1 << 20  # bytes
-MOST_VISITS = 256  # at once; anybody on this machine may come
+MOST_VISITS = 256  # connections at once: any process of this machine can connect; further receivers use the link
 ASK_SECONDS = 5.0  # then the link is used
 
 Offer = Callable[[], Awaitable[Segment | None]]
@@ -104,7 +104,10 @@ class MemoryExport:
             visit.add_done_callback(self._visits.discard)
 
     async def _answer(self, sock: socket.socket) -> None:
-        with sock, suppress(OSError, ValueError, struct.error):  # who is gone, or no receiver of ours, gets nothing
+        with (
+            sock,
+            suppress(OSError, ValueError, struct.error),
+        ):  # a process that is gone, or no receiver of ours, gets nothing
             async with asyncio.timeout(ASK_SECONDS):
                 asked = await asyncio.get_running_loop().sock_recv(sock, MOST_ASKED)
                 ticket, shown = ASK.unpack(asked[: ASK.size])

@@ -217,7 +217,7 @@ class BlockReceiver:
                 lanes = (lane(wanted[start::RECEIVES]) for start in range(RECEIVES))
                 await together(receive_heartbeats(end, peer, heard), *lanes)
         except TimeoutError:
-            raise end.failed(f"nothing came for {timeout.limit:g} s") from None
+            raise end.failed(f"nothing arrived for {timeout.limit:g} s") from None
         except LinkError as error:
             raise end.failed(str(error)) from error
 

@@ -68,7 +68,7 @@ async def send_chunks(
             await together(send_all(), send_heartbeats(end, peer, done))
             undo.pop_all()
     except TimeoutError:
-        raise end.failed("what it waits for is not here in time") from None
+        raise end.failed("the data to send did not arrive here in time") from None
     except LinkError as error:
         raise end.failed(str(error)) from error
 
@@ -147,7 +147,7 @@ class BlockSender:
         self.none.clear()
 
     def abort(self, plan_id: str) -> None:
-        """Cancel the flows of a plan. Idempotent."""
+        """Cancel the flows of a plan, if there are any. Idempotent."""
         for (plan, _), flow in self._flows.items():
             if plan == plan_id:
                 flow.cancel()

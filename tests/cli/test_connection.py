@@ -1,4 +1,4 @@
-"""How commands find the bus, and what they say where nobody answers."""
+"""How commands find the bus, and what they print where no service answers."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ async def test_the_system_of_this_machine_is_found_without_flags(server: NatsSer
 def test_without_a_server_it_is_told_where_one_was_looked_for(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["status"])
     assert result.exit_code == 1
-    assert f"{tmp_path / 'run.json'} names no `livescale up` that runs, and NATS_URL is not set" in result.output
+    assert f"{tmp_path / 'run.json'} names no running `livescale up`, and NATS_URL is not set" in result.output
 
 
 def test_without_a_server_the_remedy_is_told() -> None:

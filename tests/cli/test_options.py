@@ -155,7 +155,7 @@ def test_a_secret_is_not_printed(run: Run) -> None:
 
 def test_help_shows_description_variable_default_and_bounds(run: Run) -> None:
     words = " ".join(run("--help").output.split())
-    assert "Requests at once [env var: LIVESCALE_MAX_NUM_SEQS; default: 16; 1<=x<=64]" in words
+    assert "Requests at once. [env var: LIVESCALE_MAX_NUM_SEQS; default: 16; 1<=x<=64]" in words
     assert "[env var: LIVESCALE_NATS_URL, NATS_URL; default: nats://default]" in words
 
 

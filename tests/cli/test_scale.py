@@ -29,4 +29,4 @@ async def test_a_scale_that_failed_is_an_error(server: NatsServer, answers: Answ
 async def test_waiting_has_an_end(server: NatsServer, answers: Answers) -> None:
     result = await run(server, "scale", "tiny", "--instances", "2", "--wait", "--timeout", "0.1")
     assert result.exit_code == 1
-    assert "goes on after 0.1 s" in result.output
+    assert "has not ended after 0.1 s" in result.output

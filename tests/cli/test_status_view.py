@@ -48,7 +48,7 @@ def test_what_a_worker_was_while_it_loaded_is_told_no_more_once_it_serves() -> N
     assert (row.live_layers, row.live_queue) == (0, 0)
 
 
-def test_who_is_part_of_a_pipeline_is_shown_with_its_stage() -> None:
+def test_a_worker_of_a_pipeline_is_shown_with_its_stage() -> None:
     leader = replace(worker("worker-0", "live", "i-0"), pipeline="scale-1-0", stage="0-2", live_layers=2)
     follower = replace(worker("worker-1", "loading", "i-1"), pipeline="scale-1-0", stage="3-5", live_layers=3)
     status = make_status(Snapshot(workers=[leader, follower]), [])
@@ -94,7 +94,7 @@ def test_queues_that_nobody_reported_are_unknown_and_not_empty() -> None:
 
 
 def live_worker(id: str, state: WorkerState, blocks: int = 14, **more: object) -> WorkerReport:
-    """Of a model with 12 layers."""
+    """A live worker of a model with 12 layers."""
     holding = Holding(model="m", version="v", ready=list(range(blocks)), total=14)
     return replace(WorkerReport(id=id, epoch=1, state=state, model="m", instance=f"i-{id}", holding=holding), **more)
 
@@ -115,7 +115,7 @@ def test_the_head_is_no_layer_and_who_is_whole_runs_all() -> None:
     assert (row.ready, row.runs) == (12, "1-12")
 
 
-def test_who_is_helped_before_its_first_layer_runs_none_yet() -> None:
+def test_a_target_that_is_helped_before_its_first_layer_runs_none_yet() -> None:
     [row] = live_rows([live_worker("a", "loading", 1), live_worker("b", "serving", helping=["a"])])
     assert (row.worker, row.ready, row.runs, row.helped_by) == ("a", 0, "none yet", ["b"])
 

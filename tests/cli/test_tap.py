@@ -88,7 +88,7 @@ async def test_a_subject_that_is_none_is_named(tmp_path: Path) -> None:
         arguments = ["--nats-url", server.url, "--subject", "a b"]
         result = await asyncio.to_thread(click.testing.CliRunner().invoke, tap, arguments)
     assert result.exit_code == 2
-    assert "'a b' is no subject" in result.output
+    assert "'a b' is not a NATS subject" in result.output
 
 
 async def talk(bus: NatsBus) -> None:

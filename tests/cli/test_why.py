@@ -109,13 +109,13 @@ def test_predicted_and_measured_times_are_told_by_target() -> None:
     lines = text([out], [replace(told, plan=plan, phases=phases)])
     assert "worker-1 whole after 0.210 s, 0.200 s predicted: 1.05x" in lines
     assert "worker-2 not whole, 0.250 s predicted" in lines
-    assert "it is not known what links carry" not in lines
+    assert "no times are predicted" not in lines
 
 
 def test_where_nothing_was_predicted_that_is_said() -> None:
     told = text([decision("d-1", "out")], [record(decision("d-1", "out"))])
     assert "worker-1 not whole, nothing predicted" in told
-    assert "nothing is predicted without --link-rate or --topology" in told
+    assert "no times are predicted" in told
 
 
 def test_holds_in_a_row_are_told_once_whatever_they_alternate_between() -> None:
@@ -181,7 +181,7 @@ def test_a_target_and_its_blocks_are_told_beside_what_was_predicted() -> None:
     )
 
 
-def test_of_a_target_that_still_loads_the_blocks_that_came_are_told() -> None:
+def test_the_blocks_that_came_to_a_target_that_still_loads_are_shown() -> None:
     assert told(RECORD)[2:] == [
         "w-2 not whole, 0.500 s predicted",
         "  1 block after 0.210 for 0.200 s; farthest off is block 0: 0.210 for 0.200 s, 1.05x",
@@ -212,7 +212,7 @@ def test_where_blocks_are_too_many_targets_alone_are_told() -> None:
 def test_where_rates_are_not_known_nothing_was_predicted() -> None:
     unknown = replace(RECORD, plan=replace(PLAN, predicted={}, predicted_blocks={}))
     assert told(unknown)[0] == "w-1 whole after 0.500 s, nothing predicted"
-    assert told(unknown)[-1].startswith("nothing is predicted without --link-rate or --topology")
+    assert told(unknown)[-1].startswith("no times are predicted")
 
 
 def told_of_pipelines(record: ScaleRecord, planned: list[PlannedPipeline], *pipelines: PipelineRecord) -> list[str]:
@@ -258,4 +258,4 @@ async def test_why_tells_in_words_and_in_json(server: NatsServer, answers: Answe
 async def test_why_refuses_a_model_that_nobody_knows(server: NatsServer, answers: Answers) -> None:
     result = await run(server, "why", "tinny")
     assert result.exit_code == 1
-    assert result.output == "Error: no model 'tinny' is registered; there are tiny\n"
+    assert result.output == "Error: model 'tinny' is not registered; registered are: tiny\n"

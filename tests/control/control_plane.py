@@ -36,7 +36,7 @@ LOGGED = ("evt.>", "hb.>", "tok.>", "req.>", "worker.*.running")
 
 @dataclass
 class FakeGateway:
-    """Submits, collects tokens, submits again what was lost."""
+    """A gateway that submits requests, collects tokens, and submits again what was lost."""
 
     bus: LocalBus
     id: str = "gateway-0"
@@ -143,7 +143,7 @@ class ControlPlane:
         live: LiveName = "off",
         slo: float | None = None,
     ) -> None:
-        """`slo`: targets go live only where a stop would break it."""
+        """Start all services. With `slo`, targets go live only where a stop would break it."""
         planner = PlannerSettings(
             patience_seconds=patience,
             link_rate=rate,
@@ -162,7 +162,7 @@ class ControlPlane:
             self.restart(service)
 
     def restart(self, service: str) -> None:
-        """Start a service that does not run, or not any more."""
+        """Start a service that does not run, or no longer does."""
         self.start(f"{service}-0", self._makers[service](self.world(service)).run)
 
     def add_worker(self, index: int, faults: Faults | None = None) -> FakeWorker:
@@ -180,7 +180,7 @@ class ControlPlane:
         return host
 
     async def freeze(self, seconds: float, *names: str) -> None:
-        """These processes, or all there are, are stopped, and go on."""
+        """Stop these processes, or all there are, and let them go on later."""
         stopped = [self.processes[name] for name in names or self.tasks]
         for process in stopped:
             process.stop()
@@ -189,16 +189,16 @@ class ControlPlane:
             process.go_on()
 
     def count(self, subject: str) -> int:
-        """Messages on it so far."""
+        """Count the messages on this subject so far."""
         return sum(one == subject for one, _ in self.log)
 
     async def kill(self, name: str) -> None:
-        """The process is gone, without a word."""
+        """End the process at once, without any message."""
         self.buses[name].hold()
         await self.stop(name)
 
     async def stop(self, name: str) -> None:
-        """The process ends as planned."""
+        """End the process as planned, as with SIGTERM."""
         self.fabric.pop(name, None)
         task = self.tasks.pop(name)
         task.cancel()

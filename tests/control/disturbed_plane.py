@@ -1,4 +1,5 @@
-"""A control plane whose processes die, stall and lose messages; who dies is started again. Streams are real ones."""
+"""A control plane whose processes die, stall and lose messages; a process that dies is started again. Streams are real
+ones."""
 
 import asyncio
 import random
@@ -79,7 +80,7 @@ class DisturbedPlane:
             self.lives[name] = asyncio.create_task(self._keep_up(name), name=f"life of {name}")
 
     async def _keep_up(self, name: str) -> None:
-        """What a supervisor does."""
+        """Start processes again that died, as a supervisor does."""
         while True:
             self.starts[name] += 1
             self._sleeps[name] = Process()
@@ -122,14 +123,14 @@ class DisturbedPlane:
         return actor.run()
 
     def kill(self, name: str) -> None:
-        """Without a word."""
+        """End a process at once, without any message."""
         if name in self.buses:
             self.buses[name].hold()
         self._sleeps[name].go_on()  # to its end
         self._processes[name].cancel()
 
     def stop(self, name: str) -> None:
-        """As with SIGTERM: it finishes what it was asked, and leaves."""
+        """End a process as with SIGTERM: it finishes what it was asked, and leaves."""
         process, bus = self._processes[name], self.buses.get(name)
 
         async def leave() -> None:
@@ -140,13 +141,13 @@ class DisturbedPlane:
         self._keep(leave())
 
     def freeze(self, name: str, seconds: float) -> None:
-        """It is stopped, and goes on: what was sent to it meanwhile is there then."""
+        """Stop a process for a while. What was sent to it meanwhile is there when it goes on."""
         process = self._sleeps[name]
         process.stop()
         self.later(seconds, process.go_on)
 
     def stall(self, seconds: float) -> None:
-        """The machine has no processor: all processes stand still together."""
+        """Stop all processes together, as on a machine whose CPU is taken away."""
         for name in self.lives:
             self.freeze(name, seconds)
 
@@ -199,7 +200,7 @@ class DisturbedPlane:
             found.ask(self.asks[-1])  # type: ignore[union-attr]
 
     def scale(self, model: str, instances: int) -> None:
-        """By hand; the planner may refuse."""
+        """Scale by hand; the planner may refuse."""
 
         async def ask() -> None:
             with suppress(BusError):
@@ -243,7 +244,7 @@ class DisturbedPlane:
             asyncio.get_running_loop().call_soon(self.check)
 
     def check(self) -> None:
-        """The invariants of every policy that runs."""
+        """Check the invariants of every policy that runs."""
         self._check_is_due = False
         for name, actor in self.running.items():
             try:

@@ -54,7 +54,7 @@ class FakeEngine:
         self.cancelled: list[str] = []
         self.first_token_told = False
         self.helped: set[str] = set()
-        self.named: dict[str, set[str]] = {}  # whom to help, by plan
+        self.named: dict[str, set[str]] = {}  # the targets to help, by plan
         self.helps = asyncio.Event()
         self.taken: list[str] = []  # requests that came from workers that loaded
         self.step = 0
@@ -117,7 +117,7 @@ class FakeEngine:
             self.ended([cancel.request_id])
 
     def give_back(self, reason: str) -> None:
-        """Of one that was live: somebody else has to make these."""
+        """Give back the requests of a live worker: other workers have to run these."""
         for one in self.running.values():
             lost = RequestLost(request_id=one.request.request_id, reason=reason)
             self._worker.bus.publish(TOKENS, lost, gateway=one.request.gateway)

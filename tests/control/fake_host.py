@@ -48,7 +48,7 @@ class FakeHost(Node):
         self.reads: list[str] = []
         self.fetches: dict[int, FetchModel] = {}  # by ticket, until something comes along it
         self.orders: dict[str, FetchModel] = {}  # the last one, by version
-        self.brought: list[tuple[str, int]] = []  # by whom, which block
+        self.brought: list[tuple[str, int]] = []  # the sender and the block
         self.fetched: list[str] = []
         self.released: list[ReleaseModel] = []
         self.edited: dict[str, str] = {}
@@ -119,7 +119,7 @@ class FakeHost(Node):
         return checked
 
     def hold(self, name: str, version: str, ready: list[int]) -> None:
-        """Of this version so much, in place of what there was."""
+        """Hold so many blocks of this version, in place of what the host had."""
         others = [one for one in self.holdings if (one.model, one.version) != (name, version)]
         if sum(one.size_bytes for one in others) + SIZE > self.limit_bytes:
             raise Refusal(409, "the cache is full")
@@ -127,7 +127,7 @@ class FakeHost(Node):
         self.membership.changed()
 
     async def read_blocks(self, name: str, shown: str, version: str, broken: bool) -> None:
-        """`shown`: the version as far as it is known."""
+        """Read all blocks from disk. `shown` is the version as far as it is known."""
         error = "block 2 is cut short" if broken else self.unreadable
         for index in range(BLOCKS):
             await asyncio.sleep(self.read_seconds / BLOCKS)
@@ -164,12 +164,12 @@ class FakeHost(Node):
         return Ack()
 
     async def read_alone(self, fetch: FetchModel, seconds: float) -> None:
-        """What is missing, where nothing comes along the flow any more and nobody says where else it is."""
+        """Read what is missing, where the flow brings nothing more and no other copy is known."""
         await asyncio.sleep(seconds)
         name, version = fetch.spec.name, fetch.manifest.version
         while self.orders.get(version) is fetch and (held := self.find(name, version)) and len(held.ready) < BLOCKS:
             if seconds and not self.fetches.keys() & {flow.ticket for flow in fetch.inflows}:
-                return  # it comes, or whoever found it lost sees to it
+                return  # it comes, or the process that lost it looks for another way
             await asyncio.sleep(self.read_seconds / BLOCKS)
             self.take(name, version, "disk")
 
@@ -192,7 +192,7 @@ class FakeHost(Node):
             self.take(name, version, flow.upstream.id)
 
     def take(self, name: str, version: str, sender: str) -> None:
-        """One block more of what is being fetched."""
+        """Take one more block of what is being fetched."""
         held = self.find(name, version)
         if held is None or len(held.ready) == BLOCKS:
             return

@@ -1,4 +1,4 @@
-"""What a fake worker does in an execution pipeline: whoever leads it makes tokens while all its workers are there."""
+"""What a fake worker does in an execution pipeline: its leader makes tokens while all its workers are there."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -14,7 +14,8 @@ SHARE_SECONDS = 2.0
 
 
 class FakePipeline:
-    """One pipeline at a time. `shares`: others may take over what is here, as it is over; `formed`: all that were."""
+    """A worker's part in one pipeline at a time. `shares` says that others may take over its requests, as it is over;
+    `formed` lists all pipelines that it was in."""
 
     def __init__(self, worker: "FakeWorker") -> None:
         self.command: Pipeline | None = None
@@ -64,7 +65,7 @@ class FakePipeline:
             self.end(over.reason)
 
     def end(self, reason: str) -> None:
-        """Who leads gives its requests back, and goes on loading."""
+        """The leader gives its requests back, and goes on loading."""
         led, command = self.leads, self.command
         self.command = None
         self._led_by = None if command is None or led else command.stages[0].node.id
@@ -74,7 +75,7 @@ class FakePipeline:
         self._worker.membership.changed()
 
     def serve(self) -> None:
-        """By itself from now on; whoever led has something for the others."""
+        """Serve alone from now on; the former leader has requests for the others."""
         if self.command is None:
             self.fetch()
             return
@@ -87,7 +88,7 @@ class FakePipeline:
             asyncio.get_running_loop().call_later(SHARE_SECONDS, self.keep)
 
     def fetch(self) -> None:
-        """It serves: from now on it takes over what is kept for it."""
+        """Serve, and take over the requests that are kept for this worker."""
         if self._led_by is not None:
             self._worker.engine.begin_to_help(self._led_by)
             self._led_by = None

@@ -128,7 +128,7 @@ class FakeWorker(Node):
         )
 
     def give_up(self) -> None:
-        """It was declared dead."""
+        """Give everything up, as the worker was declared dead."""
         self.lifecycle = Lifecycle()
         self.forget()
 
@@ -164,11 +164,11 @@ class FakeWorker(Node):
         return order is not None and order.manifest.version == version and index in self.lifecycle.ready
 
     def begin(self, ticket: int) -> None:
-        """Bytes come in along a flow; to nobody who is ending."""
+        """Receive bytes along a flow, unless the process is ending."""
         start(self, self.receive(ticket))
 
     def inflow(self, ticket: int) -> Inflow | None:
-        """As it was last commanded; None where it ended."""
+        """The flow as it was last commanded; None where it ended."""
         if self.order is None or self.state not in ("loading", "live"):
             return None
         return next((flow for flow in self.order.inflows if flow.ticket == ticket), None)

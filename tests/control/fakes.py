@@ -19,7 +19,7 @@ STEP_SECONDS = 0.02
 PREFILL_RATE = 2_000.0
 SLOTS = 4
 PATIENCE_SECONDS = 2.0  # a block is waited for
-ALONE_SECONDS = 10.0  # a host waits for somebody else who has a model
+ALONE_SECONDS = 10.0  # seconds that a host waits for another process that has the model
 
 
 def manifest(version: str) -> Manifest:
@@ -45,7 +45,7 @@ def whole(model: str, version: str) -> Holding:
 
 
 def start(node: "Node", work: Coroutine[None, None, None]) -> None:
-    """In its own process, whoever asks for it. Nothing of somebody who is ending."""
+    """Start a task in its own process, whichever process asks for it; nothing starts in a process that is ending."""
     try:
         node.tasks.create_task(work, context=node.context.copy())
     except RuntimeError:
@@ -65,19 +65,19 @@ class Node:
         self.aborts: list[Abort] = []
 
     def enter(self) -> None:
-        """From here on it is what this process does."""
+        """Make this node the work of its process from now on."""
         self.context, self.process = copy_context(), this_process()
 
     @property
     def is_stopped(self) -> bool:
-        """Nothing comes from it."""
+        """Whether the process is stopped, so that it sends nothing."""
         return self.process is not None and self.process.is_stopped
 
     async def send(self, send: Send, context: Context) -> Ack:
         self.sends.append(send)
         for flow in send.outflows:
             target = self.fabric.get(flow.downstream.id)
-            if target is not None:  # those who are gone get nothing
+            if target is not None:  # processes that are gone get nothing
                 target.begin(flow.ticket)
         return Ack()
 
@@ -86,5 +86,5 @@ class Node:
         raise NotImplementedError
 
     def begin(self, ticket: int) -> None:
-        """Bytes come in along a flow."""
+        """Receive bytes along a flow."""
         raise NotImplementedError

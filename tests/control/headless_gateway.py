@@ -80,7 +80,7 @@ class HeadlessGateway:
             ask.outcome = "left" if ask.leaves else "broken"
 
     async def attempt(self, ask: Ask) -> None:
-        """As the API allows: again where it was refused with a time, and no token had come."""
+        """Send a request as the API allows: again if it was refused with a time and no token had come."""
 
         async def emit(piece: TextPiece) -> None:
             ask.tokens += piece.token_ids

@@ -45,7 +45,7 @@ def last_out(records: list[ScaleRecord]) -> ScaleRecord:
 
 
 async def keep(plane: ControlPlane, instances: int) -> None:
-    """Have the monitor leave this many alone."""
+    """Have the monitor keep this many instances, and wait until they serve."""
     await plane.register(spec(min_instances=instances))
     await plane.until_serving(instances)
 
@@ -65,7 +65,7 @@ def host(plane: ControlPlane, index: int = 0) -> FakeHost:
 
 
 def kept(plane: ControlPlane, index: int = 0) -> list[tuple[str, str]]:
-    """Whole copies on a host."""
+    """The name and version of each model of which a host has a whole copy."""
     return sorted((one.model, one.version) for one in host(plane, index).holdings if one.ready)
 
 

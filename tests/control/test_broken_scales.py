@@ -1,4 +1,4 @@
-"""Scales whose nodes die while parameters move: who is left goes on with what he has."""
+"""Scales whose nodes die while parameters move: the others go on with what they have."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ def test_a_source_that_dies_is_replaced_and_no_block_comes_twice() -> None:
             scale = (await plane.records())[-1].id
             record = await until_ended(plane, scale)
             assert record.state == "done"
-            # The host feeds the other, who has nobody to pass on to yet.
+            # The host sends to the other target, which has no node to pass blocks on to yet.
             assert replanned(record) == [("worker-1", "the peer is gone; now from worker-2")]
             for id in ("worker-1", "worker-2"):
                 assert sorted(fake(plane, id).received) == list(range(BLOCKS))
@@ -71,7 +71,7 @@ def test_scaling_in_while_a_new_instance_loads_leaves_the_one_that_serves() -> N
         async with control_plane() as plane:
             accepted = await plane.scale(2)
             await asyncio.sleep(HALF_WAY)
-            with pytest.raises(Refusal, match="its instances still load") as refused:
+            with pytest.raises(Refusal, match="all still load") as refused:
                 await plane.scale(1)
             assert (refused.value.code, refused.value.retry_after_ms) == (503, 1000)
             assert (await until_ended(plane, accepted.scale_id)).state == "done"
@@ -176,7 +176,7 @@ def test_a_restarted_planner_ends_what_was_draining() -> None:
 
 
 def test_below_its_minimum_the_rest_is_asked_for_again_as_soon_as_there_is_a_worker() -> None:
-    """A target fails, so that the scale leaves fewer than the minimum; nobody else is spare until one joins."""
+    """A target fails, so that the scale leaves fewer than the minimum; no other worker is spare until one joins."""
 
     async def main() -> None:
         async with control_plane(workers=2) as plane:

@@ -1,4 +1,4 @@
-"""Transfers under way: who joins them, and who takes over when a sender gives what is damaged."""
+"""Transfers under way: new receivers join them, and another sender takes over when one sends damaged blocks."""
 
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.simulation import virtual_time

@@ -77,6 +77,6 @@ def test_a_read_that_never_succeeds_fails_the_scale_with_the_reason() -> None:
                 return (await plane.records())[-1].state == "failed"
 
             await plane.until(ended)
-            assert "no worker or host holds the whole model" in (await plane.records())[-1].outcome
+            assert "no worker or host has the whole model" in (await plane.records())[-1].outcome
 
     virtual_time.run(main(), limit_seconds=100)

@@ -13,7 +13,7 @@ from tests.control.queries import fake, keep, last_out
 
 
 async def scaled_out(plane: ControlPlane, instances: int) -> Plan:
-    """To so many instances, which stay."""
+    """Scale out to so many instances, which stay."""
     await keep(plane, instances)
     plan = last_out(await plane.records()).plan
     assert plan is not None
@@ -24,7 +24,7 @@ def senders(plan: Plan) -> set[str]:
     return {flow.sender for flow in plan.flows}
 
 
-def test_who_sends_for_serving_is_no_source_while_it_does() -> None:
+def test_a_worker_that_sends_for_serving_is_no_source_meanwhile() -> None:
     async def main() -> None:
         async with control_plane(workers=4) as plane:
             await keep(plane, 2)
@@ -60,7 +60,7 @@ def give_role(plane: ControlPlane, id: str, role: Role) -> None:
     fake(plane, id).order = replace(order, role=role)
 
 
-def test_who_measures_nothing_is_taken_by_its_role() -> None:
+def test_a_worker_that_measures_nothing_is_taken_by_its_role() -> None:
     async def main() -> None:
         async with control_plane(workers=3) as plane:
             await keep(plane, 2)
@@ -78,7 +78,7 @@ def test_who_measures_nothing_is_taken_by_its_role() -> None:
 
 
 def test_an_old_report_says_nothing_of_traffic_now() -> None:
-    """A planner that has just started has heard nobody: the registry's reports may be from before an outage."""
+    """A planner that has just started has no reports of its own: those of the registry may be from before an outage."""
 
     async def main() -> None:
         async with control_plane(workers=3) as plane:

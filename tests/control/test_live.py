@@ -1,4 +1,4 @@
-"""Live scaling as the control plane sees it: a target takes requests while it loads, and who serves helps it."""
+"""Live scaling as the control plane sees it: a target takes requests while it loads, and serving instances help it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -44,7 +44,7 @@ async def going_live(workers: int = 2) -> AsyncIterator[ControlPlane]:
 
 
 async def finished(plane: ControlPlane) -> None:
-    """Every stream is whole, and nobody waits for anything."""
+    """Check that every stream is whole, and that no request waits."""
 
     async def holds() -> bool:
         return plane.gateway.finished.keys() == plane.gateway.submitted.keys()
@@ -78,7 +78,7 @@ def test_a_live_target_gets_what_is_too_much_for_the_source_which_takes_it_back_
     play(act)
 
 
-def test_whoever_has_room_again_takes_requests_over_while_the_target_loads() -> None:
+def test_an_instance_that_has_room_again_takes_requests_over_while_the_target_loads() -> None:
     async def act(plane: ControlPlane) -> None:
         fake(plane, TARGET).faults.block_seconds = 4.5
         await asyncio.sleep(6.2)
@@ -95,7 +95,7 @@ def test_whoever_has_room_again_takes_requests_over_while_the_target_loads() -> 
 
 
 @pytest.mark.parametrize("victim", [SOURCE, TARGET])
-def test_whoever_dies_in_mid_live_its_requests_go_on(victim: str) -> None:
+def test_requests_go_on_when_any_worker_dies_in_a_live_scale(victim: str) -> None:
     async def act(plane: ControlPlane) -> None:
         held = sorted(fake(plane, victim).engine.running)
         await plane.kill(victim)
@@ -159,7 +159,7 @@ def test_a_second_scale_out_during_the_first_has_targets_and_help_of_its_own() -
         assert [one.plan.live_targets for one in (first, second) if one.plan is not None] == [[TARGET], [OTHER]]
         assert second.plan is not None
         assert TARGET not in {flow.sender for flow in second.plan.flows}
-        assert (await reports(plane))[SOURCE].helping == [TARGET, OTHER]  # there is nobody else
+        assert (await reports(plane))[SOURCE].helping == [TARGET, OTHER]  # there is no other worker
         await plane.until_serving(3)
 
     play(act, workers=3)
@@ -203,7 +203,7 @@ def test_when_the_helper_drains_another_helps_and_all_streams_are_whole() -> Non
 def test_an_instance_that_is_live_is_never_drained_nor_is_the_last_that_serves_before_it_does() -> None:
     async def act(plane: ControlPlane) -> None:
         await plane.register(spec(min_instances=0, max_instances=3))
-        with pytest.raises(Refusal, match="its instances still load"):
+        with pytest.raises(Refusal, match="all still load"):
             await plane.scale(1)
         assert fake(plane, TARGET).state == "live"
         await plane.register(spec(min_instances=1, max_instances=3))

@@ -22,19 +22,21 @@ TOKENS = (120, 60)  # of requests that fill the source until the target is live,
 
 
 def lose_moves(disturbed: DisturbedPlane) -> None:
-    """Nobody hears who has taken which request over."""
+    """Lose all messages that say which worker has taken a request over."""
     disturbed.broker.delays = lambda subject: () if subject.endswith(".moved") else (0.0,)
 
 
 def kill_the_router(disturbed: DisturbedPlane) -> None:
-    """In the middle of hand-offs whose word it would have heard; nor does its successor hear it."""
+    """Kill the router in the middle of hand-offs that it would have heard of; its successor does not hear of them
+    either."""
     lose_moves(disturbed)
     disturbed.kill("router-0")
     asyncio.get_running_loop().call_later(RESTART_SECONDS / 2, disturbed.calm)
 
 
 def lose_moves_and(victim: str) -> Callable[[DisturbedPlane], None]:
-    """Who took requests over dies, or who gave them away, and the router does not know which of the two has them."""
+    """Kill the worker that took requests over, or the one that gave them away; the router does not know which has
+    them."""
 
     def act(disturbed: DisturbedPlane) -> None:
         lose_moves(disturbed)

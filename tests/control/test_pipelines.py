@@ -110,7 +110,7 @@ def test_it_is_ready_when_it_should_be() -> None:
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
-def test_whoever_dies_in_a_pipeline_its_requests_go_on_and_the_others_serve(role: str) -> None:
+def test_requests_go_on_and_the_others_serve_when_any_member_dies(role: str) -> None:
     async def act(plane: ControlPlane) -> None:
         await until_running(plane)
         leader = led(plane)[0]
@@ -128,7 +128,7 @@ def test_whoever_dies_in_a_pipeline_its_requests_go_on_and_the_others_serve(role
 
 
 @pytest.mark.parametrize("slow", ["leader", "follower"])
-def test_who_is_whole_does_not_wait_for_ever_for_one_that_is_slow(slow: str) -> None:
+def test_a_whole_member_does_not_wait_for_ever_for_a_slow_one(slow: str) -> None:
     async def act(plane: ControlPlane) -> None:
         await until_running(plane)
         leader = led(plane)[0]
@@ -155,7 +155,7 @@ def test_where_one_refuses_its_part_all_serve_once_they_are_whole() -> None:
             fake(plane, worker).faults.refuse_pipelines = True
         await plane.until_serving(5)
         record = await ended(plane)
-        assert all("did not take its part" in one.reason for one in record.pipelines)
+        assert all("refused its stages" in one.reason for one in record.pipelines)
         assert "live" not in names(record)
 
     play(act)

@@ -104,7 +104,7 @@ def test_a_copy_whose_registry_is_restarted_while_its_source_dies_is_made_all_th
     virtual_time.run(main(), limit_seconds=100)
 
 
-def test_of_a_copy_whose_only_source_dies_on_the_way_the_rest_is_read_from_disk() -> None:
+def test_when_the_only_source_of_a_copy_dies_the_rest_is_read_from_disk() -> None:
     async def main() -> None:
         async with control_plane(workers=1) as plane:
             await plane.kill("host-0")

@@ -16,7 +16,7 @@ def begun(record: ScaleRecord) -> float:
 
 
 def took(record: ScaleRecord, worker: str) -> list[float]:
-    """Seconds until each block was ready."""
+    """Return the seconds until each block was ready."""
     return [at - begun(record) for at in record.arrived[worker] if at is not None]
 
 

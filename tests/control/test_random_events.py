@@ -30,7 +30,7 @@ WORKERS = ("worker-0", "worker-1", "worker-2", "worker-3")
 GATEWAYS = ("gateway-0", "gateway-1")
 OTHERS = ("registry-0", "router-0", "router-1", "planner-0", "monitor-0", "host-0", "host-1")
 EVERYBODY = (*WORKERS, *GATEWAYS, *OTHERS)
-MINIMUM = {"m": 1, "n": 0}  # instances; n sleeps when nobody asks for it
+MINIMUM = {"m": 1, "n": 0}  # numbers of instances; n sleeps without requests
 LOOK_SECONDS, RECOVERY_LOOKS = 1.0, 120
 
 Happening = tuple[str, tuple[Any, ...], dict[str, Any]]
@@ -43,7 +43,7 @@ def happening(what: str, *how: st.SearchStrategy[Any], **more: st.SearchStrategy
 
 names = st.sampled_from([*WORKERS, *EVERYBODY])
 workers, gateways, models = st.sampled_from(WORKERS), st.sampled_from(GATEWAYS), st.sampled_from(sorted(MINIMUM))
-happenings = st.one_of(
+seen_faults = st.one_of(
     happening("ask", gateways, models, st.integers(1, 150)),
     happening("ask", gateways, models, st.just(60), count=st.integers(2, 12)),
     happening("ask", gateways, models, st.integers(1, 400), seconds=st.floats(0.1, 8.0)),
@@ -66,7 +66,7 @@ happenings = st.one_of(
 )
 # Most things happen close to each other: in the middle of what the ones before have set going.
 pauses = st.one_of(st.floats(0.0, 0.2), st.floats(0.0, 0.5), st.floats(0.0, 2.0))
-sequences: st.SearchStrategy[Sequence] = st.lists(st.tuples(pauses, happenings), min_size=8, max_size=30)
+sequences: st.SearchStrategy[Sequence] = st.lists(st.tuples(pauses, seen_faults), min_size=8, max_size=30)
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,8 @@ async def unrest(disturbed: DisturbedPlane) -> list[str]:
 
 
 def incomplete(asks: list[Ask]) -> list[str]:
-    """Who left, whose gateway died and whose time is over have no claim to the rest; nobody gets a wrong token."""
+    """Return the streams that are incomplete without a reason. A client that left, a dead gateway and a passed deadline
+    are reasons; wrong tokens never have one."""
     wrong = []
     for ask in asks:
         right = list(range(1, ask.max_tokens + 1))
@@ -146,7 +147,7 @@ def incomplete(asks: list[Ask]) -> list[str]:
     return wrong
 
 
-# That a host had read the models was lost with a registry that was cut off, and nobody asked again.
+# A registry that was cut off lost the message that a host had read the models, and did not ask again.
 READ_WHILE_CUT_OFF: Sequence = [
     (0.05, ("ask", ("gateway-0", "m", 117), {"count": 6})),
     (0.19, ("disturb", (0.02, 0.16, 0.0), {})),

@@ -25,7 +25,7 @@ def make_router(plane: ControlPlane, id: str) -> Router:
 
 
 async def reporting(plane: ControlPlane) -> set[str]:
-    """Routers in office: the others only beat."""
+    """Return the active routers: the others only send heartbeats."""
     reports = await plane.operator.subscribe(HEARTBEAT, service="router")
     heard = set()
     try:
@@ -58,7 +58,7 @@ def test_a_standby_takes_office_within_three_seconds() -> None:
             assert plane.gateway.finished == {"r-1": "length"}
             plane.restart("router")
             await asyncio.sleep(1.0)
-            assert await reporting(plane) == {"router-1"}  # who was away stands behind
+            assert await reporting(plane) == {"router-1"}  # the router that was away stands by
 
     virtual_time.run(main(), limit_seconds=100)
 

@@ -96,7 +96,7 @@ def test_two_models_share_the_workers() -> None:
 
 
 def shown(plane: ControlPlane, service: str, line: str) -> bool:
-    """Whether a process tells this of itself now."""
+    """Return whether a process shows this metric of itself now."""
     return line in plane.telemetry[service].exposition().splitlines()
 
 

@@ -37,15 +37,15 @@ async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def rest(dies: str) -> tuple[str, ...]:
-    """How workers may end up."""
+    """Return the states that workers may end in."""
     return ("serving", "spare") if dies in WORKERS else ("serving",)
 
 
 async def scaled_meanwhile(
     live: LiveName, after: float, happening: Callable[[DisturbedPlane], None], seed: int = 1, *, dies: str = ""
 ) -> DisturbedPlane:
-    """Requests, a scale from one instance to three, and something that happens meanwhile; of who `dies` nothing is
-    expected but that it is back."""
+    """Send requests, scale from one instance to three, and let something happen meanwhile. A process that `dies` is
+    only expected to return."""
     disturbed = DisturbedPlane(seed, live)
     try:
         disturbed.start(*EVERYBODY)
@@ -110,7 +110,7 @@ def test_a_process_that_is_stopped_for_longer_is_dead_and_joins_again_without_a_
         scaled_meanwhile(live, after, lambda disturbed: disturbed.freeze(name, LONG_SECONDS), dies=name),
         limit_seconds=300,
     )
-    assert name == "registry-0" or disturbed.leases["dead"] == 1  # who judges does not judge itself
+    assert name == "registry-0" or disturbed.leases["dead"] == 1  # the process that judges does not judge itself
     assert disturbed.leases["alive"] >= len(EVERYBODY)
     assert max(disturbed.starts.values()) == 1
 
@@ -131,7 +131,7 @@ def test_stalls_one_after_the_other(seed: int) -> None:
     assert disturbed.ended == ["done"] * len(disturbed.ended)
 
 
-def test_who_dies_is_found_as_fast_as_ever_and_no_sooner_after_a_stall() -> None:
+def test_a_death_after_a_stall_is_found_as_fast_as_ever_and_no_sooner() -> None:
     async def found_after(stall: float) -> float:
         disturbed = DisturbedPlane(1)
         try:

@@ -17,7 +17,7 @@ NEW = "v-m-/new"
 
 
 async def versions(plane: ControlPlane) -> list[str]:
-    """Of all instances that serve; none while there is no registry to ask."""
+    """The versions of all instances that serve; none while there is no registry to ask."""
     with suppress(BusError):
         return sorted(worker.version or "" for worker in (await plane.snapshot()).workers if worker.state == "serving")
     return []

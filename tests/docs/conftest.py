@@ -11,7 +11,7 @@ from tests.docs.shell import Shell, free_port, terminal, type_page
 
 @dataclass(frozen=True)
 class Typed:
-    """`said`: what the commands printed."""
+    """Commands that were typed; `said` is what they printed."""
 
     shell: Shell
     said: str

@@ -24,7 +24,7 @@ class Block:
 
     @property
     def commands(self) -> list[list[str]]:
-        """Our own commands in it, as words."""
+        """The livescale commands in the block, as words."""
         joined = self.text.replace("\\\n", " ")
         lines = re.findall(r"^(?:[A-Z_]+=\S+ )*(?:for .*; do )?(livescale .*)$", joined, flags=re.M)
         return [shlex.split(re.split(r" & ?|;", line)[0], comments=True) for line in lines]
@@ -45,7 +45,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Of prose, lists and cells of tables; what is in fences or comments is left out."""
+    """The sentences of prose, lists and cells of tables; text in fences or comments is left out."""
     text = re.sub(r"^```.*?^```$|<!--.*?-->|^#.*?$|^\|[ |:-]+\|$", "", text, flags=re.M | re.S)
     text = re.sub(r"^(#.*|---)$", "", text, flags=re.M)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)

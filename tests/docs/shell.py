@@ -38,7 +38,7 @@ BLOCK_SECONDS = 180.0
 
 
 class Shell:
-    """A bash that is told one block at a time."""
+    """A bash process that runs one block of commands at a time."""
 
     def __init__(self, words: Sequence[str], directory: Path, environment: Mapping[str, str]) -> None:
         self._errors = (directory / f"errors-{secrets.token_hex(4)}").open("w+")
@@ -86,7 +86,7 @@ class Shell:
 
 @contextmanager
 def terminal(directory: Path, inside: Sequence[str] = (), **more: str) -> Iterator[Shell]:
-    """`inside`: words in front of bash, such as those that enter a network namespace."""
+    """Open a shell. `inside` are words in front of bash, such as those that enter a network namespace."""
     commands = directory / "bin"
     commands.mkdir(exist_ok=True)
     own = commands / "livescale"
@@ -106,14 +106,14 @@ def terminal(directory: Path, inside: Sequence[str] = (), **more: str) -> Iterat
 
 
 def type_page(shell: Shell, page: Path, directory: Path, port: int) -> str:
-    """All that the page's commands print."""
+    """Type all commands of a page, and return what they print."""
     replace = {"/tmp/": f"{directory}/", "localhost:8000": f"localhost:{port}"}
     typed = (as_typed(block, replace) for block in blocks(page) if block.why is None and block.kind in RUN)
     return "".join(shell.run(text) for text in typed)
 
 
 def as_typed(block: Block, replace: Mapping[str, str]) -> str:
-    """The block as it runs in a test: elsewhere than in /tmp, at another port."""
+    """Change a block so that it can run in a test: outside of /tmp, and at another port."""
     text = block.text.replace("source .venv/bin/activate\n", "")
     for old, new in replace.items():
         text = text.replace(old, new)

@@ -41,7 +41,7 @@ def machines() -> Iterator[Network]:
 
 
 def sections(page: Path) -> dict[str, Block]:
-    """The block below each heading."""
+    """Return the block of commands below each heading."""
     found = {}
     for part in page.read_text().split("\n## ")[1:]:
         heading, _, rest = part.partition("\n")

@@ -29,7 +29,7 @@ ODD: list[Any] = [
 
 
 def fields_of(value: Any) -> list[tuple[Any, ...]]:
-    """Paths to everything inside a message that was taken apart."""
+    """Yield the paths to every value inside a decoded message."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     paths: list[tuple[Any, ...]] = []
     for key, one in inner:
@@ -83,7 +83,7 @@ def bounded(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Shot:
-    """A hostile message on its way to somebody."""
+    """A hostile message on its way to a process."""
 
     subject: str
     data: bytes = field(repr=False)  # of up to a mebibyte
@@ -113,7 +113,7 @@ def shot(target: Call[Any, Any], message: Message, **holes: str) -> Shot:
 
 
 def fire(broker: LocalBroker, shot: Shot) -> list[Headers]:
-    """The headers of what is answered will be in the list."""
+    """Send a shot. The headers of the answer are added to the list."""
     answers: list[Headers] = []
     reply: Reply | None = (lambda body, headers: answers.append(headers)) if shot.answered else None
     broker.route(shot.subject, shot.data, shot.headers, reply)
@@ -121,7 +121,7 @@ def fire(broker: LocalBroker, shot: Shot) -> list[Headers]:
 
 
 async def volley(broker: LocalBroker, fired: list[Shot]) -> None:
-    """All at once; every call is answered, and none by a failure."""
+    """Send all shots at once; every call is answered, and none by a failure."""
     answers = [fire(broker, shot) for shot in fired]
     async with asyncio.timeout(ANSWER_SECONDS):
         while not all(answer for shot, answer in zip(fired, answers, strict=True) if shot.answered):  # noqa: ASYNC110

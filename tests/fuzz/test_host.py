@@ -80,7 +80,8 @@ def aimed(order: Any, manifest: Manifest) -> Shot:
 
 
 async def held(here: LocalHost) -> Manifest:
-    """It is asked for again, as the registry does, where somebody had it released or fetched from nowhere."""
+    """Ask for the model again, as the registry does, where a hostile message had it released or fetched from
+    nowhere."""
     while True:
         here.reads.clear()
         await here.read(tiny_checkpoint("llama"), GOOD)

@@ -1,4 +1,4 @@
-"""The gateway's door against clients that are slow, enormous, many, or do not speak HTTP."""
+"""The gateway's HTTP server against clients that are slow, enormous, many, or do not speak HTTP."""
 
 import asyncio
 import json
@@ -133,7 +133,7 @@ async def test_many_requests_on_one_connection_are_no_bomb(served: ServedGateway
         ([HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\n{\r\n"], 408),
     ],
 )
-async def test_who_sends_slowly_is_closed_in_bounded_time(
+async def test_a_client_that_sends_slowly_is_closed_in_bounded_time(
     served: ServedGateway, monkeypatch: pytest.MonkeyPatch, parts: list[bytes], status: int | None
 ) -> None:
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)

@@ -17,16 +17,16 @@ from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, shot, shots, volley
 from tests.fuzz.test_worker import TARGETS
 from tests.shared.messages.test_message import messages
-from tests.worker.live.pair import TARGET, Pair, pair
+from tests.worker.live.live_workers import TARGET, LiveWorkers, live_workers
 from tests.worker.serving import random_prompt, submit
 
 LIAR = "liar"
 
 
-def aimed(order: Any, live: Pair, request_id: str) -> Shot:
-    """Version, blocks and request are right; who asks, from where, and under which ticket is anything."""
+def aimed(order: Any, live: LiveWorkers, request_id: str) -> Shot:
+    """Messages with the right version, blocks and request; asker, sender and ticket may be anything."""
     if isinstance(order, Pull):
-        return shot(PULL, replace(order, version=live.made.manifest.version, block_tokens=16), id=TARGET)
+        return shot(PULL, replace(order, version=live.fleet.manifest.version, block_tokens=16), id=TARGET)
     return shot(TOOK, replace(order, request_id=request_id), id=TARGET)
 
 
@@ -40,16 +40,16 @@ def test_whatever_is_said_to_it_a_live_target_gives_its_requests_to_who_takes_th
     fired: list[Shot], orders: list[Message]
 ) -> None:
     async def main() -> None:
-        async with pair() as live:
+        async with live_workers() as live:
             await live.give_layers(2)
             request = submit("a", random_prompt(1, 150), max_tokens=8)
-            await live.made.admit(TARGET, request)
+            await live.fleet.admit(TARGET, request)
             await live.ran(2)
-            await volley(live.made.broker, fired)
-            await volley(live.made.broker, [aimed(order, live, "a") for order in orders])
-            assert live.made.state(TARGET) == "live"
+            await volley(live.fleet.broker, fired)
+            await volley(live.fleet.broker, [aimed(order, live, "a") for order in orders])
+            assert live.fleet.state(TARGET) == "live"
             await live.help("s")
-            assert await live.made.finished("a") == live.undisturbed(request)["a"]
+            assert await live.fleet.finished("a") == live.undisturbed(request)["a"]
 
     asyncio.run(main())
 
@@ -64,8 +64,8 @@ def test_a_source_outlives_whatever_it_is_told_to_take(answers: list[Pulled]) ->
         return Ack()
 
     async def main() -> None:
-        async with pair() as live:
-            made = live.made
+        async with live_workers() as live:
+            made = live.fleet
             bus = made.broker.connect()
             doors = [Endpoint(PULL, pull, {"id": LIAR}), Endpoint(TOOK, took, {"id": LIAR})]
             await bus.serve(ServiceInfo("worker", LIAR, "says anything"), doors)

@@ -1,4 +1,4 @@
-"""The bus on a real server, spoken to by somebody who writes the protocol by hand: bytes and headers of every kind."""
+"""The bus on a real server, with a client that writes the protocol by hand: bytes and headers of every kind."""
 
 import asyncio
 import json
@@ -91,7 +91,7 @@ words = st.tuples(st.sampled_from([SUBJECT, BEATS]), st.sampled_from(REPLIES), b
 
 
 class Stranger:
-    """Someone who writes to the server what he likes."""
+    """A client that writes arbitrary bytes to the server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -105,14 +105,14 @@ class Stranger:
         self._writer.write(b"SUB %s 1\r\n" % subject)
 
     async def answer(self) -> bytes:
-        """The headers of the next message."""
+        """Return the headers of the next message."""
         async with asyncio.timeout(10):
             while not (line := await self._reader.readline()).startswith(b"HMSG"):
                 assert line
             return await self._reader.readexactly(int(line.split()[-2]))
 
     async def heard(self) -> None:
-        """The server has read it all, or has shown the stranger out."""
+        """Wait until the server has read everything, or has closed the connection."""
         with suppress(ConnectionError):
             self._writer.write(b"PING\r\n")
             await self._writer.drain()
@@ -210,7 +210,7 @@ async def test_large_messages_that_nobody_reads_take_a_bounded_memory() -> None:
         for _ in range(count):
             someone.say(BEATS, b"", b"NATS/1.0\r\n\r\n", beat)
             await someone.heard()
-            await serving.flush()  # or the server cuts off who does not read as fast as that
+            await serving.flush()  # otherwise the server cuts off a client that reads too slowly
         assert serving.counts["dropped_slow_reader"] == count - 32
         for _ in range(32):
             await anext(aiter(beats))

@@ -77,7 +77,7 @@ def schema() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Of a gateway with keys: alice's is good for a few requests and tokens, bob's for all, the operator's for more."""
+    """A gateway with keys: alice's is good for a few requests and tokens, bob's for all, the operator's for more."""
     file = tmp_path_factory.mktemp("keys") / "keys.yaml"
     file.write_text(KEYS)
     file.chmod(0o600)
@@ -117,7 +117,7 @@ def test_with_keys_as_well(locked: Any, key: str) -> None:
 
 
 def examine(operation: Any, mode: Any, how: settings = FEW, headers: dict[str, str] | None = None) -> set[int]:
-    """The statuses that were seen."""
+    """Ask one operation in many ways, and return the statuses that were seen."""
     statuses = set()
 
     @how

@@ -11,20 +11,20 @@ WHOLE = [65, 66, 67] * 3  # what the cluster generates
 
 
 async def token_ids(served: ServedGateway) -> list[int]:
-    """The tokens of the whole answer."""
+    """Ask for the whole answer, and return its tokens."""
     answer = await served.client.completions.create(model="tiny", prompt="abc", max_tokens=9, extra_body=EXTRA)
     ids: list[int] = answer.choices[0].model_dump()["token_ids"]
     return ids
 
 
 async def streamed(served: ServedGateway, **options: object) -> str:
-    """The answer as a stream, in one text."""
+    """Ask for a stream, and return its text."""
     async with served.http.post(f"{served.url}/v1/completions", json={**ASK, **options, "stream": True}) as answer:
         return await answer.text()
 
 
 async def router_waits(served: ServedGateway) -> float:
-    """The metric of requests that wait for a router."""
+    """Return the metric of requests that wait for a router."""
     async with served.http.get(f"{served.url}/metrics") as answer:
         lines = (await answer.text()).splitlines()
     [line] = [line for line in lines if line.startswith("livescale_gateway_router_waits")]
@@ -32,12 +32,12 @@ async def router_waits(served: ServedGateway) -> float:
 
 
 def lose(served: ServedGateway, request_id: str) -> None:
-    """The router says that the request is lost."""
+    """Have the router say that the request is lost."""
     served.cluster.bus.publish(TOKENS, RequestLost(request_id=request_id, reason="gone"), gateway="gateway-0")
 
 
 def takes_office(served: ServedGateway, epoch: int) -> None:
-    """A router says, with its heartbeat, that it is in office."""
+    """Have a router say, with its heartbeat, that it is the active one."""
     served.cluster.bus.publish(HEARTBEAT, RouterReport(id="router-1", epoch=epoch), service="router", id="router-1")
 
 
@@ -48,6 +48,6 @@ def taken_over(served: ServedGateway, worker: str, index: int = 0) -> None:
 
 
 def dies(served: ServedGateway, worker: str) -> None:
-    """The registry says that a worker is dead."""
+    """Have the registry say that a worker is dead."""
     dead = LeaseChanged(service="worker", id=worker, epoch=1, state="dead", reason="silent for 2.5 s", at=1.0)
     served.cluster.bus.publish(LEASE, dead, id=worker)

@@ -115,7 +115,7 @@ class Cluster:
         await self.bus.close()
 
     async def take_office(self) -> None:
-        """As a router."""
+        """Become the active router."""
         self.leave_office = await self.bus.serve(INFO, [Endpoint(SUBMIT, self._submit)])
 
     def hang_before(self, position: int) -> "asyncio.Future[None]":

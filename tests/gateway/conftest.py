@@ -62,7 +62,7 @@ async def serve_gateway(checkpoint: Path, **settings: object) -> AsyncIterator[S
     broker = LocalBroker()
     async with running_cluster(broker, checkpoint) as cluster:
         bus = broker.connect()
-        info = ServiceInfo("gateway", "gateway-0", "the door")
+        info = ServiceInfo("gateway", "gateway-0", "the gateway")
         world = World(info, "here", bus, SystemClock(), RandomIds(), Telemetry("gateway", "gateway-0"))
         chosen = GatewaySettings(**{"port": 0, **settings})  # type: ignore[arg-type]
         gateway = Gateway(world, chosen, read_keys(chosen.api_key, chosen.api_keys))

@@ -33,7 +33,7 @@ def test_an_instance_is_as_far_as_its_slowest_rank() -> None:
     assert (found[0].ready_blocks, found[0].total_blocks) == (5, 8)
 
 
-def test_of_a_live_instance_only_the_rank_that_leads_says_so() -> None:
+def test_only_the_leading_rank_of_a_live_instance_says_that_it_is_live() -> None:
     ranks = [worker("w-1", "live"), worker("w-2", "loading", rank=1)]
     [found] = instances(Snapshot(workers=ranks))
     assert found.state == "live"

@@ -64,5 +64,5 @@ def test_what_a_template_refuses_or_may_not_do_is_a_refusal(source: str) -> None
 
 
 def test_a_broken_template_is_the_checkpoints_fault() -> None:
-    with pytest.raises(TemplateRefusal, match="template is broken"):
+    with pytest.raises(TemplateRefusal, match="template cannot be compiled"):
         ChatTemplate("{% for %}", {}, noon)

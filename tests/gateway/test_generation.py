@@ -144,7 +144,7 @@ async def test_a_client_that_reads_too_slowly_is_cancelled(checkpoint: Path) -> 
         await eventually(lambda: cluster.cancelled == ["req-1"])
         assert not running.done()
         reads.set_result(None)
-        with pytest.raises(ApiError, match="reads slower than tokens are made"):
+        with pytest.raises(ApiError, match="reads more slowly than tokens are generated"):
             await running
         assert len(generation.generated) == 5  # the one it hung in and four that had room
         receiving.cancel()
@@ -189,7 +189,7 @@ async def test_a_request_that_a_router_cannot_take_just_now_is_held(served: Serv
     assert await asking == WHOLE
 
 
-async def test_of_requests_without_a_router_a_bounded_number_is_held(checkpoint: Path) -> None:
+async def test_a_bounded_number_of_requests_is_held_without_a_router(checkpoint: Path) -> None:
     async with serve_gateway(checkpoint, max_held=1) as served:
         await served.cluster.leave_office()
         first = asyncio.create_task(token_ids(served))

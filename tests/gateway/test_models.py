@@ -1,4 +1,4 @@
-"""Models as the registry tells them, and what clients hear of those whose files cannot be read."""
+"""Models as the registry reports them, and what clients are told of models whose files cannot be read."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A client that does not read what it asked for: it is cut off, and nobody else notices."""
+"""A client that does not read its answer is cut off, and no other client notices."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ SHORT = {"model": "tiny", "prompt": "abc", "max_tokens": 9, "return_token_ids": 
 
 @asynccontextmanager
 async def asking(served: ServedGateway, body: object) -> AsyncIterator[socket.socket]:
-    """A connection with a small window that has sent its request."""
+    """Open a connection with a small window, and send its request."""
     data = json.dumps(body).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
     loop = asyncio.get_running_loop()

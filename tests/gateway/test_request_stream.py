@@ -1,4 +1,4 @@
-"""Silence is noticed while somebody waits, and one timer does for a whole stream."""
+"""Silence is noticed while a reader waits, and one timer serves a whole stream."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ def test_every_so_many_seconds_of_waiting_in_vain_are_told() -> None:
     assert run(heard_at(waits=[(0.5, 4.0)])) == [1.5, 2.5, 3.5]
 
 
-def test_whoever_does_not_wait_is_told_nothing() -> None:
+def test_a_reader_that_does_not_wait_is_told_nothing() -> None:
     assert run(heard_at(waits=[])) == []
 
 
@@ -19,7 +19,7 @@ def test_whatever_comes_in_time_starts_the_count_anew() -> None:
 
 
 async def heard_at(waits: list[tuple[float, float]]) -> list[float]:
-    """When silence was told, in a stream whose reader waits from and until."""
+    """Return the times at which silence was reported, in a stream whose reader waits from and until these times."""
     loop = asyncio.get_running_loop()
     begun, told = loop.time(), list[float]()
     silence = SilenceTimer(1.0, lambda: told.append(round(loop.time() - begun, 3)))

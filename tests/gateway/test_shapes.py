@@ -25,7 +25,7 @@ def envelope(*, token_ids: bool = False, usage_follows: bool = False) -> Envelop
 
 
 def sent(chunks: list[msgspec.Struct]) -> list[Any]:
-    """As clients get them."""
+    """Return objects as clients get them, decoded from JSON."""
     return [msgspec.json.decode(msgspec.json.encode(chunk)) for chunk in chunks]
 
 

@@ -172,7 +172,9 @@ async def test_a_worker_that_gave_a_request_away_need_not_know_it_any_more(
     assert len(served.cluster.submitted) == 1
 
 
-async def test_nor_need_it_be_there(served: ServedGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_gave_a_request_away_need_not_be_there(
+    served: ServedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.05)
     monkeypatch.setattr("livescale.services.gateway.streams.ABSENT_SECONDS", 0.1)
     served.cluster.worker = "worker-9"  # answers nothing
@@ -193,7 +195,7 @@ async def test_tokens_made_while_the_bus_was_away_are_asked_for_at_once(served: 
     await eventually(lambda: served.cluster.hanging)
     await asyncio.sleep(0.02)
     served.broker.down()
-    held.set_result(None)  # all the rest is made, and heard by nobody
+    held.set_result(None)  # the rest is generated although no reader is left
     await asyncio.sleep(0.05)
     served.broker.up()
     async with asyncio.timeout(0.9):  # sooner than after a silence

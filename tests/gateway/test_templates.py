@@ -1,4 +1,4 @@
-"""Templates that run without end or measure: ended by the kernel, and of no harm to anybody else."""
+"""Templates that run without end or measure: the kernel ends them, and no other request suffers."""
 
 import asyncio
 import os
@@ -79,7 +79,7 @@ async def test_a_template_without_end_is_ended_and_not_tried_again(source: str) 
 
 @contextmanager
 def beating() -> Iterator[list[float]]:
-    """A moment whenever the event loop comes round."""
+    """Note the time whenever the event loop comes round."""
     loop, beats = asyncio.get_running_loop(), list[float]()
     next_beat: asyncio.Handle
 

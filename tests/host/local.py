@@ -42,7 +42,7 @@ class SlowDisk(ThreadDisk):
 
 
 class NoLink:
-    """An address and nothing behind it."""
+    """A link with an address that reaches nothing."""
 
     address = b"nowhere"
 
@@ -55,7 +55,7 @@ class NoLink:
 
 @dataclass
 class LocalHost:
-    """What tests see and do."""
+    """A host on a local bus, with what tests see and do."""
 
     broker: LocalBroker
     bus: Bus
@@ -74,7 +74,7 @@ class LocalHost:
         await self.bus.call(RELEASE_MODEL, ReleaseModel(model=model, version=version), timeout=10, id=HOST)
 
     async def whole(self, count: int = 1) -> ModelRead:
-        """The `count`th ModelRead."""
+        """Wait for the `count`th ModelRead."""
         await self.until(lambda: len(self.reads) >= count)
         return self.reads[count - 1]
 
@@ -95,7 +95,7 @@ async def local_host(
     cache_bytes: int = 1 << 26,
     open_link: Callable[[], Awaitable[Link]] = _none,
 ) -> AsyncIterator[LocalHost]:
-    """A host that has joined; on leaving it has ended."""
+    """Start a host and wait until it has joined; end it afterwards."""
     broker = LocalBroker(CLOCK)
     here = LocalHost(broker, broker.connect(), disk or ThreadDisk())
     await _answer_joins(here)

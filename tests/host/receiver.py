@@ -1,4 +1,4 @@
-"""A worker's end of one flow from the host of a site."""
+"""A worker's end of one flow from a host under test."""
 
 import asyncio
 from collections.abc import Callable

@@ -60,7 +60,7 @@ def send(version: str, epoch: int) -> Send:
 def test_only_a_whole_model_is_sent_and_only_in_the_present_epoch() -> None:
     async def main() -> None:
         async with local_host() as here:
-            with pytest.raises(Refusal, match="neither holds nor reads"):
+            with pytest.raises(Refusal, match="neither has it nor reads"):
                 await here.bus.call(SEND, send("unknown", 1), timeout=1, id=HOST)
             await here.read(tiny_checkpoint("llama"))
             manifest = (await here.whole()).manifest

@@ -120,7 +120,7 @@ def test_a_checkpoint_is_checked_without_being_read() -> None:
 
 
 def described(directory: Path) -> Manifest:
-    """What is there, as another host has found it."""
+    """Return what another host has found of the checkpoint."""
     checkpoint = open_checkpoint(directory, "bfloat16")
     memory = [memoryview(bytearray(layout.size_bytes)) for layout in checkpoint.layouts]
     return checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)])
@@ -194,7 +194,7 @@ def test_a_version_that_cannot_be_there_is_refused() -> None:
     in_virtual_time(main())
 
 
-def test_of_several_sends_at_once_the_first_has_it_read() -> None:
+def test_the_first_of_several_sends_at_once_has_the_model_read() -> None:
     async def main() -> None:
         disk = SlowDisk()
         async with local_host(disk) as here:
@@ -206,12 +206,12 @@ def test_of_several_sends_at_once_the_first_has_it_read() -> None:
     in_virtual_time(main())
 
 
-def test_who_has_to_wait_for_its_turn_is_refused_in_time() -> None:
+def test_a_send_that_has_to_wait_for_its_turn_is_refused_in_time() -> None:
     async def main() -> None:
         async with local_host(SlowDisk()) as here:
             await here.read(tiny_checkpoint("qwen2"), "first")
             from_disk = wanted(tiny_checkpoint("llama"), described(tiny_checkpoint("llama")))
-            with pytest.raises(Refusal, match="waits until others are read"):
+            with pytest.raises(Refusal, match="waits until other models are read"):
                 await send(here, from_disk)
             await here.whole()
             assert await send(here, from_disk) == Ack()

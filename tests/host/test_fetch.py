@@ -144,7 +144,7 @@ async def test_a_copy_whose_sender_stops_goes_on_from_another_and_nothing_comes_
         assert target.disk.blocks_read == []
 
 
-async def test_what_nobody_gives_any_more_is_read_from_disk_and_no_more_than_that() -> None:
+async def test_only_blocks_that_no_sender_has_are_read_from_disk() -> None:
     async with (
         local_host(open_link=lambda: open_link(socket_link(SLOW))) as source,
         local_host(RecordingDisk(), open_link=lambda: open_link(socket_link())) as target,

@@ -55,7 +55,7 @@ class GatedDisk(ThreadDisk):
 
 
 async def read_before(directory: Path) -> Manifest:
-    """Have another host read it and end."""
+    """Have another host read the model and end."""
     disk = KeepingDisk()
     async with local_host(disk) as here:
         await here.read(directory)
@@ -148,7 +148,7 @@ def test_a_model_that_waits_for_its_turn_is_not_sent_yet(directory: Path) -> Non
             assert [one.version for one in here.reports[-1].holdings] == ["", manifest.version]
             assert here.reports[-1].holdings[1].ready == []
             command = Send(plan_id="plan-1", version=manifest.version, outflows=[], chunk_bytes=1 << 20, epoch=1)
-            with pytest.raises(Refusal, match="neither holds nor reads"):
+            with pytest.raises(Refusal, match="neither has it nor reads"):
                 await here.bus.call(SEND, command, timeout=5, id=HOST)
             await here.whole()
             await here.until(lambda: here.reports[-1].holdings[1].ready != [])
@@ -170,7 +170,7 @@ def test_a_model_is_refused_where_the_machine_has_too_little_memory_left(
             await here.read(directory, "second", dtype="float32")
             with pytest.raises(Refusal, match=r"409.*'third' needs .* and this machine has 1\.0 MiB of memory left"):
                 await here.read(directory, "third", dtype="float32")
-            free_bytes = 0  # until its turn came somebody else took it
+            free_bytes = 0  # before its turn came another process took it
             second = await here.whole(2)
             assert (second.model, second.manifest) == ("second", None)
             assert "this machine has 0.0 MiB" in (second.error or "")

@@ -155,7 +155,7 @@ class FailingDisk(ThreadDisk):
 
 
 class TruncatingDisk(ThreadDisk):
-    """A disk on which somebody cuts a file short while it is read."""
+    """A disk on which a file is cut short while it is read."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()

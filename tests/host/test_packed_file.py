@@ -182,7 +182,7 @@ def path(tmp_path: Path, content: bytes) -> Path:
 
 
 def evict(path: Path) -> None:
-    """Only what is on the disk leaves the page cache."""
+    """Drop the file from the page cache; only pages that are on the disk leave it."""
     file = os.open(path, os.O_RDWR)
     os.fsync(file)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -56,7 +56,7 @@ def socket_link(rate: float = 0.0) -> LinkSettings:
 
 
 async def receive_shard(here: LocalHost, manifest: Manifest, target: Link) -> list[memoryview]:
-    """The blocks of this manifest, verified."""
+    """Receive the blocks of this manifest, and verify them."""
     memory = [memoryview(bytearray(block.size_bytes)) for block in manifest.blocks]
     upstream = Node(id=HOST, place="host", address=here.joins[0].address or b"")
     part = ModelCopy("worker-0", CHUNK_BYTES, memory)
@@ -72,7 +72,7 @@ async def receive_shard(here: LocalHost, manifest: Manifest, target: Link) -> li
 
 
 async def receive(here: LocalHost, manifest: Manifest, target: Link) -> None:
-    """All of it, checked against the checkpoint."""
+    """Receive all blocks, and compare them with the checkpoint."""
     memory = await receive_shard(here, manifest, target)
     checkpoint = open_checkpoint(tiny_checkpoint("llama"), "bfloat16")
     for index, block in enumerate(memory):
@@ -95,7 +95,7 @@ async def test_a_send_is_counted_until_its_plan_is_aborted(target: Link) -> None
         await here.until(lambda: here.reports[-1].flows_out == 0)
 
 
-async def test_of_a_model_that_is_cut_for_ranks_each_is_sent_its_shard(target: Link) -> None:
+async def test_each_rank_is_sent_its_shard_of_a_model_that_is_cut(target: Link) -> None:
     async with local_host(open_link=lambda: open_link(socket_link())) as here:
         await here.read(tiny_checkpoint("qwen2"), tensor_parallel_size=2)
         whole = (await here.whole()).manifest

@@ -16,7 +16,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def _read(directory: Path, dtype: DType, shards: int) -> list[Tensors]:
-    """The tensors of each rank."""
+    """Read the tensors of each rank."""
     checkpoint = open_checkpoint(directory, dtype, shards)
     blocks = [memoryview(bytearray(layout.size_bytes)) for layout in checkpoint.layouts]
     manifest = checkpoint.manifest([checkpoint.read_block(index, block) for index, block in enumerate(blocks)])

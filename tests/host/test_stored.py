@@ -211,7 +211,7 @@ def test_a_checkpoint_that_changed_though_it_looks_the_same_is_refused_once_and_
         read(stored)
 
 
-def test_who_may_not_read_the_checkpoint_may_not_read_its_copy(tmp_path: Path) -> None:
+def test_users_who_may_not_read_the_checkpoint_may_not_read_its_copy(tmp_path: Path) -> None:
     directory = copy_checkpoint("llama", tmp_path)
     for file, mode in zip(sorted(directory.glob("*.safetensors")), (0o640, 0o644, 0o664), strict=False):
         file.chmod(mode)

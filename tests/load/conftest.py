@@ -5,7 +5,7 @@ from livescale.load.machines import CannotEmulate, network
 
 @pytest.fixture(scope="session")
 def can_emulate() -> None:
-    """Skips where no machines can be emulated."""
+    """Skip tests where machines cannot be emulated."""
     try:
         with network(["one"], "1mbit"):
             pass

@@ -110,8 +110,8 @@ def whole(at: float, worker: str) -> Transfer:
 
 
 def live_scale() -> list[tuple[float, Message]]:
-    """As worker-1 joins at 20 s it is live: its first layer is there at 21.0 s and run at 21.1 s, and worker-0 takes
-    requests 44 and 45 over, of the first of which no layer was run."""
+    """A live scale: worker-1 joins at 20 s, has its first layer at 21.0 s and runs it at 21.1 s. Worker-0 takes
+    requests 44 and 45 over; of the first one no layer was run."""
     live = [Phase(name=name, at=START + at, node="worker-1") for name, at in (("live", 21.0), ("first_layer", 21.1))]
     before = [event for event in scale_out_and_in() if not isinstance(event[1], ScaleRecord)]
     told: list[tuple[float, Message]] = [

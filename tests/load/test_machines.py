@@ -17,7 +17,7 @@ PROGRAM = "from livescale.load.machines import network\nwith network(['one'], '1
 
 @contextmanager
 def another_program() -> Iterator[subprocess.Popen[bytes]]:
-    """That has a network; ended by whoever uses this."""
+    """Another program that has a network; the test that uses this ends it."""
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         program.stdout.readline()
@@ -51,7 +51,7 @@ def test_the_network_of_a_run_that_was_killed_is_cleared_by_the_next() -> None:
 
 @pytest.mark.system
 @pytest.mark.usefixtures("can_emulate")
-def test_who_is_told_to_end_takes_its_network_along() -> None:
+def test_a_process_that_is_told_to_end_removes_its_network() -> None:
     with another_program() as ended:
         ended.send_signal(signal.SIGTERM)
         assert ended.wait(timeout=20) == 128 + signal.SIGTERM
@@ -62,6 +62,9 @@ def test_who_is_told_to_end_takes_its_network_along() -> None:
 @pytest.mark.system
 @pytest.mark.usefixtures("can_emulate")
 def test_a_rate_that_makes_no_sense_leaves_nothing_behind() -> None:
-    with pytest.raises(CannotEmulate, match=r"no network of namespaces here: .*rate"), network(["two"], "fast"):
+    with (
+        pytest.raises(CannotEmulate, match=r"network namespaces cannot be made here: .*rate"),
+        network(["two"], "fast"),
+    ):
         pass
     assert [name for name in namespaces() if name.startswith(f"livescale-{os.getpid()}-")] == []

@@ -24,7 +24,7 @@ from tests.checkpoints import FAMILIES, tiny_checkpoint
 
 
 def digest(directory: Path) -> dict[str, str]:
-    """Of the checkpoint: hosts keep packed forms beside it."""
+    """A digest of the checkpoint without the packed forms that hosts keep beside it."""
     files = [file for file in directory.iterdir() if not file.name.startswith("livescale-")]
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 

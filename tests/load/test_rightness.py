@@ -31,7 +31,7 @@ def generated(family: Family, dtype: DType) -> tuple[CheckedStream, ...]:
 
 
 def check(family: Family, dtype: DType, tokens: list[int] | None = None) -> Rightness:
-    """The verdict; on other tokens of stream 2, if any are given."""
+    """Return the verdict, on other tokens of stream 2 if any are given."""
     streams = list(generated(family, dtype))
     if tokens is not None:
         streams[2] = replace(streams[2], generated=tokens)

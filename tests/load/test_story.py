@@ -25,7 +25,7 @@ def test_a_newcomer_is_followed_from_decision_to_first_token() -> None:
     assert newcomer.since_decision(newcomer.first_token_at) == pytest.approx(4.8)
 
 
-def test_of_a_newcomer_that_was_live_it_is_known_since_when() -> None:
+def test_it_is_known_since_when_a_new_instance_was_live() -> None:
     live = Phase(name="live", at=START + 21.5, node="worker-1")
     (newcomer,) = told([(24.9, sample_run.scale(20.0, "worker-1", phases=[live]))]).newcomers(START)
     assert newcomer.since_decision(newcomer.live_at) == pytest.approx(1.5)
@@ -35,7 +35,7 @@ def test_what_a_live_newcomer_handed_over_and_the_first_token_that_it_took_part_
     (newcomer,) = told(sample_run.live_scale()).newcomers(START)
     assert newcomer.since_decision(newcomer.first_layer_at) == pytest.approx(1.1)
     assert newcomer.handed_over == {"worker-0": 2}
-    # Of the first no layer had been run: its token is no achievement of the new instance.
+    # No layer of the first request had been run: its token does not count for the new instance.
     records = [sample_run.record(index, due, ttft=2.0) for index, due in ((44, 19.0), (45, 20.0), (46, 18.0))]
     assert newcomer.shared_token_at(records) == START + 22.0
     assert newcomer.shared_token_at(records[:1]) is None

@@ -107,7 +107,7 @@ async def test_a_killed_process_and_a_stall_of_ones_own_are_noted_as_they_happen
     assert [each.line for each in incidents if each.what != "stall"] == ["sleeper died", "sleeper was started again"]
 
 
-def test_who_counts_as_dead_is_told_and_kept() -> None:
+def test_a_process_that_counts_as_dead_is_reported_and_kept() -> None:
     story = sample_run.told([])
     dead = LeaseChanged(service="worker", id="worker-1", epoch=3, state="dead", reason="silent for 2.5 s", at=START)
     story.on_message(dead, START)

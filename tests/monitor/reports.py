@@ -94,7 +94,7 @@ class Watched:
                 self.signals.on_router(report, now)
 
     def judge(self, now: float) -> tuple[str, int, str]:
-        """Action, target, rule."""
+        """Return action, target and rule of the next decision."""
         [verdict] = self.policy.decide(now)
         return verdict.action, verdict.target, verdict.rule
 

@@ -44,7 +44,7 @@ def test_the_need_is_that_of_the_rule_that_asks_for_the_most(
 
 
 def test_fewer_than_the_minimum_is_a_need_whatever_else_is_unknown() -> None:
-    need = weigh(observed(instances=1, stale="the router was last heard long ago"), spec(min_instances=2))
+    need = weigh(observed(instances=1, stale="the router last reported long ago"), spec(min_instances=2))
     assert isinstance(need, Need)
     assert (need.rule, need.low) == ("minimum", 2)
 
@@ -52,7 +52,7 @@ def test_fewer_than_the_minimum_is_a_need_whatever_else_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("signals", "words"),
     [
-        ({"stale": "worker-1 was last heard 3.0 s ago"}, "worker-1 was last heard"),
+        ({"stale": "worker-1 last reported 3.0 s ago"}, "worker-1 last reported"),
         ({"waiting_tokens": 10, "waiting_requests": 1, "prefill_rate": None}, "prefill rate"),
         ({"running_requests": 1, "max_requests": None, "kv_blocks": None}, "how many slots"),
     ],
@@ -191,7 +191,7 @@ def test_an_instance_whose_worker_has_no_room_is_left_alone() -> None:
     assert two.judge(5.0)["idle"] == ("hold", 1, "idle")
 
 
-def test_who_was_idle_longest_gives_first_and_no_more_than_is_lacked() -> None:
+def test_the_longest_idle_model_gives_first_and_no_more_than_is_lacked() -> None:
     later = Donor("later", idle_seconds=2.0, workers=1, arena_bytes=SIZE)
     assert choose_donors([LACK], [later, DONOR], freeing=0) == {"idle": "waits"}
     assert choose_donors([LACK], [later, DONOR], freeing=1) == {}

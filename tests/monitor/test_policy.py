@@ -222,7 +222,7 @@ def test_a_stale_signal_holds_and_is_named(late: str) -> None:
     watched.hear(0.0, serving("w-1"), queues(2100), *SPARES)
     watched.hear(2.5, queues(2100) if late == "worker" else serving("w-1"))
     assert watched.judge(2.5) == ("hold", 1, "unknown")
-    assert watched.reason(2.5) == f"{'w-1' if late == 'worker' else 'the router'} was last heard 2.5 s ago"
+    assert watched.reason(2.5) == f"{'w-1' if late == 'worker' else 'the router'} last reported 2.5 s ago"
 
 
 def test_a_router_that_was_never_heard_is_unknown() -> None:

@@ -1,4 +1,4 @@
-"""The picture of a model, from what everybody last said."""
+"""The view of a model, from the last reports of all processes."""
 
 from livescale.services.monitor.signals import Signals
 from livescale.shared.messages.registry import ModelEntry

@@ -6,7 +6,7 @@ from tests.monitor.reports import Watched, queues, serving, spare, spec
 
 
 def watched(*versions: str, spares: int = 1, waiting: int = 0, **more: object) -> Watched:
-    """Instances of these versions; v is the model's own."""
+    """A watched model whose instances have these versions; v is the model's own."""
     here = Watched(spec(**more))
     reports = [serving(f"w-{index}", version=version) for index, version in enumerate(versions)]
     here.hear(0.0, *reports, *(spare(f"s-{index}") for index in range(spares)), queues(waiting))

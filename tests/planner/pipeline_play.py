@@ -69,7 +69,7 @@ class Played:
 
 
 def ready() -> Played:
-    """`b` has the first half, `a` the second: the pipeline is being formed."""
+    """A scale in which `b` has the first half and `a` the second: the pipeline is being formed."""
     played = Played()
     played.arrive("b", [0, 1], FORMED_AT - 1)
     played.arrive("a", [2, 3], FORMED_AT)

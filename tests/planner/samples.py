@@ -210,19 +210,19 @@ def refuse(scale: ScaleOut, command: NodeCommand, error: str = "no") -> list[tup
 
 
 def inflows(commands: list[NodeCommand]) -> list[tuple[str, str, int]]:
-    """(receiver, sender, ticket) of each flow in LOADs."""
+    """Return (receiver, sender, ticket) of each flow in LOADs."""
     loads = [(command.node, command.message) for command in commands if isinstance(command.message, Load)]
     return [(node, flow.upstream.id, flow.ticket) for node, load in loads for flow in load.inflows]
 
 
 def outflows(commands: list[NodeCommand]) -> list[tuple[str, str, int]]:
-    """(sender, receiver, ticket) of each flow in SENDs."""
+    """Return (sender, receiver, ticket) of each flow in SENDs."""
     sends = [(command.node, command.message) for command in commands if isinstance(command.message, Send)]
     return [(node, flow.downstream.id, flow.ticket) for node, send in sends for flow in send.outflows]
 
 
 def replan_along(scale: ScaleOut, *path: str, ticket: int = 90, now: float = 12.0) -> list[NodeCommand]:
-    """Send the stranded what they lack along this chain."""
+    """Send the stranded targets what they lack along this chain."""
     assert scale.wants_plan(now)
     assert set(path[1:]) <= scale.delivery.lacking.keys()
     members = {id: member(id, epoch=5) for id in path}

@@ -107,12 +107,12 @@ def test_a_hop_that_dies_is_noticed_by_who_received_from_it_before_its_lease_end
 def test_without_another_plan_the_stranded_wait_until_the_timeout() -> None:
     scale = started(["a"])
     scale.on_lease(died("s"), 12.0)
-    scale.delivery.stranded.looked(12.0, "no worker or host holds the whole model in memory")
+    scale.delivery.stranded.looked(12.0, "no worker or host has the whole model in memory")
     assert not scale.wants_plan(12.4)
     assert scale.reserved == {"a"}
     assert scale.wants_plan(12.5)
     assert names(scale.tick(15.6)) == [("Abort", "a")]
-    assert outcome(scale) == ("failed", "nothing arrived for 5.1 s; no worker or host holds the whole model in memory")
+    assert outcome(scale) == ("failed", "nothing arrived for 5.1 s; no worker or host has the whole model in memory")
 
 
 def test_a_stranded_target_that_proves_whole_needs_no_plan() -> None:

@@ -1,4 +1,4 @@
-"""Targets that go live, and who takes requests over from them."""
+"""Targets that go live, and the instances that take requests over from them."""
 
 import pytest
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ def full(worker: str, kv_blocks: int, **more: str) -> WorkerReport:
 
 
 def helps(commands: list[NodeCommand]) -> list[tuple[str, list[str]]]:
-    """(who, whom) of commands that must all be HELPs."""
+    """Return (helper, target) of commands that must all be HELPs."""
     found = []
     for command in commands:
         assert isinstance(command.message, Help)
@@ -68,7 +68,7 @@ def test_where_every_target_sends_parameters_on_nobody_goes_live_and_the_plan_sa
     )
 
 
-def test_of_several_ranks_all_are_to_send_nothing_on_and_the_first_takes_requests() -> None:
+def test_all_ranks_are_to_send_nothing_on_and_the_first_takes_requests() -> None:
     teams = [["a", "x"], ["b", "y"]]
     others = TransferPlan(policy="chains", flows=(), targets=("x", "y"), tails=("y",))
     assert choose_live("zigzag", [PLAN, others], teams, every_hop=False)[0] == ["b"]
@@ -111,7 +111,7 @@ def test_as_many_help_as_there_are_live_targets_the_emptiest_first() -> None:
     assert helps(live(["a", "b"], *workers, tails=["b"]).helps()) == [("t", ["b"])]
 
 
-def test_who_helps_stays_a_helper_however_full_it_becomes() -> None:
+def test_a_helper_stays_one_however_full_it_becomes() -> None:
     scale = live(["a"], full("s", 0), full("t", 1))
     assert helps(scale.helps()) == [("s", ["a"])]
     scale.on_report(full("s", 9), 11.0)
@@ -135,7 +135,7 @@ def test_another_takes_the_place_of_a_helper_that_cannot_help_any_more(how: str)
     assert helps(scale.helps()) == [("t", ["a"])]
 
 
-def test_who_refused_is_asked_again_once_it_says_that_it_serves() -> None:
+def test_a_helper_that_refused_is_asked_again_once_it_says_that_it_serves() -> None:
     scale = live(["a"], serving("s"))
     scale.refused(scale.helps()[0], "no answer", 12.0)
     assert scale.helps() == []

@@ -48,14 +48,14 @@ def decided(rule: str = "prefill", inputs: Mapping[str, float | None] | None = N
             PrefillDemand(waiting=0, arriving=2000, rate=1000, serving=1),
             [4.0],
             2.0,
-        ),  # who comes last finds 4000 before him
+        ),  # the last one to come finds 4000 before it
         (
             PrefillDemand(waiting=0, arriving=2000, rate=1000, serving=1),
             [2.0, 4.0],
             1.0,
         ),  # as fast as they come from 2 s on
         (PrefillDemand(waiting=0, arriving=100, rate=1000, serving=0), [3.0], 3.0),  # the first waits longest
-        (PrefillDemand(waiting=0, arriving=0, rate=1000, serving=0), [3.0], 3.0),  # were there anybody
+        (PrefillDemand(waiting=0, arriving=0, rate=1000, serving=0), [3.0], 3.0),  # if there were any
     ],
 )
 def test_the_longest_wait(demand: PrefillDemand, joining: list[float], wait: float) -> None:

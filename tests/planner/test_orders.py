@@ -11,7 +11,7 @@ from tests.control.fakes import BLOCKS, manifest
 from tests.planner.samples import ENTRY, VERSION, orders
 
 
-def test_who_has_it_on_disk_only_is_told_what_to_read() -> None:
+def test_a_host_that_has_the_model_on_disk_only_is_told_what_to_read() -> None:
     made = orders(["a"])
     [flow] = made.plan.flows
     told = [next(made.sends("s", [replace(flow, from_disk=on_disk)])).message for on_disk in (True, False)]

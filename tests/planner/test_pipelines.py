@@ -84,7 +84,7 @@ def test_when_all_are_whole_the_leader_serves_then_the_others() -> None:
     assert not played.scale.take_end()
 
 
-def test_who_keeps_the_others_waiting_too_long_serves_later() -> None:
+def test_a_member_that_keeps_the_others_waiting_too_long_serves_later() -> None:
     played = running()
     played.whole("b", 14.0)
     played.tick(14.0 + SWITCH_TIMEOUT_SECONDS - 0.1)
@@ -116,13 +116,13 @@ def test_where_the_leader_is_not_whole_in_time_it_gives_its_requests_back() -> N
 
 
 @pytest.mark.parametrize("member", ["a", "b"])
-def test_who_does_not_take_its_part_ends_it_for_all(member: str) -> None:
+def test_a_member_that_refuses_its_stages_ends_the_pipeline_for_all(member: str) -> None:
     played = ready()
     if member == "b":
         played.answer(FORMED_AT + 0.1)
     played.refuse(FORMED_AT + 0.2)
     assert played.said == [("PipelineOver", "b"), ("PipelineOver", "a")]
-    assert played.record.reason == f"{member} did not take its part: no"
+    assert played.record.reason == f"{member} refused its stages: no"
     played.pending.clear()
     played.whole("a", 14.0)
     assert played.said == [("Serve", "a")]
@@ -130,7 +130,7 @@ def test_who_does_not_take_its_part_ends_it_for_all(member: str) -> None:
 
 @pytest.mark.parametrize("lost", ["a", "b"])
 @pytest.mark.parametrize("steps", [0, 1, 2])
-def test_whoever_is_lost_on_the_way_nobody_is_held_for_it(lost: str, steps: int) -> None:
+def test_no_member_is_held_for_one_that_is_lost_on_the_way(lost: str, steps: int) -> None:
     played = ready()
     for _ in range(steps):
         played.answer(FORMED_AT + 0.1)
@@ -211,7 +211,7 @@ def test_the_planner_s_word_that_it_is_over_says_why() -> None:
     played.refuse(FORMED_AT)
     message = played.pending[0].message
     assert isinstance(message, PipelineOver)
-    assert (message.pipeline, message.reason) == ("scale-1-0", "a did not take its part: no")
+    assert (message.pipeline, message.reason) == ("scale-1-0", "a refused its stages: no")
 
 
 PLAN = TransferPlan(policy="binomial", flows=(), targets=("a", "b", "c"), tails=("b",), pipelines=(("a", "b"), ("c",)))

@@ -23,7 +23,7 @@ advances = st.one_of(
     st.tuples(st.just("between them"), st.sampled_from(["ac", "bd"])),
     st.tuples(st.just("all answer"), st.just("")),
 )
-happenings = st.one_of(
+any_event = st.one_of(
     st.tuples(st.just("answer"), st.integers(0, 5)),
     st.tuples(st.just("refuse"), st.integers(0, 5)),
     st.tuples(st.sampled_from(["broken", "failed", "whole", "started", "dead"]), NODES),
@@ -46,7 +46,7 @@ class Played:
         self.pending: list[NodeCommand] = []
         self.helped: dict[str, list[str]] = {}  # by helper, as it was told
         self.tickets = dict.fromkeys(TARGETS, 0)  # of the flow that each receives along
-        self.serves: set[str] = set()  # who was told to
+        self.serves: set[str] = set()  # the workers that were told to
         self.aborted: set[str] = set()
         self.take(self.scale.start(self.now))
         for target in TARGETS:
@@ -77,7 +77,7 @@ class Played:
         elif what == "wait":
             self.take(self.scale.tick(self.now))
         elif what in ("serves", "drains"):
-            self.helped.pop(which, None)  # whoever drains helps nobody
+            self.helped.pop(which, None)  # a worker that drains helps no target
             report = serving(which, state="serving" if what == "serves" else "draining")
             self.take(self.scale.on_report(report, self.now))
         elif what == "dead":
@@ -119,7 +119,7 @@ class Played:
             self.take(answered)
 
     def replan(self, *, found: bool) -> None:
-        """One chain, from another worker, through all who are stranded."""
+        """Return one chain, from another worker, through all stranded targets."""
         if not self.scale.wants_plan(self.now):
             return
         if not found:
@@ -131,7 +131,7 @@ class Played:
         self.take(self.scale.replan(flows, {id: member(id, epoch=5) for id in path}, [], self.now))
 
 
-@given(st.sampled_from([1, 2]), modes, st.lists(happenings, max_size=40))
+@given(st.sampled_from([1, 2]), modes, st.lists(any_event, max_size=40))
 @settings(max_examples=400)
 def test_whatever_happens_its_flows_fit_its_targets_and_patience_ends_it(
     ranks: int, mode: Mapping[str, Any], events: list[tuple[str, int | str]]
@@ -148,7 +148,7 @@ def test_whatever_happens_its_flows_fit_its_targets_and_patience_ends_it(
         assert failed.isdisjoint(target for targets in played.helped.values() for target in targets)
 
 
-@given(st.lists(happenings, max_size=40))
+@given(st.lists(any_event, max_size=40))
 @settings(max_examples=300)
 def test_no_pipeline_holds_anybody_beyond_its_patience(events: list[tuple[str, int | str]]) -> None:
     played = Played(1, {"pipelines": [["a", "c"], ["b", "d"]]})

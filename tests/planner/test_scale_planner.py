@@ -22,7 +22,7 @@ from tests.planner.planning import hops, live_planner, planned, planned_scale, s
 from tests.planner.samples import ENTRY, SIZE, VERSION, acknowledge, decision, loading, member, serving, snapshot, spare
 
 
-def test_who_received_first_from_whom_is_a_tree_also_where_steps_have_everybody_exchange() -> None:
+def test_first_receipts_form_a_tree_also_where_all_nodes_exchange() -> None:
     made = planned("binomial", snapshot(serving("s"), *map(spare, "abc")), 4, link_rate=1e6)
     assert all(path[0] == "s" for path in made.paths)
     assert {node for path in made.paths for node in path} == {"s", "a", "b", "c"}
@@ -82,14 +82,14 @@ def test_a_scale_by_hand_may_be_in_the_mode_pipeline_where_plans_make_some() -> 
     for policy, refused in (("auto", False), ("chains", True)):
         planner, _ = scale_planner(policy, 1e6)  # type: ignore[arg-type]
         view = ModelView(pool, ENTRY, manifest(VERSION))
-        with pytest.raises(Refusal, match="choose binomial") if refused else nullcontext():
+        with pytest.raises(Refusal, match="choose --plan-policy binomial") if refused else nullcontext():
             scale = planner.scale(asked, view, planner.count("m", view), at=1.0)
             assert isinstance(scale, ScaleOut)
             assert scale.plan.live == "pipeline"
             assert scale.plan.pipelines
 
 
-def test_who_is_live_is_no_source_of_a_second_scale() -> None:
+def test_a_live_worker_is_no_source_of_a_second_scale() -> None:
     store = ScaleStore(1)
     planner = live_planner(store)
     first = planned_scale(planner, snapshot(serving("s"), spare("a"), spare("b")), 2)
@@ -158,7 +158,7 @@ def test_workers_that_serve_give_the_shards_that_they_have() -> None:
     pool = snapshot(rank_of_one("x", 0), rank_of_one("y", 1), *map(spare, "ab"))
     assert set(hops(planned_for_ranks(pool, 2).plan)) == {("x", "a"), ("y", "b")}
     alone = snapshot(rank_of_one("x", 0), *map(spare, "ab"))
-    with pytest.raises(Refusal, match="no worker or host holds the whole model in memory"):
+    with pytest.raises(Refusal, match="no worker or host has the whole model in memory"):
         planned_for_ranks(alone, 2)
 
 

@@ -112,7 +112,9 @@ def test_times_are_predicted_anew_for_all_who_wait_for_a_lost_sender() -> None:
 
 @given(st.sampled_from(["chains", "binomial", "tree", "fanout"]), st.sets(st.sampled_from("abcdefg")), st.data())
 @settings(max_examples=25)
-def test_whoever_is_stranded_the_rest_can_be_predicted(policy: PolicyName, lost: set[str], data: st.DataObject) -> None:
+def test_the_rest_can_be_predicted_whichever_target_is_stranded(
+    policy: PolicyName, lost: set[str], data: st.DataObject
+) -> None:
     planner, store = scale_planner(policy, 1e6)
     pool = snapshot(serving("s"), host("host-0"), *map(spare, "abcdefg"))
     scale = planned_scale(planner, pool, 8)
@@ -140,7 +142,7 @@ def test_serving_keeps_its_nic_by_what_the_workers_measured() -> None:
     assert "not from s (40% of its NIC out is taken)" in made.reasons
 
 
-def test_who_does_not_say_what_serving_moves_is_taken_by_its_role_and_that_is_said() -> None:
+def test_a_worker_that_does_not_measure_serving_is_taken_by_its_role_and_that_is_said() -> None:
     unknown = serving("s", role="prefill", traffic=None)
     made = planned("chains", snapshot(unknown, serving("t", running=9), spare("a")), 3, link_rate=1e6)
     assert hops(made) == [("t", "a")]

@@ -84,8 +84,8 @@ def test_the_source_has_the_fewest_flows_then_is_a_worker_then_has_the_least_loa
     ],
     ids=["draining", "loading", "another version", "a part", "nothing"],
 )
-def test_who_lacks_the_parameters_or_may_lose_them_is_no_source(useless: WorkerReport) -> None:
-    with pytest.raises(CannotPlan, match="no worker or host holds the whole model"):
+def test_a_node_that_lacks_parameters_or_may_lose_them_is_no_source(useless: WorkerReport) -> None:
+    with pytest.raises(CannotPlan, match="no worker or host has the whole model"):
         planned(snapshot(useless, spare("w-9")), "w-9")
     assert senders(planned(snapshot(useless, host("host-0"), spare("w-9")), "w-9")) == [("host-0", "w-9")]
 
@@ -120,32 +120,32 @@ def test_what_comes_from_a_disk_is_predicted_at_the_disk_s_rate() -> None:
 
 @pytest.mark.parametrize(("ready", "version"), [(0, VERSION), (1, ""), (1, "another version")])
 def test_a_host_that_waits_for_its_turn_or_reads_something_unknown_is_no_source(ready: int, version: str) -> None:
-    with pytest.raises(CannotPlan, match="no worker or host holds the whole model"):
+    with pytest.raises(CannotPlan, match="no worker or host has the whole model"):
         planned(snapshot(reading("host-0", ready, version), spare("w-9")), "w-9")
 
 
 @pytest.mark.parametrize("lease", ["suspect", "dead"])
-def test_who_may_be_dead_neither_gives_nor_takes(lease: str) -> None:
+def test_a_process_that_may_be_dead_neither_gives_nor_takes(lease: str) -> None:
     reports = serving("w-1"), spare("w-9")
-    with pytest.raises(CannotPlan, match="no worker or host holds the whole model"):
+    with pytest.raises(CannotPlan, match="no worker or host has the whole model"):
         planned(snapshot(*reports, members=[member("w-1", lease=lease), member("w-9")]), "w-9")
     with pytest.raises(CannotPlan, match="w-9 cannot be reached"):
         planned(snapshot(*reports, members=[member("w-1"), member("w-9", lease=lease)]), "w-9")
 
 
-def test_who_is_going_to_have_the_model_passes_it_on_before_a_busy_source_sends_twice() -> None:
+def test_a_node_that_is_going_to_have_the_model_passes_it_on_before_a_busy_source_sends_twice() -> None:
     picture = snapshot(serving("w-1", flows_out=1), serving("w-2", state="loading", holding=None), spare("w-9"))
     assert senders(planned(picture, "w-9", receiving=["w-2"])) == [("w-2", "w-9")]
 
 
-def test_who_sends_for_a_running_plan_has_an_equal_share_of_its_nic_left_for_another() -> None:
+def test_a_sender_of_a_running_plan_has_an_equal_share_of_its_nic_left() -> None:
     made = planned(snapshot(serving("w-1"), serving("w-2"), spare("w-9")), "w-9", sending={"w-1": 1})
     assert made.reasons == ("not from w-1 (50% of its NIC out is taken)",)
     made = planned(snapshot(serving("w-1"), serving("w-2"), spare("w-9")), "w-9", sending={"w-1": 3})
     assert made.reasons == ("not from w-1 (75% of its NIC out is taken)",)
 
 
-def test_whoever_was_just_lost_sends_again_only_where_nobody_else_can() -> None:
+def test_a_sender_that_was_just_lost_sends_again_only_where_no_other_can() -> None:
     both = snapshot(serving("w-1"), serving("w-2"), spare("w-9"))
     assert senders(planned(both, "w-9", avoid=["w-1"])) == [("w-2", "w-9")]
     assert senders(planned(snapshot(serving("w-1"), spare("w-9")), "w-9", avoid=["w-1"])) == [("w-1", "w-9")]
@@ -169,7 +169,7 @@ def test_members_are_where_they_say_in_the_topology() -> None:
     assert path_between(places["worker-0"], places["worker-1"]).rate == 12.5e9
 
 
-def test_who_is_nowhere_in_the_topology_is_left_out() -> None:
+def test_a_process_that_the_topology_lacks_is_left_out() -> None:
     members = [
         placed_member("worker-0"),
         placed_member("worker-1", place="z/0"),
@@ -264,7 +264,7 @@ def test_nothing_measured_is_no_traffic_and_a_peer_that_has_left_has_none() -> N
         (None, set()),
     ],
 )
-def test_what_nobody_measured_follows_from_the_role(role: Role | None, assumed: set[ServingFlow]) -> None:
+def test_traffic_that_was_not_measured_follows_from_the_role(role: Role | None, assumed: set[ServingFlow]) -> None:
     assert found(serving("w-1", role=role, traffic=None)) == assumed
 
 
@@ -284,7 +284,7 @@ def test_without_a_topology_traffic_goes_by_machines() -> None:
     assert ASSUMED_NIC > 2e6
 
 
-def test_who_is_not_measured_is_named_with_what_is_taken_instead() -> None:
+def test_a_worker_without_measurements_is_named_with_what_is_assumed() -> None:
     reports = serving("w-1", role="prefill", traffic=None), serving("w-2", role="colocated"), serving("w-3")
     spare = WorkerReport(id="w-4", epoch=1, state="spare")
     assert explain_unknown(snapshot(*reports, spare), {"w-2"}) == [

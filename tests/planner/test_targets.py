@@ -1,4 +1,4 @@
-"""How far the targets of a scale out are, along which flows they receive, and who is stranded."""
+"""The progress of the targets of a scale-out, the flows along which they receive, and which are stranded."""
 
 import pytest
 

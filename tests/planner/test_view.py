@@ -52,7 +52,7 @@ def test_what_a_worker_said_itself_is_newer_than_the_snapshot() -> None:
     virtual_time.run(main())
 
 
-def test_who_has_not_reported_for_long_is_silent() -> None:
+def test_a_worker_that_has_not_reported_for_long_is_silent() -> None:
     async def main() -> None:
         cluster, _, _ = await viewed(snapshot(serving("a"), serving("b"), serving("c")))
         cluster.on_report(serving("a"))

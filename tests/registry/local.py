@@ -23,7 +23,7 @@ CLOCK = LoopClock(epoch=0.0)
 
 @asynccontextmanager
 async def registry(broker: LocalBroker | None = None) -> AsyncIterator[LocalBus]:
-    """The connection of somebody who talks to a registry; on the same `broker` a second one finds what the first
+    """The connection of a client that talks to a registry. On the same `broker` a second registry finds what the first
     has saved."""
     broker = broker or LocalBroker()
     bus, asker = broker.connect(), broker.connect()
@@ -41,7 +41,7 @@ async def registry(broker: LocalBroker | None = None) -> AsyncIterator[LocalBus]
 
 
 async def join(bus: LocalBus, id: str = "planner-0", pid: int = 7) -> int:
-    """The epoch that the registry gives."""
+    """Join, and return the epoch that the registry gives."""
     service = id.rpartition("-")[0]
     asked = Join(service=service, id=id, pid=pid, host="box")  # type: ignore[arg-type]
     return (await bus.call(JOIN, asked, timeout=1.0)).epoch

@@ -39,7 +39,7 @@ def orders(pool: Pool, now: float = 0.0) -> list[tuple[str, str, str, str]]:
 
 
 def make(pool: Pool) -> list[str]:
-    """Have all that is wanted made; the hosts that were told."""
+    """Have all orders carried out, and return the hosts that were told."""
     made = [order for order in pool.plan(0.0) if isinstance(order, MakeCopy)]
     for order in made:
         pool.make(order)
@@ -47,7 +47,7 @@ def make(pool: Pool) -> list[str]:
 
 
 def pool_with(*names: str, is_read: bool = True) -> Pool:
-    """Models that host h-0 was told to read, and has read."""
+    """A pool with models that host h-0 was told to read, and has read."""
     pool = Pool()
     pool.on_host(host("h-0"))
     for name in names:

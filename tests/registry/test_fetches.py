@@ -1,4 +1,4 @@
-"""What a host that fetches a copy, and who sends it, are told."""
+"""What a host that fetches a copy, and its sender, are told."""
 
 from livescale.services.registry.fetches import CopyFetch
 from livescale.shared.messages.membership import Member, ServiceName
@@ -27,7 +27,7 @@ def test_without_a_source_the_host_is_told_to_read_the_rest() -> None:
     assert fetch().ask(None, 9).inflows == []
 
 
-def test_who_was_lost_is_replaced_unless_somebody_is_being_asked_already() -> None:
+def test_a_lost_source_is_replaced_unless_another_is_being_asked_already() -> None:
     one = fetch()
     one.ask(member("host-1"), 9)
     assert one.lose()

@@ -50,7 +50,7 @@ def test_a_death_and_who_comes_back_are_told_in_order() -> None:
     ]
 
 
-def test_who_comes_for_the_first_time_is_no_incident_and_who_was_only_away_joins_again() -> None:
+def test_a_first_join_is_no_incident_and_a_process_that_was_only_away_joins_again() -> None:
     incidents = Incidents()
     incidents.joined("worker-0", 7, None, 1.0)
     incidents.joined("worker-0", 7, MEMBERS[1], 2.0)

@@ -104,7 +104,7 @@ def test_an_id_is_free_elsewhere_once_its_holder_is_suspected() -> None:
     assert member.host == "elsewhere"
 
 
-def test_nobody_is_judged_while_the_bus_is_down_nor_for_a_lease_time_after() -> None:
+def test_no_process_is_judged_while_the_bus_is_down_and_a_lease_time_after() -> None:
     leases = Leases(TIMES)
     leases.join(join("w"), 0.0)
     tick(leases, 0.0, 1.0)
@@ -147,7 +147,7 @@ def test_an_epoch_that_nobody_can_have_given_makes_no_member_stale_and_no_later_
     member, _ = leases.join(join("w"), 0.0)
     [false] = leases.beat("worker", "w", member.epoch + 1, 0.1)
     assert isinstance(false, SpokeFalse)
-    assert "never given" in false.reason
+    assert "never assigned" in false.reason
     assert leases.beat("worker", "nobody", 2**53 - 1, 0.1) == [SpokeStale("nobody", 2**53 - 1)]
     assert leases.beat("worker", "w", member.epoch, 0.2) == []
     assert leases.join(join("x"), 0.3)[0].epoch == member.epoch + 1
@@ -164,7 +164,7 @@ def test_a_false_heartbeat_keeps_nobody_alive() -> None:
     assert isinstance(leases.beat("worker", "w", member.epoch + 5, 3.0)[0], SpokeFalse)
 
 
-def test_who_knows_all_epochs_of_the_registry_before_believes_no_others() -> None:
+def test_a_registry_that_knows_all_epochs_of_the_one_before_believes_no_others() -> None:
     leases = Leases(TIMES)
     leases.restore([Member(service="worker", id="w", pid=1, host="box", epoch=7, lease="alive")], 0.0, 1000)
     assert leases.beat("worker", "w", 9, 0.1) == [SpokeStale("w", 9)]  # he joined again, and that was not kept
@@ -213,7 +213,7 @@ def test_a_registry_that_does_not_hear_itself_declares_nobody_dead() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["join", "beat", "tick", "freeze", "thaw"]), st.floats(0.0, 1.2))))
-def test_whoever_was_heard_within_the_suspect_time_is_never_dead(steps: list[tuple[str, float]]) -> None:
+def test_a_process_that_was_heard_within_the_suspect_time_is_never_dead(steps: list[tuple[str, float]]) -> None:
     leases, now, heard, epoch, epochs = Leases(TIMES), 0.0, 0.0, 0, []
     for what, seconds in steps:
         now += seconds

@@ -1,4 +1,4 @@
-"""Who is there, as processes say it on the bus and hear it from there."""
+"""Which processes are there, as they say on the bus and hear from there."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ async def incidents(bus: LocalBus) -> list[Incident]:
     return (await bus.call(INCIDENTS, AskIncidents(limit=10), timeout=1.0)).incidents
 
 
-def test_who_joins_is_alive_and_gets_a_higher_epoch_each_time() -> None:
+def test_a_process_that_joins_is_alive_and_gets_a_higher_epoch_each_time() -> None:
     async def main() -> None:
         async with registry() as bus:
             first = await join(bus, pid=7)
@@ -25,7 +25,7 @@ def test_who_joins_is_alive_and_gets_a_higher_epoch_each_time() -> None:
     in_virtual_time(main())
 
 
-def test_who_is_silent_is_suspected_then_declared_dead_and_an_incident() -> None:
+def test_a_silent_process_is_suspected_then_declared_dead_and_an_incident() -> None:
     async def main() -> None:
         async with registry() as bus:
             leases = await bus.subscribe(LEASE, id="planner-0")
@@ -38,7 +38,7 @@ def test_who_is_silent_is_suspected_then_declared_dead_and_an_incident() -> None
     in_virtual_time(main())
 
 
-def test_whoever_beats_lives_on_and_whoever_leaves_is_dead_at_once() -> None:
+def test_a_process_that_beats_lives_on_and_one_that_leaves_is_dead_at_once() -> None:
     async def main() -> None:
         async with registry() as bus:
             epoch = await join(bus)

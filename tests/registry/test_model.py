@@ -48,6 +48,6 @@ def test_what_is_not_named_stays() -> None:
     assert found.bounds == ScalingBounds(prefill_lo=0.1, prefill_hi=0.9)
 
 
-def test_who_names_nothing_by_name_means_all_of_it() -> None:
+def test_a_spec_without_named_fields_names_all_of_them() -> None:
     said = ModelSpec(name="m", path="/other")
     assert complete_spec(said, None, KNOWN) is said

@@ -36,7 +36,7 @@ def served(model: str, size: int, version: str = "v1") -> CopyDemand:
 
 
 def told(hosts: list[HostMemory], demands: list[CopyDemand]) -> list[tuple[str, ...]]:
-    """Orders without their reasons."""
+    """Return the orders without their reasons."""
     return [
         ("no room", one.model)
         if isinstance(one, NoRoom)
@@ -74,7 +74,7 @@ def test_a_version_that_is_read_already_is_asked_for_where_it_is() -> None:
     assert told(current, [served("m", 10), needed("m", 12, "")]) == [("Make", "b", "m", "")]
 
 
-def test_of_two_copies_the_one_in_the_emptier_cache_stays() -> None:
+def test_the_copy_in_the_emptier_cache_stays() -> None:
     hosts = [host("a", 100, copy("m", 10), copy("n", 20)), host("b", 100, copy("m", 10))]
     assert told(hosts, [needed("m", 10), needed("n", 20)]) == [("Free", "a", "m", "v1")]
 
@@ -147,7 +147,7 @@ def pools(draw: st.DrawFn) -> tuple[list[HostMemory], list[CopyDemand]]:
 
 
 def carry_out(hosts: list[HostMemory], demands: list[CopyDemand]) -> list[HostMemory]:
-    """One round: every order is done at once."""
+    """Carry every order out at once: one round."""
     sizes = {(one.model, one.version): one.size_bytes for one in demands}
     for order in plan_copies(hosts, demands):
         if isinstance(order, NoRoom):

@@ -1,4 +1,4 @@
-"""The pool as the registry sees it: models, their versions, and who holds them."""
+"""The pool as the registry sees it: models, their versions, and their holders."""
 
 import pytest
 from msgspec.structs import replace
@@ -183,7 +183,7 @@ def test_a_model_that_no_host_has_room_for_is_refused() -> None:
     assert pool.entries() == []
 
 
-def test_whoever_may_know_the_files_checks_them_else_the_least_filled() -> None:
+def test_a_host_that_may_know_the_files_checks_them_else_the_least_filled() -> None:
     pool = Pool()
     pool.on_host(host("h-1", whole("x", "v-x"), whole("y", "v-y")))
     pool.on_host(host("h-2", whole("z", "v-z")))
@@ -213,7 +213,7 @@ def test_before_its_last_instance_goes_a_host_keeps_a_model_for_a_while() -> Non
     assert pool.keep("m", 1.0) is None
     pool.on_worker(worker("w-1", whole("m", "v-m")))
     pool.holds.drop("h-0", "m", "v-m")
-    assert "has to keep model 'm' first" in str(pool.keep("m", 1.0))
+    assert "must first have a copy of model 'm'" in str(pool.keep("m", 1.0))
     pool.on_host(host("h-0", limit=SIZE - 1))
     assert orders(pool, 2.0) == []
     assert "needs" in str(pool.keep("m", 2.0))

@@ -61,7 +61,7 @@ def policy(
 
 
 def hear(made: RouterPolicy, one: WorkerReport, now: float = NOW) -> list[Effect]:
-    """A report, and where the worker is new its answer: it runs nothing yet."""
+    """Give the policy a report, and the answer of a new worker: it runs nothing yet."""
     effects = made.on_report(one, now)
     for effect in effects:
         if isinstance(effect, Learn):

@@ -45,7 +45,7 @@ def test_an_impossible_model_is_refused_at_once_and_without_a_time_to_come_back(
     made.submit(request("r-2", generated=[1]), LATER)  # was accepted before
 
 
-def test_those_who_wait_for_a_model_that_becomes_impossible_are_told_so() -> None:
+def test_requests_for_a_model_that_becomes_impossible_are_told_so() -> None:
     made = policy(report("a", state="loading", arena_bytes=100))
     made.on_models([entry("m", size_bytes=100), entry("n")])
     made.expire(NOW)
@@ -65,7 +65,7 @@ def test_a_model_whose_only_worker_died_is_held_for_its_replacement() -> None:
     made.expire(NOW)
     made.on_lease(lease("a", "dead"))
     assert made.submit(request("r-1"), LATER) == 0
-    with pytest.raises(Refusal, match="there is no worker"):
+    with pytest.raises(Refusal, match="no worker is alive"):
         made.submit(request("r-2", deadline=NOW + 999), NOW + REPLACEMENT_SECONDS + 1)
 
 
@@ -75,7 +75,7 @@ def test_a_router_that_takes_office_when_every_worker_is_dead_waits_for_their_re
     dead = Member(service="worker", id="a", pid=1, host="h", epoch=3, lease="dead")
     made.on_members([dead, replace(dead, service="gateway", id="gateway-0")], NOW)
     assert made.submit(request("r-1"), LATER) == 0
-    with pytest.raises(Refusal, match="there is no worker"):
+    with pytest.raises(Refusal, match="no worker is alive"):
         made.submit(request("r-2", deadline=NOW + 999), NOW + REPLACEMENT_SECONDS + 1)
 
 
@@ -92,7 +92,7 @@ def test_a_dead_gateway_is_no_worker_that_may_come_back() -> None:
     made = policy()
     made.expire(NOW)
     made.on_lease(lease("gateway-0", "dead", service="gateway"))
-    with pytest.raises(Refusal, match="there is no worker"):
+    with pytest.raises(Refusal, match="no worker is alive"):
         made.submit(request("r-1"), LATER)
 
 

@@ -12,7 +12,7 @@ def running(*ids: str, gateway: str = "gateway-0", tokens: int = 16) -> list[Run
     return [Running(request_id=id, gateway=gateway, tokens=tokens) for id in ids]
 
 
-def test_whoever_is_new_is_asked_what_he_runs_once() -> None:
+def test_a_new_worker_is_asked_once_what_it_runs() -> None:
     made = policy()
     assert made.on_report(report("a"), NOW) == [Learn("a", "i-a is new here")]
     assert made.on_report(report("a"), NOW) == []

@@ -42,7 +42,7 @@ def test_a_model_larger_than_every_worker_is_impossible_and_says_why() -> None:
 
 
 def test_without_any_worker_nothing_is_possible() -> None:
-    assert capacity().why_impossible(entry("m"), LATER) == "there is no worker"
+    assert capacity().why_impossible(entry("m"), LATER) == "no worker is alive; start one"
 
 
 def test_a_router_that_has_just_begun_to_listen_does_not_judge() -> None:
@@ -54,14 +54,16 @@ def test_a_dead_worker_may_be_replaced_for_a_while() -> None:
     made = capacity(report("a", arena_bytes=100))
     made.lost("a", 1, LATER)
     assert made.why_impossible(entry("m", size_bytes=100), LATER + REPLACEMENT_SECONDS - 1) is None
-    assert made.why_impossible(entry("m", size_bytes=100), LATER + REPLACEMENT_SECONDS) == "there is no worker"
+    assert (
+        made.why_impossible(entry("m", size_bytes=100), LATER + REPLACEMENT_SECONDS) == "no worker is alive; start one"
+    )
 
 
 def test_so_may_one_that_died_before_this_router_had_heard_it() -> None:
     made = capacity()
     made.lost("a", 1, NOW)
     assert made.why_impossible(entry("m", size_bytes=100), NOW + REPLACEMENT_SECONDS - 1) is None
-    assert made.why_impossible(entry("m", size_bytes=100), NOW + REPLACEMENT_SECONDS) == "there is no worker"
+    assert made.why_impossible(entry("m", size_bytes=100), NOW + REPLACEMENT_SECONDS) == "no worker is alive; start one"
     made.lost("a", 1, NOW)
     made.heard(report("a", epoch=2, arena_bytes=30), NOW)
     assert "the largest worker has 30" in (made.why_impossible(entry("m", size_bytes=100), LATER) or "")
@@ -141,11 +143,11 @@ def max_tokens(effects: list[Effect]) -> list[tuple[str, int]]:
 
 
 def open_ended(id: str, prompt: int = 10, **more: Any) -> Submit:
-    """Of a client that named no number of tokens: as many as the context has room for."""
+    """A request whose client named no number of tokens: as many as the context has room for."""
     return request(id, prompt=prompt, max_tokens=1000, open_ended=True, **more)
 
 
-def test_whoever_named_no_number_of_tokens_gets_what_the_largest_instance_has_room_for() -> None:
+def test_a_client_that_names_no_number_of_tokens_gets_what_the_largest_instance_has_room_for() -> None:
     made = policy(report("a", load(blocks=4)), report("b", load(blocks=5)))
     made.submit(open_ended("r-1"), NOW)
     assert max_tokens(made.dispatch(NOW)) == [("b", 10)]

@@ -31,7 +31,7 @@ def test_a_worker_without_kv_blocks_loses_it() -> None:
     assert admit(made, request("1", prompt=10, context_id="talk")) == [("1", "b")]
 
 
-def test_who_is_gone_or_suspected_is_not_waited_for() -> None:
+def test_a_worker_that_is_gone_or_suspected_is_not_waited_for() -> None:
     made = policy(report("a"), report("b"))
     assert admit(made, request("0", context_id="talk")) == [("0", "a")]
     made.on_lease(lease("a", "suspect"))
@@ -49,7 +49,7 @@ def test_it_follows_a_request_that_another_worker_took_over(moved: tuple[str, ..
     assert admit(made, request("1", context_id="talk")) == [("1", goes)]
 
 
-def test_who_took_it_over_and_is_gone_is_not_waited_for() -> None:
+def test_a_worker_that_took_the_request_over_and_is_gone_is_not_waited_for() -> None:
     made = policy(report("a", load(slots=4)), report("b", load(slots=4)))
     assert admit(made, request("0", context_id="talk")) == [("0", "a")]
     made.on_lease(lease("b", "dead"))

@@ -56,7 +56,7 @@ def test_look_ahead_gives_an_instance_more_than_its_slots() -> None:
 
 def test_an_instance_has_room_for_the_tokens_that_requests_have() -> None:
     made = policy(report("a", load(slots=9, blocks=9)))
-    # 10 tokens are 3 blocks of 4; nobody knows whether 6 more will follow.
+    # 10 tokens are 3 blocks of 4; whether 6 more will follow is unknown.
     assert admit(made, *(request(f"r-{n}") for n in range(4))) == [("r-0", "a"), ("r-1", "a"), ("r-2", "a")]
     made.on_ended(RequestsEnded(worker="a", request_ids=["r-0"]))
     assert admissions(made.dispatch(NOW)) == [("r-3", "a")]

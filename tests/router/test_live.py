@@ -13,7 +13,7 @@ from tests.router.examples import NOW, admissions, admit, hear, lease, load, pol
 
 
 def live(worker: str = "t", slots: int = 2) -> RouterPolicy:
-    """Two that serve, of which one helps the live one."""
+    """A policy with two serving instances, of which one helps the live one."""
     return policy(
         report("h", load(slots=slots), helping=[worker]),
         report("s", load(running=1, slots=2)),
@@ -168,7 +168,7 @@ def test_a_request_that_nobody_waits_for_is_stopped_where_it_went() -> None:
     made = live()
     admit(made, request("r0"))
     assert made.cancel("r0") == [StopWork("t", "r0", "cancelled")]
-    assert moved(made, "r0") == [StopWork("h", "r0", "nobody waits for it any more")]
+    assert moved(made, "r0") == [StopWork("h", "r0", "its client waits no longer")]
     assert made.on_lease(lease("h", "dead")) == []
 
 
@@ -177,7 +177,7 @@ def test_one_that_was_cancelled_before_its_admission_was_answered_is_stopped_too
     made.submit(request("r0"), NOW)
     made.dispatch(NOW)
     assert made.cancel("r0") == []
-    assert moved(made, "r0") == [StopWork("h", "r0", "nobody waits for it any more")]
+    assert moved(made, "r0") == [StopWork("h", "r0", "its client waits no longer")]
     assert made.admitted("t", "r0") == []
 
 

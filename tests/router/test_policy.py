@@ -1,4 +1,4 @@
-"""Who serves which request, in which order, and what a request hears that nobody can serve."""
+"""Which instance serves which request, in which order, and the answer to a request that no instance can serve."""
 
 import pytest
 from msgspec import structs

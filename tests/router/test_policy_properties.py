@@ -38,7 +38,7 @@ def new_policy() -> RouterPolicy:
 
 
 class World:
-    """A model of everything around the policy: each request is in exactly one place."""
+    """A model of everything around the policy, in which each request is in exactly one place."""
 
     def __init__(self) -> None:
         self.policy = new_policy()

@@ -1,4 +1,4 @@
-"""The router's line: lower priorities and resumed requests go first, and nobody waits for ever."""
+"""The router's queue: lower priorities and resumed requests go first, and no request waits for ever."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ def waiting(arrival: int, priority: int = 0, resumed: bool = False) -> Waiting:
 
 
 def served_before(first: Waiting, *later: Waiting) -> list[int]:
-    """Which of these go before `first`."""
+    """Return which of these requests go before `first`."""
     queue = Queue()
     for one in (first, *later):
         queue.add(one)
@@ -51,7 +51,7 @@ def test_any_priority_has_a_place(priority: int) -> None:
 
 @examples(50)
 @given(st.lists(st.tuples(st.integers(-2, 2), st.booleans()), min_size=1, max_size=400))
-def test_whoever_waits_is_overtaken_by_no_more_than_its_priority_is_worth(asked: list[tuple[int, bool]]) -> None:
+def test_a_request_is_overtaken_by_no_more_than_its_priority_is_worth(asked: list[tuple[int, bool]]) -> None:
     line = [waiting(number, priority, resumed) for number, (priority, resumed) in enumerate(asked)]
     for one in line:
         overtaking = [other for other in line if other.arrival > one.arrival and other.order < one.order]

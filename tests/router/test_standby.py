@@ -32,12 +32,12 @@ def member(id: str, epoch: int, lease: LeaseState = "alive", service: ServiceNam
         ([member("me", 4)], False),
     ],
 )
-def test_of_living_routers_the_first_that_joined_is_in_office(members: list[Member], office: bool) -> None:
+def test_the_living_router_that_joined_first_is_active(members: list[Member], office: bool) -> None:
     assert (first_in_line(members) == OWN) is office
 
 
 class SleepyClock:
-    """`away` is what the test says."""
+    """A clock whose time `away` is set by the test."""
 
     away = 0.0
 
@@ -64,7 +64,7 @@ class ToldStandby:
 
 
 class InOffice:
-    """A tenure, and what it told its office."""
+    """A tenure of the active role, with the calls that it made."""
 
     def __init__(self, standby: ToldStandby) -> None:
         self.clock = SleepyClock()
@@ -80,7 +80,7 @@ class InOffice:
 
 
 def held(standby: ToldStandby, act: Callable[[InOffice], Awaitable[None]]) -> list[str]:
-    """What the tenure told its office while the test acted."""
+    """Return the calls that the tenure made while the test acted."""
 
     async def main() -> list[str]:
         office = InOffice(standby)
@@ -113,7 +113,7 @@ def test_a_request_does_not_wait_for_long_while_the_office_is_in_doubt() -> None
     async def act(office: InOffice) -> None:
         office.tenure.doubt("asked by a test")
         office.tenure.doubt("asked again, which starts no second question")
-        with pytest.raises(Refusal, match="another may be in office"):
+        with pytest.raises(Refusal, match="another one may be active"):
             await office.tenure.be_sure()
 
     # The registry does not answer at first, and then does not know this router yet.

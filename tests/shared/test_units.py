@@ -36,9 +36,9 @@ def test_sizes_are_bytes(text: str, size: int) -> None:
     [
         (100, "100 has no unit; write for example 100 Gbps or 12.5 GB/s"),
         ("100", "100 has no unit"),
-        ("100 gbps", "'gbps' in '100 gbps' is no unit here; did you mean 'GBps' or 'Gbps'?"),
+        ("100 gbps", "'gbps' in '100 gbps' is not a known unit; did you mean 'GBps' or 'Gbps'?"),
         ("12 Gbs", "did you mean 'Gbps'?"),
-        ("100 parsecs", "'parsecs' in '100 parsecs' is no unit here"),
+        ("100 parsecs", "'parsecs' in '100 parsecs' is not a known unit"),
         ("64 GiB", "did you mean 'GiBps'?"),
         ("0 Gbps", "must be more than zero"),
         ("-1 GB/s", "must be more than zero"),

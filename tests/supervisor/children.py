@@ -12,7 +12,7 @@ DEADLINE_SECONDS = 20.0
 
 
 class Log:
-    """An echo that keeps what it is told."""
+    """An echo that keeps its lines."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []

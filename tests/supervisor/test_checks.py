@@ -116,7 +116,7 @@ def test_modelled_engines_need_no_gpu_a_latency_that_exists_and_no_memory_for_kv
     check_devices(modelled)
     check_memory(modelled, "MemAvailable: 8000000 kB\n")
     assert worker_device(modelled, 1) == "cpu"
-    with pytest.raises(BadSettings, match="a modelled engine runs on no GPU; leave out --device"):
+    with pytest.raises(BadSettings, match="a modelled engine does not run on a GPU; leave out --device cuda"):
         check_devices(replace(modelled, device="cuda"))
     with pytest.raises(BadSettings, match=r"^engine-profile: there is no 'llama9'"):
         check_devices(replace(modelled, engine_profile="llama9"))
@@ -130,7 +130,7 @@ def test_parameters_on_gpus_take_no_memory_of_the_host(monkeypatch: pytest.Monke
 def test_pipelines_need_a_plan_that_makes_some() -> None:
     check_live(StackSettings(live="pipeline"))
     check_live(StackSettings(live="zigzag", plan_policy="tree"))
-    with pytest.raises(BadSettings, match=r"plan-policy tree .* leave --plan-policy out"):
+    with pytest.raises(BadSettings, match=r"plan-policy is tree: .* choose --plan-policy binomial"):
         check_live(StackSettings(live="pipeline", plan_policy="tree"))
 
 

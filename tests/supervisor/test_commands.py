@@ -125,7 +125,7 @@ def test_what_an_operator_tells_all_workers_reaches_each() -> None:
         assert [field for field, value in told.items() if f"{kebab(field)}: {value}\n" not in config] == [], name
 
 
-def test_what_nobody_says_is_left_to_the_workers_and_their_environment() -> None:
+def test_options_that_are_left_out_are_left_to_the_workers_and_their_environment() -> None:
     [worker] = _workers(StackSettings(workers=1)).values()
     assert not [word for word in worker.argv if word.startswith("--context")]
     assert "context-share: 0.5\n" in resolve(worker)

@@ -1,4 +1,4 @@
-"""Roles on a server of our own: each can do its work, and nobody else's."""
+"""Roles on a server of our own: each can do its own work and no other work."""
 
 import ast
 import asyncio

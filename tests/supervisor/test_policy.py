@@ -1,4 +1,4 @@
-"""What a starting system waits for, and who is started again or killed."""
+"""What a starting system waits for, and which processes are started again or killed."""
 
 from typing import Literal
 
@@ -120,14 +120,14 @@ def looks(hung: Hung, member: Member, start: float, end: float, step: float = 0.
     return found
 
 
-def test_who_is_dead_and_still_runs_is_killed_after_a_while_and_once_a_while() -> None:
+def test_a_dead_process_that_still_runs_is_killed_after_a_while_and_once_a_while() -> None:
     hung = Hung(PATIENCE)
     [(first, kill), (second, _)] = looks(hung, silent(), 0.0, 3.0)
     assert (first, kill.name, kill.pid) == (PATIENCE, "router-0", 7)
     assert second >= first + PATIENCE
 
 
-def test_who_joins_again_in_time_lives() -> None:
+def test_a_process_that_joins_again_in_time_lives() -> None:
     hung = Hung(PATIENCE)
     assert looks(hung, silent(), 0.0, 0.5) == []
     assert looks(hung, silent(lease="alive"), 1.0, 1.0) == []
@@ -138,7 +138,7 @@ def test_a_lease_that_died_with_an_earlier_process_says_nothing_of_this_one() ->
     assert looks(Hung(PATIENCE), silent(pid=6), 0.0, 10.0) == []
 
 
-def test_who_runs_elsewhere_is_not_ours_to_kill() -> None:
+def test_a_process_on_another_machine_is_not_killed() -> None:
     assert looks(Hung(PATIENCE), silent(id="worker-9"), 0.0, 10.0) == []
 
 
@@ -146,7 +146,7 @@ def test_a_suspect_is_not_killed() -> None:
     assert looks(Hung(PATIENCE), silent(lease="suspect"), 0.0, 10.0) == []
 
 
-def test_who_was_away_itself_looks_anew() -> None:
+def test_a_supervisor_that_was_away_itself_judges_everything_anew() -> None:
     hung = Hung(PATIENCE)
     assert looks(hung, silent(), 0.0, 0.5) == []
     late = 0.5 + LATE_SECONDS + 1

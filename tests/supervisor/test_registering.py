@@ -17,7 +17,7 @@ SPEC = ModelSpec(name="m", path="/m", dtype="float32")
 
 
 class Registry:
-    """Refuses so many times, then takes the model."""
+    """A registry that refuses so many times, then takes the model."""
 
     def __init__(self, refusals: int, retry_after_ms: int | None) -> None:
         self.left = refusals

@@ -121,7 +121,7 @@ def test_a_file_is_named_with_its_whole_path(tmp_path: Path, monkeypatch: pytest
         ),
         (StackSettings(topology="cluster-z"), "topology: there is no topology 'cluster-z'"),
         (StackSettings(topology="/none/lab.yaml"), "topology: /none/lab.yaml: No such file or directory"),
-        (StackSettings(shaped=True), "shaped: links are shaped to a topology; give --topology"),
+        (StackSettings(shaped=True), "shaped: links are limited to the rates of a topology; give --topology"),
         (StackSettings(topology="cluster-b", shaped=True, link_rate=1e8), "shaped and link-rate"),
     ],
 )

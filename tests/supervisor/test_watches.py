@@ -19,7 +19,7 @@ FULL, ROOM = 0, 1 << 30
 
 @dataclass
 class Store:
-    """Answers in turn; the last answer repeats."""
+    """A store that gives these answers in turn; the last one repeats."""
 
     answers: Sequence[BusError | None]
     asked: int = 0

@@ -37,7 +37,7 @@ from tests.system.under_load import SystemUnderLoad
 MODEL_BYTES = {"m": 4_350_080, "half": 2_175_040}  # of the tiny model in float32 and in bfloat16, five blocks
 WORKERS = 4
 PATIENCE_SECONDS = 40.0
-ROUNDS = 3  # whose heartbeat is late on a busy machine is given nothing until it comes
+ROUNDS = 3  # a worker whose heartbeat is late on a busy machine gets nothing until it comes
 
 LAYERS_RUN = "livescale_worker_live_layers_total"
 HANDED_OVER = "livescale_worker_pulled_tasks_total"
@@ -45,7 +45,7 @@ HANDED_OVER = "livescale_worker_pulled_tasks_total"
 
 @dataclass
 class BusWatch:
-    """What the bus says of scales, as it comes."""
+    """Collects what the bus says of scales."""
 
     reports: dict[str, WorkerReport] = field(default_factory=dict)
     blocks: dict[str, list[int]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class BusWatch:
                 continue
 
     def lose(self, worker: str) -> None:
-        """It was stopped or killed: what it had said counts no more, nor what of that is still on its way."""
+        """Forget a process that was stopped or killed, with its messages that are still on their way."""
         if worker in self.reports:
             self.gone[worker] = self.reports.pop(worker).epoch
 
@@ -89,7 +89,7 @@ class BusWatch:
         return self.reports[worker].state if worker in self.reports else "absent"
 
     def serving(self, model: str | None = None) -> list[str]:
-        """Of one model, or of all."""
+        """The instances of one model, or of all, that serve."""
         serving = (report for report in self.reports.values() if report.state == "serving")
         return sorted(report.id for report in serving if model in (None, report.model))
 
@@ -104,7 +104,7 @@ class BusWatch:
         return any((event.node, event.state) == (worker, "whole") for event in self.transfers)
 
     def plan_of(self, worker: str) -> ScaleRecord:
-        """The scale that this worker loads or loaded for."""
+        """Return the scale that this worker loads or loaded for."""
         return self.records[self.reports[worker].plan_id or ""]
 
     def replanned(self, scale: str) -> list[str | None]:
@@ -120,20 +120,20 @@ class BusWatch:
 class ScalingSystem:
     """A running system, the model that a test is about, and the means to have instances and to hurt processes."""
 
-    stage: SystemUnderLoad
+    loaded: SystemUnderLoad
     bus: NatsBus
     watch: BusWatch
 
     @property
     def model(self) -> str:
-        return self.stage.streams.model
+        return self.loaded.streams.model
 
     @property
     def model_bytes(self) -> int:
         return MODEL_BYTES[self.model]
 
     async def have(self, instances: int) -> None:
-        """That many, no fewer, and none of the other model."""
+        """Wait for exactly that many instances, and none of the other model."""
         models = (await self.bus.call(MODELS, AskModels(), timeout=5)).models
         for entry in models:
             wanted = instances if entry.spec.name == self.model else 0
@@ -147,20 +147,22 @@ class ScalingSystem:
             await self.bus.call(REGISTER, Register(spec=spec), timeout=5)
 
     def load(self) -> asyncio.Task[list[RequestRecord]]:
-        return asyncio.create_task(self.stage.load())
+        return asyncio.create_task(self.loaded.load())
 
     async def check(self, name: str, loading: asyncio.Task[list[RequestRecord]]) -> None:
-        """The streams that ran meanwhile are right, and so are others, of which everyone who serves makes some."""
-        self.stage.check(f"{name}, meanwhile", await loading)
+        """Check that the streams that ran meanwhile are right, and others too, of which every serving instance runs
+        some."""
+        self.loaded.check(f"{name}, meanwhile", await loading)
         for _ in range(ROUNDS):
             self.watch.speakers.clear()
-            self.stage.check(f"{name}, afterwards", await self.load())
+            self.loaded.check(f"{name}, afterwards", await self.load())
             if self.watch.speakers == set(self.watch.serving()):
                 return
         pytest.fail(f"{self.watch.serving()} serve, and {sorted(self.watch.speakers)} made tokens")
 
     async def rest(self, instances: int, *, ranks: int = 1, workers: int = WORKERS) -> None:
-        """Down to that many, of so many `ranks` each, the others spare, and everybody there."""
+        """Scale down to that many instances, of so many `ranks` each, and wait until the others are spare and all are
+        there."""
         await self.watch.until(lambda: len(self.watch.reports) == workers, "every worker is heard")
         await self.have(instances)
         shrinking = asyncio.create_task(self._shrink(instances, ranks))
@@ -178,7 +180,7 @@ class ScalingSystem:
         self.watch.forget()
 
     async def _shrink(self, instances: int, ranks: int) -> None:
-        """Again and again: what an earlier test asked for may only now begin to serve."""
+        """Scale in repeatedly, as instances of an earlier test may only now begin to serve."""
         while True:
             await asyncio.sleep(1.0)  # until the monitor knows
             for model in MODEL_BYTES:
@@ -195,8 +197,8 @@ class ScalingSystem:
 
 
 @asynccontextmanager
-async def watching(stage: SystemUnderLoad) -> AsyncIterator[ScalingSystem]:
-    bus = await NatsBus.connect(stage.system.nats_url, "default", "test")
+async def watching(loaded: SystemUnderLoad) -> AsyncIterator[ScalingSystem]:
+    bus = await NatsBus.connect(loaded.system.nats_url, "default", "test")
     watch = BusWatch()
 
     async def follow(topic: Any) -> None:
@@ -205,7 +207,7 @@ async def watching(stage: SystemUnderLoad) -> AsyncIterator[ScalingSystem]:
 
     tasks = [asyncio.create_task(follow(topic)) for topic in (HEARTBEAT, BLOCK, TRANSFER, PLAN, TOKENS)]
     try:
-        yield ScalingSystem(stage, bus, watch)
+        yield ScalingSystem(loaded, bus, watch)
     finally:
         for task in tasks:
             task.cancel()
@@ -213,11 +215,11 @@ async def watching(stage: SystemUnderLoad) -> AsyncIterator[ScalingSystem]:
         await bus.close()
 
 
-async def count(site: ScalingSystem, metric: str, *processes: str) -> float:
-    """Over these, or all workers that are there."""
+async def count(scaling: ScalingSystem, metric: str, *processes: str) -> float:
+    """Sum a metric over these processes, or over all workers that are there."""
     total = 0.0
-    for id in processes or site.watch.reports:
-        text = (await site.bus.call(METRICS, AskMetrics(), timeout=5, id=id)).text
+    for id in processes or scaling.watch.reports:
+        text = (await scaling.bus.call(METRICS, AskMetrics(), timeout=5, id=id)).text
         total += sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(metric))
     return total
 
@@ -227,6 +229,7 @@ def is_busy(report: WorkerReport) -> bool:
     return load is not None and load.kv_blocks_used + load.running_requests + load.waiting_requests > 0
 
 
-def targets(site: ScalingSystem) -> list[str]:
-    """Who is live and has a layer: before, all that waits there is taken away with none done."""
-    return sorted(id for id, report in site.watch.reports.items() if report.state == "live" and report.live_layers)
+def targets(scaling: ScalingSystem) -> list[str]:
+    """Return the workers that are live and have a layer. All requests that wait there are taken away first, with no
+    layer done."""
+    return sorted(id for id, report in scaling.watch.reports.items() if report.state == "live" and report.live_layers)

@@ -62,7 +62,8 @@ class Talk:
 
     @property
     def kept(self) -> int:
-        """So many tokens of the next prompt are in whole blocks: of the last token the KV was never computed."""
+        """Return how many tokens of the next prompt are in whole blocks. The KV of the last token was never
+        computed."""
         return max(len(self._tokens) - 1, 0) // BLOCK * BLOCK
 
     def turn(self, tokens: int) -> int:
@@ -86,19 +87,20 @@ class Talk:
         return answer.usage.prompt_tokens_details.cached_tokens or 0
 
     def check(self) -> None:
-        """Every token is that of an engine that keeps nothing."""
+        """Check that every token is that of an engine that keeps nothing."""
         assert self.answers == asyncio.run(undisturbed(tiny_checkpoint("llama"), "float32", self.asks))
 
 
 def crowd(system: System) -> None:
-    """More prompts than the KV caches have room for, all different; few at once, who runs comes before what is kept."""
+    """Send more prompts than the KV caches have room for, all different. Only a few run at once, as running requests go
+    before kept contexts."""
     with ThreadPoolExecutor(WORKERS) as pool:
         talks = [Talk(system, seed) for seed in range(100, 112)]
         assert list(pool.map(lambda talk: talk.turn(500), talks)) == [0] * len(talks)
 
 
 def generated(system: System) -> dict[str, float]:
-    """Tokens by worker."""
+    """Return the number of generated tokens by worker."""
     with urllib.request.urlopen(system.url + "/metrics", timeout=TIMEOUT_SECONDS) as answer:
         text = answer.read().decode()
     found = re.findall(r'^vllm:generation_tokens_total{[^}]*engine="([^"]+)"[^}]*} (\S+)$', text, re.MULTILINE)
@@ -106,7 +108,7 @@ def generated(system: System) -> dict[str, float]:
 
 
 def answering(system: System, before: dict[str, float]) -> list[str]:
-    """Who has generated tokens since."""
+    """Return the workers that have generated tokens since."""
     return [worker for worker, count in generated(system).items() if count > before[worker]]
 
 
@@ -130,18 +132,18 @@ def test_each_turn_finds_the_turns_before_it_where_they_ran_and_others_do_not_dr
 @pytest.mark.slow
 def test_a_conversation_goes_on_right_where_the_worker_that_has_it_dies(system: System) -> None:
     before, talk = generated(system), Talk(system, 3, "dies")
-    stage = SystemUnderLoad(system, ExpectedStreams("m", [], {}))
-    stage.rest(serving=WORKERS, spare=0)
+    loaded = SystemUnderLoad(system, ExpectedStreams("m", [], {}))
+    loaded.rest(serving=WORKERS, spare=0)
     talk.turn(100)
     [worker] = answering(system, before)
     expected = talk.kept
     assert talk.turn(10) == expected
-    stage.kill(worker)
+    loaded.kill(worker)
     assert talk.turn(10) == 0
     expected = talk.kept
     assert talk.turn(10) == expected, "who answered last has it now"
     talk.check()
-    stage.rest(serving=WORKERS, spare=0)
+    loaded.rest(serving=WORKERS, spare=0)
 
 
 @pytest.mark.system

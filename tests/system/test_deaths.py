@@ -26,8 +26,8 @@ BETWEEN_SECONDS = 0.6
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
-    """Three workers, two of which serve."""
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
+    """A system with three workers, two of which serve."""
     streams = make_streams("m", "float32", 12, TOKENS)
     # A port of its own, so that a gateway that is started again is found where it was.
     sizes = ("--workers", "3", "--min-instances", "2", "--max-instances", "2", "--port", str(free_port()))
@@ -39,15 +39,15 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]
 
 
 @pytest.fixture
-def rested(stage: SystemUnderLoad) -> SystemUnderLoad:
-    stage.rest(serving=2, spare=1)
-    return stage
+def rested(loaded: SystemUnderLoad) -> SystemUnderLoad:
+    loaded.rest(serving=2, spare=1)
+    return loaded
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("deaths", [1, *(pytest.param(more, marks=pytest.mark.slow) for more in (2, 3))])
 async def test_streams_of_killed_workers_go_on_elsewhere(rested: SystemUnderLoad, deaths: int) -> None:
-    """Three: nobody is left, and requests wait for those who are started again."""
+    """When all three are killed, requests wait for the workers that are started again."""
     victims = [*rested.workers("serving"), *rested.workers("spare")][:deaths]
     await rested.under_load(f"{deaths} workers killed", *(rested.pids()[id] for id in victims))
 
@@ -110,7 +110,7 @@ def test_in_bfloat16_too_a_stream_is_continued_bit_for_bit(rested: SystemUnderLo
 
 
 def nats_pid(system: System) -> int:
-    """The supervisor's child."""
+    """Return the pid of the NATS server, a child of the supervisor."""
     for children in Path(f"/proc/{system.process.pid}/task").glob("*/children"):
         for pid in children.read_text().split():
             if "nats-server" in Path(f"/proc/{pid}/cmdline").read_text():
@@ -130,7 +130,7 @@ async def endless(url: str, count: int) -> AsyncIterator[None]:
 
 
 async def aborted(url: str) -> float:
-    """Requests that workers ended because nobody wanted them any more. Waits for the gateway to listen."""
+    """Count the requests that workers ended because no client wanted them any more. Waits for the gateway to listen."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     async with aiohttp.ClientSession() as session:
         while True:
@@ -139,7 +139,7 @@ async def aborted(url: str) -> float:
                     text = await response.text()
                     break
             except aiohttp.ClientConnectorError:
-                assert time.monotonic() < deadline, f"nobody listens on {url}"
+                assert time.monotonic() < deadline, f"no process listens on {url}"
                 await asyncio.sleep(0.1)
     lines = [
         line for line in text.splitlines() if line.startswith("vllm:request_success_total{") and "cancelled" in line

@@ -25,7 +25,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stage(log: Path) -> Iterator[SystemUnderLoad]:
+def loaded(log: Path) -> Iterator[SystemUnderLoad]:
     """Three workers, two of which serve; two routers. SIGUSR1 hangs any of them, and they wake again."""
     streams = make_streams("m", "float32", 12, TOKENS)
     sizes = ("--workers", "3", "--routers", "2", "--min-instances", "2", "--max-instances", "2", "--kill-hung-s", "0")
@@ -40,9 +40,9 @@ def stage(log: Path) -> Iterator[SystemUnderLoad]:
 
 
 @pytest.fixture
-def rested(stage: SystemUnderLoad) -> SystemUnderLoad:
-    stage.rest(serving=2, spare=1)
-    return stage
+def rested(loaded: SystemUnderLoad) -> SystemUnderLoad:
+    loaded.rest(serving=2, spare=1)
+    return loaded
 
 
 Told = Callable[..., bool]
@@ -77,7 +77,7 @@ async def until(holds: Callable[[], bool], what: str) -> None:
 async def test_a_worker_that_does_nothing_is_replaced_and_wakes_as_a_spare(
     rested: SystemUnderLoad, told: Told, sign: signal.Signals, seconds: float
 ) -> None:
-    """Of the one that hangs it is the event loop that does nothing; its other threads could."""
+    """Only the event loop of the worker that hangs does nothing; its other threads could."""
     victim = rested.workers("serving")[0]
     pid = rested.pids()[victim]
     loading = asyncio.create_task(rested.load())
@@ -102,7 +102,7 @@ def routers(log: Path) -> tuple[str, str]:
 
 
 async def ask(url: str) -> None:
-    """A request of its own, from one who was not there before."""
+    """Send a new request, from a client that was not there before."""
     async with aiohttp.ClientSession(url) as session:
         body = {"model": "m", "prompt": [5], "max_tokens": 1}
         async with session.post("/v1/completions", json=body) as answer:

@@ -51,8 +51,8 @@ def test_many_long_streams_through_a_small_cache_are_whole_and_right(small: Syst
     chance = random.Random(5)
     asks = [Ask(n, 0.0, chance.choices(range(1_000), k=40), 300, 0.8 * (n % 2), n) for n in range(12)]
     expected = asyncio.run(undisturbed(tiny_checkpoint("llama"), "float32", asks))
-    stage = SystemUnderLoad(small, ExpectedStreams("m", asks, expected))
-    stage.check("a full cache", asyncio.run(stage.load()))
+    loaded = SystemUnderLoad(small, ExpectedStreams("m", asks, expected))
+    loaded.check("a full cache", asyncio.run(loaded.load()))
     assert preemptions(small) > 0
 
 

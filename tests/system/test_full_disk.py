@@ -58,7 +58,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, disk: Disk) -> Iterator[SystemUnderLoad]:
+def loaded(tmp_path: Path, disk: Disk) -> Iterator[SystemUnderLoad]:
     """Two workers, one of which serves; the system's own directory is on that disk."""
     streams = make_streams("m", "float32", 6, TOKENS)
     with pytest.MonkeyPatch.context() as environment:
@@ -77,44 +77,44 @@ async def until(holds: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.1)
 
 
-def restarted(stage: SystemUnderLoad) -> bool:
-    """Whether all who were killed are back; while the registry is away nobody can say."""
-    asked = stage.system.command("status", "--json", check=False)
+def restarted(loaded: SystemUnderLoad) -> bool:
+    """Whether all processes that were killed are back; while the registry is away this is unknown."""
+    asked = loaded.system.command("status", "--json", check=False)
     if asked.returncode != 0:
         return False
     processes = json.loads(asked.stdout)["processes"]
-    return stage.killed.isdisjoint(int(one["pid"]) for one in processes)
+    return loaded.killed.isdisjoint(int(one["pid"]) for one in processes)
 
 
 @pytest.mark.system
 @pytest.mark.slow
 async def test_a_full_disk_stops_nothing_and_what_was_not_saved_is_saved_when_there_is_room(
-    tmp_path: Path, disk: Disk, stage: SystemUnderLoad
+    tmp_path: Path, disk: Disk, loaded: SystemUnderLoad
 ) -> None:
     def lines(*words: str) -> list[str]:
         log = (tmp_path / "up.log").read_text().splitlines()
         return [line for line in log if all(word in line for word in words)]
 
-    stage.rest(serving=1, spare=1)
+    loaded.rest(serving=1, spare=1)
     disk.fill()
-    loading = asyncio.create_task(stage.load())
+    loading = asyncio.create_task(loaded.load())
     for index in range(12):  # more than the last page of the store's file holds
         spec = {"name": f"late-{index}", "path": str(tiny_checkpoint("llama")), "dtype": "float32", "min_instances": 0}
-        await register(stage.system.url, spec)
-    scaled = await asyncio.to_thread(stage.system.command, "scale", "m", "--instances", "2", "--wait")
+        await register(loaded.system.url, spec)
+    scaled = await asyncio.to_thread(loaded.system.command, "scale", "m", "--instances", "2", "--wait")
     assert "done" in scaled.stdout
-    stage.check("full disk", await loading)
+    loaded.check("full disk", await loading)
     await until(lambda: bool(lines("up ", "nats-server writes nothing", "is full")), "up says so")
     assert 1 <= len(lines("registry-0", "not_saved")) <= 6
 
     disk.make_room()
     await until(lambda: bool(lines("registry-0", "saved_after_all")), "the registry's state is saved")
     await until(lambda: bool(lines("planner-0", "saved_after_all")), "the planner's records are saved")
-    status = await asyncio.to_thread(stage.system.status)
+    status = await asyncio.to_thread(loaded.system.status)
     pids = {one["id"]: int(one["pid"]) for one in status["processes"]}
-    stage.kill_process(pids["registry-0"])
-    stage.kill_process(pids["planner-0"])
-    await until(lambda: restarted(stage), "both are started again")
-    status = await asyncio.to_thread(stage.system.status)
+    loaded.kill_process(pids["registry-0"])
+    loaded.kill_process(pids["planner-0"])
+    await until(lambda: restarted(loaded), "both are started again")
+    status = await asyncio.to_thread(loaded.system.status)
     assert {f"late-{index}" for index in range(12)} < {model["name"] for model in status["models"]}
-    assert "1 new instances serve" in (await asyncio.to_thread(stage.system.command, "why", "m")).stdout
+    assert "1 new instances serve" in (await asyncio.to_thread(loaded.system.command, "why", "m")).stdout

@@ -1,4 +1,4 @@
-"""Processes that are there and do nothing, and nobody wakes them: the supervisor starts others in their place."""
+"""Processes that run but do nothing, and that nothing wakes: the supervisor starts others in their place."""
 
 import asyncio
 import os

@@ -38,18 +38,18 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Syste
 
 
 @asynccontextmanager
-async def going_live(stage: SystemUnderLoad, instances: int) -> AsyncIterator[tuple[ScalingSystem, str, list[str]]]:
+async def going_live(loaded: SystemUnderLoad, instances: int) -> AsyncIterator[tuple[ScalingSystem, str, list[str]]]:
     """One instance serves and helps; so many more than one are live, and have just become it."""
-    async with watching(stage) as site:
-        watch = site.watch
-        await site.rest(1)
+    async with watching(loaded) as scaling:
+        watch = scaling.watch
+        await scaling.rest(1)
         [source] = watch.serving()
-        await site.have(instances)
-        await watch.until(lambda: len(targets(site)) == instances - 1, "they are live")
-        live = targets(site)
+        await scaling.have(instances)
+        await watch.until(lambda: len(targets(scaling)) == instances - 1, "they are live")
+        live = targets(scaling)
         await watch.until(lambda: watch.reports[source].helping == live, "they are helped")
-        yield site, source, live
-        await watch.until(lambda: len(watch.serving(site.model)) == instances, "all serve")
+        yield scaling, source, live
+        await watch.until(lambda: len(watch.serving(scaling.model)) == instances, "all serve")
         await watch.until(lambda: not any(map(is_busy, watch.reports.values())), "nothing is left of any request")
 
 
@@ -58,16 +58,16 @@ async def going_live(stage: SystemUnderLoad, instances: int) -> AsyncIterator[tu
 async def test_requests_are_run_by_who_loads_and_who_helps_with_the_tokens_of_an_undisturbed_run(
     stages: dict[str, SystemUnderLoad], model: str, instances: int
 ) -> None:
-    async with going_live(stages[model], instances) as (site, _, _):
-        before = await count(site, HANDED_OVER), await count(site, LAYERS_RUN)
-        loading = site.load()
-        await site.watch.until(lambda: bool(site.watch.speakers), "somebody makes tokens")
+    async with going_live(stages[model], instances) as (scaling, _, _):
+        before = await count(scaling, HANDED_OVER), await count(scaling, LAYERS_RUN)
+        loading = scaling.load()
+        await scaling.watch.until(lambda: bool(scaling.watch.speakers), "somebody makes tokens")
         shown = await asyncio.to_thread(stages[model].system.status)
         assert {one["state"] for one in shown["workers"] if one["helping"]} <= {"serving"}
-        await site.watch.until(lambda: len(site.watch.serving(model)) == instances, "all serve")
-        await site.check("live", loading)
-        assert await count(site, HANDED_OVER) > before[0]
-        assert await count(site, LAYERS_RUN) > before[1]
+        await scaling.watch.until(lambda: len(scaling.watch.serving(model)) == instances, "all serve")
+        await scaling.check("live", loading)
+        assert await count(scaling, HANDED_OVER) > before[0]
+        assert await count(scaling, LAYERS_RUN) > before[1]
         told = await asyncio.to_thread(stages[model].system.command, "why", model)
         assert "take requests over from" in told.stdout
         assert "live at" in told.stdout
@@ -82,27 +82,27 @@ async def test_requests_are_run_by_who_loads_and_who_helps_with_the_tokens_of_an
         pytest.param("planner", "m", marks=pytest.mark.slow),
     ],
 )
-async def test_whoever_is_killed_in_mid_live_its_requests_go_on(
+async def test_requests_go_on_when_any_worker_is_killed_in_a_live_scale(
     stages: dict[str, SystemUnderLoad], whom: str, model: str
 ) -> None:
-    async with going_live(stages[model], 2) as (site, source, [target]):
-        loading = site.load()
-        await site.watch.until(lambda: bool(site.watch.speakers), "a request was handed over")
+    async with going_live(stages[model], 2) as (scaling, source, [target]):
+        loading = scaling.load()
+        await scaling.watch.until(lambda: bool(scaling.watch.speakers), "a request was handed over")
         victim = {"target": target, "source": source, "planner": "planner-0"}[whom]
-        await site.signal(victim, signal.SIGKILL)
-        site.watch.lose(victim)
-        await site.watch.until(lambda: len(site.watch.serving(model)) == 2, "two serve")
-        await site.check(f"{whom} killed", loading)
+        await scaling.signal(victim, signal.SIGKILL)
+        scaling.watch.lose(victim)
+        await scaling.watch.until(lambda: len(scaling.watch.serving(model)) == 2, "two serve")
+        await scaling.check(f"{whom} killed", loading)
 
 
 @pytest.mark.system
 @pytest.mark.slow
 async def test_clients_that_leave_in_mid_live_leave_nothing_behind(stages: dict[str, SystemUnderLoad]) -> None:
-    async with going_live(stages["m"], 2) as (site, _, _), aiohttp.ClientSession(stages["m"].system.url) as session:
+    async with going_live(stages["m"], 2) as (scaling, _, _), aiohttp.ClientSession(stages["m"].system.url) as session:
         body = {"model": "m", "prompt": [5] * 200, "max_tokens": 3_000, "ignore_eos": True, "stream": True}
-        loading = site.load()
+        loading = scaling.load()
         for seconds in (0.005, 0.02, 0.05, 0.1, 0.2):
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds), session.post("/v1/completions", json=body) as answer:
                     await answer.read()
-        site.stage.check("clients left", await loading)
+        scaling.loaded.check("clients left", await loading)

@@ -19,7 +19,7 @@ MARGIN_BYTES = 2 * MIB  # less than the model takes
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     """Two workers, one of which serves."""
     streams = make_streams("m", "float32", 6, TOKENS)
     system = start(tmp_path_factory.mktemp("memory"), "--transport", "socket", "--max-instances", "2")
@@ -50,20 +50,20 @@ async def until(holds: Callable[[], bool], what: str) -> None:
 
 @pytest.mark.system
 @pytest.mark.slow
-async def test_a_host_without_memory_says_so_and_reads_the_model_when_it_has_some(stage: SystemUnderLoad) -> None:
-    system = stage.system
+async def test_a_host_without_memory_says_so_and_reads_the_model_when_it_has_some(loaded: SystemUnderLoad) -> None:
+    system = loaded.system
 
     def state() -> str:
         return next(str(model["state"]) for model in system.status()["models"] if model["name"] == "late")
 
-    stage.rest(serving=1, spare=1)
-    loading = asyncio.create_task(stage.load())
+    loaded.rest(serving=1, spare=1)
+    loading = asyncio.create_task(loaded.load())
     spec = {"name": "late", "path": str(tiny_checkpoint("llama")), "dtype": "float32", "min_instances": 1}
-    with short_of_memory(stage.pids()["host-0"]):
+    with short_of_memory(loaded.pids()["host-0"]):
         await register(system.url, spec)
         await until(lambda: state() == "failed", "the model cannot be read")
         why = (await asyncio.to_thread(system.command, "why", "late")).stdout
         assert re.search(r"late could not be read: .*(memory|MemoryError)", why), why
-        stage.check("host without memory", await loading)
+        loaded.check("host without memory", await loading)
     await until(lambda: state() == "ready", "the model is read after all")
-    await asyncio.to_thread(stage.rest, 2, 0)
+    await asyncio.to_thread(loaded.rest, 2, 0)

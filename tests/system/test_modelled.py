@@ -72,12 +72,12 @@ async def test_a_small_machine_scales_from_one_to_eight_while_streams_run(tmp_pa
         assert {row["engine"] for row in status["workers"]} == {"modelled"}
         assert MADE_UP in (tmp_path / "up.log").read_text()
         assert warning(system, "/ready") == warning(system, "/v1/models") == MADE_UP
-        async with watching(SystemUnderLoad(system, make_streams(status["models"][0]["version"], *SOME))) as site:
-            loading = site.load()
+        async with watching(SystemUnderLoad(system, make_streams(status["models"][0]["version"], *SOME))) as scaling:
+            loading = scaling.load()
             await asyncio.sleep(0.2)
-            await site.have(BUSY)
-            await site.watch.until(lambda: len(site.watch.serving()) == BUSY, f"{BUSY} serve")
-            await site.check("1 to 8", loading)
+            await scaling.have(BUSY)
+            await scaling.watch.until(lambda: len(scaling.watch.serving()) == BUSY, f"{BUSY} serve")
+            await scaling.check("1 to 8", loading)
         pids = [row["pid"] for row in status["workers"]]
         assert len(pids) == WORKERS
         assert max(map(resident_bytes, pids)) < MOST_RESIDENT_BYTES
@@ -93,15 +93,15 @@ async def test_two_instances_help_six_that_load_and_all_tokens_are_right(tmp_pat
     system = start(tmp_path, *options, "--arena-bytes", str(ARENA_BYTES))
     try:
         version = system.status()["models"][0]["version"]
-        async with watching(SystemUnderLoad(system, make_streams(version, *MANY))) as site:
-            await site.have(2)
-            await site.watch.until(lambda: len(site.watch.serving()) == 2, "two serve")
-            await site.have(BUSY)
-            await site.watch.until(lambda: bool(targets(site)), "somebody is live")
-            loading = site.load()
-            await site.watch.until(lambda: len(site.watch.serving()) == BUSY, f"{BUSY} serve")
-            await site.check("2 to 8, live", loading)
-            assert await count(site, LAYERS_RUN) > 0
-            assert await count(site, HANDED_OVER) > 0
+        async with watching(SystemUnderLoad(system, make_streams(version, *MANY))) as scaling:
+            await scaling.have(2)
+            await scaling.watch.until(lambda: len(scaling.watch.serving()) == 2, "two serve")
+            await scaling.have(BUSY)
+            await scaling.watch.until(lambda: bool(targets(scaling)), "somebody is live")
+            loading = scaling.load()
+            await scaling.watch.until(lambda: len(scaling.watch.serving()) == BUSY, f"{BUSY} serve")
+            await scaling.check("2 to 8, live", loading)
+            assert await count(scaling, LAYERS_RUN) > 0
+            assert await count(scaling, HANDED_OVER) > 0
     finally:
         assert stop(system) == 0

@@ -50,8 +50,8 @@ def machines() -> Iterator[Network]:
 
 
 @dataclass
-class Site:
-    """A system on the machines of a network, as somebody outside of them sees it."""
+class NetworkedSystem:
+    """A system on the machines of a network, as seen from outside."""
 
     machines: Network
     nats_url: str
@@ -115,7 +115,7 @@ def of_machine(snapshot: Snapshot, machine: str) -> list[Member]:
 
 
 @asynccontextmanager
-async def running(machines: Network, transport: str, directory: Path) -> AsyncIterator[Site]:
+async def running(machines: Network, transport: str, directory: Path) -> AsyncIterator[NetworkedSystem]:
     """NATS, the control plane and a gateway on one machine; a host and a worker on each of the others."""
     control = machines.address("control")
     url = f"nats://operator:secret@{control}:4222"
@@ -149,9 +149,9 @@ async def running(machines: Network, transport: str, directory: Path) -> AsyncIt
         supervisor.start(*services)
         bus = await NatsBus.connect(url, "default", "test", timeout=PATIENCE_SECONDS)
         cleanup.push_async_callback(bus.close)
-        site = Site(machines, url, bus, f"http://{control}:8000")
-        await site.until(lambda snapshot: missing_members(snapshot, [one.name for one in services]))
-        yield site
+        networked = NetworkedSystem(machines, url, bus, f"http://{control}:8000")
+        await networked.until(lambda snapshot: missing_members(snapshot, [one.name for one in services]))
+        yield networked
 
 
 @pytest.mark.system
@@ -169,24 +169,25 @@ async def test_machines_serve_scale_out_and_survive_a_pulled_cable(
         max_instances=2,
         downscale_delay_s=3600,
     )
-    async with running(machines, transport, tmp_path) as site:
-        snapshot = await site.register(spec)
+    async with running(machines, transport, tmp_path) as networked:
+        snapshot = await networked.register(spec)
         (source,) = [worker.id for worker in snapshot.workers if worker.state == "serving"]
         (target,) = [worker.id for worker in snapshot.workers if worker.state == "spare"]
 
-        # Nobody else holds the model: who serves is away for a while, and so is the only source of the other.
-        loading = asyncio.create_task(site.answers())
-        record = await site.scale_out_while_a_cable_is_pulled(source.removeprefix("worker-"))
+        # No other process holds the model: the serving instance is away for a while, and so is the only source of the
+        # other.
+        loading = asyncio.create_task(networked.answers())
+        record = await networked.scale_out_while_a_cable_is_pulled(source.removeprefix("worker-"))
         assert target in [phase.node for phase in record.phases if phase.name == "replanned"]
         assert await loading == expected
-        await site.until(lambda snapshot: [one.id for one in snapshot.members if one.lease != "alive"])
-        assert "worker-two" in site.status_on("two")
+        await networked.until(lambda snapshot: [one.id for one in snapshot.members if one.lease != "alive"])
+        assert "worker-two" in networked.status_on("two")
         # The monitor may have made up for the instance that was lost.
-        await site.until(lambda snapshot: [one.id for one in snapshot.workers if one.state == "loading"])
+        await networked.until(lambda snapshot: [one.id for one in snapshot.workers if one.state == "loading"])
 
         # Now the other way, with nothing in it.
-        await ask_scale(site.bus, MODEL, 1, PATIENCE_SECONDS)
-        loading = asyncio.create_task(site.answers())
-        await site.scale_out()
+        await ask_scale(networked.bus, MODEL, 1, PATIENCE_SECONDS)
+        loading = asyncio.create_task(networked.answers())
+        await networked.scale_out()
         assert await loading == expected
-        assert await site.answers() == expected
+        assert await networked.answers() == expected

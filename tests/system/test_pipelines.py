@@ -27,7 +27,7 @@ STEPS, LOST = "livescale_worker_pipeline_steps_total", "livescale_router_lost_to
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=[model for model, _ in MODELS])
-def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     """Four workers behind slow links."""
     model, dtype = request.param
     streams = at_once(model, dtype, STREAMS, TOKENS_EACH)
@@ -42,52 +42,52 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         assert stop(system) == 0
 
 
-def leaders(site: ScalingSystem) -> list[WorkerReport]:
+def leaders(scaling: ScalingSystem) -> list[WorkerReport]:
     """Workers that lead a pipeline, and take requests."""
-    reports = site.watch.reports.values()
+    reports = scaling.watch.reports.values()
     return [report for report in reports if report.state == "live" and report.pipeline is not None]
 
 
 @asynccontextmanager
-async def running(stage: SystemUnderLoad) -> AsyncIterator[tuple[ScalingSystem, str]]:
+async def running(loaded: SystemUnderLoad) -> AsyncIterator[tuple[ScalingSystem, str]]:
     """One instance serves, and three more load; of these some have just become a pipeline, which this one leads."""
-    async with watching(stage) as site:
-        watch = site.watch
-        await site.rest(1)
-        await site.have(4)
-        await watch.until(lambda: bool(leaders(site)), "a pipeline serves")
-        yield site, leaders(site)[0].id
-        await watch.until(lambda: len(watch.serving(site.model)) == 4, "all serve")
+    async with watching(loaded) as scaling:
+        watch = scaling.watch
+        await scaling.rest(1)
+        await scaling.have(4)
+        await watch.until(lambda: bool(leaders(scaling)), "a pipeline serves")
+        yield scaling, leaders(scaling)[0].id
+        await watch.until(lambda: len(watch.serving(scaling.model)) == 4, "all serve")
         await watch.until(lambda: not any(map(is_busy, watch.reports.values())), "nothing is left of any request")
         assert not any(report.pipeline for report in watch.reports.values())
 
 
 async def test_a_pipeline_makes_the_tokens_of_an_undisturbed_run_and_then_each_of_its_workers_does(
-    stage: SystemUnderLoad,
+    loaded: SystemUnderLoad,
 ) -> None:
-    async with running(stage) as (site, leader):
-        before, lost = await count(site, STEPS), await count(site, LOST, ROUTER)
-        loading = site.load()
-        await site.watch.until(lambda: leader in site.watch.speakers, "it makes tokens")
-        shown = await asyncio.to_thread(stage.system.status)
+    async with running(loaded) as (scaling, leader):
+        before, lost = await count(scaling, STEPS), await count(scaling, LOST, ROUTER)
+        loading = scaling.load()
+        await scaling.watch.until(lambda: leader in scaling.watch.speakers, "it makes tokens")
+        shown = await asyncio.to_thread(loaded.system.status)
         assert all({"pipeline", "stage"} <= one.keys() for one in shown["workers"])
-        await site.watch.until(lambda: len(site.watch.serving(site.model)) == 4, "all serve")
-        await site.check("pipeline", loading)
-        assert await count(site, STEPS) > before
-        assert await count(site, LOST, ROUTER) == lost, "what moves as it ends is nobody's to begin anew"
-        told = await asyncio.to_thread(stage.system.command, "why", site.model)
+        await scaling.watch.until(lambda: len(scaling.watch.serving(scaling.model)) == 4, "all serve")
+        await scaling.check("pipeline", loading)
+        assert await count(scaling, STEPS) > before
+        assert await count(scaling, LOST, ROUTER) == lost, "what moves as it ends is nobody's to begin anew"
+        told = await asyncio.to_thread(loaded.system.command, "why", scaling.model)
         assert "pipeline" in told.stdout
 
 
 @pytest.mark.parametrize("whom", ["leader", "another"])
-async def test_whoever_is_killed_its_requests_go_on(stage: SystemUnderLoad, whom: str) -> None:
-    async with running(stage) as (site, leader):
-        loading = site.load()
-        await site.watch.until(lambda: leader in site.watch.speakers, "it makes tokens")
-        pipeline = site.watch.reports[leader].pipeline
-        others = [one.id for one in site.watch.reports.values() if one.pipeline == pipeline and one.id != leader]
+async def test_requests_go_on_when_any_worker_is_killed(loaded: SystemUnderLoad, whom: str) -> None:
+    async with running(loaded) as (scaling, leader):
+        loading = scaling.load()
+        await scaling.watch.until(lambda: leader in scaling.watch.speakers, "it makes tokens")
+        pipeline = scaling.watch.reports[leader].pipeline
+        others = [one.id for one in scaling.watch.reports.values() if one.pipeline == pipeline and one.id != leader]
         victim = leader if whom == "leader" else others[0]
-        await site.signal(victim, signal.SIGKILL)
-        site.watch.lose(victim)
-        await site.watch.until(lambda: len(site.watch.serving(site.model)) == 4, "four serve")
-        await site.check(f"{whom} killed", loading)
+        await scaling.signal(victim, signal.SIGKILL)
+        scaling.watch.lose(victim)
+        await scaling.watch.until(lambda: len(scaling.watch.serving(scaling.model)) == 4, "four serve")
+        await scaling.check(f"{whom} killed", loading)

@@ -34,6 +34,6 @@ def test_workers_stand_for_gpus_and_load_over_shaped_links(tmp_path: Path) -> No
         small = ("--arena-bytes", str(MIB), "--kv-bytes", str(MIB))
         taken = system.command("run", "worker", "--id", "worker-9", "--place", "a0/0", *small, check=False)
         assert taken.returncode == 1
-        assert "place 'a0/0' is worker-0's: choose another with --place" in taken.stderr
+        assert "place 'a0/0' is taken by worker-0: choose another with --place" in taken.stderr
     finally:
         assert stop(system) == 0

@@ -46,15 +46,15 @@ def streams() -> ExpectedStreams:
     return at_once("m", "float32", STREAMS, TOKENS_EACH)
 
 
-async def grow(site: ScalingSystem, instances: int) -> Plan:
+async def grow(scaling: ScalingSystem, instances: int) -> Plan:
     """So many instances; the plan by which the last of them got the model, each byte of it once."""
-    site.watch.forget()
-    await site.have(instances)
-    await site.watch.until(lambda: len(site.watch.serving()) == instances, f"{instances} serve")
-    record = next(reversed(site.watch.records.values()))
+    scaling.watch.forget()
+    await scaling.have(instances)
+    await scaling.watch.until(lambda: len(scaling.watch.serving()) == instances, f"{instances} serve")
+    record = next(reversed(scaling.watch.records.values()))
     assert record.plan is not None
     targets = [rank for instance in record.plan.instances for rank in instance.ranks]
-    assert [site.watch.received_bytes(target) for target in targets] == [site.model_bytes] * len(targets)
+    assert [scaling.watch.received_bytes(target) for target in targets] == [scaling.model_bytes] * len(targets)
     assert sorted(record.plan.predicted) == sorted(targets)
     return record.plan
 
@@ -65,13 +65,13 @@ async def test_a_plan_of_the_policy_that_is_set_brings_everyone_all_and_they_ser
 ) -> None:
     system = start(tmp_path, "--workers", str(WORKERS), "--link-rate", str(RATE), "--plan-policy", policy)
     try:
-        async with watching(SystemUnderLoad(system, streams)) as site:
-            plan = await grow(site, WORKERS)
+        async with watching(SystemUnderLoad(system, streams)) as scaling:
+            plan = await grow(scaling, WORKERS)
             senders = {flow.sender for flow in plan.flows}
             targets = {flow.receiver for flow in plan.flows}
             assert all(bool(flow.steps) == (policy == "binomial") for flow in plan.flows)
             assert bool(senders & targets) == (policy == "binomial"), "of two sources, neither tree is deep"
-            await site.check(policy, site.load())
+            await scaling.check(policy, scaling.load())
         told = system.command("why", "m").stdout
         assert all(f"{target} whole after " in told for target in targets)
         assert " s predicted" in told
@@ -86,14 +86,14 @@ async def test_two_gpus_of_a_domain_take_a_half_each_and_gather_the_rest(
     options = "--workers", str(WORKERS), "--topology", str(tmp_path / "lab.yaml"), "--shaped"
     system = start(tmp_path, *options)
     try:
-        async with watching(SystemUnderLoad(system, streams)) as site:
-            await grow(site, 2)
-            plan = await grow(site, WORKERS)
+        async with watching(SystemUnderLoad(system, streams)) as scaling:
+            await grow(scaling, 2)
+            plan = await grow(scaling, WORKERS)
             lanes = {(flow.lane, flow.lanes) for flow in plan.flows}
             assert lanes == {(0, 2), (1, 2)}
             pairs = {(flow.sender, flow.receiver) for flow in plan.flows}
             assert pairs == {("worker-0", "worker-2"), ("worker-1", "worker-3"), *BETWEEN_THE_TWO}
-            await site.check("lanes", site.load())
+            await scaling.check("lanes", scaling.load())
     finally:
         assert stop(system) == 0
 
@@ -105,12 +105,12 @@ async def test_a_host_that_has_no_copy_in_memory_reads_its_own_from_disk_and_sen
     options = "--workers", "2", "--topology", str(tmp_path / "lab.yaml"), "--shaped", "--plan-policy", "local"
     system = start(tmp_path, *options)
     try:
-        async with watching(SystemUnderLoad(system, streams)) as site:
-            plan = await grow(site, 2)
+        async with watching(SystemUnderLoad(system, streams)) as scaling:
+            plan = await grow(scaling, 2)
             [flow] = plan.flows
             assert (flow.sender, flow.receiver, flow.from_disk) == ("host-1", "worker-1", True)
-            assert plan.predicted["worker-1"] == pytest.approx(site.model_bytes / 5e6)
-            await site.check("local", site.load())
+            assert plan.predicted["worker-1"] == pytest.approx(scaling.model_bytes / 5e6)
+            await scaling.check("local", scaling.load())
         told = system.command("why", "m").stdout
         assert "from host-1: a host that reads the model from its disk" in told
         assert "worker-1 whole after " in told

@@ -25,7 +25,7 @@ WORKERS, INSTANCES = 6, 3
 
 
 @pytest.fixture(scope="module")
-def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     dtype: DType = request.param
     streams = at_once("m", dtype, 12, 80, "qwen2")
     ranks = "--workers", str(WORKERS), "--tensor-parallel-size", "2", "--dtype", dtype
@@ -38,66 +38,66 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         assert stop(running) == 0
 
 
-async def undisturbed(stage: SystemUnderLoad) -> SystemUnderLoad:
+async def undisturbed(loaded: SystemUnderLoad) -> SystemUnderLoad:
     """In bfloat16 two workers round otherwise than one: what is expected are the tokens of one such instance alone."""
-    async with watching(stage) as site:
-        await site.rest(1, ranks=2, workers=WORKERS)
-        records = await site.load()
+    async with watching(loaded) as scaling:
+        await scaling.rest(1, ranks=2, workers=WORKERS)
+        records = await scaling.load()
         assert [fault for record in records if (fault := find_fault(record))] == []
         expected = {record.index: record.token_ids for record in records}
-        return replace(stage, streams=replace(stage.streams, expected=expected))
+        return replace(loaded, streams=replace(loaded.streams, expected=expected))
 
 
 @asynccontextmanager
-async def running(stage: SystemUnderLoad) -> AsyncIterator[tuple[ScalingSystem, str, str]]:
+async def running(loaded: SystemUnderLoad) -> AsyncIterator[tuple[ScalingSystem, str, str]]:
     """Three instances load from the host, each passing blocks on, and have just become a pipeline: the leader, and the
     first of another. In the end all serve, or others in their place."""
-    async with watching(stage) as site:
-        watch = site.watch
-        await site.rest(0, ranks=2, workers=WORKERS)
-        await site.have(INSTANCES)
-        await watch.until(lambda: bool(leaders(site)), "a pipeline serves")
-        [leader] = leaders(site)
+    async with watching(loaded) as scaling:
+        watch = scaling.watch
+        await scaling.rest(0, ranks=2, workers=WORKERS)
+        await scaling.have(INSTANCES)
+        await watch.until(lambda: bool(leaders(scaling)), "a pipeline serves")
+        [leader] = leaders(scaling)
         others = [one.id for one in watch.reports.values() if one.pipeline == leader.pipeline and one.id != leader.id]
-        yield site, leader.id, others[0]
+        yield scaling, leader.id, others[0]
         await watch.until(lambda: len(watch.serving()) == 2 * INSTANCES, "all serve")
         await watch.until(lambda: not any(map(is_busy, watch.reports.values())), "nothing is left of any request")
         assert not any(report.pipeline for report in watch.reports.values())
 
 
-def ranks(site: ScalingSystem, first: str) -> list[str]:
+def ranks(scaling: ScalingSystem, first: str) -> list[str]:
     """The workers of its instance."""
-    reports = site.watch.reports
+    reports = scaling.watch.reports
     mine = [one for one in reports.values() if one.instance == reports[first].instance]
     return [one.id for one in sorted(mine, key=lambda one: one.rank)]
 
 
-@pytest.mark.parametrize("stage", ["float32", "bfloat16"], indirect=True)
-async def test_instances_of_two_workers_are_a_pipeline_and_then_each_serves(stage: SystemUnderLoad) -> None:
-    async with running(stage) as (site, leader, _):
-        before = await count(site, STEPS)
-        loading = site.load()
-        reports = site.watch.reports
-        await site.watch.until(
+@pytest.mark.parametrize("loaded", ["float32", "bfloat16"], indirect=True)
+async def test_instances_of_two_workers_are_a_pipeline_and_then_each_serves(loaded: SystemUnderLoad) -> None:
+    async with running(loaded) as (scaling, leader, _):
+        before = await count(scaling, STEPS)
+        loading = scaling.load()
+        reports = scaling.watch.reports
+        await scaling.watch.until(
             lambda: sum(one.pipeline is not None for one in reports.values()) > 1, "its first workers"
         )
         assert {one.rank for one in reports.values() if one.pipeline is not None} == {0}
-        await site.watch.until(lambda: leader in site.watch.speakers, "it makes tokens")
-        await site.watch.until(lambda: len(site.watch.serving()) == 2 * INSTANCES, "all serve")
-        stage.check("pipeline", await loading)
-        assert await count(site, STEPS) > before
-        told = await asyncio.to_thread(stage.system.command, "why", site.model)
+        await scaling.watch.until(lambda: leader in scaling.watch.speakers, "it makes tokens")
+        await scaling.watch.until(lambda: len(scaling.watch.serving()) == 2 * INSTANCES, "all serve")
+        loaded.check("pipeline", await loading)
+        assert await count(scaling, STEPS) > before
+        told = await asyncio.to_thread(loaded.system.command, "why", scaling.model)
         assert "pipeline of " in told.stdout
 
 
-@pytest.mark.parametrize("stage", ["float32"], indirect=True)
+@pytest.mark.parametrize("loaded", ["float32"], indirect=True)
 @pytest.mark.parametrize("whom", ["leader 0", "leader 1", "other 0", "other 1"])
-async def test_whichever_rank_is_killed_its_requests_go_on(stage: SystemUnderLoad, whom: str) -> None:
-    async with running(stage) as (site, leader, other):
-        loading = site.load()
-        await site.watch.until(lambda: leader in site.watch.speakers, "it makes tokens")
+async def test_whichever_rank_is_killed_its_requests_go_on(loaded: SystemUnderLoad, whom: str) -> None:
+    async with running(loaded) as (scaling, leader, other):
+        loading = scaling.load()
+        await scaling.watch.until(lambda: leader in scaling.watch.speakers, "it makes tokens")
         role, rank = whom.split()
-        victim = ranks(site, leader if role == "leader" else other)[int(rank)]
-        await site.signal(victim, signal.SIGKILL)
-        site.watch.lose(victim)
-        stage.check(f"{whom} killed", await loading)
+        victim = ranks(scaling, leader if role == "leader" else other)[int(rank)]
+        await scaling.signal(victim, signal.SIGKILL)
+        scaling.watch.lose(victim)
+        loaded.check(f"{whom} killed", await loading)

@@ -1,4 +1,5 @@
-"""An instance of two workers, each a process: it is right, and whoever of them dies, its streams go on elsewhere."""
+"""An instance of two workers, each a process: its tokens are right, and when either dies, its streams go on
+elsewhere."""
 
 import asyncio
 import os
@@ -15,7 +16,7 @@ STOPPED_SECONDS = 15.0  # longer than a rank waits for another
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     """Three workers, two of which are an instance."""
     streams = make_streams("m", "float32", 8, TOKENS, "qwen2")
     sizes = ("--workers", "3", "--tensor-parallel-size", "2", "--kill-hung-s", "0")
@@ -27,31 +28,31 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]
 
 
 @pytest.fixture
-def victim(stage: SystemUnderLoad, rank: int) -> int:
+def victim(loaded: SystemUnderLoad, rank: int) -> int:
     """The process of that rank of the instance, which serves."""
-    stage.rest(serving=2, spare=1)
-    (instance,) = stage.status["instances"]
-    return stage.pids()[instance["workers"][rank]]
+    loaded.rest(serving=2, spare=1)
+    (instance,) = loaded.status["instances"]
+    return loaded.pids()[instance["workers"][rank]]
 
 
 @pytest.mark.system
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, 0])
-async def test_streams_go_on_when_a_rank_is_killed(stage: SystemUnderLoad, rank: int, victim: int) -> None:
-    await stage.under_load(f"rank {rank} killed", victim)
+async def test_streams_go_on_when_a_rank_is_killed(loaded: SystemUnderLoad, rank: int, victim: int) -> None:
+    await loaded.under_load(f"rank {rank} killed", victim)
 
 
 @pytest.mark.system
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, 0])
-async def test_streams_go_on_when_a_rank_does_nothing(stage: SystemUnderLoad, rank: int, victim: int) -> None:
-    loading = asyncio.create_task(stage.load())
+async def test_streams_go_on_when_a_rank_does_nothing(loaded: SystemUnderLoad, rank: int, victim: int) -> None:
+    loading = asyncio.create_task(loaded.load())
     await asyncio.sleep(KILL_AT)
     os.kill(victim, signal.SIGSTOP)
     waking = asyncio.get_running_loop().call_later(STOPPED_SECONDS, os.kill, victim, signal.SIGCONT)
     try:
-        stage.check(f"rank {rank} stopped", await loading)
+        loaded.check(f"rank {rank} stopped", await loading)
     finally:
         waking.cancel()
         os.kill(victim, signal.SIGCONT)
-    await asyncio.to_thread(stage.rest, 2, 1)
+    await asyncio.to_thread(loaded.rest, 2, 1)

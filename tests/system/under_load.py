@@ -1,4 +1,5 @@
-"""A system on its stage: streams that are asked of it, processes that are hurt meanwhile, and whether all is right."""
+"""A system under load: the streams that it is asked for, processes that are killed meanwhile, and whether all is
+right."""
 
 import asyncio
 import dataclasses
@@ -64,7 +65,7 @@ def make_streams(
 
 @dataclass
 class SystemUnderLoad:
-    """A system, the streams that it is asked for, and who was there when it was last at rest."""
+    """A system, the streams that it is asked for, and the processes that were there when it was last at rest."""
 
     system: System
     streams: ExpectedStreams
@@ -93,7 +94,7 @@ class SystemUnderLoad:
         return records
 
     async def under_load(self, name: str, *victims: int, apart: float = 0.0) -> None:
-        """Whoever dies while streams run, nobody notices more than a pause."""
+        """Whichever process dies while streams run, clients notice no more than a pause."""
         loading = asyncio.create_task(self.load())
         await asyncio.sleep(KILL_AT)
         for pid in victims:
@@ -108,7 +109,7 @@ class SystemUnderLoad:
         print(f"{name}: longest pause {pause:.2f} s")  # noqa: T201 the figure that a reader of this test wants
 
     def rest(self, serving: int, spare: int) -> None:
-        """Wait until everybody who was killed is back. For a while after its death a process keeps its lease."""
+        """Wait until every process that was killed is back. For a while after its death a process keeps its lease."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             self.status = self.system.status()
@@ -144,8 +145,8 @@ def wait_for_member(system: System, id: str) -> None:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        port: int = door.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
         return port
 
 

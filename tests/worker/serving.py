@@ -31,7 +31,7 @@ def random_prompt(seed: int, length: int, vocab_size: int = 500) -> list[int]:
 
 
 def mixed_requests(lengths: Iterable[int]) -> list[Submit]:
-    """Of these prompts' lengths: some greedy, some sampled, of 2 to 40 tokens."""
+    """Requests with prompts of these lengths: some greedy, some sampled, of 2 to 40 tokens."""
     chance = random.Random(5)
     return [
         submit(
@@ -104,7 +104,7 @@ def serve(engine: TorchEngine, arrivals: Iterable[tuple[int, Submit]], spans: in
 
 
 def serve_each(engine: TorchEngine, requests: Iterable[Submit]) -> dict[str, Served]:
-    """Each alone, one after the other."""
+    """Serve each request alone, one after the other."""
     return {request.request_id: serve(engine, [(0, request)]) for request in requests}
 
 

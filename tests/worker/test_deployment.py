@@ -16,7 +16,7 @@ from tests.worker.serving import random_prompt, submit
 
 
 async def loaded(made: Fleet, plan: str, ticket: int) -> None:
-    """The worker loads and serves as if nothing had been."""
+    """Check that the worker loads and serves as if nothing had happened."""
     made.transfers.clear()
     await made.load("w-1", made.me, plan=plan, ticket=ticket)
     made.feed("w-1", ticket=ticket)
@@ -45,7 +45,7 @@ async def test_a_worker_declared_dead_while_it_serves_and_sends_is_spare_and_loa
     async with fleet("w-1", "w-2") as made:
         await loaded(made, "plan-1", 7)
         await made.admit("w-1", submit("long", random_prompt(2, 40), max_tokens=200))
-        await made.send("w-1", "w-2", "plan-9")  # to somebody who never asks
+        await made.send("w-1", "w-2", "plan-9")  # to a receiver that never asks
         await made.until(lambda: made.reports["w-1"].flows_out == 1)
         await declare_dead(made)
         await made.until(lambda: made.reports["w-1"].flows_out == 0)

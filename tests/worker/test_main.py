@@ -31,7 +31,7 @@ def test_kernels_that_are_not_there_end_it_with_a_sentence(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("engine", "device", "computes"), [("torch", "cpu", True), ("torch", "cuda:0", False)])
-def test_who_computes_on_a_cpu_has_kernels_for_one(engine: EngineName, device: str, computes: bool) -> None:
+def test_a_worker_on_a_cpu_has_kernels_for_one(engine: EngineName, device: str, computes: bool) -> None:
     assert worker_main.computes_on_cpu(WorkerSettings(engine=engine), device) == computes
     assert not worker_main.computes_on_cpu(WorkerSettings(engine="modelled"), device)
 

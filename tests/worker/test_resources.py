@@ -31,18 +31,18 @@ def runner() -> NotingRunner:
 
 
 async def test_everything_is_closed_when_the_work_fails() -> None:
-    engine, doors, opened = runner(), list[MemoryExport | None](), list[Resources]()
+    engine, exports, opened = runner(), list[MemoryExport | None](), list[Resources]()
 
-    def open_door(address: bytes) -> MemoryExport | None:
-        doors.append(open_memory_export(SETTINGS, address))
-        return doors[-1]
+    def open_export(address: bytes) -> MemoryExport | None:
+        exports.append(open_memory_export(SETTINGS, address))
+        return exports[-1]
 
-    maker = ResourceMaker(lambda: engine, lambda: open_link(SETTINGS), open_door)
+    maker = ResourceMaker(lambda: engine, lambda: open_link(SETTINGS), open_export)
 
     async def work() -> None:
         async with maker.open(64 * KIB, SystemClock().now) as resources:
             opened.append(resources)
-            assert resources.door is doors[0]
+            assert resources.memory_export is exports[0]
             assert resources.metered_link.address == resources.link.address
             assert not engine.closed
             raise ValueError("the worker ends")
@@ -56,7 +56,7 @@ async def test_everything_is_closed_when_the_work_fails() -> None:
 
 async def test_without_an_export_neighbours_get_parameters_over_the_link() -> None:
     async with ResourceMaker(runner, lambda: open_link(SETTINGS)).open(64 * KIB, SystemClock().now) as resources:
-        assert resources.door is None
+        assert resources.memory_export is None
 
 
 def test_an_arena_is_as_large_as_was_asked_for() -> None:

@@ -58,11 +58,13 @@ def main(descriptor: int, gap_seconds: float) -> None:
 @contextmanager
 def bare_stream(gap_seconds: float) -> Iterator[tuple[str, int]]:
     """A process of its own: its URL, and its pid."""
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        program = f"from {__name__} import main; main({door.fileno()}, {gap_seconds})"
-        process = subprocess.Popen([sys.executable, "-c", program], pass_fds=[door.fileno()], stdout=subprocess.DEVNULL)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        program = f"from {__name__} import main; main({listener.fileno()}, {gap_seconds})"
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], pass_fds=[listener.fileno()], stdout=subprocess.DEVNULL
+        )
         try:
-            yield f"http://127.0.0.1:{door.getsockname()[1]}", process.pid
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", process.pid
         finally:
             process.terminate()
             try:

@@ -57,16 +57,23 @@ AskOnce = Callable[[int], Awaitable[None]]
     type=click.IntRange(20),
     default=200,
     show_default=True,
-    help="In each case; a p99 is told from 200 on.",
+    help="Number of requests of each case; p99 is shown from 200 on.",
 )
-@click.option("--scales", type=click.IntRange(1), default=15, show_default=True, help="Out and in, for the first byte.")
+@click.option(
+    "--scales",
+    type=click.IntRange(1),
+    default=15,
+    show_default=True,
+    help="Number of scale-outs for the time until the first byte.",
+)
 def control(requests: int, scales: int) -> None:
-    """What gateway, router and bus add to the engine's latency; from a decision to the first byte moving.
+    """Measure the latency that gateway, router and bus add to the engine, and the time from a decision to the first
+    byte.
 
-    Every request is 64 tokens in, 8 out, float32, greedy, through the REST gateway and, in the same run, straight
-    into the same engine in this process: one at a time, and as a Poisson stream of 70 % of the measured capacity.
-    CPU seconds of gateway, router and NATS are told by request and by token, beside those of a starlette server that
-    streams as much and has nothing behind it.
+    Every request has 64 tokens of prompt and 8 of output. It goes through the REST gateway and, in the same run,
+    straight to the same engine in this process. Requests come one at a time, and as a Poisson stream of 70 % of the
+    measured capacity. The CPU time of gateway, router and NATS is shown by request and by token, beside that of a
+    starlette server that only streams as much.
     """
     printer = RecordPrinter(BENCH)
     checkpoint = kept_model("tiny", printer.progress)
@@ -92,7 +99,8 @@ async def run(printer: RecordPrinter, checkpoint: Path, requests: int, scales: i
 async def measure_cpu(
     printer: RecordPrinter, stack: Stack, client: LoadClient, requests: int
 ) -> tuple[dict[str, Cost], Cost]:
-    """Of the processes between client and worker; and of a bare stream at the same pace, asked by the same client."""
+    """Measure the CPU time of the processes between client and worker, and of a bare stream at the same pace with the
+    same client."""
     printer.progress(f"CPU of {requests} requests with {FEW} and with {MANY} tokens each")
     children = stack.supervisor.children
     pids = {name: children[child].pid or 0 for name, child in BETWEEN.items()}

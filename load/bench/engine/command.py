@@ -76,39 +76,52 @@ async def until(happened: Callable[[], Awaitable[bool]], clock: Clock) -> None:
 
 
 @click.command()
-@option("--sizes", type=click.Choice(list(SIZES)), multiple=True, default=tuple(SIZES), envvar="LIVESCALE_SIZES")
-@option("--rounds", type=click.IntRange(1), default=3, envvar="LIVESCALE_ROUNDS", help="Medians of them count.")
+@option(
+    "--sizes",
+    type=click.Choice(list(SIZES)),
+    multiple=True,
+    default=tuple(SIZES),
+    envvar="LIVESCALE_SIZES",
+    help="Sizes of the model, in parameters; may be given several times.",
+)
+@option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=3,
+    envvar="LIVESCALE_ROUNDS",
+    help="Number of rounds; their medians count.",
+)
 @option(
     "--peers/--no-peers",
     default=True,
     envvar="LIVESCALE_PEERS",
-    help="vLLM and llama.cpp too, where `make bench-peers` installed them.",
+    help="Also measure vLLM and llama.cpp, where `make bench-peers` installed them.",
 )
 @option(
     "--kernels",
     type=click.Choice(get_args(KernelsName)),
     default="auto",
     envvar="LIVESCALE_KERNELS",
-    help="Of this engine, as those of a worker. What is asked of it depends on which ran.",
+    help="Kernels of this engine, as in `livescale run worker --help`. The bars depend on them.",
 )
 @option(
     "--dtype",
     type=click.Choice(get_args(DType)),
     default="bfloat16",
     envvar="LIVESCALE_DTYPE",
-    help="vLLM and llama.cpp are only asked in bfloat16.",
+    help="Number type of the model; vLLM and llama.cpp are measured in bfloat16 only.",
 )
 @report_option("livescale-engine.html")
 def engine(sizes: Sequence[str], rounds: int, peers: bool, kernels: KernelsName, dtype: DType, report: Path) -> None:
-    """A worker's scheduler and engine, Hugging Face transformers, vLLM and llama.cpp: a thread each, all on one core,
-    asked in turn, case by case.
+    """Compare a worker's engine with Hugging Face transformers, vLLM and llama.cpp, all on one core.
 
-    Every engine's logits are compared with those of transformers first, in float32, or in float64 where float32 is
-    asked for. Rates are tokens a second of CPU time, so that what others take of the core does not count; starts are by
-    the clock. About 10 minutes without vLLM and llama.cpp.
+    Each engine has one thread; they run in turn, case by case. First the logits of every engine are compared with those
+    of transformers in float32, or in float64 with --dtype float32. Rates are tokens a second of CPU time, so that other
+    programs on the core do not count; start times are by the clock. It takes about 10 minutes without vLLM and
+    llama.cpp.
 
-    One CPU stands for another with --kernels portable, ATEN_CPU_CAPABILITY=avx2 and ONEDNN_MAX_CPU_ISA=AVX2: then all
-    engines have the same instructions.
+    To emulate a CPU without AVX-512, use --kernels portable, ATEN_CPU_CAPABILITY=avx2 and ONEDNN_MAX_CPU_ISA=AVX2: then
+    all engines use the same instructions.
     """
     check_report_path(report)
     printer = RecordPrinter(BENCH)

@@ -54,8 +54,8 @@ class Operations(TorchDispatchMode):
 
     @torch.inference_mode()
     def seconds(self) -> float:
-        """Of the kernels alone: calling one that does nothing is not counted, so what is left of a step is all that
-        leads up to kernels, torch's own part of it included."""
+        """Return the seconds of the kernels alone. The cost of calling a kernel that does nothing is left out, so the
+        rest of a step is everything outside kernels, including torch's own part."""
         nothing = fastest(partial(torch.ops.aten.alias.default, torch.zeros(1)))
         return sum(max(0.0, fastest(call) - nothing) for call in self.seen)
 

@@ -111,7 +111,7 @@ async def measure_kept(runner: Runner, limits: SchedulerLimits, prompt: list[int
 
 
 async def _ask_twice(runner: Runner, limits: SchedulerLimits, prompt: list[int]) -> list[StepSeconds]:
-    """To the first token, each."""
+    """Send the prompt twice, one after the other, and measure the time to the first token of each."""
     scheduler = Scheduler(limits)
     scheduler.keep_prefixes()
     took = []
@@ -240,7 +240,7 @@ class Own:
         await self._engine.idle.wait()
 
     async def _ask(self, prompts: Prompts, tokens: int) -> list[list[int]]:
-        """All at the same time."""
+        """Send all requests at the same time, and wait for their tokens."""
         self._steps = Steps(len(prompts))
         return await asyncio.gather(*(self._engine.ask(self._request(prompt, tokens)) for prompt in prompts))
 

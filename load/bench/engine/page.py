@@ -59,7 +59,7 @@ def write_page(
 
 
 def render_engine(runs: Sequence[SizeRun], records: Sequence[Record], rounds: int, conditions: Conditions) -> str:
-    """Return the report as one HTML page."""
+    """Return the report of the engine bench as one HTML page."""
     tables = "".join(map(render_size, runs))
     intro = f"""One thread, one core. Medians of {rounds} rounds in which engines took turns; tokens a second of CPU
 time. Logits are compared with transformers in float32, and in float64 where engines compute in float32."""

@@ -29,12 +29,13 @@ PYTHON_MICROSECONDS = 100.0
 
 @dataclass(frozen=True)
 class Bars:
-    """Rates are at least so many times those of another, where there is a bar.
+    """The least ratio between a rate and that of another engine, where there is a bar.
 
-    `fastest`: of the fastest peer, for prompts and for many rows; `gemm`: of what the core multiplies, by case, with
-    attention's products counted as well if `counts_attention`; `alone`: decoding one row, of these peers; `prompts`,
-    `one` and `many`: of transformers; `memory`: decoding one row, of what reading the parameters would allow;
-    `tbt` and `together`: of prompts beside decodes, tails at most and rates at least, of each by itself.
+    `fastest` compares prompts and many rows with the fastest peer. `gemm` compares, by case, with the rate at which the
+    core multiplies; attention's products count as well if `counts_attention`. `alone` compares decoding one row with
+    these peers. `prompts`, `one` and `many` compare with transformers. `memory` compares decoding one row with the rate
+    at which parameters could be read. `tbt` and `together` compare prompts beside decodes with each by itself: tails at
+    most, and rates at least.
     """
 
     fastest: float | None = None
@@ -56,7 +57,7 @@ ON_AMX = Bars(fastest=1.0, gemm=TILES_GEMM, counts_attention=True, many=1.6, mem
 ON_AVX512_BF16: Mapping[str, Bars] = {
     "500m": Bars(fastest=1.0, gemm=GEMM, alone={VLLM: 1.2, LLAMA: 0.9}, many=1.6, memory=0.7),
     "120m": Bars(fastest=0.95, gemm=GEMM, many=1.6, memory=0.7),
-    # Of a small model attention is so much of the work that the matrices alone are no measure.
+    # In a small model attention is a large part of the work, so that the matrices alone are no measure.
     "30m": Bars(gemm=GEMM, counts_attention=True, many=1.6, memory=0.7),
 }
 
@@ -116,12 +117,12 @@ class SizeRun:
 
     @property
     def lost(self) -> float:
-        """The share of the time that somebody else had the core."""
+        """The share of the time in which other programs had the core."""
         return 1 - self.cpu_seconds / self.wall_seconds
 
     @property
     def wrong(self) -> list[str]:
-        """Engines whose logits are not those of the model: they are not ranked."""
+        """Engines whose logits differ from those of the model: they are not ranked."""
         return [name for name, error in self.errors.items() if error > WRONG * self.errors[TRANSFORMERS]]
 
     def rate(self, case: Case, engine: str) -> float | None:
@@ -229,7 +230,7 @@ def tokens_per_second_apart(mixed: Mixed) -> float:
 
 
 def p99(steps: list[float]) -> float:
-    """The nearest rank. Of fewer it would be their maximum, or next to it."""
+    """The 99th percentile by nearest rank. With few values it would be the maximum, or next to it."""
     assert len(steps) >= TAIL_STEPS
     return sorted(steps)[-(len(steps) // 100) - 1]
 

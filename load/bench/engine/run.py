@@ -91,7 +91,7 @@ class SizeBench:
                     self._tell(f"{self.run.size}, round {number + 1} of {rounds}: {case.name}")
                     # Before and after, as the core is not as fast all the time.
                     self._measure_roof(case, roof)
-                    # Everybody is the first as often as the last.
+                    # Each engine is the first as often as the last.
                     for name, took in self._ask_all(case, self._engines[:: 1 if number % 2 else -1]):
                         self.run.rates.setdefault(case.name, {}).setdefault(name, []).append(case.tokens / took.cpu)
                         self.run.count(took)

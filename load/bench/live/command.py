@@ -16,7 +16,7 @@ import uvloop
 from livescale.load.bench.live.page import write_page
 from livescale.load.bench.live.rows import LiveMeasurements, curve, rows
 from livescale.load.bench.live.steps import LiveRun, StepLog
-from livescale.load.bench.live.system import DTYPE, LiveStage, asks, live_stage
+from livescale.load.bench.live.system import DTYPE, LiveBenchSystem, asks, live_bench_system
 from livescale.load.bench.page import report_option
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.bench.samples import BenchFailed, Renewable, renewable
@@ -47,13 +47,20 @@ UNSHAPED = 0.0
 
 
 @click.command()
-@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Of each mode, in turn.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Number of runs of each mode; the modes take turns.",
+)
 @report_option("livescale-live.html")
 def live(repeats: int, report: Path) -> None:
-    """A second instance is asked for while 12 requests wait: it works while its parameters arrive, or it does not.
+    """Compare live scale-out with one that waits until the new instance has all parameters.
 
-    Real processes, a worker a core, a checkpoint of 500M parameters in bfloat16, links so slow that loading a layer
-    takes as long as running six. Every token is compared with that of an undisturbed engine.
+    A second instance is added while 12 requests wait. The processes are real, with a core for each worker. The model
+    has 500M parameters in bfloat16, and links are so slow that loading a layer takes as long as running six. Every
+    token is compared with that of an undisturbed engine.
     """
     check_report_path(report)
     printer = RecordPrinter(BENCH)
@@ -78,14 +85,14 @@ async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: 
     expected = await undisturbed(checkpoint, DTYPE, [*requests, *long])
     steps = StepLog(echo, config.num_hidden_layers)
     printer.progress("a system whose links are not shaped yet")
-    async with renewable(lambda: live_stage(checkpoint, UNSHAPED, steps, expected, printer.progress)) as stages:
-        done = LiveMeasurements(blocks, await layer_seconds(stages, printer))
+    async with renewable(lambda: live_bench_system(checkpoint, UNSHAPED, steps, expected, printer.progress)) as systems:
+        done = LiveMeasurements(blocks, await layer_seconds(systems, printer))
     for factor in (FACTOR, *(factor for factor in FACTORS if factor != FACTOR)):
         rate = blocks[1] / (factor * done.layer)
         printer.progress(f"a system whose links carry {rate / 1e6:.0f} MB/s: a block takes {factor:g} layers")
-        make = partial(live_stage, checkpoint, rate, steps, expected, printer.progress)
-        async with renewable(make) as stages:
-            bench = Bench(printer, stages, done)
+        make = partial(live_bench_system, checkpoint, rate, steps, expected, printer.progress)
+        async with renewable(make) as systems:
+            bench = Bench(printer, systems, done)
             if factor == FACTOR:
                 done.rate = rate
                 await bench.everything(repeats, long)
@@ -97,12 +104,14 @@ async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: 
     return done
 
 
-async def layer_seconds(stages: Renewable[LiveStage], printer: RecordPrinter, requests: Sequence[Ask] = ()) -> float:
-    """Of one request at a time, on one instance while nothing scales."""
+async def layer_seconds(
+    systems: Renewable[LiveBenchSystem], printer: RecordPrinter, requests: Sequence[Ask] = ()
+) -> float:
+    """Seconds that a layer takes for one request at a time, on one instance while nothing scales."""
     requests = requests or asks(WARM_UPS + CALIBRATIONS, PROMPT, 1)
     printer.progress(f"one instance, prompts of {len(requests[0].prompt)} tokens")
-    seconds = await printer.samples.take_async(lambda: stages.now.alone(requests), stages.renew)
-    return statistics.median(seconds[WARM_UPS:]) / stages.now.steps.model_layers
+    seconds = await printer.samples.take_async(lambda: systems.now.alone(requests), systems.renew)
+    return statistics.median(seconds[WARM_UPS:]) / systems.now.steps.model_layers
 
 
 @dataclass(frozen=True)
@@ -111,12 +120,12 @@ class Bench:
     ends with one instance."""
 
     printer: RecordPrinter
-    stages: Renewable[LiveStage]
+    systems: Renewable[LiveBenchSystem]
     done: LiveMeasurements
 
     async def everything(self, repeats: int, long: Sequence[Ask]) -> None:
-        self.done.layer = await layer_seconds(self.stages, self.printer)
-        self.done.long_layer = await layer_seconds(self.stages, self.printer, long)
+        self.done.layer = await layer_seconds(self.systems, self.printer)
+        self.done.long_layer = await layer_seconds(self.systems, self.printer, long)
         for number in range(repeats):
             for mode in (*MODES, *([ONCE] if number == 0 else [])):
                 await self.repeat(mode, f"{number + 1} of {repeats}")
@@ -126,14 +135,14 @@ class Bench:
         self.done.hand_offs += await self.sampled(lambda: self.handed_over(long))
 
     async def sampled(self, sample: Callable[[], Awaitable[T]]) -> T:
-        return await self.printer.samples.take_async(sample, self.stages.renew)
+        return await self.printer.samples.take_async(sample, self.systems.renew)
 
     async def handed_over(self, long: Sequence[Ask]) -> list[float]:
         """The seconds that each hand-off of a request took."""
-        stage = self.stages.now
-        await stage.scale("zigzag", long)
-        hand_offs = list(stage.steps.hand_offs)
-        await stage.shrink()
+        system = self.systems.now
+        await system.scale("zigzag", long)
+        hand_offs = list(system.steps.hand_offs)
+        await system.shrink()
         return hand_offs
 
     async def repeat(self, mode: LiveMode, which: str) -> None:
@@ -152,12 +161,12 @@ class Bench:
         run, seconds = await self.grown(mode, which, tokens), None
         if is_quiet:
             self.printer.progress(f"{mode}, {which}: both serve, nothing scales")
-            seconds = await self.stages.now.closed(asks(QUIET_REQUESTS, PROMPT, 1), QUIET_LANES)
-        await self.stages.now.shrink()
+            seconds = await self.systems.now.closed(asks(QUIET_REQUESTS, PROMPT, 1), QUIET_LANES)
+        await self.systems.now.shrink()
         return run, seconds
 
     async def grown(self, mode: LiveMode, which: str, tokens: int) -> LiveRun:
         self.printer.progress(f"{mode}, {which}")
-        run = await self.stages.now.scale(mode, asks(REQUESTS, PROMPT, tokens))
+        run = await self.systems.now.scale(mode, asks(REQUESTS, PROMPT, tokens))
         self.printer.progress(f"  whole after {run.load_seconds:.2f} s, mean TTFT {run.mean_ttft:.2f} s")
         return run

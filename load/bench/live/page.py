@@ -37,7 +37,7 @@ def write_page(
 
 
 def render_live(done: LiveMeasurements, records: Sequence[Record], repeats: int, conditions: Conditions) -> str:
-    """Return the report as one HTML page."""
+    """Return the report of the live bench as one HTML page."""
     intro = f"""A second instance was asked for while {len(done.runs["off"][0].records)} requests waited; loading a
 layer took as long as running six. Medians of {repeats}; every token was that of an undisturbed engine."""
     return render_bench("livescale: live against stop-the-world", intro, draw_pictures(done), records, conditions)
@@ -54,7 +54,7 @@ def draw_pictures(done: LiveMeasurements) -> list[SvgPicture]:
 
 
 def typical_run(runs: Sequence[LiveRun]) -> LiveRun:
-    """The run whose mean TTFT is the median."""
+    """The run whose mean time to the first token is the median."""
     return sorted(runs, key=lambda run: run.mean_ttft)[len(runs) // 2]
 
 

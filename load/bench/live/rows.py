@@ -61,7 +61,7 @@ def rows(done: LiveMeasurements) -> Iterator[Record]:
     layers, promised = middle(zigzag, executed), middle(zigzag, lambda run: predicted(done, run))
     yield measured(BENCH, "layers/s while it loads, to plan", layers, "layers/s", promised, at_least=AS_PREDICTED)
     if not done.hand_offs:
-        raise BenchFailed("no request was handed over with layers done: is the machine busy with something else?")
+        raise BenchFailed("no request was handed over with layers done; run it again on an idle machine")
     hand_off = median(done.hand_offs) * 1e3
     yield measured(BENCH, "hand-off, 512 tokens", hand_off, "ms", done.long_layer * 1e3, at_most=1.0)
     calm, still = median(done.quiet["zigzag"]), median(done.quiet["off"])
@@ -112,7 +112,7 @@ def middle(runs: Sequence[LiveRun], figure: Callable[[LiveRun], float]) -> float
 
 def told(at: float | None) -> float:
     if at is None:
-        raise BenchFailed("the new instance ran no layer before it was whole: is the machine busy with something else?")
+        raise BenchFailed("the new instance ran no layer before it had all parameters; run it again on an idle machine")
     return at
 
 

@@ -29,7 +29,7 @@ MODEL = "bench"
 DTYPE: Literal["bfloat16"] = "bfloat16"
 CONTEXT = 1024
 SCALE_SECONDS, PATIENCE_SECONDS = 300.0, 60.0
-LONG = 400  # tokens: whoever makes them has something to do while the other is given back
+LONG = 400  # tokens, so many that a worker is busy with them while the other one is removed
 MIB = 1024 * 1024
 
 Expected = Mapping[int, Sequence[int]]  # tokens of an undisturbed engine, by the index of the request
@@ -77,11 +77,11 @@ class Watch:
                 while not holds():
                     await self.changes.wait()
         except TimeoutError:
-            raise BenchFailed(f"it did not happen within {PATIENCE_SECONDS:g} s that {what}") from None
+            raise BenchFailed(f"after {PATIENCE_SECONDS:g} s it is not yet true that {what}") from None
 
 
 @dataclass(frozen=True)
-class LiveStage:
+class LiveBenchSystem:
     """`source` serves all the time; the other worker is the target of every scale."""
 
     bus: Bus
@@ -131,7 +131,7 @@ class LiveStage:
         return [one.end - one.start for one in self.steps.executions]
 
     async def shrink(self) -> None:
-        """Back to the source. Who has no request is given back: the source has one meanwhile."""
+        """Scale back to the source alone. The instance without a request is removed: the source has one meanwhile."""
         await self.watch.until(lambda: not self.watch.busy() and not self.watch.requests, "all is quiet")
         keeping = asyncio.create_task(self.client.fetch(Ask(-1, 0.0, [1], LONG), self.client.now()))
         await self.watch.until(lambda: self.watch.busy() == [self.source], "the source has something to do")
@@ -167,9 +167,9 @@ def whole(record: ScaleRecord | None) -> ScaleRecord:
 
 
 @asynccontextmanager
-async def live_stage(
+async def live_bench_system(
     checkpoint: Path, rate: float, steps: StepLog, expected: Expected, progress: Progress
-) -> AsyncIterator[LiveStage]:
+) -> AsyncIterator[LiveBenchSystem]:
     """`rate`: bytes a second of every link; 0: as many as it carries."""
     first, second = cores()
     watch = Watch()
@@ -183,7 +183,7 @@ async def live_stage(
             [source] = watch.serving()
             [target] = watch.workers.keys() - {source}
             async with open_client(stack.url, MODEL, SCALE_SECONDS) as client:
-                yield LiveStage(stack.bus, watch, client, steps, expected, source, target)
+                yield LiveBenchSystem(stack.bus, watch, client, steps, expected, source, target)
         finally:
             following.cancel()
             await asyncio.wait([following])
@@ -216,7 +216,7 @@ def cores() -> tuple[int, int]:
     """Raises BenchFailed where there are not two."""
     usable = sorted(os.sched_getaffinity(0))
     if len(usable) < 2:
-        raise BenchFailed("two CPU cores are needed, one for each worker")
+        raise BenchFailed("this benchmark needs two CPU cores, one for each worker")
     return usable[0], usable[1]
 
 

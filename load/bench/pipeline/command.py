@@ -15,9 +15,9 @@ from livescale.load.bench.pipeline.system import (
     PROMPT,
     ROOM,
     TOKENS,
-    PipelineStage,
+    PipelineBenchSystem,
     kept_even_model,
-    pipeline_stage,
+    pipeline_bench_system,
     stack_settings,
 )
 from livescale.load.bench.record import RecordPrinter
@@ -40,19 +40,28 @@ PROFILE, SPEED = "llama3-8b-a100", 0.4
 
 
 @click.command()
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Of each case, in turn.")
-@click.option("--rate", type=click.FloatRange(1), default=8.0, show_default=True, help="Of every link, in MB/s.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Number of runs of each case; the cases take turns.",
+)
+@click.option("--rate", type=click.FloatRange(1), default=8.0, show_default=True, help="Rate of every link, in MB/s.")
 @report_option("livescale-pipeline.html")
 def pipeline(repeats: int, rate: float, report: Path) -> None:
-    """One instance serves while requests wait, and four more are asked for; k nodes have the model.
+    """Measure execution pipelines: four instances are added to one that serves, while requests wait.
 
-    k = 1: the instance that serves; its host's process is stopped. k = 2: its host's memory, too. Real processes, bus
-    and links; engines are modelled. The first token: seconds from the first SEND until a new instance made one, against
-    when the first pipeline should have every block by the plan, and the modelled prefill of one prompt. The pause:
-    between two tokens of any request while pipelines end, at most what it takes to compute the share of one of their
-    workers, prompts and tokens, in one step; also with all KV computed again, and, with no bar, with all of it moved.
-    With k = 2 pipelines have to form in each of at least ten runs. With k = 1 a node is whole nearly as soon as there
-    could be a pipeline, and so there is none: what one could have gained at most is told.
+    Processes, bus and links are real; engines are modelled. In the case k = 1 only the serving instance has the model:
+    the host's process is stopped. With k = 2 the host's memory is a second source.
+
+    The first token counts from the first SEND command. It is compared with the planned time at which the first pipeline
+    has every block, plus the modelled prefill of one prompt. The pause is the longest time between two tokens of a
+    request while pipelines end. It may be as long as one step that computes the share of one worker. It is also
+    measured with all KV computed again and, without a bar, with all KV moved.
+
+    With k = 2 pipelines have to form in each of at least ten runs. With k = 1 none forms, as an instance is complete
+    nearly as soon as a pipeline could be; the table shows what one could have gained at most.
     """
     check_report_path(report)
     printer = RecordPrinter(BENCH)
@@ -76,12 +85,12 @@ async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, rate: 
     runs, tokens = list[PipelineRun](), dict[int, list[int]]()
     for switch_kv, cases in CASES.items():
         told = stack_settings(checkpoint, rate, PROFILE, SPEED, switch_kv)
-        async with renewable(partial(pipeline_stage, told, tokens, printer.progress, echo)) as stages:
+        async with renewable(partial(pipeline_bench_system, told, tokens, printer.progress, echo)) as systems:
             more = (FORMING,) * forming_runs(repeats) if switch_kv == "auto" else ()
             asked = cases * repeats + more
             for number, (sources, mode) in enumerate(asked, 1):
                 printer.progress(f"{mode}, k = {sources}, KV {switch_kv}: run {number} of {len(asked)}")
-                run = await sampled(printer, stages, mode, sources)
+                run = await sampled(printer, systems, mode, sources)
                 runs.append(run)
                 printer.progress(f"  whole after {run.load_seconds:.2f} s, {run.finished_loading} requests finished")
                 for pipeline in run.unformed if mode == "pipeline" else ():
@@ -95,6 +104,6 @@ def forming_runs(repeats: int) -> int:
 
 
 async def sampled(
-    printer: RecordPrinter, stages: Renewable[PipelineStage], mode: LiveMode, sources: int
+    printer: RecordPrinter, systems: Renewable[PipelineBenchSystem], mode: LiveMode, sources: int
 ) -> PipelineRun:
-    return await printer.samples.take_async(lambda: stages.now.run(mode, sources), stages.renew)
+    return await printer.samples.take_async(lambda: systems.now.run(mode, sources), systems.renew)

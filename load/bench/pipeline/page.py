@@ -35,7 +35,7 @@ def write_page(
 def render_pipeline(
     runs: Sequence[PipelineRun], records: Sequence[Record], repeats: int, conditions: Conditions
 ) -> str:
-    """Return the report as one HTML page."""
+    """Return the report of the pipeline bench as one HTML page."""
     intro = f"""Four instances more were asked for while {len(runs[0].records)} requests waited. Processes, bus and
 links are real, engines are modelled. Medians of {repeats}."""
     return render_bench(

@@ -20,7 +20,7 @@ FIRST_TOKEN = 1.1  # times the prediction, at most
 PAUSE = 1.0  # of the prefill of a share, at most
 FORMED_RUNS = 10  # at least so many, from two sources, tell whether pipelines form
 MOST_GAIN = 0.05  # of the time to a first token, where no pipeline was formed
-SWITCH_SECONDS = 1.5  # within it everybody goes on with what a pipeline had
+SWITCH_SECONDS = 1.5  # within this time all members take over the requests of a pipeline
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class PipelineRun:
 
     @property
     def window(self) -> float:
-        """Seconds in which the first pipeline has every block and nobody does by itself: all that it could be ahead."""
+        """Seconds in which the first pipeline has every block but no instance does: the most that a pipeline can
+        gain."""
         return max(0.0, self.first_whole - self.ready)
 
     @property
@@ -74,7 +75,7 @@ class PipelineRun:
 
     @property
     def formed(self) -> int:
-        """How many pipelines of the plan ran."""
+        """The number of pipelines of the plan that formed and ran."""
         return sum(one.running_at is not None for one in self.scale.pipelines)
 
     @property
@@ -100,8 +101,11 @@ class PipelineRun:
 
     @property
     def longest_pause(self) -> float:
-        """The longest time between two tokens of one request, of all that begin before everybody goes on with what a
-        pipeline had, and end after its workers were told to: whatever it is for, other requests' prompts included."""
+        """The longest time between two tokens of one request while pipelines end, whatever the cause.
+
+        It covers all pauses that begin before every member has taken over its requests, and end after the members were
+        told to.
+        """
         gaps = [(before, after) for record in self.records for before, after in pairwise(record.token_at)]
         ends = [
             (one.switching_at or one.ended_at, one.ended_at + SWITCH_SECONDS)
@@ -113,7 +117,7 @@ class PipelineRun:
 
     @property
     def _plan(self) -> Plan:
-        """Raises BenchFailed."""
+        """The plan of the scale. Raises BenchFailed where it has none."""
         if self.scale.plan is None:
             raise BenchFailed(f"{self.scale.id} has no plan")
         return self.scale.plan
@@ -128,10 +132,11 @@ def prefill_seconds(latency: Latency, speed: float, prompts: int, tokens: int) -
 
 
 def rows(runs: Sequence[PipelineRun], latency: Latency, speed: float, prompt: int, share: int) -> Iterator[Record]:
-    """Medians. `prompt`: tokens of each; `share`: how many requests each worker of a pipeline takes up.
+    """The rows of the table; values are medians. `prompt` is the tokens of each prompt, `share` the requests that each
+    worker of a pipeline takes over.
 
-    As a pipeline ends no stream is to pause for longer than such a share takes to be computed, in one step that does
-    nothing else: so long would each worker's first step be if it had nothing of it.
+    When a pipeline ends, no stream should pause longer than one step takes that computes such a share and nothing else.
+    Each worker's first step would take that long if it had none of the KV.
     """
     prefill = prefill_seconds(latency, speed, 1, prompt)
     firsts = {}
@@ -176,5 +181,5 @@ def forming(runs: Sequence[PipelineRun], sources: int) -> Iterator[Record]:
 
 
 def chosen_runs(runs: Sequence[PipelineRun], sources: int, mode: str, switch_kv: str = "auto") -> list[PipelineRun]:
-    """The runs of one case."""
+    """The runs of one case: a number of sources, a mode, and a way to move KV."""
     return [run for run in runs if (run.sources, run.mode, run.switch_kv) == (sources, mode, switch_kv)]

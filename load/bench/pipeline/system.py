@@ -1,4 +1,4 @@
-"""The system of `livescale bench pipeline`: workers whose engines are modelled, with real bytes over real links."""
+"""The system of `livescale bench pipeline`: workers with modelled engines that send real bytes over real links."""
 
 import asyncio
 import os
@@ -35,13 +35,13 @@ CONTEXT = 1_024
 MIB = 1024 * 1024
 KV_BYTES = ROOM * (PROMPT + TOKENS) * 2 * 2 * HIDDEN * LAYERS  # in bfloat16
 SCALE_SECONDS, PATIENCE_SECONDS = 300.0, 60.0
-# Of a link: what serving moved in the run before fades, and from a share on a plan takes nothing from who sent it. Then
+# The share of a link above which a plan takes nothing from its node. Traffic of the run before has to fade below it, or
 # only one source would be left, and no pipeline.
 TRAFFIC_LEFT = BUSY_SHARE / 10
 
 
 def kept_even_model(tell: Callable[[str], None]) -> Path:
-    """A checkpoint whose blocks are all of a size, so that a schedule's steps are; made the first time."""
+    """A checkpoint whose blocks have equal size, so that the steps of a schedule do too. It is made the first time."""
     directory = KEPT / "models" / f"llama-even-{LAYERS}"
     if not directory.exists():
         tokenizer = kept_model("small", tell)
@@ -57,7 +57,7 @@ def kept_even_model(tell: Callable[[str], None]) -> Path:
 
 
 @dataclass
-class PipelineStage:
+class PipelineBenchSystem:
     """One instance serves, and NEW workers are spare, between runs. `tokens`: of the first run, by request."""
 
     stack: Stack
@@ -92,7 +92,7 @@ class PipelineStage:
 
     @asynccontextmanager
     async def _without_host(self) -> AsyncIterator[None]:
-        """Its process is stopped until nobody counts on it any more: so its copy is not there."""
+        """Stop the host's process until all others treat it as dead, so that its copy is not used."""
         pid = self.stack.supervisor.children[HOST].pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
@@ -109,7 +109,7 @@ class PipelineStage:
                 while not holds(await self.stack.bus.call(SNAPSHOT, AskSnapshot(), timeout=5.0)):  # noqa: ASYNC110
                     await asyncio.sleep(0.2)
         except TimeoutError:
-            raise BenchFailed(f"it did not happen within {PATIENCE_SECONDS:g} s that {what}") from None
+            raise BenchFailed(f"after {PATIENCE_SECONDS:g} s it is not yet true that {what}") from None
 
 
 def present(snapshot: Snapshot) -> set[str]:
@@ -122,17 +122,17 @@ def holders(snapshot: Snapshot) -> set[str]:
 
 
 @asynccontextmanager
-async def pipeline_stage(
+async def pipeline_bench_system(
     told: StackSettings, tokens: dict[int, list[int]], progress: Callable[[str], None], echo: Echo
-) -> AsyncIterator[PipelineStage]:
-    """`tokens`: of requests in stages before, if any."""
+) -> AsyncIterator[PipelineBenchSystem]:
+    """Start the system. `tokens` are those of requests in earlier systems, if any."""
     watch = Watch()
     async with Stack(told, progress=progress, echo=echo) as stack:
         following = asyncio.create_task(follow(stack.bus, watch))
         try:
             await watch.until(lambda: len(watch.workers) == 1 + NEW and len(watch.serving()) == 1, "one of all serves")
             async with open_client(stack.url, MODEL, SCALE_SECONDS) as client:
-                yield PipelineStage(stack, watch, client, tokens, told.switch_kv, told.link_rate)
+                yield PipelineBenchSystem(stack, watch, client, tokens, told.switch_kv, told.link_rate)
         finally:
             following.cancel()
             await asyncio.wait([following])

@@ -41,19 +41,46 @@ CASES = (
 ROOTS_CASES = ("gloo",)  # only when asked for: they need root, and make network namespaces
 HOP_BAR = 0.55
 SENDER_CPU = 0.02  # s/GB, at most
-# Of a receiver for its bytes: so many times what a copy, and a checksum, take in the same run. What was once asked for
-# in s/GB holds on no two machines: it is told, without a bar.
+# The most CPU time of a receiver for its bytes, as a multiple of a copy, and of a checksum, in the same run. Absolute
+# figures in s/GB differ by machine: they are shown, without a bar.
 RECEIVER_CPU = 1.15
 WANTED_CPU = {"hop": 0.15, "hop, checksums": 0.25}
 
 
 @click.command()
-@click.option("--transport", type=click.Choice(["ucx", "socket"]), default="ucx", show_default=True)
-@click.option("--megabytes", type=click.IntRange(1), default=400, show_default=True, help="Size of the set, at least.")
-@click.option("--rate", type=click.FloatRange(1), default=100.0, show_default=True, help="Of shaped links, in MB/s.")
-@click.option("--receivers", type=click.IntRange(1, 64), multiple=True, default=(1, 2, 3, 7), show_default=True)
-@click.option("--passes", type=click.IntRange(1), default=5, show_default=True, help="Of the hop; medians count.")
-@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw what was measured into this file.")
+@click.option(
+    "--transport",
+    type=click.Choice(["ucx", "socket"]),
+    default="ucx",
+    show_default=True,
+    help="Transport between processes: UCX, or plain TCP sockets.",
+)
+@click.option(
+    "--megabytes",
+    type=click.IntRange(1),
+    default=400,
+    show_default=True,
+    help="Least size of the parameters sent, in MB.",
+)
+@click.option(
+    "--rate", type=click.FloatRange(1), default=100.0, show_default=True, help="Rate of shaped links, in MB/s."
+)
+@click.option(
+    "--receivers",
+    type=click.IntRange(1, 64),
+    multiple=True,
+    default=(1, 2, 3, 7),
+    show_default=True,
+    help="Number of receivers of the chains; may be given several times.",
+)
+@click.option(
+    "--passes",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Number of passes over one hop; their medians count.",
+)
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="SVG file to draw the results into.")
 @click.option(
     "--case",
     "cases",
@@ -61,6 +88,7 @@ WANTED_CPU = {"hop": 0.15, "hop, checksums": 0.25}
     multiple=True,
     default=CASES,
     show_default="all but gloo, which needs root and makes network namespaces",
+    help="Measurement to run; may be given several times.",
 )
 def transfer(
     transport: Literal["ucx", "socket"],
@@ -71,8 +99,12 @@ def transfer(
     cases: Sequence[str],
     svg: Path | None,
 ) -> None:
-    """Parameters over one hop (against memcpy), along chains (against bytes / rate), by other plans (against chains and
-    what was predicted), in lanes; hot, warm and cold starts; flows that meet; models from a disk; plan times."""
+    """Measure how fast parameters travel.
+
+    One hop is compared with memcpy, chains with bytes / rate, and other plans with chains and with their prediction.
+    Further cases are several lanes, hot, warm and cold starts, flows that share a link, models read from disk, and the
+    time that planning takes.
+    """
     runs: dict[str, Carried] = {}
     printer = RecordPrinter(BENCH)
     sizes = [MAX_CHUNK_BYTES] * -(-megabytes * 1_000_000 // MAX_CHUNK_BYTES)
@@ -127,8 +159,8 @@ class HopPass(NamedTuple):
 
 
 def hop(printer: RecordPrinter, settings: LinkSettings, sizes: Sequence[int], passes: int) -> Iterator[Record]:
-    """One hop in 16 MiB messages between two processes; every pass does all that is compared. Of less than two blocks
-    there would be nothing to tell by what their bytes cost."""
+    """Measure one hop in 16 MiB messages between two processes; every pass does all that is compared. At least two
+    blocks are sent, as fewer would not show what their bytes cost."""
     sizes = sizes if len(sizes) > 1 else [*sizes] * 2
     gigabytes = sum(sizes) / 1e9
     with started(2, settings, sizes, has_spare=True) as fleet:
@@ -156,9 +188,11 @@ def hop(printer: RecordPrinter, settings: LinkSettings, sizes: Sequence[int], pa
 def receiver_rows(
     printer: RecordPrinter, passes: Sequence[HopPass], sizes: Sequence[int], *, has_bars: bool
 ) -> Iterator[Record]:
-    """Its CPU for bytes against that of doing the same within a process, by what all blocks take more than the first
-    one: the rest is what a hop takes besides, to open channels, and counts for less the larger a model is. In all
-    against the same, and against what was once asked for."""
+    """Compare the receiver's CPU time with the same work within one process.
+
+    The time by bytes is what all blocks take beyond the first one. The rest is what a hop takes to open channels; it
+    matters less the larger a model is. The total is compared with the same work, and with a wanted figure.
+    """
     gigabytes, more = sum(sizes) / 1e9, sum(sizes[1:]) / 1e9
     copied = statistics.median(cpu(one.copy) / gigabytes for one in passes)
     verified = statistics.median((cpu(one.copy) + cpu(one.check)) / gigabytes for one in passes)

@@ -1,7 +1,5 @@
-"""A source that serves while it sends: a worker's scheduler, engine, link and flows in one process on one core.
-
-Of what a worker has, only the bus is missing.
-"""
+"""A source that serves while it sends: a worker's scheduler, engine, link and flows in one process on one core. Only
+the bus of a real worker is missing."""
 
 import asyncio
 import itertools

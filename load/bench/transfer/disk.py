@@ -142,7 +142,7 @@ def disk(printer: RecordPrinter, settings: LinkSettings, size_bytes: int, passes
         times: list[list[float]] = [[] for _ in ways]
         for number in range(passes):
             printer.progress(f"disk: pass {number + 1} of {passes}")
-            # What is read again may come from a cache below this machine: everybody is the first as often as the last.
+            # Repeated reads may come from a cache below this machine: each reader is the first as often as the last.
             for way in range(len(ways))[:: 1 if number % 2 else -1]:
                 times[way].append(printer.samples.take(partial(with_nothing_cached, directory, ways[way])))
         gigabytes = sum(block.nbytes for block in memory) / 1e9

@@ -50,7 +50,7 @@ def write_llama(directory: Path, vocabulary: int, hidden: int, intermediate: int
 
 
 def drop_cached(directory: Path) -> None:
-    """Whoever reads its files next reads from the disk."""
+    """Drop the files from the page cache, so that the next reader reads from the disk."""
     for path in directory.iterdir():
         file = os.open(path, os.O_RDWR)
         try:

@@ -28,10 +28,8 @@ END_SECONDS = 5.0
 
 
 class BenchFleet:
-    """Processes that wait for jobs. The first are sources, and the only ones whose memory is filled, with the same.
-
-    `tickets` are fresh ones for flows.
-    """
+    """Processes that wait for jobs. The first ones are sources; only their memory is filled, all with the same bytes.
+    `tickets` are fresh ones for flows."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -71,7 +69,7 @@ class BenchFleet:
         self._children.clear()
 
     def renew(self) -> None:
-        """Other processes in the place of these, whose links may be broken. Raises BenchFailed."""
+        """Replace these processes, whose links may be broken, by new ones. Raises BenchFailed."""
         self.end()
         self.start(*self._made_of)
 

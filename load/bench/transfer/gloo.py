@@ -19,7 +19,7 @@ from livescale.shared.runtime.settings import LinkSettings
 
 BENCH = "transfer"
 BARS = {3: 1.8, 7: 3.0}  # by the number of receivers
-PORT = 29500  # nobody else is on these machines
+PORT = 29500  # no other program runs on these machines
 
 
 def gloo(

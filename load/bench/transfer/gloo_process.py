@@ -21,7 +21,7 @@ PATIENCE = timedelta(seconds=60)
 
 
 class GlooRank(Message, frozen=True):
-    """One of `count`; the first, at `leader` (address:port), is the source and the only one whose memory is filled."""
+    """One of `count` processes. The first, at `leader` (address:port), is the source, and only its memory is filled."""
 
     rank: int
     count: int

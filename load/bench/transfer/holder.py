@@ -34,7 +34,8 @@ class Holder(Message, frozen=True):
 
 
 class Cold(Message, frozen=True):
-    """A share in a plan whose blocks are read from disk first, at most so many bytes a second: shaped as links are."""
+    """A share in a plan whose blocks are first read from disk, at most at a given rate in bytes/s, which is shaped as
+    links are."""
 
     share: Share
     disk_rate: float

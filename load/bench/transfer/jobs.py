@@ -27,7 +27,8 @@ def chain_jobs(fleet: BenchFleet, length: int, chunk_bytes: int, count: int | No
 
 
 def jobs_of(fleet: BenchFleet, flows: Sequence[Flow], chunk_bytes: int, count: int | None = None) -> dict[int, Job]:
-    """Everybody's share in a plan whose nodes are named by their numbers; node 0 has everything, and begins last."""
+    """The share of each process in a plan whose nodes are named by their numbers. Node 0 has everything, and begins
+    last."""
     nodes, jobs = fleet.nodes, dict[int, Job]()
     for index in sorted({int(end) for flow in flows for end in (flow.sender, flow.receiver)}, reverse=True):
         own = str(index)
@@ -77,8 +78,8 @@ def carry_out(
     chunk_bytes: int,
     disks: Mapping[str, float] | None = None,
 ) -> Carried:
-    """`names` are those that the plan has for the processes of the fleet, sources first. `disks`: who of them reads the
-    model first, and how fast. Raises BenchFailed."""
+    """Carry a plan out. `names` are the plan's names for the processes of the fleet, sources first. `disks` says which
+    of them read the model from disk first, and how fast. Raises BenchFailed."""
     number = {name: str(index) for index, name in enumerate(names)}
     flows = [
         replace(flow, sender=number[flow.sender], receiver=number[flow.receiver])

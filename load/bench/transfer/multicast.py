@@ -134,7 +134,7 @@ def carried(
 
 
 def middle(runs: Sequence[Carried]) -> Carried:
-    """The run with the median time."""
+    """The run whose time is the median of all runs."""
     seconds = statistics.median_low(run.seconds for run in runs)
     return next(run for run in runs if run.seconds == seconds)
 

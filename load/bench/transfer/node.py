@@ -76,7 +76,7 @@ class Stream(Message, frozen=True):
 
 
 class Streams(Message, frozen=True):
-    """Run several flows at the same time."""
+    """A job: run several flows at the same time."""
 
     streams: tuple[Stream, ...]
 
@@ -105,7 +105,7 @@ class Done(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """A job failed, for this reason."""
+    """The answer to a job that failed, with the reason."""
 
     reason: str
 
@@ -152,14 +152,14 @@ async def _serve(pipe: Connection, outfit: Outfit) -> None:
     spare = arena.place(outfit.sizes) if outfit.has_spare else []
     blocks = [fill(index, view) for index, view in enumerate(memory)] if outfit.is_source else []
     link = await open_link(outfit.settings)
-    door = open_memory_export(outfit.settings, link.address)
+    memory_export = open_memory_export(outfit.settings, link.address)
     with ThreadPoolExecutor(1) as executor:
-        mover = Mover(link, door, memory, spare, executor)
+        mover = Mover(link, memory_export, memory, spare, executor)
         tell(pipe, Hello(link.address, tuple(blocks)))
         while data := await asyncio.to_thread(pipe.recv_bytes):
             tell(pipe, await mover.timed(msgspec.msgpack.decode(data, type=Job)))
-    if door is not None:
-        await door.close()
+    if memory_export is not None:
+        await memory_export.close()
     await link.close()
 
 
@@ -171,7 +171,7 @@ def fill(index: int, view: memoryview) -> Block:
 
 
 async def _here(chunk: Chunk) -> None:
-    """A source has everything."""
+    """Return at once: a source has every chunk from the start."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Mover:
     """Does the jobs. `here`: when a source has a chunk."""
 
     link: Link
-    door: MemoryExport | None
+    memory_export: MemoryExport | None
     memory: list[memoryview]
     spare: Sequence[memoryview]
     executor: Executor
@@ -266,9 +266,9 @@ class Mover:
         part = ModelCopy("node", job.chunk_bytes, memory)  # what is mapped is let go with the job
         events = Events(first_byte=lambda: None, block=verify, broken=broken)
         async with asyncio.TaskGroup() as tasks:
-            outgoing = BlockSender("node", self.link, tasks, lambda: None, self.door)
+            outgoing = BlockSender("node", self.link, tasks, lambda: None, self.memory_export)
             if job.inflows:
-                incoming = BlockReceiver(self.link, part, job.blocks, self.executor, events, tasks, self.door)
+                incoming = BlockReceiver(self.link, part, job.blocks, self.executor, events, tasks, self.memory_export)
                 receiving = tasks.create_task(incoming.run())
                 incoming.follow(job.inflows, secret=b"")
                 outgoing.start(send, part.memory, incoming.arrivals.here, incoming.mapped.offer)

@@ -33,11 +33,28 @@ SCALE_SECONDS = 300.0
 
 
 @click.command()
-@click.option("--transport", type=click.Choice(["ucx", "socket"]), default="ucx", show_default=True)
-@click.option("--rate", type=click.FloatRange(1), default=100.0, show_default=True, help="Of every link, in MB/s.")
-@click.option("--new", "counts", type=click.IntRange(1, 16), multiple=True, default=(1, 3), show_default=True)
+@click.option(
+    "--transport",
+    type=click.Choice(["ucx", "socket"]),
+    default="ucx",
+    show_default=True,
+    help="Transport between processes: UCX, or plain TCP sockets.",
+)
+@click.option("--rate", type=click.FloatRange(1), default=100.0, show_default=True, help="Rate of every link, in MB/s.")
+@click.option(
+    "--new",
+    "counts",
+    type=click.IntRange(1, 16),
+    multiple=True,
+    default=(1, 3),
+    show_default=True,
+    help="Number of instances to add; may be given several times.",
+)
 def scale(transport: Literal["ucx", "socket"], rate: float, counts: Sequence[int]) -> None:
-    """Decision -> parameters whole on new workers, against the same bytes over a bare link in this run."""
+    """Measure the time from a decision until new workers have all parameters.
+
+    It is compared with the same bytes over a bare link in the same run.
+    """
     printer = RecordPrinter(BENCH)
     link = LinkSettings(transport=transport, link_rate=rate * 1e6)
     checkpoint = kept_model("medium", printer.progress)

@@ -47,7 +47,7 @@ CASES: Mapping[str, tuple[RatedFlow, ...]] = {
 
 
 def shaping(printer: RecordPrinter, settings: LinkSettings, rate: float, seconds: float) -> Iterator[Record]:
-    """Each case for `seconds`: of its flows the one whose rate is the farthest from what it ought to be."""
+    """Run each case for `seconds`, and yield the flow whose rate is farthest from what it should be."""
     gpus = {"count": 2, "host-link": f"{HOST_LINK * rate:.0f} B/s", "scale-up": f"{DOMAIN * rate:.0f} B/s"}
     with emulated(3, rate, gpus) as (topology, file):
         shaped = replace(settings, topology=str(topology), shaping_file=str(file))
@@ -62,8 +62,8 @@ def shaping(printer: RecordPrinter, settings: LinkSettings, rate: float, seconds
 
 @contextmanager
 def emulated(hosts: int, rate: float, gpus: Mapping[str, object], disk: float = 0.0) -> Iterator[tuple[Path, Path]]:
-    """A topology file of hosts with these GPUs each, whose network cards carry `rate` (and disks, if nothing else is
-    said), and the file by which the processes agree."""
+    """Write a topology file of hosts with these GPUs, whose network cards carry `rate` (and disks too, unless set
+    otherwise). Yields it and the shaping file that the processes share."""
     card, disk_rate = f"{rate:.0f} B/s", f"{disk or rate:.0f} B/s"
     host = {"name": "h", "count": hosts, "memory": "1 GiB", "nic": card, "disk": disk_rate}
     with tempfile.TemporaryDirectory() as directory:

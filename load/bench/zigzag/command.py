@@ -21,7 +21,7 @@ from livescale.services.worker.live.tasks import BatchBudget, LiveTask
 BENCH = "zigzag"
 LAYERS, LOADS = (4, 7, 16, 32), (1.3, 2.0, 3.3, 6.0, 6.5, 10.0)
 WAITING, COMING = 12, 6  # batches that wait, and that arrive over time
-# In parts of what one instance can serve. Programs of many layers whose batches come at any time take minutes.
+# Loads as parts of what one instance can serve. Programs of many layers with batches at random times take minutes.
 RATES, SEEDS, MOST_LAYERS_COMING = (1.0, 1.5, 2.0, 2.5), range(3), 16
 # Unequal batches, in rows; the load is in layers of one of ROWS[1]. A model of 500M on one core: rows over tokens/s.
 ROWS = (100, 300, 500)
@@ -48,7 +48,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Compared:
-    """A case with its queue and its optimum."""
+    """A case with the result of its queue and of its optimum."""
 
     case: Case
     queue: Simulation
@@ -60,14 +60,18 @@ class Compared:
 
 
 @click.command()
-@click.option("--worst", type=click.IntRange(0), default=5, show_default=True, help="Cases to explain.")
+@click.option(
+    "--worst", type=click.IntRange(0), default=5, show_default=True, help="Number of the worst cases to explain."
+)
 def zigzag(worst: int) -> None:
-    """Mean latency of ZigZag's queue against the integer program's optimum, in layer times, over a grid of layers,
-    load times and arrivals; the worst cases explained; how long the program takes to solve; and how many requests miss
-    an SLO while parameters load, live and not, by how fast they do.
+    """Compare the mean latency of ZigZag's queue with the optimum of an integer program.
 
-    The optimum knows all times ahead, interrupts layers and has the source wait for one that is nearly done; the queue
-    does neither. It may be better, as tasks that the target finishes need not end in their order.
+    Both are simulated over a grid of layers, load times and arrivals, in layer times. The worst cases are explained.
+    Also measured are the time that the program takes to solve, and how many requests miss an SLO while parameters
+    load, with live scaling and without.
+
+    The optimum knows all times in advance, interrupts layers, and lets the source wait for a layer that is nearly done;
+    the queue does none of this. The queue may still be better, as its tasks need not end in order.
     """
     printer = RecordPrinter(BENCH)
     compared = []

@@ -49,7 +49,8 @@ class ClusterNode(msgspec.Struct, frozen=True, gc=False):
         return float("inf") if self.at.domain is None else self.at.host_link
 
     def link(self, kind: LinkKind, direction: Direction) -> tuple[str, float]:
-        """Return who owns the link of this kind that the node uses, and what that link carries in bytes a second."""
+        """Return the owner of the link of this kind that the node uses, and what that link carries in bytes a
+        second."""
         at = self.at
         match kind:
             case "nic":

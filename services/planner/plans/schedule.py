@@ -5,9 +5,9 @@ Node 0 has all blocks. In every step each node sends at most one block and recei
 
 2^m nodes are the corners of a hypercube. In step t corners exchange along dimension t mod m: the source gives block t
 (at the end its last one again), and the others give the highest block that they have. For other numbers of nodes there
-are one or two on each corner but the source's. Of two, the one that has what the corner is to give sends it. The other
-one receives, and passes the sender what only itself has had. So neither ever has more than one block that the other
-lacks, and one more step makes them equal.
+are one or two on each corner except the source's. If there are two, the one that has the block of the corner sends it.
+The other one receives, and passes to the sender the blocks that only it has. So neither ever has more than one block
+that the other lacks, and one more step makes them equal.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """The name of the bits that a worker computes.
 
-It is a digest of what the worker's kernels compute from fixed inputs, so nobody has to remember to change it. All
-workers of a pool must have the same name.
+It is a digest of what the worker's kernels compute from fixed inputs, so it changes by itself with the kernels. All
+workers of a system must have the same name.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from livescale.shared.memory.devices import CPU
 
 DIGITS = 16
 EMULATED = "amx-emulated"
-# Of matrices `[out, in]`: libraries take sums of more than 512 inputs in several parts.
+# Shapes of matrices `[out, in]`: libraries split sums of more than 512 inputs into parts.
 SHAPES = ((96, 64), (160, 640), (128, 1_536), (64, 2_560))
 
 

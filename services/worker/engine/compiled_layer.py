@@ -77,7 +77,7 @@ class CompiledStep:
 
     @cached_property
     def _out(self) -> torch.Tensor:
-        """Used anew by every layer."""
+        """The buffer for the result of attention, which every layer uses again."""
         return torch.zeros(self._rows, self._attention.width, dtype=self._attention.dtype)
 
     def __call__(self, layer: int, projected: torch.Tensor) -> torch.Tensor:

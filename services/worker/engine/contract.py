@@ -80,8 +80,8 @@ def _slab(chosen: Sequence[tuple[ScheduledChunk, memoryview]]) -> Slab:
     return Slab([chunk for chunk, _ in chosen], [activation for _, activation in chosen])
 
 
-# A layer of fewer rows than this takes nearly as long. On a core what every layer takes as such is that of 10 to 20
-# rows, on a GPU, which reads all of its parameters meanwhile, that of 100 to 300.
+# A layer of fewer rows than this takes nearly as long. Its fixed cost is that of 10 to 20 rows on a CPU core, and of
+# 100 to 300 rows on a GPU, which reads all parameters meanwhile.
 CPU_ROWS, GPU_ROWS = 128, 512
 
 

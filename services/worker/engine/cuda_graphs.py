@@ -37,7 +37,7 @@ class CudaCapture:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             job()  # what libraries set up at their first call cannot be captured
-            # Of this thread alone: others receive parameters, and check them, meanwhile.
+            # Capture only this thread, as other threads receive and check parameters meanwhile.
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
             try:
                 job()

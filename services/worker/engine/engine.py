@@ -197,7 +197,7 @@ class TorchEngine:
         return shared(self.store.cache.new_empty(count, self._config.hidden_size), self._ranks)
 
     def _activation(self, data: memoryview) -> torch.Tensor:
-        """Bytes viewed as `[position, hidden]`."""
+        """View bytes as an activation `[position, hidden]`, without a copy."""
         dtype = TORCH_DTYPES[self._manifest.dtype]
         return torch.frombuffer(data, dtype=dtype).view(-1, self._config.hidden_size)
 

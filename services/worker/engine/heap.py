@@ -7,7 +7,7 @@ times as long, and each step's activations would pay as well. This is glibc's ma
 import ctypes
 import mmap
 
-# Of malloc.h. One arena: what one thread freed another gets.
+# Constants of malloc.h. With one arena, memory that one thread freed is reused by another.
 TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8
 NEVER = -1
 HUGE_PAGE = 2 * 1024 * 1024
@@ -29,7 +29,7 @@ def touch_heap(size_bytes: int) -> None:
     libc.malloc.restype = ctypes.c_void_p
     memory = libc.malloc(ctypes.c_size_t(size_bytes))
     if memory is None:
-        raise MemoryError(f"arena_bytes: no {size_bytes} bytes are left to lay parameters out in; lower it")
+        raise MemoryError(f"arena_bytes: no {size_bytes} bytes are left for the second layout of parameters; lower it")
     start = -(-memory // HUGE_PAGE) * HUGE_PAGE
     inside = memory + size_bytes - start
     if inside > 0:

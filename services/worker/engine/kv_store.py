@@ -64,7 +64,7 @@ class KvStore:
         if self.blocks == 0:
             needed = block_items * items.element_size()
             raise ValueError(
-                f"kv_bytes is {memory.numel()}; one block of this model's KV cache takes {needed}, raise it"
+                f"kv_bytes is {memory.numel()}, but one block of this model's KV cache takes {needed}; raise it"
             )
         tokens = self.blocks * block_tokens
         self.cache = items[: self.blocks * block_items].view(layers, 2, heads, tokens, head_dim)

@@ -17,7 +17,7 @@ class Norm(Protocol):
     """RMSNorm of each row, with the weights of one place in the model."""
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        """`[row, hidden]` -> `[row, hidden]`."""
+        """Normalize each row: `[row, hidden]` -> `[row, hidden]`."""
 
 
 class TorchNorm:

@@ -101,7 +101,7 @@ class Gated(Protocol):
     """SwiGLU: the product of the SiLU of one matrix's output and the output of another."""
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """`[row, in]` -> `[row, out]`."""
+        """Compute SwiGLU of each row: `[row, in]` -> `[row, out]`."""
 
 
 class TorchGated:

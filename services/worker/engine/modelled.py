@@ -1,7 +1,7 @@
 """A model of an engine: it takes the time that a GPU would take, and computes nothing.
 
-Blocks must have come before their layers run, requests have KV blocks, activations and KV have the sizes of the served
-model and are moved: all but the arithmetic is as with an engine that computes. Time is the event loop's.
+Blocks must have arrived before their layers run, requests have KV blocks, and activations and KV have the sizes of the
+served model and are moved. Only the arithmetic is missing. Time is that of the event loop.
 """
 
 import asyncio
@@ -34,14 +34,15 @@ from livescale.shared.messages.ranks import Meeting
 from livescale.shared.model.latency import Latency
 from livescale.shared.runtime.clock import Clock
 
-# Timers are late by about a millisecond. So much of it is taken off what comes next; more was no timer's fault.
+# Timers are late by about a millisecond. At most this much is subtracted from the next step; a longer delay is not
+# caused by the timer.
 MOST_LATE_SECONDS = 0.005
 
 log = structlog.get_logger()
 
 
 class ModelledRunner:
-    """A `Runner` whose steps take the time that `latency` tells, or of a GPU that is `speed` times as fast."""
+    """A `Runner` whose steps take the time that `latency` says, divided by `speed`."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class ModelledRunner:
         blocks = self._memory_bytes // each
         if blocks == 0:
             raise ValueError(
-                f"kv_bytes is {self._memory_bytes}; one block of this model's KV cache takes {each}, raise it"
+                f"kv_bytes is {self._memory_bytes}; one block of this model's KV cache takes {each}; raise it"
             )
         self.rates = EngineRates()
         self._model = ModelledEngine(manifest, blocks, self._block_tokens, self._host_bytes // each)
@@ -194,11 +195,8 @@ class ModelledEngine:
         return self._choose((self._states(chunk)[-1], chunk.sampling) for chunk in batch.chunks)
 
     def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
-        """Run a part of the model.
-
-        The states before `chunks` are also in the KV here: rows go on as themselves only where both agree. Of several
-        ranks only the first receives the activation.
-        """
+        """Run a part of the model. The states before `chunks` are also in the KV here: rows are valid only where both
+        agree. Only the first of several ranks receives the activation."""
         self._need(blocks)
         states = [state for chunk in chunks for state in self._states(chunk)]
         if blocks.start and self._manifest.shard == 0:

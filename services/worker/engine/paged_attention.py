@@ -1,13 +1,13 @@
-"""Attention over the KV cache as pages: the rows of a step in two calls a layer, however many sequences there are.
+"""Attention over the KV cache as pages: the rows of a step take two calls a layer, for any number of sequences.
 
-Rows of prompts attend from cut to cut, generated ones and the ends of prompts one by one. So all spans of a call have
-as many rows, always: kernels that choose how they work by that number choose the same for a row in any batch.
+Rows of prompts attend from cut to cut; generated rows and the ends of prompts attend one by one. So all spans of a call
+always have the same number of rows. Kernels that choose their method by that number then choose the same for a row in
+any batch.
 
-FlashInfer's kernels do it in bfloat16 on a GPU, where `flashinfer-python` is installed. Their bits are those of a row
-alone: they choose tiles by the mean number of rows of a span, which is the same for all spans here, and no sequence is
-split (`disable_split_kv`), as that depends on the batch. Few and long contexts are slower for it.
-
-Written against flashinfer-python 0.7.2 and, for want of a GPU, not yet run.
+FlashInfer's kernels do this in bfloat16 on a GPU, where `flashinfer-python` is installed. A row has the same bits as
+alone: they choose tiles by the mean number of rows of a span, which is the same for all spans here. No sequence is
+split (`disable_split_kv`), as that depends on the batch; few and long contexts are slower for it. This is written
+against flashinfer-python 0.7.2 and has not yet run on a GPU.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -54,7 +54,7 @@ class Linear(Protocol):
         """`rows` `[row, in]` with as many zero rows added as the kernel wants."""
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """`[row, in]` -> `[row, out]`."""
+        """Multiply each row by the matrix: `[row, in]` -> `[row, out]`."""
 
     def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """`residual` `[row, out]` plus the product of `rows` `[row, in]`."""

@@ -17,7 +17,7 @@ def loop_clocks() -> tuple[float, float]:
 
 
 class SendPauses:
-    """Pauses before chunks are sent. To be used on the event loop's thread, whose time is what is shared out."""
+    """Pauses before chunks are sent, for use on the event loop's thread, whose time is shared out."""
 
     def __init__(self, clocks: Callable[[], tuple[float, float]] = loop_clocks) -> None:
         """`clocks` returns the time, and the seconds of the processor that the loop has taken."""
@@ -26,7 +26,7 @@ class SendPauses:
         self._one_at_a_time = asyncio.Lock()
 
     def step_begins(self) -> None:
-        """Note that a step begins to compute."""
+        """Note that a step begins to compute: from now on sending takes time from it."""
         self._share.step_begins(*self._clocks())
 
     def step_ends(self, lost_seconds: float) -> None:

@@ -61,6 +61,6 @@ class SendShare:
         seconds, worked = now - self._seen[0], loop_seconds - self._seen[1]
         self._seen = now, loop_seconds
         computing = self._step_began is not None
-        # Between steps nobody computes, and serving itself needs the loop: what is idle then pays what is owed.
+        # Between steps nothing is computed, and serving needs the loop: idle time then pays for what was sent.
         earned = SHARE * seconds - self.taken * worked if computing else seconds - worked
         self._credit = max(-SHARE * LONGEST_PAUSE_SECONDS, min(self._credit + earned, SAVED_SECONDS))

@@ -91,7 +91,9 @@ def added(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 MEETING = timedelta(seconds=15)
-COLLECTIVE = timedelta(seconds=10)  # ranks run the same layers at the same time: who is so much later is not coming
+COLLECTIVE = timedelta(
+    seconds=10
+)  # ranks run the same layers at the same time, so a rank that is this late does not come
 
 
 def open_store(address: str) -> tuple[Store, int]:
@@ -123,13 +125,13 @@ class ProcessGroup:
     def __init__(self, store: Store, rank: int, size: int, address: str, device: str = CPU) -> None:
         self.size = size
         self.device = device
-        self._store = store  # of who leads it is the one that the others use
+        self._store = store  # the others use the store of the leading rank
         store.set_timeout(MEETING)
         try:
             self._group = _gloo(store, rank, size, address) if device == CPU else _nccl(store, rank, size)
             self.gather(torch.zeros(1, device=device))
         except RuntimeError as error:
-            raise RankLost(f"the {size} ranks did not meet: {_first_line(error)}") from error
+            raise RankLost(f"the {size} ranks did not all connect: {_first_line(error)}") from error
 
     def gather(self, part: torch.Tensor) -> list[torch.Tensor]:
         """The tensors of all ranks, in the order of ranks. Raises RankLost."""

@@ -25,7 +25,7 @@ class WorkerContext:
 
     @property
     def me(self) -> str:
-        """This worker's id."""
+        """This worker's id, by which other workers know it."""
         return self.world.info.id
 
     @property

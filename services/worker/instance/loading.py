@@ -35,7 +35,7 @@ class Transport:
     link: Link
     hashing: Executor
     tasks: asyncio.TaskGroup
-    door: MemoryExport | None
+    memory_export: MemoryExport | None
     paths: Paths
 
 
@@ -74,7 +74,7 @@ class Loading:
         events = Events(self._first_byte, self._block_verified, self._broken, transport.paths.note)
         blocks = command.manifest.blocks
         self._incoming = BlockReceiver(
-            transport.link, part, blocks, transport.hashing, events, transport.tasks, transport.door
+            transport.link, part, blocks, transport.hashing, events, transport.tasks, transport.memory_export
         )
         self.offer = self._incoming.mapped.offer
         self._incoming.follow(command.inflows, command.secret)
@@ -112,10 +112,8 @@ class Loading:
         return may_send
 
     async def run(self, meet: Callable[[Load], Awaitable[None]]) -> bool:
-        """Receive and lay out every block, by an engine that has met the other ranks. Returns whether it came to that.
-
-        A failure is told to the planner, not raised.
-        """
+        """Receive and lay out every block, with an engine that has met the other ranks. Returns whether all blocks
+        came. A failure is reported to the planner, not raised."""
         try:
             await together(self._receive(), self._lay_out(meet))
         except (TransferFailed, ValueError, RuntimeError, MemoryError) as error:

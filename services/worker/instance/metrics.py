@@ -71,10 +71,8 @@ class WorkerMetrics:
         self._histograms = (*phases, self._prompt_size, self._output_size)
 
     def serve(self, model: str, load: Callable[[], EngineLoad | None]) -> None:
-        """Begin to serve a model: its families are there from now on, at zero.
-
-        `load` is asked whenever somebody looks, and not after every step. It returns None when nothing is served.
-        """
+        """Begin to serve a model: its metric families exist from now on, at zero. `load` is called at every scrape, and
+        not after every step. It returns None when nothing is served."""
         self._model = model
         self._times.clear()
         # Looked up by their labels once, and not for every token.
@@ -220,7 +218,7 @@ class LiveCounts:
 
 
 class PipelineCounts:
-    """As who leads: steps. As any stage: what came from the one before, and what was filled."""
+    """Counts of pipelines: as the leader, steps; as any stage, the activations received and the KV filled."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         counter = telemetry.counter

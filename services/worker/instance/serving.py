@@ -45,7 +45,7 @@ class ServingLoop:
         self._version: str | None = None
         self._opened_at = clock.now()
         self.unasked_seconds: float | None = None
-        self._steps_run = True  # else the layers of what is here are run one by one, by somebody else
+        self._steps_run = True  # otherwise another component runs the layers of these requests one by one
         self.changes = Changes()
         self._running: Batch | None = None
         self.ending: Batch | None = None  # of the step that runs, once its last layer does
@@ -116,7 +116,7 @@ class ServingLoop:
         A request that is here already is accepted again: a router that got no answer, or has restarted, may repeat it.
         """
         if self.scheduler is None:
-            raise Refusal(409, "this worker serves nothing")
+            raise Refusal(409, "this worker serves no model")
         if request.version not in (None, self._version):
             raise Refusal(409, f"this worker serves version {self._version}, not {request.version}")
         if request.request_id in self.scheduler:
@@ -144,7 +144,7 @@ class ServingLoop:
         self._asked()
         self._metrics.admitted(request, self._clock.now() - waited)
         self.idle.clear()
-        # Whoever missed a token of the worker before may ask for it here.
+        # A gateway that missed a token of the earlier worker may ask for it here.
         self._history.record(Tokens(request_id=request.request_id, index=0, token_ids=request.generated))
         mine = Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])
         self._send(request.gateway, [mine])
@@ -184,8 +184,8 @@ class ServingLoop:
     async def run(self) -> None:
         """Run one step after the other, while there is work.
 
-        The work between steps does not run beside them. An engine needs the interpreter every 50 to 150 us and would
-        wait for it: with a core for each, a step of a model of 30M parameters took 3 % longer, one of 120M as long.
+        The work between steps does not run beside them, as an engine needs the interpreter every 50 to 150 us and would
+        wait for it. With a core for each, a step of a model of 30M parameters took 3 % longer, one of 120M as long.
         """
         while True:
             scheduler = self.scheduler

@@ -1,13 +1,13 @@
-"""Which request owns which block of the KV cache. A block has at most one owner, an owner one contiguous stretch. Pure.
+"""The owners of the blocks of the KV cache. A block has at most one owner, an owner one contiguous stretch. Pure.
 
 Blocks are contiguous so that attention on a CPU reads without a gather; so a stretch can only grow into the blocks
-behind it. While there is room, a newcomer is placed where all that it may ever need is free and in nobody's way. A
-cache full of such places is mostly air: requests end long before the most they may become.
+behind it. While there is room, a newcomer is placed where all that it may ever need is free and blocks no other owner.
 
-So blocks that an owner may grow into and does not own yet are only soft. A newcomer that finds no place of its own
-starts in the middle of the longest stretch of them. Where two meet, the scheduler says which gives way. Blocks are
-never moved: that would save the recomputation of the few that meet, and cost every engine the means to copy in
-mid-flight.
+A cache in which every owner has such a place is mostly empty, since requests end long before their maximum. So blocks
+that an owner may grow into and does not own yet are only reserved softly. A newcomer that finds no place of its own
+starts in the middle of the longest soft stretch. When two stretches meet, the scheduler says which one gives way.
+Blocks are never moved: that would save the recomputation of the few that meet, but every engine would have to copy
+blocks during steps.
 """
 
 from bisect import bisect_right
@@ -17,8 +17,8 @@ from itertools import pairwise
 
 from livescale.shared.policy.invariants import check
 
-# A newcomer without a place of its own must be able to grow by 1 / GROWTH of what it has before two meet: so that what
-# may have to be computed again stays in proportion to what is gained by starting it now.
+# A newcomer without a place of its own must be able to grow by 1 / GROWTH of what it has before two stretches meet. So
+# what may have to be computed again stays in proportion to what an early start gains.
 GROWTH = 4
 
 
@@ -95,8 +95,7 @@ class BlockManager:
         return self._own(owner, blocks, most)
 
     def put(self, blocks: range) -> None:
-        """Note that something without an owner lies in these blocks: nobody may claim them for what lay there
-        before."""
+        """Note that content without an owner lies in these blocks: what lay there before can no longer be claimed."""
         self._had[blocks.start : blocks.stop] = bytes((True,)) * len(blocks)
 
     def grow(self, owner: str) -> str | None:

@@ -61,10 +61,8 @@ class RadixTree:
             node = node.parent
 
     def name(self, node: RadixNode, until: float, most: int) -> None:
-        """Keep a node and all before it until the time `until`, while there is anything else to drop.
-
-        Of all named segments only the last `most` stay named.
-        """
+        """Keep a node and all before it until the time `until`, while there is anything else to drop. Only the last
+        `most` named segments stay named."""
         while node.parent is not None:
             self._recent.pop(node, None)
             self._named[node] = until

@@ -1,4 +1,4 @@
-"""The memory tiers of the prefix cache: blocks of the KV cache that nobody owns, and blocks in host memory. Pure.
+"""The memory tiers of the prefix cache: blocks of the KV cache without an owner, and blocks in host memory. Pure.
 
 What moves between blocks and tiers is a list of copies, which the engine makes with its next step.
 """

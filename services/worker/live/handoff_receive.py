@@ -96,7 +96,7 @@ class IncomingHandOff:
         if self._serving.scheduler is not self._scheduler:
             self._serving.disown([self._request], "its new worker stopped serving")
             return True
-        if self.request_id not in self._scheduler:  # else it came back to who had it already
+        if self.request_id not in self._scheduler:  # otherwise it came back to the worker that had it already
             task = self._task
             filled = Filled(task.first_block, task.filled) if task.filled else None
             self._late = self._serving.adopt(self._scheduler, self._request, entry, filled, task.waited)
@@ -195,11 +195,8 @@ class IncomingHandOff:
             self._patience = None
 
     async def _tell(self, declined: str | None) -> bool:
-        """Tell the target, and return whether the request is not the target's any more.
-
-        A target that does not answer may have heard, and then nobody else has the request. If it has not heard, both
-        workers make the same tokens.
-        """
+        """Tell the target, and return whether the request is no longer the target's. A target that does not answer may
+        have heard, and then no other worker has the request. If it has not heard, both workers make the same tokens."""
         took = Took(
             worker=self._context.me,
             ticket=self._channel.ticket,

@@ -64,10 +64,10 @@ class NotTaken(Exception):
 
 @dataclass(eq=False)
 class HandOffOrigin:
-    """Whose requests are given: those of `scheduler`, which run a model of this `manifest`.
+    """The requests that are given away: those of `scheduler`, which run a model of this `manifest`.
 
     `returned` is called with a request that no source took, unless it has ended. `taken` counts, by source, those that
-    were. Once the origin is `over` no source takes any more of its requests.
+    were taken. Once the origin is `over`, sources take none of its requests any more.
     """
 
     manifest: Manifest
@@ -144,7 +144,7 @@ class OutgoingHandOff:
     async def _answered(self) -> None:
         await asyncio.wait((self.settled,), timeout=TOOK_SECONDS)
         if not (self.settled.done() and self.settled.result()):
-            raise NotTaken("it declined, or said nothing in time")
+            raise NotTaken("the receiver declined, or did not answer in time")
 
 
 class HandOffSender:
@@ -194,7 +194,7 @@ class HandOffSender:
                 sending.cancel()
 
     async def stopped(self, origin: HandOffOrigin) -> None:
-        """Return once nothing is sent of this origin, whose KV may be freed then."""
+        """Return once nothing of this origin is being sent, so that its KV may be freed."""
         sending = [task for task, hand_off in self._sending.items() if hand_off.origin is origin]
         if sending:
             await asyncio.wait(sending)

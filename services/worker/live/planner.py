@@ -42,7 +42,7 @@ class LayerPlanner:
         self.seen = seen
         self._budget = budget
         self._limit_seconds = limit_seconds
-        self._planned: set[str] = set()  # and be it that the queue knows better
+        self._planned: set[str] = set()  # tasks that were planned, including those that the plan left to the queue
         self._on_target: dict[str, int] = {}
 
     async def plan(self, waiting: Sequence[LiveTask], now: float) -> Planned | None:

@@ -1,4 +1,5 @@
-"""Decisions of live scaling: which layers a target runs and lets go, and whom a source asks for work. Pure."""
+"""Decisions of live scaling: which layers a target runs and gives away, and which targets a source asks for work.
+Pure."""
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ class SourcePolicy:
 
     def __init__(self) -> None:
         self._targets: dict[str, None] = {}  # in the order in which it came to help them
-        self._have_more: dict[str, None] = {}  # or were never asked; whoever gave last comes last
+        self._have_more: dict[str, None] = {}  # or were never asked; the one that gave last is last
         self._asked: set[str] = set()
 
     @property
@@ -141,7 +142,7 @@ class SourcePolicy:
         return tuple(AskTarget(target, "nothing waits here") for target in new)
 
     def check_invariants(self) -> None:
-        """Check that only those whom it helps are asked, or known to have more. Raises InvariantBroken."""
+        """Check that only targets that the source helps are asked, or known to have more. Raises InvariantBroken."""
         check(self._broken())
 
     def _broken(self) -> Iterator[str]:

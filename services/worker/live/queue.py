@@ -13,7 +13,6 @@ from livescale.services.worker.live.tasks import (
     GiveBack,
     HandOver,
     LiveTask,
-    Park,
     QueuedTask,
     QueueEffect,
     Release,
@@ -49,21 +48,23 @@ MOVES = StateMachine(
 class LiveQueue:
     """Tasks in order of arrival, which the target runs layer by layer and sources pull.
 
-    The target runs one layer at a time: of the earliest task whose next layer is loaded, and of those after it that
-    stand at the same layer, within `budget`, as a layer of few rows takes as long as one of some more. Sources pull the
-    earliest task, and as many after it as they want to run together, with the layers that were done of each.
+    The target runs one layer at a time, of the earliest task whose next layer is loaded. Later tasks at the same layer
+    run with it, within `budget`, as a layer of few rows takes as long as one of some more. Sources pull the earliest
+    task, and as many after it as they want to run together, each with the layers that were done.
 
-    A layer is what is loaded as a block and run as a step: the embedding goes with the first, and the head counts as
-    one of its own where it is loaded last. Where things happen at the same time, the order of calls is `block_ready`,
-    `layer_done`, `pull`, `next`, `append`: a pull beats the worker, and the worker beats what is new.
+    A layer is what is loaded as a block and run as a step. The embedding goes with the first one, and the head counts
+    as a layer of its own where it is loaded last.
 
-    Tasks of which a layer is being run leave when that is done: the pull whose turn they are waits for them, as earlier
-    tasks go first. Once the last block is there, the first task is finished here, and others still leave; the first
-    pull that finds nothing is told `Release`, and from then on the target is an instance like any other.
+    For events at the same time, the order of calls is `block_ready`, `layer_done`, `pull`, `next`, `append`: a pull
+    goes before the target, and the target before new tasks. A task whose layer is being run leaves when that layer is
+    done. A pull whose turn such a task is waits for it, as earlier tasks go first.
 
-    Any number may come: the KV blocks that each has are bound enough. A bound as BlitzScale's, of 4 batches and one
-    less every 200 ms, makes mean latency up to 10 % longer, also where two targets share what waits outside: any source
-    may pull what waits here, and nothing is run ahead of what waits outside.
+    Once the last block is there, the first task is finished here, and others still leave. The first pull that finds
+    nothing is answered with `Release`, and from then on the target is an instance like any other.
+
+    The number of tasks is not limited: their KV blocks are limit enough. A limit such as BlitzScale's, of 4 batches and
+    one less every 200 ms, makes mean latency up to 10 % longer. That holds also where two targets share what waits
+    outside. Any source may pull what waits here, and nothing runs ahead of what waits outside.
     """
 
     def __init__(self, layers: int, rule: Rule = ZIGZAG, budget: BatchBudget = ALONE) -> None:
@@ -89,7 +90,7 @@ class LiveQueue:
         return tuple(entry.task for entry in self._entries if not entry.done and entry not in self._running)
 
     def go_by(self, rule: Rule) -> tuple[QueueEffect, ...]:
-        """Follow another rule from here on."""
+        """Follow another rule from here on, also for tasks that are already here."""
         self._rule = rule
         return tuple(self._answer())
 
@@ -125,9 +126,9 @@ class LiveQueue:
         return tuple(self._answer())
 
     def next(self) -> tuple[QueueEffect, ...]:
-        """Return what the target does next. The last effect is a `RunLayer`, unless there is nothing to run."""
+        """Return the layer that the target runs next, as a `RunLayer`, or nothing where there is none to run."""
         if self._running:
-            raise ValueError(f"a layer of task {self._running[0].task.id} is being run")
+            raise ValueError(f"a layer of task {self._running[0].task.id} is already being run")
         ready = [entry for entry in self._entries if self._may_run(entry)]
         chosen = self._budget.batch(entry for entry in ready if entry.done == ready[0].done)
         last, self._last, self._running = self._last, chosen, chosen
@@ -137,9 +138,7 @@ class LiveQueue:
         run = RunLayer(tuple(entry.task.id for entry in chosen), first.done, _why(first, last))
         for entry in chosen:
             entry.parked = False
-        reason = f"task {first.task.id}, which is earlier, goes on"
-        left = (entry for entry in last if entry not in chosen and not entry.parked)
-        return *(Park(entry.task.id, entry.done, reason) for entry in left), run
+        return (run,)
 
     def layer_done(self) -> tuple[QueueEffect, ...]:
         """Note that the layer of the last `RunLayer` is done. Raises ValueError when none is being run."""
@@ -154,9 +153,7 @@ class LiveQueue:
         for entry in finished:
             self._take(entry)
         effects: list[QueueEffect] = [FinishTask(entry.task.id, "all layers were run here") for entry in finished]
-        effects += self._answer()
-        parked = [entry for entry in ran if entry.parked and entry in self._entries]
-        return *effects, *(Park(each.task.id, each.done, "its next layer is not to be run here yet") for each in parked)
+        return *effects, *self._answer()
 
     def pull(self, source: str, budget: BatchBudget = ALONE) -> tuple[QueueEffect, ...]:
         """Note that the source has nothing to do, and could run so much together.
@@ -171,7 +168,7 @@ class LiveQueue:
         self._pulls.pop(source, None)
 
     def remove(self, task_id: str) -> tuple[QueueEffect, ...]:
-        """Drop a task that nobody waits for any more. One that is not here is no error."""
+        """Drop a task whose client waits no longer. A task that is not here is no error."""
         for entry in [entry for entry in self._entries if entry.task.id == task_id]:
             self._take(entry)
         return tuple(self._answer())
@@ -192,7 +189,7 @@ class LiveQueue:
         return loaded and (self.phase is not QueuePhase.LIVE or self._rule.runs(entry, self.layers))
 
     def _leaving(self) -> list[QueuedTask]:
-        """Those that sources may have, in order."""
+        """The tasks that sources may have, in the order in which they leave."""
         match self.phase:
             case QueuePhase.LIVE:
                 return [entry for entry in self._entries if self._rule.leaves(entry)]
@@ -202,7 +199,7 @@ class LiveQueue:
                 return []
 
     def _shares(self) -> list[tuple[str, tuple[QueuedTask, ...]]]:
-        """Who gets what: the first source that asked gets the first in order, and so on."""
+        """Assign tasks to pulls: the first source that asked gets the first in order, and so on."""
         leaving, shares = self._leaving(), []
         for source, budget in self._pulls.items():
             share = budget.batch(self._alike(leaving))

@@ -23,10 +23,8 @@ log = structlog.get_logger()
 
 
 def goes_live(command: Load) -> bool:
-    """Whether the worker takes requests by itself as soon as it has the embedding, and runs them from layer 0 on.
-
-    Of several ranks only the one that leads does.
-    """
+    """Whether the worker takes requests by itself as soon as it has the embedding, and runs them from layer 0 on. Only
+    the leading one of several ranks does."""
     return command.rank == 0 and command.live not in ("off", "pipeline")
 
 
@@ -53,7 +51,7 @@ class LiveRole:
         self._is_coming = False  # it loads, and will go live
         self._load_began = 0.0
         self._began = asyncio.Event()
-        self._withdrawn: set[str] = set()  # whose pulls that wait for it to go live are void
+        self._withdrawn: set[str] = set()  # their pulls that wait for this worker to go live are void
         self._running: set[asyncio.Task[None]] = set()
 
     @property
@@ -78,11 +76,11 @@ class LiveRole:
         self._load_began = self._context.worker.clock.now()
 
     def missed(self) -> None:
-        """All blocks came at once, so that the worker is whole and was never live."""
+        """Note that all blocks came at once, so that the worker is whole and was never live."""
         self._is_coming = False
 
     def begin(self, command: Load, scheduler: Scheduler, ready: AbstractSet[int]) -> None:
-        """Take requests: these blocks are ready, the embedding among them."""
+        """Take requests: these blocks are ready, and the embedding is one of them."""
         budget = batch_budget(scheduler.limits, self._context.worker.runner.joined_rows)
         queue = LiveQueue(
             command.manifest.config.num_hidden_layers + 1,
@@ -117,7 +115,7 @@ class LiveRole:
             self.target.layer_ready(index - 1)
 
     async def end(self, reason: str) -> None:
-        """Give nothing any more: what is here is no longer this worker's, or there is nothing."""
+        """Give nothing any more: the requests here are no longer this worker's, or there are none."""
         target, self.target = self.target, None
         self._is_coming = False
         self._began.clear()
@@ -145,7 +143,7 @@ class LiveRole:
         return await self.target.pull(command)
 
     def withdraw(self, message: Withdraw) -> None:
-        """Make the pull of a source void that found something else to do."""
+        """Withdraw the pull of a source that found other work."""
         if self.target is not None:
             self.target.withdraw(message.worker)
         elif self._is_coming:

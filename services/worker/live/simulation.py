@@ -22,7 +22,6 @@ from livescale.services.worker.live.tasks import (
     GiveBack,
     HandOver,
     LiveTask,
-    Park,
     QueuedTask,
     QueueEffect,
     Release,
@@ -31,9 +30,7 @@ from livescale.services.worker.live.tasks import (
 
 
 class LayerTimes:
-    """Seconds of one layer by rows: straight lines between what was measured, and on in the direction of the last two
-    points.
-    """
+    """Seconds of one layer by rows: straight lines between the measured points, extended beyond the last two."""
 
     def __init__(self, seconds: Mapping[int, float]) -> None:
         """`seconds` are those of one layer, by rows. Raises ValueError for less than two points, and where more rows
@@ -78,7 +75,7 @@ class LayerSpan:
 
 @dataclass(frozen=True)
 class Simulation:
-    """When each task ended, and who ran which layers when. Times are in seconds."""
+    """When each task ended, and which instance ran which layers when. Times are in seconds."""
 
     tasks: tuple[LiveTask, ...]
     ends: dict[str, float]
@@ -232,7 +229,7 @@ class _Simulator:
                     taken.append(QueuedTask(self.tasks[task_id], layers_done))
                 case FinishTask(task_id):
                     self.ends[task_id] = self._now
-                case Park() | Release() | GiveBack():
+                case Release() | GiveBack():
                     pass  # a source that was released asks no more, as the queue's phase says
                 case _:
                     assert_never(effect)

@@ -120,7 +120,7 @@ class LiveSource:
             leader.keep({one.request_id for one in scheduler.in_order if one.late is not None})
 
     async def stop(self) -> None:
-        """Ask nobody any more, and return once what is on its way has arrived."""
+        """Ask no target any more, and return once what is on its way has arrived."""
         self._perform(self._policy.busy())
         for target in self.helping:
             self._leave(target)

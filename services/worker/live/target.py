@@ -22,7 +22,6 @@ from livescale.services.worker.live.tasks import (
     GiveBack,
     HandOver,
     LiveTask,
-    Park,
     QueueEffect,
     Release,
     RunLayer,
@@ -137,7 +136,7 @@ class LiveTarget:
         self._answer(source, Pulled())
 
     async def stop(self, reason: str) -> None:
-        """Give nothing any more. Once this returns nothing that is here is read."""
+        """Give nothing any more. Once this returns, no data of this worker is being read."""
         self._perform(self.queue.abort(reason))
         self._hand_offs.stop(self.origin)
         await self._hand_offs.stopped(self.origin)
@@ -207,8 +206,8 @@ class LiveTarget:
                     leaving[effect.source].append(self._requests.pop(effect.task))
                 case Release():
                     self._answer(effect.source, Pulled(over=True))
-                case Park() | FinishTask() | GiveBack():
-                    pass  # what was computed stays where it is; whoever aborts tells of what is left
+                case FinishTask() | GiveBack():
+                    pass  # what was computed stays where it is, and the caller of an abort deals with what is left
                 case other:
                     assert_never(other)
         for source, requests in leaving.items():

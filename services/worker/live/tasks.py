@@ -83,15 +83,6 @@ class RunLayer:
 
 
 @dataclass(frozen=True)
-class Park:
-    """Keep the task's activation, as others go on first."""
-
-    task: str
-    layer: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class HandOver:
     """Send the task to the source.
 
@@ -146,5 +137,5 @@ class StopAsking:
     reason: str
 
 
-QueueEffect = RunLayer | Park | HandOver | FinishTask | Release | GiveBack
+QueueEffect = RunLayer | HandOver | FinishTask | Release | GiveBack
 SourceEffect = AskTarget | StopAsking

@@ -1,8 +1,9 @@
-"""Between which numbers of layers the optimum lies, for each task: what an integer program need not try. Pure.
+"""The bounds between which the optimum's number of layers lies, for each task, so that an integer program need not try
+others. Pure.
 
-Layers of a task can start on the target from `max(arrival, ready[layer])` on. What the target has to run from a time t
-on, of the tasks up to i, has to fit between t and the start of task i on the source; a target that always runs the
-earliest task with a layer loaded makes every start for which that holds for all t.
+Layers of a task can start on the target from `max(arrival, ready[layer])` on. Consider what the target has to run, from
+a time t on, of the tasks up to i. It has to fit between t and the start of task i on the source. If the target always
+runs the earliest task with a layer loaded, every start for which that holds for all t can be reached.
 """
 
 from bisect import bisect_left
@@ -134,14 +135,14 @@ def _earliest(pair: Pair) -> tuple[list[float], list[float]]:
 
 
 def _pairs(pair: Pair, ends: Sequence[float]) -> list[float]:
-    """At least so late are the ends of each task and of the one before it, together: of what has to be run by then, the
-    source does no more than fits until the former, and the target no more than fits until the latter."""
+    """Return lower bounds for the ends of each task and of the one before it, together. By those times the source can
+    have run only what fits until the former end, and the target what fits until the latter."""
     work = accumulate(task.weight * pair.layers for task in pair.tasks)
     return [pair.began + each + min(pair.times[0], before) for each, before in zip(work, [inf, *ends], strict=False)]
 
 
 def _sums(ends: Sequence[float], pairs: Sequence[float]) -> list[float]:
-    """At least so large is the sum of the first 0, 1, 2, .. ends, counted one by one or by two."""
+    """Return lower bounds for the sums of the first 0, 1, 2, .. ends, counted one by one or by two."""
     sums = [0.0]
     for number, end in enumerate(ends):
         by_two = sums[-2] + pairs[number] if number else -inf

@@ -38,13 +38,14 @@ def choose_way(asked: SwitchKv, token_bytes: int, link_rate: float | None, prefi
     )
 
 
-# So many rows go with a step, and workers take turns, who runs later stages before who runs earlier ones: so steps that
-# follow each other do theirs at the same time, and a request is passed by no more than these from token to token.
+# The number of rows that go with a step. Workers take turns, those with later stages first, so that consecutive steps
+# compute their rows at the same time. A token is delayed by no more than these rows.
 FILL_ROWS = PREFILL_CHUNK
 
 
 def share_out(requests: Iterable[str], workers: List[str], before: Mapping[str, str]) -> dict[str, str]:
-    """Return whose each request is to be: as `before`, else the worker's that has the fewest, the earlier of two."""
+    """Return the worker that each request is to belong to: as in `before`, else the worker with the fewest, the earlier
+    of two."""
     shares = {id: before[id] for id in requests if id in before}
     counts = {worker: list(shares.values()).count(worker) for worker in workers}
     for id in requests:
@@ -57,9 +58,9 @@ def share_out(requests: Iterable[str], workers: List[str], before: Mapping[str, 
 class Filling:
     """What `workers`, in the order of their stages, have, get and compute of the requests that will be theirs.
 
-    `shares` says whose each request is to be, by its id. KV is moved to the `movers`. Each worker is one of them until
-    it says that it is not, and then it computes. Rows that are computed go with steps, in order, and are there when
-    these end.
+    `shares` names the future worker of each request, by its id. KV is moved to the `movers`. Each worker is one of them
+    until it says that it is not, and then it computes. Rows that are computed go with steps, in order, and are there
+    when these end.
     """
 
     def __init__(self, workers: List[str]) -> None:
@@ -157,5 +158,5 @@ def _rest(sequence: Sequence) -> int:
 
 
 def _left(sequence: Sequence) -> int:
-    """Rows that are not filled."""
+    """The number of rows of a request that are not filled."""
     return sequence.computed - (sequence.filled or NOTHING).stop

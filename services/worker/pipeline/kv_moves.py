@@ -1,4 +1,5 @@
-"""KV between the workers of a pipeline: what is to be one worker's comes there from all who ran other layers of it."""
+"""KV between the workers of a pipeline: the KV of a request comes to its future worker from all that ran other
+layers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -27,10 +28,8 @@ log = structlog.get_logger()
 
 
 class KvMover:
-    """The leader's part: it has KV moved to the workers whose requests will be, one part at a time for each.
-
-    `moved` is called when one more part is there, or does not come.
-    """
+    """The leader's part: it has KV moved to the workers that will own the requests, one part at a time for each.
+    `moved` is called when one more part is there, or does not come."""
 
     def __init__(
         self, pipeline: str, filling: Filling, scheduler: Scheduler, bus: Bus, moved: Callable[[], None]
@@ -89,11 +88,11 @@ T = TypeVar("T")
 
 
 class KvMoves:
-    """One worker's part: KV goes to the workers that ask for it, and comes from them.
+    """One worker's part: it sends KV to the workers that ask for it, and receives KV from them.
 
-    Between any two workers there is a channel each way, from the first part that goes it on. A part may be of requests
-    that have ended. Nobody uses it then, as parts for a worker come one after the other, and none after it was told to
-    compute.
+    Between any two workers there is a channel each way, opened with the first part. A part may belong to requests that
+    have ended; then it is not used, as the parts for a worker come one after the other. None comes after the worker was
+    told to compute.
     """
 
     def __init__(self, command: Pipeline, context: StageContext) -> None:
@@ -105,7 +104,7 @@ class KvMoves:
         self._link = context.worker.link
         self._addresses = {stage.node.id: stage.node.address for stage in command.stages}
         self._others = {one: layers for one in self._addresses if one != self._me and (layers := self._layers(one))}
-        self._peers: dict[tuple[str, str], Peer] = {}  # by who sends and who receives
+        self._peers: dict[tuple[str, str], Peer] = {}  # by sender and receiver
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:

@@ -1,4 +1,5 @@
-"""A pipeline that this worker leads, from its first step until its requests are somebody's (LambdaScale 4.3, 4.4)."""
+"""A pipeline that this worker leads, from its first step until each request has its own worker (LambdaScale 4.3,
+4.4)."""
 
 import asyncio
 from collections.abc import Callable
@@ -74,7 +75,7 @@ class PipelineLeader:
 
     @property
     def shares(self) -> dict[str, str]:
-        """Whose each request is to be, by its id, as far as that is known."""
+        """The future worker of each request, by its id, as far as it is known."""
         return self._filling.shares
 
     async def filled(self) -> None:
@@ -179,7 +180,7 @@ class PipelineLeader:
 
 
 class StepsEnded(Exception):
-    """The last step of the pipeline is over."""
+    """Raised once the last step of the pipeline is over."""
 
 
 class LedPipeline:

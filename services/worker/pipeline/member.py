@@ -21,7 +21,7 @@ from livescale.shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, 
 from livescale.shared.messages.transfers import Node, Serve
 from livescale.shared.runtime.settings import SwitchKv
 
-# How long whoever is whole waits for the end of its pipeline before it serves by itself.
+# How long a worker that is whole waits for the end of its pipeline before it serves by itself.
 LEAVE_SECONDS = 2.0
 FETCH_SECONDS = 0.5  # within which a pipeline's requests are fetched before there are others
 FILL_SECONDS = 4.0  # of the 5 for which a planner waits; what is not filled then is computed when the pipeline is over
@@ -32,8 +32,8 @@ log = structlog.get_logger()
 class PipelineMember:
     """A worker's part in pipelines, one at a time.
 
-    `led_by` is the worker that leads it, or led the last one and may have requests for this worker now. Of an instance
-    of several workers the first takes part, and has the others run what it runs.
+    `led_by` is the worker that leads it, or led the last one and may have requests for this worker now. For an instance
+    of several workers the first one takes part, and makes the others run the same.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PipelineMember:
 
     @property
     def pipeline(self) -> str | None:
-        """The id of the pipeline, or None."""
+        """The id of the pipeline that this worker is part of, or None."""
         return None if self._stages is None else self._stages.command.id
 
     @property
@@ -76,7 +76,7 @@ class PipelineMember:
 
     @property
     def layers(self) -> int:
-        """How many layers are run here."""
+        """The number of layers that this worker runs in the pipeline."""
         return 0 if self._stages is None else self._stages.layers
 
     @property

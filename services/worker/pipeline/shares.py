@@ -18,15 +18,16 @@ from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled
 from livescale.shared.messages.parameters import Manifest
 
-KEEP_SECONDS = 0.5  # then who led runs what nobody fetched
+KEEP_SECONDS = 0.5  # afterwards the leader runs the requests that were not fetched
 
 log = structlog.get_logger()
 
 
 class Shares:
-    """Requests that the leader of a pipeline, the first of `workers`, keeps for the other workers. Its own share runs.
+    """Requests that the leader of a pipeline, the first of `workers`, keeps for the other workers.
 
-    `before` says whose requests are to be, where that is known. A worker that has KV of what it gets goes on from that.
+    The leader's own share runs. `before` names the future worker of each request, where that is known. A worker that
+    has KV of its requests goes on from that.
     """
 
     def __init__(

@@ -119,7 +119,7 @@ log = structlog.get_logger()
 
 
 class StagesFailed(Exception):
-    """Why this worker's stages can run no more batches."""
+    """This worker's stages can run no more batches; the message says why."""
 
 
 class Stages:
@@ -143,7 +143,7 @@ class Stages:
 
     @property
     def leader(self) -> Node:
-        """The worker that runs the first stage."""
+        """The id of the worker that runs the first stage and leads the pipeline."""
         return self.command.stages[0].node
 
     @property

@@ -75,11 +75,8 @@ class KvSlice:
 
 @dataclass(frozen=True)
 class PrefixUse:
-    """What the prefix cache contributes to a step.
-
-    `copies` are made in this order. Of the requests that began, `queries` tokens were looked up and `hits` were found,
-    `fetched` of these in host memory.
-    """
+    """What the prefix cache contributes to a step. `copies` are made in this order. For the requests that began,
+    `queries` tokens were looked up and `hits` were found, `fetched` of these in host memory."""
 
     copies: tuple[KvCopy, ...] = ()
     queries: int = 0

@@ -53,7 +53,8 @@ class SchedulerLimits:
             return "prompt is empty; give at least one token"
         if len(request.generated) >= request.max_tokens:
             return (
-                f"max_tokens is {request.max_tokens} and {len(request.generated)} are generated: nothing is left to do"
+                f"max_tokens is {request.max_tokens} and {len(request.generated)} are generated already: nothing is "
+                "left to do"
             )
         if total > self.max_model_len:
             return f"prompt and max_tokens are {total} tokens, max_model_len is {self.max_model_len}"

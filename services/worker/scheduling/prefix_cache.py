@@ -81,7 +81,7 @@ class PrefixCache:
         self._tree.expire(now)
 
     def lend(self, sequence: Sequence, count: int) -> bool:
-        """Start the sequence in `count` blocks that nobody owns, where the least is kept. Returns False where there are
+        """Start the sequence in `count` blocks without an owner, where the least is kept. Returns False where there are
         none.
 
         The sequence is preempted once a request is to own its blocks. What is computed of it is kept where it is. Only
@@ -200,7 +200,8 @@ class PrefixCache:
             yield tuple(sequence.tokens[start : start + size])
 
     def check_invariants(self) -> None:
-        """Check that each segment is in a block of its own, which nobody owns. Raises InvariantBroken."""
+        """Check that each segment is in a block of its own, and that these blocks have no owner. Raises
+        InvariantBroken."""
         self._tree.check_invariants()
         check(self._places.broken(list(self._tree.nodes())))
 

@@ -58,7 +58,9 @@ class Scheduler:
         if reason is not None:
             raise Refusal(400, reason)
         if len(self._allocation.all()) >= self.limits.max_num_seqs + self.limits.max_num_waiting:
-            raise Refusal(429, f"{self.limits.max_num_waiting} requests are waiting here already", RETRY_AFTER_MS)
+            raise Refusal(
+                429, f"{self.limits.max_num_waiting} requests already wait here; try another worker", RETRY_AFTER_MS
+            )
 
     def adopt(self, request: Submit, entry: LayerEntry | None = None, filled: Filled | None = None) -> LateKv | None:
         """Take a request that `check` passed.

@@ -46,12 +46,11 @@ NOTHING = Filled(0)  # never written to
 class Sequence:
     """A request's tokens, prompt and generated. The KV of the first `computed` of them is in the cache.
 
-    `entry` says where rows enter whose first layers have run before. `late` is KV of such layers that is not in the
-    cache yet; nothing is decoded before it is. A `held` sequence is another part's to deal with, and no step runs it.
-    One that is `in_flight` is in a step now. `filled` is a second place where its KV lies.
-
-    `prefix` is the last segment of the prompt that the prefix cache keeps, or None where it may keep no more. `cached`
-    counts the tokens of the prompt that were in the cache when the sequence began.
+    `entry` says at which layer rows enter whose first layers have run before. `late` is KV of such layers that is not
+    in the cache yet; nothing is decoded before it is. A `held` sequence belongs to another component, and no step runs
+    it. One that is `in_flight` is in a step now. `filled` is a second place of its KV. `prefix` is the last segment of
+    the prompt that the prefix cache keeps, or None where it may keep no more. `cached` counts the tokens of the prompt
+    that were in the cache when the sequence began.
     """
 
     def __init__(self, request: Submit, arrival: int) -> None:

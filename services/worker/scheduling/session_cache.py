@@ -82,7 +82,7 @@ class SessionCache:
             if left:
                 yield sequence, next(sequence.chunks(min(rows, left), PROMPT_CUT))
                 return
-            self._is_kept(context)  # somebody else has computed it meanwhile
+            self._is_kept(context)  # another request has computed it meanwhile
             self.begin(context_id)
 
     def filled(self, sequence: Sequence, chunk: ScheduledChunk) -> None:

@@ -56,7 +56,7 @@ class RankKv:
             async with patience:
                 self._late[command.request_id] = command, await self._receive(command)
         except TimeoutError:
-            raise LinkError("it is not wanted any more") from None
+            raise LinkError("its leader does not want it any more") from None
         finally:
             del self._coming[patience]
 
@@ -152,7 +152,9 @@ class GroupFollower:
                     except BusError:  # it has not been told yet
                         await asyncio.sleep(AGAIN_SECONDS)
         except TimeoutError:
-            raise RankLost(f"{self._leader} did not say where {self._command.instance} meets") from None
+            raise RankLost(
+                f"{self._leader} did not say at which address the ranks of {self._command.instance} meet"
+            ) from None
 
     def have(self, blocks: AbstractSet[int]) -> None:
         """Note that these blocks are laid out, which the rank that leads is told."""
@@ -205,11 +207,8 @@ class GroupFollower:
             await self._runner.step(self._kv.lay_down(batch))
 
     async def _watch(self) -> None:
-        """Tell the rank that leads what is new, and ask it in any case, as it may have given the instance up without a
-        word.
-
-        Of a leader that does not answer at all, leases tell.
-        """
+        """Report changes to the leading rank, and ask it regularly, as it may have given the instance up without a
+        message. If the leader does not answer at all, its lease ends."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WATCH_SECONDS):

@@ -41,7 +41,7 @@ class TensorParallelGroup:
         self._address = address
         self._callbacks = callbacks
         self._command: Load | None = None
-        self._meeting: Meeting | None = None  # of who leads
+        self._meeting: Meeting | None = None  # of the leading rank
         self._follower: GroupFollower | None = None
         self._following: asyncio.Task[None] | None = None
 

@@ -22,7 +22,7 @@ STALL = RunIncident(0.0, "stall", "the machine stood still for 2.1 s", 2.1)
 
 
 class Scripted(StallWatch):
-    """Finds what it is told to, and looks at no clock."""
+    """A watch that finds the stalls that it is told to, and looks at no clock."""
 
     def __init__(self, found: Sequence[RunIncident]) -> None:
         self.found = list(found)
@@ -34,7 +34,7 @@ class Scripted(StallWatch):
 
 
 def scripted(*stalls: bool) -> Callable[[], StallWatch]:
-    """Into which tries one falls; into none after these."""
+    """A watch whose stalls fall into these tries, and into none after them."""
     script: Iterator[bool] = iter(stalls)
     return lambda: Scripted([STALL] if next(script, False) else [])
 

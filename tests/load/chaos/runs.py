@@ -37,7 +37,7 @@ def ran(
         asks=[],
         records=list(records),
         cuts=list(cuts),
-        happenings=list(faults),
+        seen_faults=list(faults),
         story=story or Story("m"),
         start=0.0,
         end=60.0,

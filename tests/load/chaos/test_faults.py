@@ -1,4 +1,4 @@
-"""Faults happen to real processes; who cannot be hit is said."""
+"""Faults happen to real processes; a fault that has no victim is reported."""
 
 import asyncio
 import signal
@@ -51,7 +51,7 @@ async def test_a_killed_process_is_dead_and_the_others_are_said_to_be_missed(
     faults = [Fault(0.0, "kill", target) for target in ("worker-0", "worker-1", LOADING)]
     await made.run(faults, time.time())
     assert await victim.wait() == -signal.SIGKILL
-    told = {str(one): (one.struck, one.kind) for one in made.happenings}
+    told = {str(one): (one.struck, one.kind) for one in made.seen_faults}
     assert told == {
         "kill worker-0": (True, "kill worker"),
         "kill worker-1: it was not running": (False, "kill worker"),
@@ -77,7 +77,7 @@ async def test_in_a_stall_everybody_stands_still_who_may_not_be_hit_and_who_is_f
 ) -> None:
     made = tormentor(victim.pid, allowed=["worker-0"], name="planner-0")
     await made.run([Fault(0.0, "stall", "", seconds=0.3)], time.time())
-    assert [(one.kind, one.struck) for one in made.happenings] == [("stall", True)]
+    assert [(one.kind, one.struck) for one in made.seen_faults] == [("stall", True)]
     await until(lambda: state(victim.pid) == "S")
     made = tormentor(victim.pid)
     faults = [Fault(0.0, "freeze", "worker-0", seconds=0.2), Fault(0.0, "stall", "", seconds=60.0)]
@@ -89,13 +89,13 @@ async def test_in_a_stall_everybody_stands_still_who_may_not_be_hit_and_who_is_f
     await until(lambda: state(victim.pid) == "S")
 
 
-async def test_who_is_to_be_hit_after_a_scale_is_hit_even_where_nobody_scales(
+async def test_a_fault_after_a_scale_happens_even_without_a_scale(
     victim: asyncio.subprocess.Process,
 ) -> None:
     made = tormentor(victim.pid)
     await made.run([Fault(0.0, "scale", "", instances=2, then=Fault(0.01, "kill", "worker-0"))], time.time())
     assert await victim.wait() == -signal.SIGKILL
-    scale, kill = made.happenings
+    scale, kill = made.seen_faults
     assert str(scale).startswith("scale to 2: not now")
     assert (scale.struck, kill.struck, kill.victim) == (False, True, "worker-0")
 

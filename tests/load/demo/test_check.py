@@ -19,7 +19,7 @@ TOKENS = 8
 
 @cache
 def served() -> tuple[tuple[Ask, ...], tuple[RequestRecord, ...]]:
-    """Three requests, answered as transformers answers them."""
+    """Three requests with the answers of transformers."""
     model: Any = AutoModelForCausalLM.from_pretrained(tiny_checkpoint("llama"), dtype=torch.float32)
     asks, records = [], []
     for index, length in enumerate((3, 20, 60)):

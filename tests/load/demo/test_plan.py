@@ -30,7 +30,7 @@ def test_the_burst_asks_for_more_than_one_worker_and_less_than_two(capacity: Mea
 
 
 def bursty(count: int = 3000, prompt: int = 1500, output: int = 200) -> Trace:
-    """Five requests a second, fifteen in the middle."""
+    """A trace of five requests a second, and fifteen in the middle."""
     calm = [Arrival(at / 5, prompt, output) for at in range(count)]
     burst = [Arrival(200 + at / 10, prompt, output) for at in range(1500)]
     return tuple(sorted([*calm, *burst], key=lambda arrival: arrival.at))
@@ -69,5 +69,5 @@ def test_prompts_are_cut_to_the_models_context() -> None:
 def test_a_window_without_requests_is_refused() -> None:
     with pytest.raises(TraceError, match="no request in this window"):
         plan_load(DemoSettings(window="9000:9010"), MeasuredRates(1000, 100), bursty(), CONTEXT)
-    with pytest.raises(TraceError, match="nothing is left of the trace"):
+    with pytest.raises(TraceError, match="no request of the trace is left"):
         plan_load(DemoSettings(window="0:10", rate_scale=1e-9), MeasuredRates(1000, 100), bursty(), CONTEXT)

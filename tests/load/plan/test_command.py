@@ -108,7 +108,10 @@ def test_a_large_plan_is_drawn_in_part_and_says_so(tmp_path: Path) -> None:
     ("arguments", "problem"),
     [
         (("--topology", "cluster-z", "--model", "8b", "--targets", "1"), "there is no topology 'cluster-z'"),
-        (("--topology", "cluster-a", "--model", "9q", "--targets", "1"), "'9q' is no directory and no known size"),
+        (
+            ("--topology", "cluster-a", "--model", "9q", "--targets", "1"),
+            "'9q' is neither a directory nor a known size",
+        ),
         ((*A, "--targets", "32"), "--targets 32: cluster-a has 31 GPUs besides the sources"),
         ((*A, "--targets", "0"), "--targets"),
         ((*A, "--targets", "1", "--sources", "32"), "--sources 32: cluster-a has 32 GPUs"),
@@ -159,11 +162,11 @@ def test_a_checkpoint_has_the_blocks_that_its_configuration_says(tmp_path: Path)
 @pytest.mark.parametrize(
     ("model", "problem"),
     [
-        ("9b", "'9b' is no directory and no known size"),
+        ("9b", "'9b' is neither a directory nor a known size"),
         ("/nowhere", "give others as size=16GB,layers=32"),
         ("size=16,layers=4", "16 has no unit"),
         ("size=16GB,layers=0", "layers=0 is out of bounds"),
-        ("size=3B,layers=4", "3 bytes are less than one for each of 4 layers"),
+        ("size=3B,layers=4", "3 bytes are less than one byte for each of 4 layers"),
     ],
 )
 def test_what_is_no_model_is_refused(model: str, problem: str) -> None:

@@ -39,7 +39,7 @@ def test_they_take_as_long_as_their_busiest_nic(receivers: int, tree: float, fan
     assert predict(multicast, plan_fanout(multicast), 1).seconds == pytest.approx(fanout * 400)
 
 
-def test_what_nobody_has_whole_is_put_together_first() -> None:
+def test_a_model_that_no_node_has_whole_is_put_together_first() -> None:
     multicast = parts(EIGHT, {"h0/0": {0, 1}, "h1/0": {2, 3}}, {"h2/0": EVERY, "h3/0": EVERY})
     plan = plan_tree(multicast)
     check_plan(multicast, plan)

@@ -57,7 +57,7 @@ class TestFig5:
 
 @pytest.mark.parametrize("ways", [2, 3, 4])
 def test_where_each_node_has_a_source_of_its_own_they_are_a_pipeline_long_before_they_are_whole(ways: int) -> None:
-    """Nobody has to pass anything on, for which one block would do; but each begins with another part."""
+    """No node has to pass blocks on, for which one block would do; but each begins with another part."""
     multicast = over_singles(ways, ways, (100,) * 16)
     plan = plan_binomial(multicast)
     prediction = predict(multicast, plan, 10)
@@ -146,7 +146,7 @@ def test_one_gpu_of_a_domain_takes_part_and_the_others_follow() -> None:
     assert prediction.whole("t/3") < prediction.whole("t/0") + 20
 
 
-def test_those_who_follow_in_the_domain_get_blocks_in_the_order_in_which_they_come() -> None:
+def test_nodes_that_follow_in_the_domain_get_blocks_in_the_order_of_arrival() -> None:
     topology = cluster(machine("s"), machine("r"), machine("t", 2), machine("u", 2))
     multicast = multicast_over(topology, BLOCKS, ["s/0", "r/0"], ["t/0", "t/1", "u/0", "u/1"])
     plan = plan_binomial(multicast, blocks=4)
@@ -154,7 +154,7 @@ def test_those_who_follow_in_the_domain_get_blocks_in_the_order_in_which_they_co
     assert orders == {"t/0": EVERY, "t/1": EVERY, "u/0": (2, 3, 0, 1), "u/1": (2, 3, 0, 1)}
 
 
-def test_those_who_follow_in_a_domain_make_pipelines_across_domains_of_their_own() -> None:
+def test_nodes_that_follow_in_a_domain_make_pipelines_across_domains_of_their_own() -> None:
     """LambdaScale 4.3, case 3, Fig. 6(c)."""
     topology = cluster(*(machine(name) for name in "sr"), *(machine(name, 2) for name in "tu"))
     targets = ["t/0", "t/1", "u/0", "u/1"]
@@ -179,7 +179,7 @@ def test_serving_is_avoided_where_it_can_be() -> None:
     assert hops(plan) == [("n2/0", "n4/0")]
 
 
-def test_what_nobody_has_whole_is_put_together_at_one_who_becomes_the_source() -> None:
+def test_a_model_that_no_node_has_whole_is_put_together_at_a_node_that_becomes_the_source() -> None:
     multicast = parts(cluster(*singles(6)), {"h0/0": {0, 1}, "h1/0": {2, 3}}, {f"h{i}/0": EVERY for i in (2, 3, 4)})
     plan = plan_binomial(multicast)
     check_plan(multicast, plan)

@@ -15,7 +15,7 @@ from tests.planner.plans.plan_checks import check_plan, plan_checked_chains
 
 
 class TestLine1:
-    def test_who_serving_sends_from_is_no_source(self) -> None:
+    def test_a_node_that_serving_sends_from_is_no_source(self) -> None:
         made = plan_checked_chains(SIX, ["h0/0", "h1/0"], ["h2/0"], serving=(ServingFlow("h0/0", "out", 0.5),))
         assert hops(made) == [("h1/0", "h2/0")]
         assert made.pruned == (("h0/0", "out"),)
@@ -150,7 +150,7 @@ class TestLines9And10:
         made = plan_checked_chains(topology, ["a0/0", "b0/0"], ["t0/0", "t1/0"])
         assert hops(made) == [("a0/0", "t0/0"), ("t0/0", "t1/0")]
 
-    def test_who_serving_sends_from_passes_nothing_on(self) -> None:
+    def test_a_node_that_serving_sends_from_passes_nothing_on(self) -> None:
         made = plan_checked_chains(SIX, ["h0/0"], ["h1/0", "h2/0", "h3/0"], serving=(ServingFlow("h1/0", "out", 0.5),))
         assert hops(made) == [("h0/0", "h2/0"), ("h2/0", "h3/0"), ("h3/0", "h1/0")]
 
@@ -160,7 +160,7 @@ class TestLines9And10:
         assert hops(made) == [("h0/0", "h1/0"), ("h0/0", "h2/0")]
         assert made.tails == ("h1/0", "h2/0")
 
-    def test_who_serving_sends_to_is_taken_last_and_named(self) -> None:
+    def test_a_node_that_serving_sends_to_is_taken_last_and_named(self) -> None:
         serving = (ServingFlow("h1/0", "in", 0.5),)
         assert plan_checked_chains(SIX, ["h0/0"], ["h1/0", "h2/0"], count=1, serving=serving).targets == ("h2/0",)
         made = plan_checked_chains(SIX, ["h0/0"], ["h1/0", "h2/0"], serving=serving)

@@ -1,4 +1,4 @@
-"""A plan in the making: models that nobody has whole are put together."""
+"""A plan in the making: models of which no node has all blocks are put together."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.planner.plans.plan_checks import check_plan
 
 
 class TestParts:
-    def test_what_nobody_has_whole_is_put_together_and_sent_on(self) -> None:
+    def test_a_model_that_no_node_has_whole_is_put_together_and_sent_on(self) -> None:
         multicast = parts(SIX, {"h0/0": {0, 1}, "h1/0": {2, 3}}, {"h2/0": EVERY, "h3/0": EVERY})
         made = plan_chains(multicast)
         check_plan(multicast, made)

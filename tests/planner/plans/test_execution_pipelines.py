@@ -43,7 +43,7 @@ def test_a_pipeline_is_ready_when_the_last_block_is_at_one_of_its_nodes() -> Non
     assert pipeline_ready(["a", "b"], ready) == 2.0
 
 
-def test_who_follows_in_a_domain_makes_pipelines_with_those_who_follow_in_others() -> None:
+def test_a_node_that_follows_in_a_domain_makes_pipelines_with_those_of_other_domains() -> None:
     """Fig. 6(c): two sub-groups, of two domains and of one."""
     groups = [[["a0", "a1"], ["b0", "b1", "b2"]], [["c0", "c1"]]]
     assert list(plan_replicas(groups)) == [("a0", "c0"), ("b0",), ("a1", "c1"), ("b1",), ("b2",)]
@@ -78,7 +78,7 @@ def test_the_worker_changes_as_seldom_as_possible() -> None:
     assert stages(a=[0, 2, 4], b=[1, 3, 5]) == [f"{'ab'[block % 2]} {block}-{block}" for block in range(BLOCKS)]
 
 
-def test_of_equals_it_is_who_has_the_least_to_do_then_the_first_by_id() -> None:
+def test_ties_go_to_the_worker_with_the_least_to_do_then_to_the_first_by_id() -> None:
     assert stages(a=[0, 1, 3, 4, 5], b=[2], c=[3, 4, 5]) == ["a 0-1", "b 2-2", "c 3-5"]
     assert stages(b=[0, 1, 2], a=[0, 1, 2], c=[3, 4, 5]) == ["a 0-2", "c 3-5"]
 

@@ -33,7 +33,7 @@ def test_flows_that_wait_for_each_other_have_no_order() -> None:
 
 
 def in_every_way(multicast: Multicast, plan: TransferPlan) -> list[Prediction]:
-    """By recursion, by simulation, and in closed form."""
+    """Compute the times by recursion, by simulation, and in closed form."""
     return [
         collect_ready(plan, forward(multicast, plan.flows, CHUNK)),
         collect_ready(plan, simulate(multicast, plan.flows, CHUNK)),

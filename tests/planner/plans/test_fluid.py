@@ -7,7 +7,7 @@ from livescale.services.planner.plans.predict import predict
 from tests.planner.plans.clusters import CHUNK, EVERY, cluster, parts, plan_of, singles
 
 
-def test_who_is_through_leaves_its_share_to_the_others() -> None:
+def test_a_flow_that_is_through_leaves_its_share_to_the_others() -> None:
     topology = cluster(*singles(3))
     multicast = parts(topology, {"h0/0": EVERY}, {"h1/0": (0,), "h2/0": EVERY})
     plan = plan_of(multicast, TransferFlow("h0/0", "h1/0", (0,)), TransferFlow("h0/0", "h2/0", EVERY))

@@ -54,7 +54,7 @@ class TestNear:
         assert hops(made, "domain") == [("s/0", "s/1"), ("s/1", "s/2")]
         assert hops(made) == []
 
-    def test_of_several_copies_in_a_domain_the_one_that_serves_least_is_the_source(self) -> None:
+    def test_the_copy_in_a_domain_that_serves_least_is_the_source(self) -> None:
         topology = cluster(machine("s", 4))
         made = plan_checked_chains(topology, ["s/0", "s/1", "s/2"], ["s/3"], serving=(ServingFlow("s/0", "out", 0.02),))
         assert hops(made, "domain") == [("s/1", "s/3")]
@@ -65,7 +65,7 @@ class TestNear:
         )
         assert hops(plan_chains(structs.replace(busy, sources=sources)), "domain") == [("s/1", "s/3")]
 
-    def test_who_got_it_in_the_domain_sends_on_instead_of_a_busy_source(self) -> None:
+    def test_a_node_that_was_fed_in_the_domain_sends_on_instead_of_a_busy_source(self) -> None:
         topology = cluster(machine("s", 2), *singles(1))
         made = plan_checked_chains(topology, ["s/0"], ["s/1", "h0/0"], serving=(ServingFlow("s/0", "out", 0.9),))
         assert hops(made) == [("s/1", "h0/0")]
@@ -92,7 +92,7 @@ class TestNearTraffic:
 
     SENDS = (ServingFlow("s/0", "out", 8.0, "domain"),)
 
-    def test_of_two_copies_in_a_domain_the_one_that_serving_does_not_send_from_there(self) -> None:
+    def test_the_copy_in_a_domain_that_serving_does_not_send_from_is_the_source(self) -> None:
         made = plan_checked_chains(cluster(machine("s", 3)), ["s/0", "s/1"], ["s/2"], serving=self.SENDS)
         assert hops(made, "domain") == [("s/1", "s/2")]
 

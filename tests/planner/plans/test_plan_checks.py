@@ -71,7 +71,7 @@ def test_in_a_step_a_node_sends_one_block(one: tuple[int, ...], other: tuple[int
         check_plan(MULTICAST, plan)
 
 
-def test_nobody_sends_a_block_in_the_step_in_which_it_comes() -> None:
+def test_no_node_sends_a_block_in_the_step_in_which_it_arrives() -> None:
     steps = (0, 1, 2, 3)
     plan = of(TransferFlow("h0/0", "h1/0", EVERY, steps=steps), TransferFlow("h1/0", "d/0", EVERY, steps=steps))
     with pytest.raises(InvariantBroken, match="h1/0 sends block 0 in step 0, before it has it"):

@@ -15,7 +15,7 @@ from tests.nats_server import NatsServer
 
 @dataclass
 class Net:
-    """A server and what a test may do to it."""
+    """A server, and what a test may do to it."""
 
     connect: Callable[[str], Awaitable[Bus]]
     down: Callable[[], Awaitable[None]]

@@ -63,7 +63,7 @@ async def test_a_directed_call_reaches_the_process_it_names(net: Net) -> None:
     assert await asker.call(ASK_ONE, Named(model="?"), timeout=5, id="worker-1") == Named(model="worker-1")
 
 
-async def test_of_a_queue_group_one_process_answers(net: Net) -> None:
+async def test_one_process_of_a_queue_group_answers(net: Net) -> None:
     asker = await net.connect("a")
     calls: list[int] = []
     for number in range(3):
@@ -80,7 +80,7 @@ async def test_of_a_queue_group_one_process_answers(net: Net) -> None:
     assert len(set(calls)) > 1
 
 
-async def test_nobody_there_is_known_at_once(net: Net) -> None:
+async def test_the_absence_of_a_service_is_known_at_once(net: Net) -> None:
     asker = await net.connect("a")
     with pytest.raises(ServiceAbsent, match="worker-9"):
         await asker.call(REPLAY, Replay(request_id="r", index=0, gateway="g"), timeout=5, id="worker-9")

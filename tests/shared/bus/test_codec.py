@@ -1,4 +1,4 @@
-"""Headers <-> bytes, and that nobody's words become a header of their own."""
+"""Headers and bytes: each header survives, and no text in a header becomes another header."""
 
 import pytest
 from hypothesis import given

@@ -18,7 +18,7 @@ async def test_a_server_that_is_not_there_is_named(unused_tcp_port: int) -> None
     "url", ["", "localhost:4222", "http://localhost:4222", "nats://", "nats://h:99999", "nats://h:x"]
 )
 async def test_a_malformed_address_is_refused_by_name(url: str) -> None:
-    with pytest.raises(BusError, match=f"'{url}' is no address of a NATS server: write nats://host:port"):
+    with pytest.raises(BusError, match=f"'{url}' is not the URL of a NATS server: write nats://host:port"):
         await NatsBus.connect(url, "test", "a")
 
 

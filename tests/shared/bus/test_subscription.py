@@ -20,7 +20,7 @@ async def test_a_message_arrives_with_the_values_of_its_holes(net: Net) -> None:
         break
 
 
-async def test_nobody_speaks_for_another_on_a_subject_of_his_own(net: Net) -> None:
+async def test_no_process_speaks_for_another_on_its_own_subject(net: Net) -> None:
     sender, reader = await net.connect("a"), await net.connect("b")
     beats = await reader.subscribe(HEARTBEAT)
     for false in (Beat(service="router", id="worker-0", epoch=1), RouterReport(id="worker-0", epoch=1)):

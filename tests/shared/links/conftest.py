@@ -12,7 +12,7 @@ from livescale.shared.runtime.settings import LinkSettings
 
 @dataclass
 class Pair:
-    """`to_b` is a's peer b, `to_a` is b's peer a."""
+    """Two linked ends: `to_b` is a's peer b, `to_a` is b's peer a."""
 
     a: Link
     b: Link

@@ -1,4 +1,5 @@
-"""The file by which processes agree on what their links carry: shared for good, and nobody's death or halt stops it."""
+"""The file by which processes agree on what their links carry: it is shared, and no death or halt of a process blocks
+it."""
 
 import signal
 import subprocess
@@ -105,7 +106,7 @@ def test_a_process_that_is_stopped_with_the_lock_does_not_stop_the_others(file: 
 @pytest.mark.parametrize("content", [b"nats: nats://127.0.0.1:4222\n", bytes(FILE_BYTES)])
 def test_a_file_of_something_else_is_refused_and_left_as_it_is(file: Path, content: bytes) -> None:
     file.write_bytes(content)
-    with pytest.raises(LinkError, match=r"shaping-file: .* something else"):
+    with pytest.raises(LinkError, match=r"shaping-file: .* is not a shaping file"):
         SharedCalendar(file)
     assert file.read_bytes() == content
 
@@ -118,7 +119,7 @@ def test_a_file_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"topology": ""}, "topology: shaping-file shapes links to a topology"),
+        ({"topology": ""}, "topology is missing: shaping-file limits links"),
         ({"topology": "absent.yaml"}, "topology: absent.yaml: No such file"),
         ({"place": "h2"}, "place: 'h2' is no host or GPU"),
         ({"link_rate": 1e6}, "link-rate and shaping-file"),

@@ -187,7 +187,7 @@ async def test_a_process_that_dies_or_freezes_in_mid_transfer_fails_what_is_unde
         await peer.receive(tag, buffer(bytearray(CHUNK)), timeout=5)
     process.send_signal(sign)
     began = time.perf_counter()
-    timeout = 10 if sign is signal.SIGKILL else 1  # who is dead is not waited for
+    timeout = 10 if sign is signal.SIGKILL else 1  # dead peers are not waited for
     operations = [peer.receive(1_000_000 + i, buffer(bytearray(CHUNK)), timeout=timeout) for i in range(4)]
     operations += [peer.send(i, buffer(bytes(CHUNK)), timeout=timeout) for i in range(4)]
     results = await asyncio.gather(*operations, return_exceptions=True)
@@ -196,7 +196,7 @@ async def test_a_process_that_dies_or_freezes_in_mid_transfer_fails_what_is_unde
     await link.close()
 
 
-async def test_who_waits_for_a_slow_process_leaves_it_the_core(
+async def test_a_peer_that_waits_for_a_slow_process_leaves_it_the_core(
     settings: LinkSettings, process: "subprocess.Popen[str]"
 ) -> None:
     assert process.stdout is not None

@@ -56,7 +56,7 @@ class Sender:
 
 
 def play(paths: Sequence[Path], sizes: Sequence[Sequence[int]] = (), late: float = TIMER_SECONDS) -> list[float]:
-    """Bytes a second of each flow; whoever waits for a departure wakes up to `late` seconds after it."""
+    """Return the bytes a second of each flow. A task that waits for a departure wakes up to `late` seconds after it."""
     calendar, chance = LocalCalendar(), random.Random(1)
     messages = sizes or [[PIECE]] * len(paths)
     senders = [Sender(ShapedFlow(path, calendar, PIECE), each) for path, each in zip(paths, messages, strict=True)]
@@ -72,7 +72,7 @@ def play(paths: Sequence[Path], sizes: Sequence[Sequence[int]] = (), late: float
 
 
 def max_min(paths: Sequence[Path]) -> list[float]:
-    """The fair rates, by progressive filling."""
+    """Compute the fair rates by progressive filling."""
     left = {link: link.rate for path in paths for link in path}
     rates = [0.0] * len(paths)
     growing = set(range(len(paths)))

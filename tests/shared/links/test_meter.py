@@ -20,7 +20,7 @@ class Clock:
 
 
 def moving(clock: Clock, meter: Meter, seconds: float, rate: float = 1e6) -> PeerRates:
-    """A piece to one peer every 10 ms."""
+    """Send a piece to one peer every 10 ms."""
     for _ in range(round(seconds * 100)):
         clock.now += 0.01
         meter.sent(b"w-1", round(rate / 100))

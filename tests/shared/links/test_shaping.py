@@ -20,7 +20,7 @@ RATE = 100 * KIB * KIB
 
 @dataclass
 class RecordingLink:
-    """A link without limits; notes when each message left, and to whom. Its own only peer."""
+    """A link without limits that is its own only peer; it notes when each message left, and to which peer."""
 
     address: bytes = b"beneath"
     sent: list[tuple[int, float]] = field(default_factory=list)
@@ -35,10 +35,10 @@ class RecordingLink:
         self.sent.append((tag, asyncio.get_running_loop().time()))
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        """Not shaped."""
+        """Receive without shaping."""
 
     async def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
 
 def shaped(routes: PeerRoutes) -> tuple[RecordingLink, ShapedLink]:

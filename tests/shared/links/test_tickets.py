@@ -1,4 +1,4 @@
-"""Who does not know a channel's secret gets nothing from a link and brings nothing into it."""
+"""A process that does not know a channel's secret gets nothing from a link and sends nothing into it."""
 
 import asyncio
 import os
@@ -72,7 +72,7 @@ async def test_both_ends_of_a_plan_find_each_other(pair: tuple[Link, Link]) -> N
     assert await move(*pair, (SECRET, SECRET), data) == data
 
 
-async def test_who_has_the_secret_of_another_plan_gets_nothing(pair: tuple[Link, Link]) -> None:
+async def test_a_peer_with_the_secret_of_another_plan_gets_nothing(pair: tuple[Link, Link]) -> None:
     with pytest.raises(LinkError):
         await move(*pair, (SECRET, OTHER), b"parameters" * 1000, seconds=0.5)
     data = b"parameters" * 1000
@@ -92,7 +92,7 @@ async def is_shown_out(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-async def test_who_takes_anothers_address_neither_gets_its_parameters_nor_its_place() -> None:
+async def test_a_peer_that_takes_another_s_address_gets_neither_its_parameters_nor_its_place() -> None:
     a, b = [await open_link(LinkSettings(transport="socket")) for _ in "ab"]
     false = HELLO.pack(7, proof(OTHER, 7, b.address, a.address), len(b.address)) + b.address
     impostors = [await strange(a, MAGIC + false) for _ in range(3)]
@@ -129,7 +129,7 @@ async def test_strangers_have_a_deadline_whatever_they_say(monkeypatch: pytest.M
     await link.close()
 
 
-async def test_of_too_many_strangers_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_oldest_of_too_many_strangers_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "MAX_STRANGERS", 3)
     link = await open_link(LinkSettings(transport="socket"))
     strangers = [await strange(link, b"") for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Memory that others may map and nobody else may write to."""
+"""Memory that other processes may map but not write to."""
 
 import fcntl
 import mmap
@@ -9,7 +9,7 @@ import pytest
 from livescale.shared.memory.segment import SEALS, Segment, SharedBlocks
 
 
-def test_nobody_else_can_write_to_a_segment_or_change_its_size() -> None:
+def test_no_other_process_can_write_to_a_segment_or_change_its_size() -> None:
     blocks = SharedBlocks([5000, 10])
     blocks[0][0] = 7
     descriptor = blocks.segment.descriptor

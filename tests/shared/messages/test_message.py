@@ -36,7 +36,7 @@ FINITE: Any = {"allow_nan": False, "allow_infinity": False}
 
 
 def values(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
-    """Values of a field's type."""
+    """Generate values of a field's type."""
     match kind:
         case msgspec.inspect.StrType(min_length=least):
             return st.text(CHARACTERS, min_size=least or 0, max_size=12)

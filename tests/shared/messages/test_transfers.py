@@ -1,4 +1,5 @@
-"""What a plan says of itself: the tree of its flows, who runs before it is whole, and what a node moved."""
+"""What a plan says of itself: the tree of its flows, the nodes that run before they are whole, and what a node
+moved."""
 
 from livescale.shared.messages.transfers import Flow, Plan, PlannedInstance, Transfer
 

@@ -1,4 +1,4 @@
-"""A broken invariant is named; a state that was spoilt by hand shows that somebody looks."""
+"""A broken invariant is named; a state that was broken by hand shows that the check runs."""
 
 import pytest
 

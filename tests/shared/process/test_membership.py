@@ -193,7 +193,7 @@ async def stop(running: "asyncio.Task[None]", *buses: Bus) -> None:
         await bus.close()
 
 
-def test_who_slept_says_for_how_long() -> None:
+def test_a_process_that_slept_says_for_how_long() -> None:
     async def main() -> None:
         broker = LocalBroker(CLOCK)
         registry, bus = broker.connect(), broker.connect()

@@ -51,7 +51,7 @@ async def process(url: str, body: str = "await asyncio.Event().wait()") -> Async
 
 
 async def ready(bus: Bus) -> str:
-    """The process's metrics, once it answers."""
+    """Wait until the process answers, and return its metrics."""
     async with asyncio.timeout(10):
         while True:
             try:
@@ -61,7 +61,7 @@ async def ready(bus: Bus) -> str:
 
 
 async def end(child: asyncio.subprocess.Process) -> tuple[int | None, str, list[dict[str, object]]]:
-    """Exit code, stdout and the events on stderr."""
+    """End the process; return exit code, stdout and the events on stderr."""
     async with asyncio.timeout(10):
         out, err = await child.communicate()
     return child.returncode, out.decode(), [json.loads(line) for line in err.splitlines()]

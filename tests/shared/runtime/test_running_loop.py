@@ -24,7 +24,7 @@ def run(main: Coroutine[None, None, None]) -> None:
 
 
 async def wait_for_a_word() -> None:
-    """Said by whoever wakes this process; the deadline is shorter than its sleep."""
+    """Wait for the word that wakes this process; the deadline is shorter than its sleep."""
     clock, heard = RunningClock(), asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), heard.set)
     print("waiting", flush=True)  # noqa: T201 for the test

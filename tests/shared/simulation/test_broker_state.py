@@ -55,7 +55,7 @@ def test_what_one_connection_says_on_one_subject_arrives_in_its_order() -> None:
     virtual_time.run(main())
 
 
-def test_of_what_arrives_at_one_moment_that_comes_first_which_was_said_first() -> None:
+def test_messages_that_arrive_at_one_moment_come_in_the_order_of_sending() -> None:
     async def main() -> None:
         broker = LocalBroker(CLOCK, delays=lambda subject: (1.0,))
         buses = [broker.connect() for _ in range(50)]

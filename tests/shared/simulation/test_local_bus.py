@@ -19,7 +19,7 @@ CLOCK = LoopClock(epoch=1_000_000.0)
 
 
 async def busy_system() -> list[tuple[float, str]]:
-    """Three servers, ten askers, different speeds: who answered whom, and when."""
+    """Three servers, ten clients, different speeds: which server answered which client, and when."""
     broker, seen = LocalBroker(CLOCK), list[tuple[float, str]]()
     buses = [broker.connect() for _ in range(4)]
     for number, bus in enumerate(buses[:3]):

@@ -104,7 +104,7 @@ hosts: [{name: a, memory: 64 GiB, nic-in: 2 GB/s, nic-out: 1 GB/s, disk: 1 GB/s}
         ("hosts: [{name: a, memory: 1 GiB, nic: -1 Gbps, disk: 1 GB/s}]", "it must be more than zero"),
         ("hosts: [{name: a, memory: 1 Gbps, nic: 1 GB/s, disk: 1 GB/s}]", "hosts[0].memory: 'Gbps' in '1 Gbps' is"),
         (f"hosts: [{{name: a, count: 2, {HOST}}}, {{name: a1, {HOST}}}]", "hosts[1].name: 'a1' is the name of 2"),
-        (f"hosts: [{{name: a b, {HOST}}}]", "hosts[0].name: 'a b' is no name"),
+        (f"hosts: [{{name: a b, {HOST}}}]", "hosts[0].name: 'a b' is not a valid name"),
         (f"hosts: [{{name: a, leaf: leaf1, {HOST}}}]", "hosts[0].leaf: there is no leaf 'leaf1'; there are leaf0"),
         (f"leaves: [{{name: x}}, {{name: y}}]\nhosts: [{{name: a, {HOST}}}]", "hosts[0]: leaf is missing; one of x, y"),
         (f"leaves: []\nhosts: [{{name: a, {HOST}}}]", "hosts[0]: leaf is missing; the file has none"),
@@ -179,7 +179,7 @@ def test_a_file_that_is_written_out_reads_as_the_same_topology(
 
 
 def written(value: object, key: str = "") -> object:
-    """As people write it: kebab-case keys, units, and nothing that is left out."""
+    """Return the topology as an operator would write it: kebab-case keys, units, and no default values."""
     match value:
         case dict():
             said = {name: each for name, each in value.items() if each not in (None, "", 0.0)}

@@ -23,7 +23,7 @@ def gpu_entries(domains: list[str]) -> st.SearchStrategy[GpuEntry]:
 
 @st.composite
 def topology_files(draw: st.DrawFn) -> TopologyFile:
-    """Files as people may write them: hosts h.., domains d.., leaves l.."""
+    """Generate files as an operator may write them: hosts h.., domains d.., leaves l.."""
     leaves = [
         draw(st.builds(LeafEntry, name=st.just(f"l{letter}"), count=counts, uplink=maybe_rates, uplink_in=maybe_rates))
         for letter in "ab"[: draw(st.integers(1, 2))]

@@ -8,7 +8,7 @@ import pytest
 
 from livescale.shared.links.open import open_link
 from livescale.shared.runtime.settings import LinkSettings
-from tests.shared.transfer.station import OpenStations, Station
+from tests.shared.transfer.transfer_peer import OpenPeers, TransferPeer
 
 
 @pytest.fixture
@@ -18,15 +18,15 @@ def executor() -> Iterator[Executor]:
 
 
 @pytest.fixture(params=["ucx", "socket"])
-async def open_stations(request: pytest.FixtureRequest, executor: Executor) -> AsyncIterator[OpenStations]:
+async def open_peers(request: pytest.FixtureRequest, executor: Executor) -> AsyncIterator[OpenPeers]:
     async with AsyncExitStack() as stack:
-        made: list[Station] = []
+        made: list[TransferPeer] = []
 
-        async def open_some(count: int) -> list[Station]:
+        async def open_some(count: int) -> list[TransferPeer]:
             for _ in range(count):
                 link = await open_link(LinkSettings(transport=request.param))
                 stack.push_async_callback(link.close)
-                made.append(await stack.enter_async_context(Station(f"worker-{len(made)}", link, executor)))
+                made.append(await stack.enter_async_context(TransferPeer(f"worker-{len(made)}", link, executor)))
             return made[-count:]
 
         yield open_some

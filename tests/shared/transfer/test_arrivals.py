@@ -1,4 +1,4 @@
-"""What is here of a model, whoever brought it."""
+"""What is here of a model, whichever sender it came from."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A hop that waits for its own upstream shows that it is there; who is silent is given up."""
+"""A hop that waits for its own upstream shows that it is alive; a silent one is given up."""
 
 import asyncio
 
@@ -8,12 +8,12 @@ from livescale.shared.simulation import virtual_time
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, send_heartbeats
 from livescale.shared.transfer.timeouts import Timeouts
 from livescale.shared.transfer.waiting import ReadyBlocks
-from tests.shared.transfer.station import OpenStations, chain, described, some_blocks
+from tests.shared.transfer.transfer_peer import OpenPeers, chain, described, some_blocks
 from tests.shared.transfer.virtual_link import NO_LINK, here
 
 
 class Listener:
-    """Takes whatever is sent, and notes what and when."""
+    """A peer that takes all messages, and notes what came when."""
 
     path = NO_LINK
 
@@ -41,7 +41,7 @@ def test_signs_come_at_once_then_regularly_and_the_last_when_everything_was_sent
 
 
 class PausesInTheLast(ReadyBlocks):
-    """All is here but the second half of the last block."""
+    """A sender that has everything except the second half of the last block."""
 
     def __init__(self) -> None:
         super().__init__(range(3))
@@ -55,14 +55,14 @@ class PausesInTheLast(ReadyBlocks):
                 await self.goes_on.wait()
 
 
-async def test_a_chain_whose_source_pauses_within_a_block_breaks_nowhere(open_stations: OpenStations) -> None:
-    stations, blocks = await open_stations(4), some_blocks()
-    source, *targets = stations
+async def test_a_chain_whose_source_pauses_within_a_block_breaks_nowhere(open_peers: OpenPeers) -> None:
+    peers, blocks = await open_peers(4), some_blocks()
+    source, *targets = peers
     pause = PausesInTheLast()
     source.hold(blocks, pause)
-    receiving = [target.receive(described(blocks), *chain(*stations), to=stations) for target in targets]
-    for station in stations:
-        station.send(*chain(*stations), to=stations)
+    receiving = [target.receive(described(blocks), *chain(*peers), to=peers) for target in targets]
+    for peer in peers:
+        peer.send(*chain(*peers), to=peers)
     async with asyncio.timeout(20):
         await targets[-1].verified.wait_ready(2)
         await asyncio.sleep(1.3 * Timeouts().least)
@@ -72,20 +72,20 @@ async def test_a_chain_whose_source_pauses_within_a_block_breaks_nowhere(open_st
     assert [target.memory for target in targets] == [blocks] * 3
 
 
-async def test_who_is_silent_is_given_up_and_nobody_further_down(open_stations: OpenStations) -> None:
-    stations, blocks = await open_stations(3), some_blocks()
-    source, target, last = stations
+async def test_a_silent_sender_is_given_up_and_no_node_further_down(open_peers: OpenPeers) -> None:
+    peers, blocks = await open_peers(3), some_blocks()
+    source, target, last = peers
     source.hold(blocks, PausesInTheLast())
-    flows = chain(*stations)
-    receiving = [one.receive(described(blocks), *flows, to=stations) for one in (target, last)]
-    target.send(*flows, to=stations)
+    flows = chain(*peers)
+    receiving = [one.receive(described(blocks), *flows, to=peers) for one in (target, last)]
+    target.send(*flows, to=peers)
     end = FlowEnd(source.part(), 1, target.node)
     async with asyncio.timeout(20):
         peer = await end.connect(source.link)
         for chunk in (await end.hear(peer)).chunks[:10]:  # and then not a word
             await peer.send(end.tag(chunk), source.part().buffer(chunk), timeout=5)
         await target.lost.wait()
-    assert "nothing came for" in target.broken[0][1].reason
+    assert "nothing arrived for" in target.broken[0][1].reason
     assert last.broken == []
     for task in receiving:
         task.cancel()

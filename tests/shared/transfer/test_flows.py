@@ -6,12 +6,12 @@ import pytest
 
 from livescale.shared.messages.transfers import Flow
 from livescale.shared.transfer.waiting import ReadyBlocks, Turns
-from tests.shared.transfer.station import EVERY, SIZES, OpenStations, carry_out, chain, described, flow, some_blocks
+from tests.shared.transfer.transfer_peer import EVERY, SIZES, OpenPeers, carry_out, chain, described, flow, some_blocks
 
 
-async def test_two_lanes_and_an_all_gather_bring_each_every_byte_once(open_stations: OpenStations) -> None:
+async def test_two_lanes_and_an_all_gather_bring_each_every_byte_once(open_peers: OpenPeers) -> None:
     """BlitzScale Fig. 14: each source sends half to one GPU of the domain, and the two exchange their halves."""
-    left, right, one, two = stations = await open_stations(4)
+    left, right, one, two = peers = await open_peers(4)
     blocks = some_blocks()
     left.hold(blocks)
     right.hold(blocks)
@@ -21,18 +21,18 @@ async def test_two_lanes_and_an_all_gather_bring_each_every_byte_once(open_stati
         flow(3, one, two, lane=0, lanes=2),
         flow(4, two, one, lane=1, lanes=2),
     ]
-    await carry_out(flows, stations, described(blocks))
+    await carry_out(flows, peers, described(blocks))
     for target in (one, two):
         assert target.memory == blocks
         assert target.received_bytes == sum(SIZES)
 
 
-async def test_a_tree_delivers_every_block(open_stations: OpenStations) -> None:
-    source, *targets = stations = await open_stations(4)
+async def test_a_tree_delivers_every_block(open_peers: OpenPeers) -> None:
+    source, *targets = peers = await open_peers(4)
     blocks = some_blocks()
     source.hold(blocks)
     flows = [flow(1, source, targets[0]), flow(2, source, targets[1]), flow(3, targets[0], targets[2])]
-    await carry_out(flows, stations, described(blocks))
+    await carry_out(flows, peers, described(blocks))
     assert [target.memory for target in targets] == [blocks] * 3
 
 
@@ -52,25 +52,25 @@ def exchange(source: str, one: str, two: str, three: str) -> list[Flow]:
     ]
 
 
-async def test_an_exchange_by_steps_delivers_every_block(open_stations: OpenStations) -> None:
-    stations, blocks = await open_stations(4), some_blocks()
-    stations[0].hold(blocks)
-    await carry_out(exchange(*(station.node.id for station in stations)), stations, described(blocks))
-    for target in stations[1:]:
+async def test_an_exchange_by_steps_delivers_every_block(open_peers: OpenPeers) -> None:
+    peers, blocks = await open_peers(4), some_blocks()
+    peers[0].hold(blocks)
+    await carry_out(exchange(*(peer.node.id for peer in peers)), peers, described(blocks))
+    for target in peers[1:]:
         assert target.memory == blocks
         assert target.received_bytes == sum(SIZES)
 
 
-async def test_who_joins_during_a_transfer_is_fed_by_one_that_is_still_receiving(open_stations: OpenStations) -> None:
-    source, target, late = stations = await open_stations(3)
+async def test_a_node_that_joins_during_a_transfer_is_fed_by_one_that_is_still_receiving(open_peers: OpenPeers) -> None:
+    source, target, late = peers = await open_peers(3)
     blocks, ready = some_blocks(), ReadyBlocks([0, 1])
     source.hold(blocks, ready)
-    flows = chain(*stations)
-    receiving = target.receive(described(blocks), *flows, to=stations)
-    source.send(*flows, to=stations)
+    flows = chain(*peers)
+    receiving = target.receive(described(blocks), *flows, to=peers)
+    source.send(*flows, to=peers)
     await target.verified.wait_ready(1)
-    joining = late.receive(described(blocks), *flows, to=stations)
-    target.send(*flows, to=stations)
+    joining = late.receive(described(blocks), *flows, to=peers)
+    target.send(*flows, to=peers)
     await late.verified.wait_ready(1)
     assert late.received_bytes < sum(SIZES)
     for index in EVERY:
@@ -81,24 +81,24 @@ async def test_who_joins_during_a_transfer_is_fed_by_one_that_is_still_receiving
 
 
 async def test_a_damaged_stripe_has_both_of_its_flows_replaced_and_only_the_block_sent_again(
-    open_stations: OpenStations,
+    open_peers: OpenPeers,
 ) -> None:
-    left, right, good, target = stations = await open_stations(4)
+    left, right, good, target = peers = await open_peers(4)
     blocks, damaged = some_blocks(), some_blocks()
     damaged[3][0] ^= 1  # in the second lane
     left.hold(blocks)
     right.hold(damaged)
     good.hold(blocks)
     halves = [flow(1, left, target, lane=0, lanes=2), flow(2, right, target, lane=1, lanes=2)]
-    receiving = target.receive(described(blocks), *halves, to=stations)
-    for station in (left, right):
-        station.send(*halves, to=stations)
+    receiving = target.receive(described(blocks), *halves, to=peers)
+    for peer in (left, right):
+        peer.send(*halves, to=peers)
     await asyncio.wait_for(target.lost.wait(), 5)
     assert {ticket for ticket, _ in target.broken} == {1, 2}
     again = [flow(3, left, target, lane=0, lanes=2), flow(4, good, target, lane=1, lanes=2)]
-    target.follow(*again, to=stations)
-    for station in (left, good):
-        station.send(*again, to=stations)
+    target.follow(*again, to=peers)
+    for peer in (left, good):
+        peer.send(*again, to=peers)
     async with asyncio.timeout(5):
         await receiving
     assert target.memory == blocks
@@ -132,11 +132,11 @@ async def test_a_flow_that_ends_early_holds_nobody_up() -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
-async def test_lanes_cover_every_chunk_once(lanes: int, open_stations: OpenStations) -> None:
-    source, target = stations = await open_stations(2)
+async def test_lanes_cover_every_chunk_once(lanes: int, open_peers: OpenPeers) -> None:
+    source, target = peers = await open_peers(2)
     blocks = some_blocks()
     source.hold(blocks)
     flows = [flow(lane, source, target, lane=lane, lanes=lanes, blocks=[3, 1, 0, 2]) for lane in range(lanes)]
-    await carry_out(flows, stations, described(blocks))
+    await carry_out(flows, peers, described(blocks))
     assert target.memory == blocks
     assert target.received_bytes == sum(SIZES)

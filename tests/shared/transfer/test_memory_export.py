@@ -1,4 +1,5 @@
-"""Memory that processes of one machine share: mapped instead of received, checked as ever, and by nobody else."""
+"""Memory that processes of one machine share: mapped instead of received, checked as usual, and closed to all
+others."""
 
 import asyncio
 import gc
@@ -17,7 +18,7 @@ from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
 from livescale.shared.transfer.memory_export import MemoryExport, open_memory_export
 from livescale.shared.transfer.waiting import ReadyBlocks
-from tests.shared.transfer.station import SIZES, Station, chain, described, flow, some_blocks
+from tests.shared.transfer.transfer_peer import SIZES, TransferPeer, chain, described, flow, some_blocks
 
 
 @pytest.fixture
@@ -27,40 +28,40 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 
 async def neighbours(
-    stack: AsyncExitStack, executor: Executor, *has_door: bool, transport: str = "ucx"
-) -> list[Station]:
+    stack: AsyncExitStack, executor: Executor, *exports_memory: bool, transport: str = "ucx"
+) -> list[TransferPeer]:
     """Stations on one machine; those without an export could as well be elsewhere."""
-    stations = []
-    for number, one in enumerate(has_door):
+    peers = []
+    for number, one in enumerate(exports_memory):
         settings = LinkSettings(transport=transport, share_memory="auto" if one else "off")  # type: ignore[arg-type]
         link = await open_link(settings)
         stack.push_async_callback(link.close)
         export = open_memory_export(settings, link.address)
         if export is not None:
             stack.push_async_callback(export.close)
-        station = Station(f"worker-{number}", link, executor, export)
-        station.secret = b"a secret of the plan"
-        stations.append(await stack.enter_async_context(station))
-    return stations
+        peer = TransferPeer(f"worker-{number}", link, executor, export)
+        peer.secret = b"a secret of the plan"
+        peers.append(await stack.enter_async_context(peer))
+    return peers
 
 
-def came_by(station: Station) -> tuple[int, int]:
-    """Bytes that came over the link, and bytes that were mapped."""
-    assert station.incoming is not None
-    return station.received_bytes, station.incoming.arrivals.shared_bytes
+def came_by(peer: TransferPeer) -> tuple[int, int]:
+    """Return the bytes that came over the link, and those that were mapped."""
+    assert peer.incoming is not None
+    return peer.received_bytes, peer.incoming.arrivals.shared_bytes
 
 
 @pytest.mark.parametrize("transport", ["ucx", "socket"])
 async def test_a_chain_on_one_machine_maps_the_copy_and_moves_nothing(
     transport: str, stack: AsyncExitStack, executor: Executor
 ) -> None:
-    stations, blocks = await neighbours(stack, executor, True, True, True, transport=transport), some_blocks()
-    source, *targets = stations
+    peers, blocks = await neighbours(stack, executor, True, True, True, transport=transport), some_blocks()
+    source, *targets = peers
     ready = ReadyBlocks()
     source.hold(blocks, ready, shared=True)
-    receiving = [target.receive(described(blocks), *chain(*stations), to=stations) for target in targets]
-    for station in stations:
-        station.send(*chain(*stations), to=stations)
+    receiving = [target.receive(described(blocks), *chain(*peers), to=peers) for target in targets]
+    for peer in peers:
+        peer.send(*chain(*peers), to=peers)
     for index in range(len(blocks)):  # block by block, as they are read from a disk
         ready.add(index)
         async with asyncio.timeout(5):
@@ -77,11 +78,11 @@ async def test_a_chain_on_one_machine_maps_the_copy_and_moves_nothing(
 async def test_where_one_end_shares_nothing_everything_is_sent(
     source_has: int, target_has: int, shared: int, stack: AsyncExitStack, executor: Executor
 ) -> None:
-    source, target = stations = await neighbours(stack, executor, bool(source_has), bool(target_has))
+    source, target = peers = await neighbours(stack, executor, bool(source_has), bool(target_has))
     blocks = some_blocks()
     source.hold(blocks, shared=bool(shared))
-    receiving = target.receive(described(blocks), *chain(*stations), to=stations)
-    source.send(*chain(*stations), to=stations)
+    receiving = target.receive(described(blocks), *chain(*peers), to=peers)
+    source.send(*chain(*peers), to=peers)
     async with asyncio.timeout(10):
         await receiving
     assert target.memory == blocks
@@ -89,12 +90,12 @@ async def test_where_one_end_shares_nothing_everything_is_sent(
 
 
 async def test_what_a_hop_received_over_the_link_it_sends_on(stack: AsyncExitStack, executor: Executor) -> None:
-    stations, blocks = await neighbours(stack, executor, False, True, True), some_blocks()
-    source, *targets = stations
+    peers, blocks = await neighbours(stack, executor, False, True, True), some_blocks()
+    source, *targets = peers
     source.hold(blocks)
-    receiving = [target.receive(described(blocks), *chain(*stations), to=stations) for target in targets]
-    for station in stations:
-        station.send(*chain(*stations), to=stations)
+    receiving = [target.receive(described(blocks), *chain(*peers), to=peers) for target in targets]
+    for peer in peers:
+        peer.send(*chain(*peers), to=peers)
     async with asyncio.timeout(10):
         await asyncio.gather(*receiving)
     assert [came_by(target) for target in targets] == [(sum(SIZES), 0)] * 2
@@ -103,14 +104,14 @@ async def test_what_a_hop_received_over_the_link_it_sends_on(stack: AsyncExitSta
 async def test_lanes_from_a_neighbour_and_from_elsewhere_make_whole_blocks(
     stack: AsyncExitStack, executor: Executor
 ) -> None:
-    near, far, target = stations = await neighbours(stack, executor, True, False, True)
+    near, far, target = peers = await neighbours(stack, executor, True, False, True)
     blocks = some_blocks()
     near.hold(blocks, shared=True)
     far.hold(blocks)
     flows = [flow(1, near, target, lane=0, lanes=2), flow(2, far, target, lane=1, lanes=2)]
-    receiving = target.receive(described(blocks), *flows, to=stations)
-    for station in (near, far):
-        station.send(*flows, to=stations)
+    receiving = target.receive(described(blocks), *flows, to=peers)
+    for peer in (near, far):
+        peer.send(*flows, to=peers)
     async with asyncio.timeout(10):
         await receiving
     assert target.memory == blocks
@@ -119,11 +120,11 @@ async def test_lanes_from_a_neighbour_and_from_elsewhere_make_whole_blocks(
 
 
 async def test_what_is_mapped_outlives_its_source(stack: AsyncExitStack, executor: Executor) -> None:
-    source, target = stations = await neighbours(stack, executor, True, True)
+    source, target = peers = await neighbours(stack, executor, True, True)
     blocks = some_blocks()
     source.hold(blocks, shared=True)
-    receiving = target.receive(described(blocks), *chain(*stations), to=stations)
-    source.send(*chain(*stations), to=stations)
+    receiving = target.receive(described(blocks), *chain(*peers), to=peers)
+    source.send(*chain(*peers), to=peers)
     async with asyncio.timeout(10):
         await receiving
     source.memory = []
@@ -134,29 +135,29 @@ async def test_what_is_mapped_outlives_its_source(stack: AsyncExitStack, executo
 async def test_damaged_memory_is_noticed_and_the_block_comes_over_the_link(
     stack: AsyncExitStack, executor: Executor
 ) -> None:
-    bad, good, target = stations = await neighbours(stack, executor, True, True, True)
+    bad, good, target = peers = await neighbours(stack, executor, True, True, True)
     blocks = some_blocks()
     bad.hold(blocks, shared=True)
     good.hold(blocks, shared=True)
     bad.memory[2][0] ^= 1
     flows = [flow(1, bad, target), flow(2, good, target)]
-    receiving = target.receive(described(blocks), flows[0], to=stations)
-    bad.send(*flows, to=stations)
+    receiving = target.receive(described(blocks), flows[0], to=peers)
+    bad.send(*flows, to=peers)
     async with asyncio.timeout(10):
         await target.lost.wait()
         assert "has checksum" in target.broken[0][1].reason
-        good.send(*flows, to=stations)
-        target.follow(flows[1], to=stations)
+        good.send(*flows, to=peers)
+        target.follow(flows[1], to=peers)
         await receiving
     assert target.memory == blocks
     assert bad.memory[2] != blocks[2]
     assert came_by(target)[0] >= SIZES[2]
 
 
-async def test_who_does_not_know_the_secret_gets_nothing(stack: AsyncExitStack, executor: Executor) -> None:
-    source, stranger, receiver = stations = await neighbours(stack, executor, True, True, True)
+async def test_a_process_that_does_not_know_the_secret_gets_nothing(stack: AsyncExitStack, executor: Executor) -> None:
+    source, stranger, receiver = peers = await neighbours(stack, executor, True, True, True)
     source.hold(some_blocks(), shared=True)
-    source.send(flow(1, source, stranger), flow(2, source, receiver), to=stations)
+    source.send(flow(1, source, stranger), flow(2, source, receiver), to=peers)
     assert stranger.export is not None
     assert receiver.export is not None
     part = ModelCopy("worker-1", 1024, [memoryview(bytearray(1))])
@@ -164,7 +165,9 @@ async def test_who_does_not_know_the_secret_gets_nothing(stack: AsyncExitStack, 
     assert await receiver.export.ask(FlowEnd(part, 2, source.node, source.secret)) is not None
 
 
-async def test_who_hands_over_memory_must_know_the_secret_too(stack: AsyncExitStack, executor: Executor) -> None:
+async def test_a_process_that_hands_over_memory_must_know_the_secret_too(
+    stack: AsyncExitStack, executor: Executor
+) -> None:
     (target,) = await neighbours(stack, executor, True)
     address = b"an address that somebody else took first"
     part = ModelCopy("worker-0", 1024, [memoryview(bytearray(1))])

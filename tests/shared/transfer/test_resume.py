@@ -1,26 +1,26 @@
-"""A flow that broke off is replaced by another: no chunk that arrived is sent again, whoever sends the rest."""
+"""A flow that broke off is replaced by another: no chunk that arrived is sent again, whichever node sends the rest."""
 
 import asyncio
 
 from livescale.shared.transfer.waiting import ReadyBlocks
-from tests.shared.transfer.station import CHUNK, SIZES, OpenStations, chain, described, flow, some_blocks
+from tests.shared.transfer.transfer_peer import CHUNK, SIZES, OpenPeers, chain, described, flow, some_blocks
 
 
-async def test_another_source_sends_only_what_is_missing(open_stations: OpenStations) -> None:
-    first, second, target = stations = await open_stations(3)
+async def test_another_source_sends_only_what_is_missing(open_peers: OpenPeers) -> None:
+    first, second, target = peers = await open_peers(3)
     blocks = some_blocks()
     first.hold(blocks, ReadyBlocks([0, 1, 2]))
-    # Whoever has none of what arrived can send the rest.
+    # A node that has none of what arrived can send the rest.
     second.hold([bytearray(size) if i < 3 else blocks[i] for i, size in enumerate(SIZES)])
     flows = [flow(1, first, target), flow(2, second, target)]
-    receiving = target.receive(described(blocks), flows[0], to=stations)
-    first.send(*flows, to=stations)
+    receiving = target.receive(described(blocks), flows[0], to=peers)
+    first.send(*flows, to=peers)
     await asyncio.wait_for(target.verified.wait_ready(2), 10)
     await first.link.close()
     await asyncio.wait_for(target.lost.wait(), 10)
     assert sum(SIZES[:3]) <= target.received_bytes < sum(SIZES)
-    target.follow(flows[1], to=stations)
-    second.send(*flows, to=stations)
+    target.follow(flows[1], to=peers)
+    second.send(*flows, to=peers)
     async with asyncio.timeout(5):
         await receiving
     assert target.memory == blocks
@@ -28,26 +28,26 @@ async def test_another_source_sends_only_what_is_missing(open_stations: OpenStat
     assert target.received_bytes == sum(SIZES)
 
 
-async def test_flows_of_who_took_the_plan_over_have_a_secret_of_their_own(open_stations: OpenStations) -> None:
-    first, second, target = stations = await open_stations(3)
+async def test_flows_of_who_took_the_plan_over_have_a_secret_of_their_own(open_peers: OpenPeers) -> None:
+    first, second, target = peers = await open_peers(3)
     blocks = some_blocks()
     first.hold(blocks, ReadyBlocks([0, 1]))
     second.hold(blocks)
     flows = [flow(1, first, target), flow(2, second, target)]
-    receiving = target.receive(described(blocks), flows[0], to=stations)
-    first.send(*flows, to=stations)
+    receiving = target.receive(described(blocks), flows[0], to=peers)
+    first.send(*flows, to=peers)
     await asyncio.wait_for(target.verified.wait_ready(1), 10)
     target.secret = second.secret = b"of the next planner"
-    target.follow(flows[1], to=stations)
-    second.send(*flows, to=stations)
+    target.follow(flows[1], to=peers)
+    second.send(*flows, to=peers)
     async with asyncio.timeout(5):
         await receiving
     assert target.memory == blocks
     assert target.broken == []
 
 
-async def test_within_a_block_the_chunks_that_arrived_stay(open_stations: OpenStations) -> None:
-    first, second, target = stations = await open_stations(3)
+async def test_within_a_block_the_chunks_that_arrived_stay(open_peers: OpenPeers) -> None:
+    first, second, target = peers = await open_peers(3)
     blocks, halves = some_blocks(), asyncio.Event()
 
     class HalfOfTheLast(ReadyBlocks):
@@ -61,34 +61,34 @@ async def test_within_a_block_the_chunks_that_arrived_stay(open_stations: OpenSt
     first.hold(blocks, HalfOfTheLast())
     second.hold(blocks)
     flows = [flow(1, first, target), flow(2, second, target)]
-    receiving = target.receive(described(blocks), flows[0], to=stations)
-    first.send(*flows, to=stations)
+    receiving = target.receive(described(blocks), flows[0], to=peers)
+    first.send(*flows, to=peers)
     await asyncio.wait_for(halves.wait(), 5)
     await first.link.close()
     await asyncio.wait_for(target.lost.wait(), 10)
     assert sum(SIZES[:3]) + 3 * CHUNK <= target.received_bytes < sum(SIZES)
-    target.follow(flows[1], to=stations)
-    second.send(*flows, to=stations)
+    target.follow(flows[1], to=peers)
+    second.send(*flows, to=peers)
     async with asyncio.timeout(5):
         await receiving
     assert target.memory == blocks
     assert target.received_bytes == sum(SIZES)
 
 
-async def test_a_chain_whose_hop_is_bridged_sends_each_what_he_lacks(open_stations: OpenStations) -> None:
-    source, ahead, hop, behind = stations = await open_stations(4)
+async def test_a_chain_whose_hop_is_bridged_sends_each_what_he_lacks(open_peers: OpenPeers) -> None:
+    source, ahead, hop, behind = peers = await open_peers(4)
     blocks, ready = some_blocks(), ReadyBlocks([0])
     source.hold(blocks, ready)
-    flows, bridge = chain(*stations), flow(9, ahead, behind)
-    receiving = [station.receive(described(blocks), *flows, to=stations) for station in (ahead, hop, behind)]
-    for station in stations:
-        station.send(*flows, to=stations)
+    flows, bridge = chain(*peers), flow(9, ahead, behind)
+    receiving = [peer.receive(described(blocks), *flows, to=peers) for peer in (ahead, hop, behind)]
+    for peer in peers:
+        peer.send(*flows, to=peers)
     await asyncio.wait_for(behind.verified.wait_ready(0), 10)
     await hop.link.close()
     await asyncio.wait_for(behind.lost.wait(), 10)
     # The one ahead goes on receiving, and passes on to the one behind what it has.
-    behind.follow(bridge, to=stations)
-    ahead.send(bridge, to=stations)
+    behind.follow(bridge, to=peers)
+    ahead.send(bridge, to=peers)
     for index in (1, 2, 3):
         ready.add(index)
     async with asyncio.timeout(5):
@@ -100,53 +100,53 @@ async def test_a_chain_whose_hop_is_bridged_sends_each_what_he_lacks(open_statio
     await asyncio.wait(receiving)
 
 
-async def test_a_damaged_block_alone_comes_again(open_stations: OpenStations) -> None:
-    bad, good, target = stations = await open_stations(3)
+async def test_a_damaged_block_alone_comes_again(open_peers: OpenPeers) -> None:
+    bad, good, target = peers = await open_peers(3)
     blocks, damaged = some_blocks(), some_blocks()
     damaged[2][0] ^= 1
     bad.hold(damaged)
     good.hold(blocks)
     flows = [flow(1, bad, target), flow(2, good, target)]
-    receiving = target.receive(described(blocks), flows[0], to=stations)
-    bad.send(*flows, to=stations)
+    receiving = target.receive(described(blocks), flows[0], to=peers)
+    bad.send(*flows, to=peers)
     await asyncio.wait_for(target.lost.wait(), 10)
     assert target.incoming is not None
     assert target.incoming.arrivals.damaged == {2: 1}
-    target.follow(flows[1], to=stations)
-    good.send(*flows, to=stations)
+    target.follow(flows[1], to=peers)
+    good.send(*flows, to=peers)
     async with asyncio.timeout(5):
         await receiving
     assert target.memory == blocks
     assert target.received_bytes == sum(SIZES) + SIZES[2]
 
 
-async def test_a_block_that_comes_damaged_twice_fails_everything(open_stations: OpenStations) -> None:
-    bad, worse, target = stations = await open_stations(3)
+async def test_a_block_that_comes_damaged_twice_fails_everything(open_peers: OpenPeers) -> None:
+    bad, worse, target = peers = await open_peers(3)
     blocks, damaged = some_blocks(), some_blocks()
     damaged[0][7] ^= 1
     bad.hold(damaged)
     worse.hold(damaged)
     flows = [flow(1, bad, target), flow(2, worse, target)]
-    receiving = target.receive(described(blocks), flows[0], to=stations)
-    bad.send(*flows, to=stations)
+    receiving = target.receive(described(blocks), flows[0], to=peers)
+    bad.send(*flows, to=peers)
     await asyncio.wait_for(target.lost.wait(), 10)
-    target.follow(flows[1], to=stations)
-    worse.send(*flows, to=stations)
+    target.follow(flows[1], to=peers)
+    worse.send(*flows, to=peers)
     async with asyncio.timeout(5):
         [error] = await asyncio.gather(receiving, return_exceptions=True)
     assert "block 0 (block.0) has checksum" in str(error)
 
 
-async def test_a_flow_that_is_replaced_leaves_another_between_the_same_two_alone(open_stations: OpenStations) -> None:
-    source, target = stations = await open_stations(2)
+async def test_a_flow_that_is_replaced_leaves_another_between_the_same_two_alone(open_peers: OpenPeers) -> None:
+    source, target = peers = await open_peers(2)
     blocks, ready = some_blocks(), ReadyBlocks()
     source.hold(blocks, ready)
     kept, dropped = flow(1, source, target, blocks=[0, 1]), flow(2, source, target, blocks=[2, 3])
-    receiving = target.receive(described(blocks), kept, dropped, to=stations)
-    source.send(kept, dropped, to=stations)
+    receiving = target.receive(described(blocks), kept, dropped, to=peers)
+    source.send(kept, dropped, to=peers)
     again = flow(3, source, target, blocks=[2, 3])
-    target.follow(kept, again, to=stations)
-    source.send(again, to=stations)
+    target.follow(kept, again, to=peers)
+    source.send(again, to=peers)
     for index in range(4):
         ready.add(index)
     async with asyncio.timeout(5):

@@ -15,7 +15,7 @@ from tests.shared.transfer.virtual_link import NO_LINK
 
 
 class SilentPeer:
-    """Alive, and says nothing: a process that is stopped."""
+    """A peer that is alive and says nothing, like a process that is stopped."""
 
     path = NO_LINK
 

@@ -10,44 +10,46 @@ from livescale.shared.links.shaping import ShapedLink, SingleRate
 from livescale.shared.messages.transfers import Flow
 from livescale.shared.simulation import virtual_time
 from livescale.shared.transfer.waiting import ReadyBlocks
-from tests.shared.transfer.station import CHUNK, SIZES, Station, chain, described, flow, some_blocks
+from tests.shared.transfer.transfer_peer import CHUNK, SIZES, TransferPeer, chain, described, flow, some_blocks
 from tests.shared.transfer.virtual_link import VirtualLink, new_mail
 
 CROWD = 60
 
 
-async def stations_at(rate: float, count: int, stack: AsyncExitStack, executor: Executor) -> list[Station]:
-    """Each sends over a link of its own."""
+async def peers_at(rate: float, count: int, stack: AsyncExitStack, executor: Executor) -> list[TransferPeer]:
+    """Open nodes, each of which sends over a link of its own."""
     mail = new_mail()
     links = [VirtualLink(mail, f"worker-{number}".encode()) for number in range(count)]
     return [
         await stack.enter_async_context(
-            Station(f"worker-{number}", ShapedLink(link, SingleRate(rate), LocalCalendar()), executor)
+            TransferPeer(f"worker-{number}", ShapedLink(link, SingleRate(rate), LocalCalendar()), executor)
         )
         for number, link in enumerate(links)
     ]
 
 
-def begin(flows: Sequence[Flow], stations: Sequence[Station], targets: Sequence[Station]) -> list[asyncio.Task[None]]:
-    receiving = [target.receive(described(some_blocks()), *flows, to=stations, first=30.0) for target in targets]
-    for station in stations:
-        station.send(*flows, to=stations)
+def begin(
+    flows: Sequence[Flow], peers: Sequence[TransferPeer], targets: Sequence[TransferPeer]
+) -> list[asyncio.Task[None]]:
+    receiving = [target.receive(described(some_blocks()), *flows, to=peers, first=30.0) for target in targets]
+    for peer in peers:
+        peer.send(*flows, to=peers)
     return receiving
 
 
 def test_far_down_a_chain_nobody_gives_up_whoever_waits_for_a_slow_link_or_a_disk() -> None:
     async def main(executor: Executor) -> None:
         async with AsyncExitStack() as stack:
-            stations = await stations_at(CHUNK / 1.5, 5, stack, executor)
+            peers = await peers_at(CHUNK / 1.5, 5, stack, executor)
             ready = ReadyBlocks([0, 1, 2])
-            stations[0].hold(some_blocks(), ready)
-            receiving = begin(chain(*stations), stations, stations[1:])
-            await stations[-1].verified.wait_ready(2)
+            peers[0].hold(some_blocks(), ready)
+            receiving = begin(chain(*peers), peers, peers[1:])
+            await peers[-1].verified.wait_ready(2)
             await asyncio.sleep(8)
             ready.add(3)
             await asyncio.gather(*receiving)
-            assert [station.broken for station in stations] == [[]] * 5
-            assert [station.memory for station in stations[1:]] == [some_blocks()] * 4
+            assert [peer.broken for peer in peers] == [[]] * 5
+            assert [peer.memory for peer in peers[1:]] == [some_blocks()] * 4
 
     with ThreadPoolExecutor(1) as executor:
         virtual_time.run(main(executor), limit_seconds=400)
@@ -56,16 +58,16 @@ def test_far_down_a_chain_nobody_gives_up_whoever_waits_for_a_slow_link_or_a_dis
 def test_a_flow_that_was_fast_goes_on_when_many_others_join_its_link() -> None:
     async def main(executor: Executor) -> None:
         async with AsyncExitStack() as stack:
-            stations = await stations_at(CHUNK / 0.01, CROWD + 2, stack, executor)
-            source, first, *others = stations
+            peers = await peers_at(CHUNK / 0.01, CROWD + 2, stack, executor)
+            source, first, *others = peers
             source.hold(some_blocks())
-            flows = [flow(number, source, target) for number, target in enumerate(stations[1:])]
-            receiving = begin(flows[:1], stations[:2], [first])
+            flows = [flow(number, source, target) for number, target in enumerate(peers[1:])]
+            receiving = begin(flows[:1], peers[:2], [first])
             await asyncio.sleep(0.1)
             assert 0 < first.received_bytes < sum(SIZES)
             receiving += begin(flows[1:], [source, *others], others)
             await asyncio.gather(*receiving)
-            assert [station.broken for station in stations] == [[]] * len(stations)
+            assert [peer.broken for peer in peers] == [[]] * len(peers)
 
     with ThreadPoolExecutor(1) as executor:
         virtual_time.run(main(executor), limit_seconds=400)

@@ -12,7 +12,7 @@ async def test_a_block_that_is_there_is_not_waited_for() -> None:
         await ReadyBlocks(range(3)).wait_ready(2)
 
 
-async def test_whoever_waits_goes_on_when_its_own_block_comes() -> None:
+async def test_a_task_that_waits_goes_on_when_its_own_block_comes() -> None:
     ready, came = ReadyBlocks(), []
 
     async def wait(index: int) -> None:

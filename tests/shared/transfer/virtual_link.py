@@ -39,7 +39,7 @@ class VirtualPeer:
             raise LinkError(f"receive {tag:#x} took more than {timeout:g} s") from None
 
     async def close(self) -> None:
-        """Whoever waits has a deadline."""
+        """Do nothing: tasks that wait have a deadline."""
 
 
 class VirtualLink:

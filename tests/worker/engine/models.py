@@ -139,7 +139,7 @@ CUT_CONFIGS: dict[str, PreTrainedConfig] = {
     ),
 }
 
-# Of these heads FlashInfer has kernels.
+# FlashInfer has kernels for heads of this size.
 GPU_CONFIGS: dict[str, PreTrainedConfig] = {
     "llama-heads-of-64": _config(
         LlamaConfig,

@@ -17,7 +17,7 @@ EVERY_WAY = [kind("portable", "float32"), *(kind(variant, "bfloat16") for varian
 
 
 def of_parts(way: Kind, name: str) -> TorchEngine:
-    """An engine none of whose layers is one call."""
+    """An engine that calls the parts of each layer one by one."""
     made = way.engine(name)
     for index, layer in made._layers.items():
         assert isinstance(layer, CompiledLayer)

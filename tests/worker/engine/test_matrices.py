@@ -16,7 +16,7 @@ COMPILED = [kind(variant, "bfloat16") for variant in ("amx", "avx512_bf16", "por
 
 
 def logits(engine: TorchEngine) -> torch.Tensor:
-    """Of a prompt, and of one token after it."""
+    """The logits of a prompt, and of one token after it."""
     made = []
     for chunk in (
         ScheduledChunk("a", TOKENS, 0, range(8), decode=False),

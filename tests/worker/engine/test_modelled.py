@@ -57,7 +57,7 @@ def test_a_cache_that_is_too_small_for_all_preempts_somebody() -> None:
     run(main())
 
 
-def test_whoever_goes_on_with_a_request_makes_the_same_tokens() -> None:
+def test_any_worker_that_goes_on_with_a_request_makes_the_same_tokens() -> None:
     async def main() -> None:
         for request in requests([30, 31]):
             whole = await alone(replace(request, max_tokens=20))

@@ -60,7 +60,7 @@ def test_a_resumed_request_continues_with_the_same_bits(name: str, kind: Kind) -
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["llama3-scaled-tied", "qwen2-untied"])
-def test_whoever_is_preempted_and_computed_again_continues_with_the_same_bits(name: str, kind: Kind) -> None:
+def test_a_request_that_is_preempted_and_computed_again_continues_with_the_same_bits(name: str, kind: Kind) -> None:
     engine = kind.engine(name, kv_tokens=224 if kind.dtype == "float32" else 112)
     requests = [
         submit(

@@ -10,7 +10,7 @@ from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.send_share import SAVED_SECONDS, SHARE
 from livescale.shared.simulation import virtual_time
 from livescale.shared.transfer.chunks import Chunk, cut
-from tests.shared.transfer.station import CHUNK, SIZES, Station, chain, described, some_blocks
+from tests.shared.transfer.transfer_peer import CHUNK, SIZES, TransferPeer, chain, described, some_blocks
 from tests.shared.transfer.virtual_link import VirtualLink, new_mail
 
 CHUNK_SECONDS = 0.001  # of the loop
@@ -18,7 +18,7 @@ CHUNKS = len(cut(SIZES, CHUNK))
 STEP_SECONDS = 0.02
 
 
-class Source(Station):
+class Source(TransferPeer):
     """Sends chunks when its pauses let it, each of which takes the loop's time."""
 
     loop_seconds = 0.0
@@ -46,7 +46,7 @@ def test_a_chain_is_fed_in_the_time_that_steps_leave(computes: bool) -> None:
         async with AsyncExitStack() as stack:
             mail = new_mail()
             source = await stack.enter_async_context(Source("source", VirtualLink(mail, b"source"), executor))
-            target = await stack.enter_async_context(Station("target", VirtualLink(mail, b"target"), executor))
+            target = await stack.enter_async_context(TransferPeer("target", VirtualLink(mail, b"target"), executor))
             source.compute()
             source.hold(some_blocks())
             computing = asyncio.create_task(steps(source)) if computes else None

@@ -90,7 +90,7 @@ def test_where_steps_lose_nothing_sends_do_not_wait() -> None:
     assert source.chunks - before == pytest.approx(1.0 / 0.002, rel=0.05)
 
 
-def test_nobody_waits_while_nothing_is_computed() -> None:
+def test_no_chunk_waits_while_nothing_is_computed() -> None:
     share = SendShare()
     share.step_begins(1.0, 0.0)
     share.step_ends(1.1, 0.09, 0.09)

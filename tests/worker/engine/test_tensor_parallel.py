@@ -106,10 +106,10 @@ def test_ranks_that_meet_gather_in_their_order() -> None:
             assert torch.stack(gathered).tolist() == [[0, 0], [1, 10], [2, 20]]
 
 
-def test_who_waits_for_a_rank_that_does_not_come_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_waits_for_another_that_does_not_come_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_parallel, "MEETING", timedelta(seconds=0.2))
     store, _ = open_store(HERE)
-    with pytest.raises(RankLost, match="the 2 ranks did not meet: wait timeout"):
+    with pytest.raises(RankLost, match="the 2 ranks did not all connect: wait timeout"):
         ProcessGroup(store, 0, 2, HERE)
 
 

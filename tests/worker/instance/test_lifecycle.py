@@ -98,7 +98,7 @@ def test_commands_told_twice_change_nothing() -> None:
     assert lifecycle.state is WorkerState.DRAINING
 
 
-def test_who_has_drained_takes_the_command_again_whose_answer_got_lost() -> None:
+def test_a_worker_that_has_drained_takes_the_command_again_whose_answer_got_lost() -> None:
     lifecycle = loaded()
     lifecycle.serve(SERVE)
     lifecycle.drain(DRAIN)
@@ -199,7 +199,7 @@ def test_a_context_longer_than_the_model_s_is_refused(manifest: Manifest) -> Non
 
 
 def of_rank(rank: int) -> Load:
-    """Of a model that is cut for two."""
+    """The command for one rank of a model that is cut for two."""
     checkpoint = open_checkpoint(tiny_checkpoint("qwen2"), "float32", 2)
     whole = checkpoint.manifest([0] * len(checkpoint.layouts))
     return replace(load(whole.of_shard(rank)), rank=rank, ranks=["a", "b"])

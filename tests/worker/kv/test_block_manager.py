@@ -122,7 +122,7 @@ def test_a_newcomer_has_a_place_of_its_own_or_the_middle_of_the_longest_stretch(
     assert placed(*asked).place("new", count, most) == expected
 
 
-def test_whoever_starts_can_grow_by_a_part_of_what_it_has_before_it_meets_anybody() -> None:
+def test_a_newcomer_can_grow_by_a_part_of_what_it_has_before_two_stretches_meet() -> None:
     kv = placed(("a", 4, 24), ("b", 4, 24))
     for owner in ("a", "b"):
         for _ in range(4 // GROWTH):

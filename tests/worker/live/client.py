@@ -89,7 +89,7 @@ class Client:
                     self._row(row, message.worker)
             case RequestLost():
                 self.lost(message.request_id)
-            case RequestsEnded():  # be it where nobody heard that it moved to
+            case RequestsEnded():  # even if no one heard that it moved to
                 for id in message.request_ids:
                     self.places.pop(id, None)
             case RequestsMoved():
@@ -98,7 +98,7 @@ class Client:
                     self._moved(id, message)
 
     def lost_at(self, worker: str) -> None:
-        """Nobody is there any more."""
+        """The worker is gone, and the client asks again."""
         for id in [id for id, place in self.places.items() if place == worker]:
             self.lost(id)
 
@@ -110,7 +110,7 @@ class Client:
             self._act(self._place(wish))
 
     async def ask_again(self) -> None:
-        """For what was said while nobody heard it."""
+        """Ask again for what was said while the client did not hear it."""
         for wish in self.wishes:
             for worker in () if wish.is_over else sorted(self._living()):
                 await self._replay(wish, worker)

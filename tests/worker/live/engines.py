@@ -33,7 +33,8 @@ CLOCK = LoopClock(epoch=1e6)
 
 @cache
 def parameters(dtype: DType, ranks: int = 1) -> tuple[Manifest, list[memoryview]]:
-    """Of a model that can be cut where there are several ranks: of rank 0, then of rank 1, and so on."""
+    """The parameters of a model that can be cut: where there are several ranks, those of rank 0, then of rank 1, and so
+    on."""
     checkpoint = open_checkpoint(tiny_checkpoint("llama" if ranks == 1 else "qwen2"), dtype, ranks)
     memory = [memoryview(bytearray(block.size_bytes)) for block in checkpoint.layouts]
     return checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)]), memory
@@ -52,7 +53,7 @@ class Undisturbed:
         self._engines = list(self._threads.map(self._engine, range(ranks)))
 
     def serve(self, request: Submit) -> list[int]:
-        """All its tokens."""
+        """Serve requests, and return all their tokens."""
         served = self._threads.map(lambda engine: serve(engine, [(0, request)]), self._engines)
         return next(iter(list(served))).tokens[request.request_id]
 
@@ -86,7 +87,7 @@ class EngineKind:
 
     @property
     def manifest(self) -> Manifest:
-        """Of all ranks."""
+        """The manifest of all ranks together."""
         return parameters(self.dtype, self.ranks)[0]
 
     def memory(self, rank: int = 0) -> list[memoryview]:
@@ -94,7 +95,7 @@ class EngineKind:
         return _shard(parameters(self.dtype, self.ranks)[1], rank)
 
     def damaged(self, blocks: list[int], rank: int = 0) -> list[memoryview]:
-        """The parameters, with another bit in each of these."""
+        """Return the parameters, with a bit flipped in each of these blocks."""
         memory = [memoryview(bytearray(view)) for view in self.memory(rank)]
         for block in blocks:
             memory[block][block] ^= 1
@@ -133,7 +134,7 @@ class Noting(ModelledRunner):
 
 
 def noting(layers: list[int], steps: list[int]) -> EngineKind:
-    """All engines note in the same lists."""
+    """Have all engines note their calls in the same lists."""
 
     def make(told: object) -> Noting:
         runner = Noting(1 << 20, 16, LATENCY, 1.0, CLOCK)

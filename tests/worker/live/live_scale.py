@@ -23,7 +23,7 @@ def with_live_scale(act: Callable[[WorkerPool], Awaitable[None]], *others: str) 
 
 
 async def parked(pool: WorkerPool, count: int = 1, **fields: float) -> None:
-    """So many requests have run through the target's two layers."""
+    """Have so many requests run through the target's two layers."""
     before = pool.count("t", "live_layers")
     for number in range(count):
         await pool.client.submit(submit(f"r{number}", random_prompt(number, 150), max_tokens=6, **fields), "t")

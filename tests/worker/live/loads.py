@@ -20,7 +20,7 @@ def node(worker: str) -> Node:
 
 
 class Loads:
-    """`given`: the blocks that each worker was sent."""
+    """Loads of workers; `given` are the blocks that each worker was sent."""
 
     def __init__(self, bus: Bus, mail: Mail, kind: EngineKind) -> None:
         self.given: dict[str, list[int]] = {}

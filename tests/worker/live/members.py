@@ -34,7 +34,7 @@ def late_kv(member: Member) -> int:
 
 
 def moving() -> list[str]:
-    """What is under way between workers."""
+    """Return what is under way between workers."""
     names = [task.get_name() for task in asyncio.all_tasks()]
     return [name for name in names if name.startswith(("hand-off ", "take ", "KV for "))]
 

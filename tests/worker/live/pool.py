@@ -39,7 +39,8 @@ LEASE_SECONDS = 0.4  # from a death until it is known
 
 @dataclass
 class WorkerPool:
-    """`aborted`: those who are told of no blocks any more; `fenced`: who was declared dead and has not joined anew."""
+    """A pool of workers. `aborted` ones are told of no blocks any more; `fenced` ones were declared dead and have not
+    joined again."""
 
     broker: LocalBroker
     bus: LocalBus
@@ -67,15 +68,15 @@ class WorkerPool:
         return self.kind.manifest
 
     def ranks(self, instance: str) -> list[str]:
-        """Its workers; it has the name of the one that leads."""
+        """Return the workers of an instance, which has the name of its leading one."""
         return [instance, *(f"{instance}.{rank}" for rank in range(1, self.kind.ranks))]
 
     def living(self) -> list[str]:
-        """Who may be asked for something."""
+        """The workers that may be asked for something."""
         return [worker for worker in self.members if "." not in worker and worker not in self.fenced]
 
     def act(self, work: Coroutine[None, None, None]) -> None:
-        """Do this meanwhile."""
+        """Run this beside the test."""
         self.acts.append(self.tasks.create_task(work))
 
     def node(self, worker: str) -> Node:
@@ -90,7 +91,7 @@ class WorkerPool:
         return self.reports[worker].state if worker in self.reports else "absent"
 
     def ready(self, instance: str) -> int:
-        """Blocks that all its ranks have laid out."""
+        """Return the blocks that all ranks of the instance have laid out."""
         return min(map(self._laid_out, self.ranks(instance)))
 
     def _laid_out(self, worker: str) -> int:
@@ -98,7 +99,7 @@ class WorkerPool:
         return 0 if holding is None else len(holding.ready)
 
     async def start(self, instance: str) -> None:
-        """Spare workers."""
+        """Start spare workers."""
         for worker in self.ranks(instance):
             await self._start(worker)
 
@@ -143,19 +144,19 @@ class WorkerPool:
                     await self.loads.load(self.ranks(instance), rank, blocks, mode, damaged=damaged)
 
     async def loaded(self, worker: str) -> None:
-        """It has everything, and serves."""
+        """Have a worker load everything, and serve."""
         await self.load(worker, list(range(BLOCKS)))
         await self.until(lambda: self.ready(worker) == BLOCKS)
         await self.serve(worker)
 
     async def beside(self, source: str, target: str, blocks: list[int]) -> None:
-        """The one serves, and the other is live with these blocks."""
+        """Have one worker serve, and another be live with these blocks."""
         await self.loaded(source)
         await self.load(target, blocks, "zigzag")
         await self.until(lambda: self.state(target) == "live")
 
     async def finish_loading(self, worker: str) -> None:
-        """One that is live gets the rest, and serves."""
+        """Give a live worker the rest, and have it serve."""
         await self.load(worker, list(range(BLOCKS)), "zigzag")
         await self.until(lambda: self.ready(worker) == BLOCKS)
         await self.serve(worker)
@@ -182,7 +183,7 @@ class WorkerPool:
         await self.told(source, self.bus.call(HELP, command, timeout=5, id=source))
 
     async def told(self, worker: str, call: Awaitable[Ack]) -> None:
-        """Whoever lives answers, and be it with a refusal."""
+        """A worker that lives answers, even if with a refusal."""
         try:
             await call
         except Refusal:
@@ -192,7 +193,7 @@ class WorkerPool:
                 raise
 
     async def kill(self, worker: str) -> None:
-        """From one moment to the next; after a while everybody knows. Its instance is sent nothing any more."""
+        """Kill a worker at once; after a while all others know. Its instance is sent nothing any more."""
         member = self.members.pop(worker)
         self.aborted.add(worker.split(".")[0])
         if isinstance(member.runner, RankRunner):
@@ -208,7 +209,7 @@ class WorkerPool:
         self._declare_dead(worker)
 
     async def freeze(self, seconds: float, *workers: str) -> None:
-        """These workers, or all there are, are stopped, and go on."""
+        """Stop these workers, or all there are, and let them go on later."""
         processes = [self.members[worker].process for worker in workers or self.members]
         for process in processes:
             process.stop()
@@ -217,7 +218,7 @@ class WorkerPool:
             process.go_on()
 
     def fence(self, worker: str) -> None:
-        """It lives, and is declared dead."""
+        """Declare a worker dead that is alive."""
         self.fenced.add(worker)
         self._declare_dead(worker)
         self.bus.publish(STALE, Stale(id=worker, epoch=1), id=worker)
@@ -229,7 +230,7 @@ class WorkerPool:
         self.aborted.add(worker.split(".")[0])
 
     async def outage(self, seconds: float) -> None:
-        """The bus is away."""
+        """Take the bus away for a while."""
         self.broker.down()
         await asyncio.sleep(seconds)
         self.broker.up()
@@ -270,7 +271,7 @@ def late(seed: int) -> Callable[[str], Sequence[float]]:
 
 @asynccontextmanager
 async def worker_pool(*workers: str, kind: EngineKind = FLOAT32) -> AsyncIterator[WorkerPool]:
-    """Spare workers."""
+    """Start a pool of spare workers."""
     broker = LocalBroker(clock=CLOCK, delays=lambda subject: (BUS_SECONDS,))
     bus = broker.connect()
 

@@ -8,7 +8,6 @@ from livescale.services.worker.live.tasks import (
     GiveBack,
     HandOver,
     LiveTask,
-    Park,
     QueueEffect,
     Release,
     RunLayer,
@@ -16,7 +15,7 @@ from livescale.services.worker.live.tasks import (
 
 
 def queue_of(tasks: str, loaded: int = 1, layers: int = 4, **fields: object) -> LiveQueue:
-    """One task a letter, in the order of their arrival."""
+    """A queue with one task for each letter, in the order of their arrival."""
     queue = LiveQueue(layers, **fields)  # type: ignore[arg-type]
     for number, id in enumerate(tasks):
         queue.append(LiveTask(id, float(number)))
@@ -26,7 +25,7 @@ def queue_of(tasks: str, loaded: int = 1, layers: int = 4, **fields: object) -> 
 
 
 def shown(effects: Iterable[QueueEffect]) -> list[tuple[object, ...]]:
-    """Without reasons, which every effect has."""
+    """Return the effects as tuples without reasons, after checking that each has one."""
     shown: list[tuple[object, ...]] = []
     for effect in effects:
         assert effect.reason
@@ -39,13 +38,13 @@ def shown(effects: Iterable[QueueEffect]) -> list[tuple[object, ...]]:
                 shown.append((FinishTask, task))
             case RunLayer(tasks, layer):
                 shown.append((RunLayer, ",".join(tasks), layer))
-            case Park(task, layer) | GiveBack(task, layer):
+            case GiveBack(task, layer):
                 shown.append((type(effect), task, layer))
     return shown
 
 
 def run_next(queue: LiveQueue) -> list[tuple[object, ...]]:
-    """A layer from its choice to its end."""
+    """Run a layer, from its choice to its end."""
     chosen = shown(queue.next())
     queue.check_invariants()
     if chosen and chosen[-1][0] is RunLayer:

@@ -1,4 +1,4 @@
-"""Whoever dies, leaves or gives up in the middle of a live scale."""
+"""A worker dies, leaves or gives up in the middle of a live scale."""
 
 from livescale.services.worker.live.source import FAILED_HAND_OFFS
 from livescale.shared.messages.membership import Stale

@@ -37,7 +37,7 @@ async def leave(pool: WorkerPool) -> None:
 
 
 async def reach_the_deadline(pool: WorkerPool) -> None:
-    """It was set for now."""
+    """Let the deadline pass, which was set for now."""
     await asyncio.sleep(2 * STEP_SECONDS)  # where a layer or a step is under way
     assert pool.client.wishes[0].ends == ["deadline"]
 
@@ -104,7 +104,7 @@ def test_whatever_happens_in_mid_hand_off_its_requests_end_with_their_tokens(hap
 
 
 async def play(happening: Happening, moment: float) -> None:
-    """A source, somebody who serves and does not help, and a target with two layers and two requests through them."""
+    """Play a source, another serving instance that does not help, and a target with two layers and two requests."""
     async with worker_pool("other", "s", "t") as pool:
         for worker in ("other", "s"):
             await pool.loaded(worker)

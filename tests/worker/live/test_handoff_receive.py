@@ -19,7 +19,7 @@ async def ask(pool: WorkerPool, count: int, rows: int, target: str = "t") -> Non
 
 
 class Waiting(IncomingHandOff):
-    """One that is only told when it may begin."""
+    """A hand-off that is only told when it may begin."""
 
     def __init__(self) -> None:
         self.begun: list[float] = []

@@ -10,7 +10,7 @@ from livescale.services.worker.live.planner import MOST_BATCHES, LayerPlanner, b
 from livescale.services.worker.live.policy import Planned
 from livescale.services.worker.live.simulation import simulate
 from livescale.services.worker.live.tasks import ALONE, BatchBudget, LiveTask
-from tests.worker.live.pair import TARGET, pair
+from tests.worker.live.live_workers import TARGET, live_workers
 from tests.worker.serving import random_prompt, submit
 
 LAYERS, LOAD = 7, 2.0
@@ -18,7 +18,8 @@ READY = [LOAD * layer for layer in range(LAYERS)]
 
 
 def planner(budget: BatchBudget = ALONE) -> LayerPlanner:
-    """Of seven layers one is here, after as long as two layers of 100 rows take. The program has all the time."""
+    """A planner of seven layers, of which one is here after as long as two layers of 100 rows take. The program has all
+    the time."""
     seen = Forecast([100] * LAYERS, began=0.0)
     seen.arrived(1, LOAD)
     seen.ran(100, 1.0)
@@ -33,7 +34,7 @@ def weighing(*weights: float) -> list[LiveTask]:
     return [LiveTask(f"{number:02}", 0.0, weight) for number, weight in enumerate(weights)]
 
 
-async def test_of_each_request_as_many_layers_are_planned_as_the_program_says() -> None:
+async def test_as_many_layers_of_each_request_are_planned_as_the_program_says() -> None:
     rule = await planner().plan(waiting(100, 300, 100, 200), LOAD)
     assert isinstance(rule, Planned)
     assert rule.on_target == {"r0": 0, "r1": 2, "r2": 5, "r3": 7}
@@ -81,16 +82,16 @@ async def test_those_that_are_too_many_for_one_program_go_in_zigzag_until_their_
 
 async def test_tokens_are_those_of_an_undisturbed_worker() -> None:
     requests = [submit(f"r{number}", random_prompt(number, 100 + number), max_tokens=12) for number in range(5)]
-    async with pair(mode="zigzag-ilp") as live:
+    async with live_workers(mode="zigzag-ilp") as live:
         await live.give_layers(1)
-        await live.made.admit(TARGET, requests[0])
+        await live.fleet.admit(TARGET, requests[0])
         await live.ran(1)  # so that it is known how long a layer takes
         for request in requests[1:]:
-            await live.made.admit(TARGET, request)
+            await live.fleet.admit(TARGET, request)
         await live.ran(2)
         await live.help("s")
         await live.give_layers(2)
         await live.give_all()
         await live.serve()
         expected = live.undisturbed(*requests)
-        assert {one.request_id: await live.made.finished(one.request_id) for one in requests} == expected
+        assert {one.request_id: await live.fleet.finished(one.request_id) for one in requests} == expected

@@ -1,11 +1,11 @@
-"""An instance that helps targets: when it asks whom."""
+"""An instance that helps targets: when it asks which target."""
 
 from livescale.services.worker.live.policy import SourcePolicy
 from livescale.services.worker.live.tasks import AskTarget, SourceEffect, StopAsking
 
 
 def helping(*targets: str) -> SourcePolicy:
-    """None of them has anything, as far as is known."""
+    """A source that helps these targets, none of which has anything as far as is known."""
     source = SourcePolicy()
     for target in targets:
         assert source.help(target) == ()
@@ -18,7 +18,7 @@ def helping(*targets: str) -> SourcePolicy:
 
 
 def asked(effects: tuple[SourceEffect, ...]) -> list[str]:
-    """Whom to pull from; others are to be left alone."""
+    """The targets to pull from; others are to be left alone."""
     return [effect.target for effect in effects if isinstance(effect, AskTarget)]
 
 
@@ -55,7 +55,7 @@ def test_it_withdraws_from_the_others_when_one_answers_or_work_of_its_own_comes(
     assert [effect.target for effect in source.busy()] == ["t", "u"]
 
 
-def test_who_waits_asks_a_new_target_at_once() -> None:
+def test_a_source_that_waits_asks_a_new_target_at_once() -> None:
     source = helping("t")
     source.idle(0)
     assert asked(source.help("u")) == ["u"]
@@ -94,7 +94,7 @@ def test_one_that_leaves_while_it_alone_is_asked_has_the_others_asked() -> None:
     assert asked(source.idle(0)) == ["u"]
 
 
-def test_who_was_released_by_all_is_an_instance_like_any_other() -> None:
+def test_a_source_that_was_released_by_all_is_an_instance_like_any_other() -> None:
     source = helping("t", "u")
     source.idle(0)
     source.leave("t")

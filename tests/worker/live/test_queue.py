@@ -4,14 +4,14 @@ import pytest
 
 from livescale.services.worker.live.policy import BEST_EFFORT, OFF, Planned
 from livescale.services.worker.live.queue import QueuePhase
-from livescale.services.worker.live.tasks import FinishTask, GiveBack, HandOver, LiveTask, Park, Release, RunLayer
+from livescale.services.worker.live.tasks import FinishTask, GiveBack, HandOver, LiveTask, Release, RunLayer
 from tests.worker.live.queue_steps import queue_of, run_next, shown
 
 
 def test_the_earliest_task_whose_next_layer_is_loaded_runs_and_then_is_parked() -> None:
     queue = queue_of("ab")
-    assert run_next(queue) == [(RunLayer, "a", 0), (Park, "a", 1)]
-    assert run_next(queue) == [(RunLayer, "b", 0), (Park, "b", 1)]
+    assert run_next(queue) == [(RunLayer, "a", 0)]
+    assert run_next(queue) == [(RunLayer, "b", 0)]
     assert run_next(queue) == []
 
 
@@ -21,7 +21,7 @@ def test_nothing_runs_before_its_block_is_there() -> None:
     assert run_next(queue) == []
     queue.block_ready(0)
     assert run_next(queue) == [(RunLayer, "a", 0)]
-    assert run_next(queue) == [(RunLayer, "a", 1), (Park, "a", 2)]
+    assert run_next(queue) == [(RunLayer, "a", 1)]
 
 
 def test_a_task_goes_on_while_its_next_layer_is_loaded() -> None:
@@ -41,7 +41,7 @@ def test_an_arriving_block_brings_back_the_earliest_parked_task() -> None:
     queue.block_ready(1)
     assert shown([run]) == [(RunLayer, "b", 0)]
     assert shown(queue.layer_done()) == []
-    assert shown(queue.next()) == [(Park, "b", 1), (RunLayer, "a", 1)]
+    assert shown(queue.next()) == [(RunLayer, "a", 1)]
 
 
 def test_a_pull_takes_the_earliest_task_with_the_layers_done() -> None:
@@ -79,7 +79,7 @@ def test_a_pull_of_an_empty_queue_gets_the_next_task_unless_it_is_withdrawn() ->
 def test_a_task_that_comes_back_takes_its_place_again_with_its_layers() -> None:
     queue = queue_of("bc", loaded=2)
     queue.append(LiveTask("a", -1.0), done=1)
-    assert run_next(queue) == [(RunLayer, "a", 1), (Park, "a", 2)]
+    assert run_next(queue) == [(RunLayer, "a", 1)]
 
 
 def test_lower_priority_numbers_go_first() -> None:
@@ -142,11 +142,11 @@ def test_best_effort_runs_what_is_loaded_at_most_half_and_never_comes_back() -> 
     queue = queue_of("abc", rule=BEST_EFFORT)
     assert queue.pull("s") == ()
     assert run_next(queue) == [(RunLayer, "a", 0), (HandOver, "a", "s", 1)]
-    assert run_next(queue) == [(RunLayer, "b", 0), (Park, "b", 1)]
+    assert run_next(queue) == [(RunLayer, "b", 0)]
     for layer in (1, 2):
         queue.block_ready(layer)
     assert run_next(queue) == [(RunLayer, "c", 0)]
-    assert run_next(queue) == [(RunLayer, "c", 1), (Park, "c", 2)]
+    assert run_next(queue) == [(RunLayer, "c", 1)]
     assert run_next(queue) == []
     assert shown(queue.pull("s")) == [(HandOver, "b", "s", 1)]
 
@@ -163,7 +163,7 @@ def test_a_planned_task_leaves_with_exactly_its_layers_and_one_that_came_later_a
     queue = queue_of("abc", loaded=2, rule=Planned({"a": 1, "b": 0}))
     queue.next()
     assert shown(queue.pull("s")) == [(HandOver, "b", "s", 0)]
-    assert shown(queue.layer_done()) == [(Park, "a", 1)]
+    assert shown(queue.layer_done()) == []
     assert run_next(queue) == [(RunLayer, "c", 0)]
     assert [shown(queue.pull("s"))[0] for _ in range(2)] == [(HandOver, "a", "s", 1), (HandOver, "c", "s", 1)]
 
@@ -186,7 +186,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="no layer is being run"):
         queue.layer_done()
     queue.next()
-    with pytest.raises(ValueError, match="is being run"):
+    with pytest.raises(ValueError, match="is already being run"):
         queue.next()
 
 

@@ -75,8 +75,8 @@ def test_every_request_ends_once_with_the_tokens_of_undisturbed_ranks(
 
 
 async def play(events: list[Event], mode: LiveMode, blocks: int, kind: EngineKind, seed: int | None) -> None:
-    """Two sources and a target; another instance serves without helping, so that there is always somebody. Where there
-    is a `seed` messages are late by chance."""
+    """Play two sources and a target. Another instance serves without helping, so that one is always there. With a
+    `seed` messages are late by chance."""
     async with worker_pool("other", *SOURCES, "t", kind=kind) as pool:
         for instance in ("other", *SOURCES):
             await pool.loaded(instance)

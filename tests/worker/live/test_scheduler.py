@@ -104,7 +104,7 @@ def test_more_is_wanted_when_nothing_is_left_to_prefill_and_there_is_room() -> N
     assert scheduler.wants_more()
 
 
-def test_who_is_past_its_deadline_ends_without_a_step() -> None:
+def test_a_request_past_its_deadline_ends_without_a_step() -> None:
     scheduler = Scheduler(limits())
     scheduler.add(submit("a", deadline=10.0))
     assert scheduler.next_deadline() == 10.0

@@ -1,4 +1,4 @@
-"""Who helps whom: several sources, several targets, plans one after the other, and the end of it."""
+"""Which instance helps which target: several sources, several targets, plans one after the other, and their end."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_a_target_that_is_whole_empties_its_queue_with_its_source_and_then_both_
 
 
 @pytest.mark.parametrize(("field", "value"), [("version", "another"), ("block_tokens", 32)])
-def test_who_has_other_parameters_or_other_blocks_of_kv_gets_nothing(field: str, value: str | int) -> None:
+def test_a_source_with_other_parameters_or_other_blocks_of_kv_gets_nothing(field: str, value: str | int) -> None:
     async def act(pool: WorkerPool) -> None:
         await parked(pool)
         right = {"worker": "x", "address": b"x", "ticket": 1, "version": pool.kind.manifest.version, "block_tokens": 16}
@@ -77,7 +77,7 @@ def test_who_has_other_parameters_or_other_blocks_of_kv_gets_nothing(field: str,
     with_live_scale(act)
 
 
-def test_nobody_else_can_say_that_a_source_took_a_request() -> None:
+def test_only_the_source_can_say_that_it_took_a_request() -> None:
     async def act(pool: WorkerPool) -> None:
         await parked(pool)
         pool.faults.message_seconds = 1.0

@@ -1,17 +1,17 @@
 """Tasks that stand at the same layer run together, as many as there is room for."""
 
 from livescale.services.worker.live.policy import BEST_EFFORT, Planned
-from livescale.services.worker.live.tasks import BatchBudget, FinishTask, HandOver, LiveTask, Park, RunLayer
+from livescale.services.worker.live.tasks import BatchBudget, FinishTask, HandOver, LiveTask, RunLayer
 from tests.worker.live.queue_steps import queue_of, run_next, shown
 
 
 def test_tasks_at_the_same_layer_run_together_in_order_while_there_is_room() -> None:
     queue = queue_of("abcd", loaded=2, budget=BatchBudget(9, 3))
     assert run_next(queue) == [(RunLayer, "a,b,c", 0)]
-    assert run_next(queue) == [(RunLayer, "a,b,c", 1), (Park, "a", 2), (Park, "b", 2), (Park, "c", 2)]
+    assert run_next(queue) == [(RunLayer, "a,b,c", 1)]
     assert run_next(queue) == [(RunLayer, "d", 0)]
     queue.append(LiveTask("e", 4.0))
-    assert run_next(queue) == [(RunLayer, "d", 1), (Park, "d", 2)]
+    assert run_next(queue) == [(RunLayer, "d", 1)]
     queue.block_ready(2)
     assert run_next(queue)[0] == (RunLayer, "a,b,c", 2)
     assert run_next(queue)[0] == (RunLayer, "d", 2)
@@ -63,17 +63,17 @@ def test_tasks_that_run_together_are_parked_for_one_that_goes_first_and_finish_t
     queue = queue_of("bc", loaded=2, layers=3, budget=BatchBudget(9, 2))
     run_next(queue)
     queue.append(LiveTask("a", -1.0))
-    assert run_next(queue) == [(Park, "b", 1), (Park, "c", 1), (RunLayer, "a", 0)]
-    assert run_next(queue)[:2] == [(RunLayer, "a,b", 1), (Park, "a", 2)]
+    assert run_next(queue) == [(RunLayer, "a", 0)]
+    assert run_next(queue)[:1] == [(RunLayer, "a,b", 1)]
     queue.block_ready(2)
     assert run_next(queue) == [(RunLayer, "a,b", 2), (FinishTask, "a"), (FinishTask, "b")]
 
 
 def test_best_effort_and_plans_hold_for_each_of_those_that_run_together() -> None:
     queue = queue_of("abc", rule=BEST_EFFORT, budget=BatchBudget(9, 9))
-    assert run_next(queue) == [(RunLayer, "a,b,c", 0), (Park, "a", 1), (Park, "b", 1), (Park, "c", 1)]
+    assert run_next(queue) == [(RunLayer, "a,b,c", 0)]
     queue.block_ready(1)
     assert run_next(queue) == []
     planned = queue_of("abc", loaded=2, rule=Planned({"a": 1, "b": 0, "c": 2}), budget=BatchBudget(9, 9))
-    assert run_next(planned) == [(RunLayer, "a,c", 0), (Park, "a", 1)]
-    assert run_next(planned) == [(RunLayer, "c", 1), (Park, "c", 2)]
+    assert run_next(planned) == [(RunLayer, "a,c", 0)]
+    assert run_next(planned) == [(RunLayer, "c", 1)]

@@ -1,4 +1,4 @@
-"""An engine and links that take virtual time, and fail where somebody is gone."""
+"""An engine and links that take virtual time, and fail where a peer is gone."""
 
 import asyncio
 from collections import defaultdict
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class TimedRunner(EngineRunner):
-    """Whatever the engine does takes as long."""
+    """A runner whose every call takes the same time."""
 
     async def call(self, job: Callable[[], T]) -> T:
         result = await self.compute(job)
@@ -33,10 +33,11 @@ Channel = tuple[frozenset[bytes], int]  # its ends, and its number
 
 @dataclass
 class Faults:
-    """Nobody can connect to who is `gone`. Of hand-offs so many `messages` more go through; None is all.
+    """Faults of links.
 
-    The next piece of a hand-off's part that is to be `damaged` arrives with another bit. `ends`: of each channel of a
-    hand-off, those that came; `closed`: those channels that either end has closed.
+    No process can connect to one that is `gone`. So many `messages` of hand-offs still go through; None is all of them.
+    The next piece of a hand-off's part that is to be `damaged` arrives with another bit. `ends` are the channels of
+    each hand-off that were opened; `closed` are those that either end has closed.
     """
 
     message_seconds: float = MESSAGE_SECONDS
@@ -53,7 +54,7 @@ class Faults:
         return [one for one in mutual if one not in self.closed]
 
     def pass_one(self, channel: int) -> None:
-        """Raises LinkError."""
+        """Let one message pass. Raises LinkError once no more go through."""
         if self.messages is None or channel < FIRST_CHANNEL:
             return
         if self.messages == 0:
@@ -61,7 +62,7 @@ class Faults:
         self.messages -= 1
 
     def touch(self, channel: int, tag: int, buffer: Buffer) -> Buffer:
-        """What arrives of it."""
+        """Return what arrives of a piece, which may be damaged."""
         if channel < FIRST_CHANNEL or self.damaged != tag >> TAG_BITS:
             return buffer
         self.damaged = None
@@ -71,7 +72,7 @@ class Faults:
 
 
 class TimedPeer(VirtualPeer):
-    """What is sent arrives a moment later."""
+    """A peer to which messages take a moment."""
 
     def __init__(self, mail: Mail, own: bytes, other: bytes, channel: int, faults: Faults) -> None:
         super().__init__(mail, own, other, channel)
@@ -94,17 +95,17 @@ class TimedPeer(VirtualPeer):
         await super().receive(tag, buffer, timeout=timeout)
 
     async def close(self) -> None:
-        """What the other end waits for does not come any more."""
+        """Close the channel, so that the other end waits for nothing any more."""
         if self._name in self._faults.ends:
             self._faults.closed.add(self._name)
             for (*way, _), message in self._mail.items():
                 if way == [self._own, self._other, self._channel] and not message.done():
                     message.set_exception(LinkError("receive: the other end was closed"))
-                    message.exception()  # whether or not anybody waits
+                    message.exception()  # whether or not a task waits for it
 
 
 class TimedLink(VirtualLink):
-    """With the faults of all links."""
+    """A link with the faults that all links share."""
 
     def __init__(self, mail: Mail, address: bytes, faults: Faults) -> None:
         super().__init__(mail, address)

@@ -22,8 +22,8 @@ Tensors = list[torch.Tensor]
 
 
 class Group:
-    """Each rank computes in a thread of its own. Who waits for the others there waits in virtual time: the clock goes
-    on while all that compute do. All is done on the loop."""
+    """A group of ranks, each with a thread of its own. A rank that waits for the others waits in virtual time: the
+    clock goes on while all of them compute. Everything else is done on the loop."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -45,18 +45,18 @@ class Group:
         await asyncio.shield(self.met)
 
     def gather(self, rank: int, part: torch.Tensor) -> Tensors:
-        """What each gave, in their order. In a thread."""
+        """Return what each rank gave, in their order. Called in a thread."""
         answer = Answer[Tensors]()
         self._loop.call_soon_threadsafe(self._give, rank, part.clone(), answer)
         return [one.clone() for one in answer.result(THREAD_SECONDS)]
 
     def lose(self, reason: str) -> None:
-        """It does nothing any more."""
+        """Have a rank do nothing any more."""
         self._lost = self._lost or reason
         self._patience.cancel()
         if not self.met.done():
             self.met.set_exception(RankLost(reason))
-            self.met.exception()  # whether or not anybody waits
+            self.met.exception()  # whether or not a task waits for it
         for _, answer in self._take():
             answer.set_exception(RankLost(f"a rank was lost: {self._lost}"))
 
@@ -141,7 +141,7 @@ class RankRunner(TimedRunner):
         await super().close()
 
     def leave(self) -> None:
-        """As its sockets are closed the others know at once."""
+        """Leave the group. The others know at once, as when sockets are closed."""
         if self._group is not None:
             self._group.lose("it left")
             self._group = None

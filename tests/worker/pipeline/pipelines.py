@@ -17,13 +17,13 @@ from tests.worker.live.engines import BLOCKS, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool, worker_pool
 from tests.worker.serving import random_prompt, submit
 
-Cut = Sequence[tuple[str, int]]  # who runs the blocks up to which one, in their order
+Cut = Sequence[tuple[str, int]]  # worker and the end of its blocks, in their order
 PAIR: Cut = (("a", 2), ("b", BLOCKS))
 WORKERS = ("a", "b", "c")
 
 
 def command(pool: WorkerPool, cut: Cut, id: str = "p1", kv_blocks: int = 32) -> Pipeline:
-    """As told to nobody in particular."""
+    """The command of a pipeline, without a worker of its own."""
     starts = [0, *(stop for _, stop in cut)]
     stages = [
         Stage(node=pool.node(worker), first=first, stop=stop)
@@ -42,20 +42,20 @@ def command(pool: WorkerPool, cut: Cut, id: str = "p1", kv_blocks: int = 32) -> 
 
 
 async def tell(pool: WorkerPool, worker: str, told: Pipeline, **changes: Any) -> None:
-    """Raises BusError."""
+    """Send a command to a worker. Raises BusError."""
     plan = replace(told, **{"plan_id": f"plan-{worker}", **changes})
     await pool.bus.call(PIPELINE, plan, timeout=5, id=worker)
 
 
 async def form(pool: WorkerPool, cut: Cut = PAIR, id: str = "p1", kv_blocks: int = 32) -> None:
-    """As a planner does: the leader last."""
+    """Form a pipeline as a planner does: the leader last."""
     told, leader = command(pool, cut, id, kv_blocks), cut[0][0]
     for worker in sorted({worker for worker, _ in cut}, key=lambda one: (one == leader, one)):
         await tell(pool, worker, told)
 
 
 async def loaded(pool: WorkerPool, cut: Cut) -> None:
-    """Each has what it runs, and no more."""
+    """Have each worker load the blocks that it runs, and no more."""
     start = 0
     held: dict[str, set[int]] = {}
     for worker, stop in cut:
@@ -89,13 +89,13 @@ async def ask(pool: WorkerPool, count: int, worker: str = "a", **fields: int) ->
 
 
 def say_over(pool: WorkerPool, cut: Cut = PAIR, id: str = "p1") -> None:
-    """The planner ends it."""
+    """End the pipeline as the planner does."""
     for worker in {worker for worker, _ in cut}:
         pool.bus.publish(PIPELINE_OVER, PipelineOver(pipeline=id, reason="the planner says so"), id=worker)
 
 
 async def nothing_left(pool: WorkerPool) -> None:
-    """Of any pipeline, at any worker."""
+    """Check that no worker has anything left of any pipeline."""
     workers = [member.worker._deployment for member in pool.members.values()]
     await pool.until(lambda: all(worker.pipelines._running is None for worker in workers))
     assert not any(worker.pipelines.pipeline or worker.live.shares or worker.pipelines.leads for worker in workers)
@@ -107,7 +107,7 @@ async def nothing_left(pool: WorkerPool) -> None:
 async def pipeline_of(
     cut: Cut = PAIR, *others: str, kind: EngineKind = FLOAT32, kv_blocks: int = 32
 ) -> AsyncIterator[WorkerPool]:
-    """A pipeline that serves, and others that do by themselves."""
+    """Start a pipeline that serves, and other workers that serve by themselves."""
     async with worker_pool(*sorted({worker for worker, _ in cut}), *others, kind=kind) as pool:
         for worker in others:
             await pool.loaded(worker)

@@ -1,4 +1,5 @@
-"""Whoever dies, leaves or gives up while a pipeline runs: every request goes on, and nothing of it is left."""
+"""A worker dies, leaves or gives up while a pipeline runs: every request goes on, and nothing of the pipeline is
+left."""
 
 import asyncio
 from contextlib import suppress
@@ -26,7 +27,7 @@ def test_a_worker_that_dies(who: str) -> None:
 
 @pytest.mark.parametrize("who", [("a",), ("b",), ("c",), ("a", "b", "c", "other")])
 def test_workers_that_are_stopped_and_go_on_run_it_further(who: tuple[str, ...]) -> None:
-    """Nobody gives it up for a pause, be it of one of them or of all."""
+    """The pipeline is not given up for a pause, neither of one worker nor of all."""
 
     async def act(pool: WorkerPool) -> None:
         await pool.freeze(2.0, *who)

@@ -9,14 +9,14 @@ WORKERS = ("a", "b")
 
 
 def cached(id: str, prompt: int, generated: int = 0, start: int = 0) -> Sequence:
-    """All but its last token is computed."""
+    """A sequence of which all but the last token is computed."""
     sequence = Sequence(submit(id, [7] * prompt, max_tokens=99, generated=[8] * generated), 1)
     sequence.blocks, sequence.computed = range(start, start + 20), prompt + max(generated - 1, 0)
     return sequence
 
 
 def computing(*workers: str) -> Filling:
-    """Nothing can be moved to any of them."""
+    """A filling in which nothing can be moved to any worker."""
     filling = Filling(workers)
     for worker in workers:
         filling.not_moved(worker, computes=True)
@@ -50,7 +50,7 @@ def test_workers_take_turns_and_get_so_many_rows_of_their_shares_in_order() -> N
     assert filling.is_done(here)
 
 
-def test_of_a_prompt_no_more_is_filled_than_is_computed() -> None:
+def test_no_more_of_a_prompt_is_filled_than_is_computed() -> None:
     sequence = cached("r", 300)
     sequence.computed = 200
     moving, filling = Filling(("a",)), computing("a")
@@ -90,7 +90,7 @@ def test_a_prompt_is_filled_although_all_others_gain_tokens() -> None:
     assert prompt.filled.stop == PREFILL_CHUNK
 
 
-def test_whoever_did_not_fill_is_not_asked_again_and_nobody_waits_for_it() -> None:
+def test_a_worker_that_did_not_fill_is_not_asked_again_or_waited_for() -> None:
     here = [cached("r", FILL_ROWS + 1), cached("s", FILL_ROWS + 1)]
     filling = computing(*WORKERS)
     assert len(told(filling.begin(1, here))[1]) == 1
@@ -147,7 +147,7 @@ def test_what_does_not_come_is_computed_where_nothing_can_come_late() -> None:
         assert told(filling.begin(1, here))[1] == rows
 
 
-def test_nobody_computes_before_all_have_said_whether_they_do() -> None:
+def test_no_worker_computes_before_all_have_said_whether_they_do() -> None:
     here = [cached("r", 200), cached("s", 100)]
     filling = Filling(("a", "b", "idle"))
     filling.begin_move("a", here)
@@ -174,6 +174,6 @@ def test_what_was_not_measured_is_not_counted_on() -> None:
     assert choose_way("auto", 1, 1e12, None) == KvWay(moves=False, reason="it is not known yet how fast prefill is")
 
 
-def test_who_is_told_does_so_whatever_was_measured() -> None:
+def test_a_worker_with_a_set_way_takes_it_whatever_was_measured() -> None:
     assert choose_way("move", 10**9, None, 1e9) == KvWay(moves=True, reason="move is set")
     assert choose_way("recompute", 1, 1e12, 1.0) == KvWay(moves=False, reason="recompute is set")

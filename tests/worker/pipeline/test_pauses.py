@@ -30,7 +30,7 @@ def slow(told: WorkerSettings) -> ModelledRunner:
 
 @asynccontextmanager
 async def timed_tokens(pool: WorkerPool) -> AsyncIterator[dict[str, list[float]]]:
-    """When the tokens of each request came."""
+    """Return when the tokens of each request came."""
     came: dict[str, list[float]] = defaultdict(list)
 
     async def follow() -> None:
@@ -44,7 +44,7 @@ async def timed_tokens(pool: WorkerPool) -> AsyncIterator[dict[str, list[float]]
 
 
 def longest_pause(came: dict[str, list[float]], begun: float, over: float = inf) -> float:
-    """Of those in this time, in part at least."""
+    """The longest of the pauses that fall into this time, at least in part."""
     pairs = (pair for times in came.values() for pair in pairwise(times))
     return max(after - before for before, after in pairs if after > begun and before < over)
 

@@ -29,7 +29,7 @@ class Event:
 
 @st.composite
 def cuts(draw: st.DrawFn) -> Cut:
-    """Neighbours are of different workers, and the first of "a"."""
+    """Generate stages: neighbours are of different workers, and the first is of "a"."""
     stops = sorted(draw(st.sets(st.integers(1, BLOCKS - 1), min_size=1, max_size=BLOCKS - 1)))
     workers = ["a"]
     for _ in stops:
@@ -64,7 +64,7 @@ def test_every_request_ends_once_with_the_tokens_of_an_undisturbed_engine(
 
 
 async def play(events: list[Event], cut: Cut, kind: EngineKind) -> None:
-    """A pipeline, and a worker that serves by itself: so there is always somebody."""
+    """Play a pipeline, and a worker that serves by itself, so that one is always there."""
     async with worker_pool("other", *WORKERS, kind=kind) as pool:
         await pool.loaded("other")
         await loaded(pool, cut)
@@ -115,7 +115,7 @@ def command_one(pool: WorkerPool, command: str, worker: str) -> None:
 
 
 async def formed(pool: WorkerPool, cut: Cut, id: str) -> None:
-    with suppress(BusError):  # it is refused by whoever runs one, serves or is gone
+    with suppress(BusError):  # workers refuse it that run one, serve, or are gone
         await form(pool, cut, id)
 
 
@@ -131,7 +131,7 @@ async def all_blocks(pool: WorkerPool, worker: str) -> None:
 
 
 async def to_the_end(pool: WorkerPool, worker: str) -> None:
-    """All blocks arrive, and it serves."""
+    """Have all blocks arrive and the worker serve."""
     for _ in range(BLOCKS):
         await next_block(pool, worker)
     await pool.until(lambda: pool.state(worker) in ("spare", "absent") or pool.ready(worker) == BLOCKS)

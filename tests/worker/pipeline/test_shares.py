@@ -21,7 +21,7 @@ THREE = (("a", 2), ("b", 4), ("c", BLOCKS))
 
 
 def lacking(pool: WorkerPool, worker: str) -> int:
-    """Tokens of prompts that are still to be computed there."""
+    """Return the tokens of prompts that are still to be computed there."""
     scheduler = pool.members[worker].worker._serving.scheduler
     assert scheduler is not None
     return sum(one.waiting_tokens for one in scheduler.in_order)
@@ -103,7 +103,7 @@ def test_it_may_be_over_at_any_time(wait: float) -> None:
     with_pipeline(act, (("a", 2), ("b", 3), ("a", 4), ("b", BLOCKS)), kind=replace(FLOAT32, switch_kv="move"))
 
 
-def test_what_nobody_fetches_the_leader_runs() -> None:
+def test_the_leader_runs_requests_that_were_not_fetched() -> None:
     async def act(pool: WorkerPool) -> None:
         await ask(pool, 5, tokens=40)
         await whole(pool, "a")

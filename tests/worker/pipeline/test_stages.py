@@ -30,7 +30,7 @@ def test_an_activation_that_is_damaged_on_its_way_is_computed_by_nobody() -> Non
 
 def test_a_stage_that_hears_of_no_batch_is_given_up_after_a_while() -> None:
     async def act(pool: WorkerPool) -> None:
-        pool.members["b"].bus.hold()  # nothing that is said reaches anybody
+        pool.members["b"].bus.hold()  # no message arrives
         await pool.until(lambda: pool.state("a") == "loading")
         pool.members["b"].bus.forget()
         await pool.kill("b")

@@ -15,7 +15,7 @@ Made = tuple[int, int]  # all tokens up to the place, and where the chunk ends t
 
 
 def made(tokens: list[int], prompt_tokens: int) -> list[Made]:
-    """Of each position, as a request must have it. Those that were generated attended one by one."""
+    """The state of each position, as a request must have it. Generated positions attended one by one."""
     state, all_made = 0, []
     for position, token in enumerate(tokens):
         state = hash((state, token))
@@ -57,7 +57,7 @@ class Served:
         return True
 
     def end(self) -> None:
-        """The first of those under way."""
+        """End the first of the batches under way."""
         self.take(self.scheduler.complete(*self._under_way.popleft(), 0.0))
         self.scheduler.check_invariants()
 

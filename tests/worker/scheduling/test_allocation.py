@@ -1,4 +1,4 @@
-"""A full KV cache: who gives way, and that everybody ends all the same."""
+"""A full KV cache: which request gives way, and that every request ends all the same."""
 
 from collections import Counter
 from typing import Any
@@ -87,7 +87,7 @@ def ids(batch: Batch) -> list[str]:
 
 
 def endless(request_id: str, prompt: int = 100, **fields: Any) -> Submit:
-    """May take the whole cache."""
+    """A request that may take the whole cache."""
     return submit(request_id, [7] * prompt, max_tokens=TOKENS - prompt, **fields)
 
 
@@ -110,14 +110,14 @@ def test_where_two_meet_the_last_that_arrived_gives_way_and_is_computed_again() 
     ]
 
 
-def test_of_two_that_meet_the_lower_priority_gives_way_whoever_arrived_first() -> None:
+def test_when_two_requests_meet_the_lower_priority_gives_way_whichever_arrived_first() -> None:
     run = Run(endless("low", priority=1))
     run.step()
     run.add(endless("high"))
     assert ids(run.until_preempted("low")) == ["high"]
 
 
-def test_whoever_was_preempted_starts_before_those_that_never_did() -> None:
+def test_a_preempted_request_starts_before_those_that_never_did() -> None:
     run = Run(endless("first"), endless("second"))
     run.step()
     run.add(endless("third", prompt=300))
@@ -142,7 +142,7 @@ def test_the_first_in_order_has_room_made_for_it_where_the_cache_ends() -> None:
     assert run.ended == {"gone": "cancelled", "first": "length", "later": "length"}
 
 
-def test_nobody_is_preempted_for_one_that_never_ran() -> None:
+def test_no_request_is_preempted_for_one_that_never_ran() -> None:
     run = Run(submit("low", [7] * 500, max_tokens=100, priority=1))
     run.step()
     run.add(submit("high", [7] * 300, max_tokens=10))
@@ -207,8 +207,8 @@ def made(number: int, prompt: int, generated: int, more: int, stop_after: int, p
 
 
 def most_steps(request: Submit, rows: int) -> int:
-    """Of a request that is the first in order: it gains in every step, and is placed anew only after it has grown by a
-    part of what it had."""
+    """The most steps of a request that is the first in order: it advances in every step, and is placed again only after
+    it has grown by a part of what it had."""
     total = len(request.prompt) + request.max_tokens
     size, placed = BLOCK_TOKENS, 1
     while size < total:

@@ -1,4 +1,4 @@
-"""Several batches under way: disjoint requests, even parts, and KV that nobody else has written over."""
+"""Several batches under way: disjoint requests, even parts, and KV that no other request has overwritten."""
 
 from collections import Counter, deque
 from typing import Any
@@ -33,7 +33,7 @@ class Flights:
             self.scheduler.add(request)
 
     def begin(self) -> list[Batch]:
-        """As many as may be."""
+        """Begin as many batches as may be under way."""
         begun = []
         while len(self.under_way) < self.at_once and (batch := self.scheduler.next_batch(self.at_once)) is not None:
             self.scheduler.check_invariants()
@@ -51,7 +51,7 @@ class Flights:
                 assert self.cache[first + position][:2] == (chunk.request_id, position), "its KV is not its own"
 
     def end(self) -> None:
-        """The first of those under way."""
+        """End the first of the batches under way."""
         batch = self.under_way.popleft()
         drawing = [chunk.request_id for chunk in batch.chunks if chunk.sampling is not None]
         for output in self.scheduler.complete(batch, [self.got[id] for id in drawing], 0.0):
@@ -95,7 +95,7 @@ def test_no_more_batches_are_under_way_than_may_be() -> None:
         run.scheduler.next_batch(2)
 
 
-def test_whoever_is_under_way_is_waited_for_and_preempted_afterwards() -> None:
+def test_a_request_in_a_step_is_preempted_only_after_it() -> None:
     run = Flights(2, endless("first"), endless("last"))
     run.begin()
     while "last" not in (preempted := [id for batch in run.begin() for id in batch.preempted]):

@@ -35,7 +35,7 @@ def known(decodes: int = 4) -> DecodePace:
 
 
 class Run:
-    """Steps as long as `seconds` says."""
+    """A run of steps that take as long as `seconds` says."""
 
     def __init__(self, **fields: float) -> None:
         self.scheduler = Scheduler(limits(kv_blocks=2_000, **fields))
@@ -52,7 +52,7 @@ class Run:
         return batch
 
     def decodes(self, count: int) -> None:
-        """So many decode from now on, and what that takes is known."""
+        """Have so many requests decode from now on, with a known pace."""
         for number in range(count):
             self.add(f"decodes-{number}", 5, 500)
         self.step()
@@ -72,7 +72,7 @@ def test_beside_decodes_there_are_as_many_rows_as_double_their_time_and_never_no
     assert prompt_budget(4, 1, limits(tbt_ratio=ratio), known()) == RowBudget(rows, cut=8)
 
 
-def test_of_two_prompts_both_gain() -> None:
+def test_both_of_two_prompts_gain() -> None:
     run = Run(tbt_ratio=2.0)
     run.decodes(4)
     run.add("long", 1_000, 1)
@@ -192,7 +192,7 @@ def test_the_first_in_the_line_has_a_chunk_in_every_step_whatever_short_ones_com
     assert "long" not in scheduler
 
 
-def test_of_what_is_left_the_lower_priority_goes_first() -> None:
+def test_rows_that_are_left_go_to_the_lower_priority_first() -> None:
     scheduler = begun(
         submit("first", range(500)), submit("low", range(50), priority=1), submit("normal", range(380)), submit("n2")
     )

@@ -35,7 +35,7 @@ def test_tokens_before_the_first_that_was_said_here_are_not_known() -> None:
     assert history.since("b", 0) is None
 
 
-def test_of_those_that_ended_the_last_are_kept() -> None:
+def test_the_last_requests_that_ended_are_kept() -> None:
     history = TokenHistory(kept=1)
     history.record(row(0, [5], "stop"))
     assert history.ended() == ["a"]

@@ -1,4 +1,4 @@
-"""What is kept of prompts, what is found again, and who gives way."""
+"""What is kept of prompts, what is found again, and what is evicted."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ BASE = random_prompt(1, 1_000)
 
 
 def cached_after(first: list[int], then: list[int], **fields: Any) -> int:
-    """How many tokens of a prompt are found after another."""
+    """Return how many tokens of a prompt are found after another one."""
     run = Served(submit("first", first, max_tokens=1))
     run.to_the_end()
     run.add(submit("then", then, max_tokens=2, **fields))
@@ -37,7 +37,7 @@ def test_as_many_whole_blocks_as_two_prompts_begin_with_alike_are_found(shared: 
 
 
 @pytest.mark.parametrize(("length", "found"), [(1, 0), (16, 0), (17, 16), (32, 16), (128, 112), (257, 256)])
-def test_of_the_same_prompt_the_last_token_is_computed_again(length: int, found: int) -> None:
+def test_the_last_token_of_the_same_prompt_is_computed_again(length: int, found: int) -> None:
     assert cached_after(BASE[:length], BASE[:length]) == found
 
 
@@ -97,7 +97,7 @@ def test_the_least_recently_used_goes_first_and_the_end_of_a_prompt_before_its_b
     assert (run.cached["a last"], run.cached["b last"]) == (256, 128)
 
 
-def test_who_grows_into_what_is_kept_has_it_moved() -> None:
+def test_kept_blocks_are_moved_when_a_request_grows_into_them() -> None:
     run = Served(submit("kept", BASE[:130], max_tokens=1), kv_blocks=32)
     run.to_the_end()
     for name in ("before", "grows"):
@@ -199,7 +199,7 @@ CONTEXTS = {"context_blocks": st.integers(0, 60), "context_seconds": st.just(0.5
 
 
 def paced(rows: int) -> DecodePace:
-    """So many rows of prompts beside decodes."""
+    """A pace at which so many rows of prompts may run beside decodes."""
     pace = DecodePace()
     pace.observe(0, 1, 1.0)
     pace.observe(10, 0, 10 * (limits().tbt_ratio - 1) / rows)

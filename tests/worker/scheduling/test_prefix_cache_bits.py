@@ -82,7 +82,7 @@ def test_what_is_fetched_from_host_memory_has_the_same_bits(dtype: DType) -> Non
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_who_is_preempted_beside_what_is_kept_has_the_same_bits(dtype: DType) -> None:
+def test_a_request_that_is_preempted_beside_kept_blocks_has_the_same_bits(dtype: DType) -> None:
     engine = checkpointed("qwen2-untied", dtype).engine(kv_tokens=640 if dtype == "float32" else 320)
     requests = [submit(f"r{number}", [*BASE[:129], number], max_tokens=100 + number) for number in range(6)]
     together = serve(engine, [(number, one) for number, one in enumerate(requests)])

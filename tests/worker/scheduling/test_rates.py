@@ -16,7 +16,7 @@ def _batch(prefill: int, decode: int) -> Batch:
 
 
 def drawing(rows: int) -> list[ScheduledChunk]:
-    """So many requests that each gain a token."""
+    """The chunks of so many requests that each gain a token."""
     return [structs.replace(chunk, sampling=TokenSampling(Sampling(), 0)) for chunk in _batch(0, rows).chunks]
 
 

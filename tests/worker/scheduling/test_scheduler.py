@@ -195,7 +195,7 @@ def test_a_request_that_never_fits_is_refused(request_: Submit, reason: str) -> 
 
 def test_one_more_than_may_wait_is_refused_for_now() -> None:
     scheduler = _scheduler(*(submit(str(number)) for number in range(5)), max_num_seqs=2, max_num_waiting=3)
-    with pytest.raises(Refusal, match="3 requests are waiting") as refusal:
+    with pytest.raises(Refusal, match="3 requests already wait") as refusal:
         scheduler.add(submit("more"))
     assert (refusal.value.code, refusal.value.retry_after_ms) == (429, 100)
     scheduler.cancel("4")

@@ -1,4 +1,5 @@
-"""A conversation is kept by its id: prompt and answer, ahead of what nobody named, until its time or the room is up."""
+"""A conversation is kept by its id, prompt and answer, ahead of prompts without an id, until its time or the room is
+up."""
 
 from typing import Any
 
@@ -20,7 +21,7 @@ def serving(*requests: Submit, **fields: Any) -> Served:
 
 
 def ask(run: Served, request_id: str, prompt: list[int], **fields: Any) -> int:
-    """How many of its tokens were there."""
+    """Run a request, and return how many of its tokens were cached."""
     run.add(submit(request_id, prompt, **fields))
     run.to_the_end()
     return run.cached[request_id]
@@ -39,7 +40,7 @@ def test_the_next_prompt_of_a_conversation_finds_prompt_and_answer(prompt: int, 
     assert ask(run, "two", [*run.tokens["one"], 1, 2, 3], max_tokens=5, context_id="talk") == found
 
 
-def test_of_a_request_without_a_name_the_answer_is_not_kept() -> None:
+def test_the_answer_of_a_request_without_a_name_is_not_kept() -> None:
     run = serving(submit("one", BASE[:200], max_tokens=300))
     assert ask(run, "two", [*run.tokens["one"], 1], max_tokens=5, context_id="talk") == 192
 
@@ -76,7 +77,7 @@ def test_answers_are_computed_in_steps_that_have_no_other_prompt_a_chunk_at_a_ti
     assert [one for one in chunks(run.step()) if one[0] == "one"] == []
 
 
-def test_who_computes_an_answer_counts_for_nothing() -> None:
+def test_computing_a_kept_answer_counts_for_nothing() -> None:
     run = Served(submit("one", BASE[:10], max_tokens=300, context_id="talk"), context_blocks=256)
     while "one" not in run.ended:
         run.step()
@@ -132,7 +133,7 @@ def test_what_was_named_stays_ahead_of_what_was_not() -> None:
     assert ask(run, "two", [*run.tokens["one"], 1], max_tokens=1) == 288
 
 
-def test_of_two_contexts_the_one_used_last_stays() -> None:
+def test_the_context_that_was_used_last_stays() -> None:
     run = serving(context_blocks=4 * 8, kv_blocks=10 * 8)
     for name, begins in (("a", 0), ("b", 400), ("a", 0), ("c", 800)):
         ask(run, f"{name} {len(run.ended)}", BASE[begins : begins + 257], max_tokens=1, context_id=name)
@@ -182,7 +183,7 @@ def test_an_engine_that_failed_has_no_contexts() -> None:
     assert ask(run, "two", BASE[:300], max_tokens=1, context_id="talk") == 0
 
 
-def test_of_many_conversations_that_end_at_once_the_last_are_computed() -> None:
+def test_the_last_of_many_conversations_that_end_at_once_are_computed() -> None:
     run = serving(kv_blocks=2_000, context_blocks=2_000, max_num_seqs=80)
     for number in range(70):
         run.add(submit(f"{number}", BASE[number : number + 5], max_tokens=150, context_id=f"talk {number}"))

@@ -20,7 +20,8 @@ THREE: Cut = (("a", 2), ("b", 4), ("c", 5))
 
 @dataclass
 class RankedPipeline:
-    """Instance `a` has the workers `a-0` and `a-1`, and so on. `cut`: who runs what."""
+    """A pipeline of instances with two ranks: instance `a` has the workers `a-0` and `a-1`, and so on. `cut` says which
+    instance runs which blocks."""
 
     ranked: RankedWorkers
     cut: Cut
@@ -37,19 +38,19 @@ class RankedPipeline:
         return sorted(own | {0} if self.cut[-1][0] == name else own)
 
     async def load(self, name: str, rank: int, blocks: list[int]) -> None:
-        """And wait until they are laid out."""
+        """Load blocks, and wait until they are laid out."""
         worker, before = f"{name}-{rank}", self.ranked.ready(f"{name}-{rank}")
         await self.ranked.send(team(name), rank, blocks, "pipeline")
         await self.ranked.fleet.until(lambda: self.ranked.ready(worker) == before + len(blocks))
 
     async def finish(self, name: str, *ranks: int) -> None:
-        """These ranks get the rest."""
+        """Give these ranks the rest of the blocks."""
         left = sorted(set(range(self.ranked.blocks)) - set(self.held(name)))
         for rank in ranks:
             await self.load(name, rank, left)
 
     async def form(self) -> None:
-        """As a planner does: the leader last, each once its ranks have what they run."""
+        """Form the pipeline as a planner does: the leader last, each once its ranks have what they run."""
         leader = self.cut[0][0]
         for name in sorted(self.names, key=lambda one: (one == leader, one)):
             await self.ranked.fleet.bus.call(PIPELINE, self._told(name), timeout=5, id=f"{name}-0")
@@ -71,12 +72,12 @@ class RankedPipeline:
         )
 
     async def serve(self) -> None:
-        """As a planner does: the leader first."""
+        """Tell the members to serve as a planner does: the leader first."""
         for name in dict.fromkeys(name for name, _ in self.cut):
             await self.ranked.serve(team(name))
 
     async def begun(self, *requests: Submit) -> None:
-        """The pipeline has made a token of each."""
+        """Wait until the pipeline has generated a token for each request."""
         for request in requests:
             await self.ranked.fleet.admit("a-0", request)
         await self.ranked.fleet.until(lambda: all(self.tokens(one.request_id) for one in requests))
@@ -85,7 +86,7 @@ class RankedPipeline:
         return [token for row in self.ranked.fleet.rows.get(request_id, []) for token in row.token_ids]
 
     def count(self, what: str) -> float:
-        """Over all leaders."""
+        """Sum a metric over all leaders."""
         return sum(self.ranked.count(f"{name}-0", f"pipeline_{what}") for name in self.names)
 
     def kill(self, worker: str) -> None:

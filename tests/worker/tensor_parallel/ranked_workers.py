@@ -21,7 +21,8 @@ RANKS = 2
 
 @dataclass
 class RankedWorkers:
-    """`given`: how many blocks each worker was sent, the embedding and the first layer being the first two."""
+    """Workers of two instances. `given` counts the blocks that each worker was sent; the first two are the embedding
+    and the first layer."""
 
     fleet: Fleet
     given: dict[str, int] = field(default_factory=dict)
@@ -39,7 +40,7 @@ class RankedWorkers:
         return self.fleet.telemetry[worker].registry.get_sample_value(f"livescale_worker_{what}_total") or 0.0
 
     def ready(self, worker: str) -> int:
-        """Blocks that it has laid out."""
+        """Return the blocks that a worker has laid out."""
         holding = self.fleet.reports[worker].holding if worker in self.fleet.reports else None
         return 0 if holding is None else len(holding.ready)
 
@@ -65,7 +66,7 @@ class RankedWorkers:
         self.fleet.tasks.create_task(self.fleet._feed(end))
 
     async def have(self, ranks: Sequence[str], *blocks: int, mode: LiveMode = "zigzag") -> None:
-        """`give`, and wait until all is laid out."""
+        """Give blocks, and wait until all are laid out."""
         await self.give(ranks, *blocks, mode=mode)
         await self.fleet.until(lambda: [self.ready(worker) for worker in ranks] == list(blocks))
 
@@ -76,12 +77,12 @@ class RankedWorkers:
         await self.fleet.until(lambda: all(self.fleet.state(worker) == "serving" for worker in ranks))
 
     async def live(self, layers: int) -> None:
-        """The target is live, and has so many layers."""
+        """Have the target go live with so many layers."""
         await self.have(TARGET, layers + 1, layers + 1)
         await self.fleet.until(lambda: self.fleet.state("t-0") == "live")
 
     async def help(self, *targets: str) -> None:
-        """The source takes requests over from these."""
+        """Have the source take requests over from these targets."""
         nodes = [self.fleet.node(target) for target in targets]
         command = Help(plan_id="live", model="m", version=self.fleet.manifest.version, targets=nodes, epoch=1)
         await self.fleet.bus.call(HELP, command, timeout=5, id="s-0")
@@ -91,7 +92,7 @@ class RankedWorkers:
         await self.fleet.until(lambda: self.count("t-0", "live_layers") >= layers)
 
     async def undisturbed(self, *requests: Submit) -> dict[str, list[int]]:
-        """What the instance that serves makes of them, if nobody interferes."""
+        """The tokens that the serving instance generates for these requests without any disturbance."""
         for one in requests:
             await self.fleet.admit("s-0", replace(one, request_id=f"alone {one.request_id}"))
         return {one.request_id: await self.fleet.finished(f"alone {one.request_id}") for one in requests}
@@ -107,7 +108,7 @@ def wanted(number: int, tokens: int = 12) -> Submit:
 
 @asynccontextmanager
 async def ranked_workers(dtype: DType = "float32", spare: Sequence[str] = TARGET) -> AsyncIterator[RankedWorkers]:
-    """The source serves; those of the target are spare."""
+    """Start a source that serves, and a target whose workers are spare."""
     async with fleet(*SOURCE, *spare, dtype=dtype, shards=RANKS) as made:
         ranked = RankedWorkers(made)
         await ranked.have(SOURCE, ranked.blocks, ranked.blocks, mode="off")

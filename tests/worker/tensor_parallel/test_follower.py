@@ -1,4 +1,4 @@
-"""KV between instances of two ranks: nobody waits for what will not come, or keeps what nobody wants."""
+"""KV between instances of two ranks: no rank waits for KV that will not come, or keeps KV that is not wanted."""
 
 from collections.abc import Awaitable, Callable
 

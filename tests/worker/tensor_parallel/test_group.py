@@ -39,7 +39,7 @@ async def load(made: Fleet, ranks: Sequence[str] = RANKS) -> None:
 
 
 async def served(made: Fleet) -> None:
-    """Both serve."""
+    """Start two instances that both serve."""
     await load(made)
     await made.whole(*RANKS)
     for worker in RANKS:
@@ -52,7 +52,7 @@ async def spare(made: Fleet, *workers: str) -> None:
 
 
 def alone() -> TorchEngine:
-    """The same model on one worker."""
+    """Start the same model on one worker."""
     checkpoint = open_checkpoint(tiny_checkpoint("qwen2"), "float32")
     blocks = [bytearray(layout.size_bytes) for layout in checkpoint.layouts]
     checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
@@ -71,7 +71,7 @@ async def test_two_workers_serve_one_model_and_the_first_of_them_takes_requests(
             await made.admit("w-0", submit(name, prompt, max_tokens=24))
         for name in prompts:
             assert await made.finished(name) == expected.tokens[name]
-        with pytest.raises(Refusal, match="this worker serves nothing"):
+        with pytest.raises(Refusal, match="this worker serves no model"):
             await made.admit("w-1", submit("d", max_tokens=3))
         assert {made.reports[worker].rank for worker in RANKS} == {0, 1}
         held = [made.reports[worker].holding for worker in RANKS]
@@ -111,7 +111,7 @@ async def test_a_rank_that_the_registry_gives_up_ends_an_idle_instance() -> None
         await spare(made, *RANKS)
 
 
-async def test_who_is_not_led_any_more_is_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rank_that_is_not_led_any_more_is_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "WATCH_SECONDS", 0.05)
     async with fleet(*RANKS, shards=2) as made:
         await served(made)
@@ -136,10 +136,10 @@ async def test_a_step_that_cannot_be_taken_ends_the_instance(
         await spare(made, "w-0")
 
 
-async def test_who_finds_nobody_to_lead_it_gives_up_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rank_without_a_leader_gives_up_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "MEET_SECONDS", 0.2)
     async with fleet(*RANKS, shards=2) as made:
         await load(made, ["w-1"])
         await made.until(lambda: any(one.state == "failed" for one in made.transfers))
-        assert made.transfers[-1].error == f"w-0 did not say where {INSTANCE} meets"
+        assert made.transfers[-1].error == f"w-0 did not say at which address the ranks of {INSTANCE} meet"
         await spare(made, "w-1")

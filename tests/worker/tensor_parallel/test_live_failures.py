@@ -1,4 +1,4 @@
-"""What is lost while an instance of two workers is live: whoever has a request goes on, with the same tokens."""
+"""Losses while an instance of two workers is live: the worker that has a request goes on, with the same tokens."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.worker.tensor_parallel.ranked_workers import TARGET, RankedWorkers, r
 
 
 class DamagingPeer:
-    """Of what is sent another bit arrives."""
+    """A peer that flips a bit of what is sent."""
 
     def __init__(self, peer: Peer) -> None:
         self.path = peer.path
@@ -28,7 +28,7 @@ class DamagingPeer:
 
 
 async def handed_over(ranked: RankedWorkers, layers: int) -> None:
-    """A request that was begun at the target ends at the source."""
+    """Check that a request that was begun at the target ends at the source."""
     request = wanted(layers)
     expected = await ranked.undisturbed(request)
     await ranked.live(layers)

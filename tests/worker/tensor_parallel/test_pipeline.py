@@ -103,7 +103,7 @@ async def test_a_planner_may_end_it_and_form_it_again_in_mid_step() -> None:
         assert made.ranked.fleet.state("a-0") == "live"
 
 
-async def test_who_leaves_or_is_late_ends_at_once_and_disturbs_nobody() -> None:
+async def test_a_member_that_leaves_or_is_late_ends_at_once_and_disturbs_no_other() -> None:
     stays, leaves = wanted(1, LONG), wanted(2, 100)
     async with ranked_pipeline() as made:
         expected = await made.ranked.undisturbed(stays)

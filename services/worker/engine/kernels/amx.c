@@ -1,4 +1,4 @@
-/* bfloat16 by AMX. */
+/* The operations in bfloat16 by AMX tiles. */
 #ifdef __x86_64__
 #define WITH_AMX
 #include "level_avx512.h"
@@ -31,7 +31,8 @@ static void lay_out_halves(const void *matrix, int64_t out, int64_t in, void *pa
     lay_out_as(BFLOAT16, matrix, out, in, panels);
 }
 
-const Operations amx_operations = {multiply_by_tiles, rms_norm_halves, silu_times_halves, attend_by_tiles, lay_out_halves};
+const Operations amx_operations = {multiply_by_tiles, rms_norm_halves, silu_times_halves, attend_by_tiles,
+                                   lay_out_halves};
 
 #include "end_target.h"
 #endif

@@ -1,26 +1,26 @@
-/* Attention over one request's cache. Positions are taken in spans that begin at fixed multiples, each span relative to
-   the largest score until then (online softmax, Milakov and Gimelshein), so that a row's result is the same whether it is
-   computed with others or alone. To be included after elementwise.h and one of product_*.h. */
+/* Attention over one request's cache. Positions are processed in spans that begin at fixed multiples. Each span is
+   taken relative to the largest score so far (online softmax, Milakov and Gimelshein), so that a row has the same
+   result alone and with others. Include this after elementwise.h and one of product_*.h. */
 #pragma once
 
 #include "workspace.h"
 
 #define SPAN 128
-#define TILE 16 /* queries that are computed together */
+#define TILE 16 /* queries computed together */
 
-/* A query: a row of the run and one of the heads that share keys and values. */
+/* A query: one row of the run, and one of the heads that share keys and values. */
 typedef struct {
     int64_t row, head;
 } Query;
 
-/* Of a tile of queries, what is known after some spans: for each its largest score, and the sum of values, each times its
-   weight. Behind a value's numbers there is a one, so that weights are added up as well. */
+/* The state of a tile of queries after some spans. For each query it has the largest score and the weighted sum of
+   values. Each value has a one behind it, so that the weights are summed too. */
 typedef struct {
     float *largest, *gathered;
 } State;
 
-/* What one KV head of a run is computed in. While one tile's scores become weights, the scores of the next one are made,
-   and the values of the one before are gathered: so there are two sets of scores and weights. */
+/* The memory that one KV head of a run uses. While the scores of one tile become weights, the next tile is scored and
+   the values of the previous one are gathered: hence two sets of scores and weights. */
 typedef struct {
     const Run *run;
     const Cache *cache;
@@ -43,7 +43,7 @@ ALWAYS State state_of(const Work *work, int64_t tile) {
     return (State){first, first + TILE};
 }
 
-/* How many queries of this number of tile there are. */
+/* The number of queries in tile number `tile`; the last tile may have fewer than TILE. */
 ALWAYS int64_t count_queries(const Work *work, int64_t tile) {
     return work->queries - tile * TILE < TILE ? work->queries - tile * TILE : TILE;
 }
@@ -53,8 +53,8 @@ ALWAYS void scale_by(float *numbers, int64_t count, float factor) {
         wide_store(FLOAT32, numbers + i, wide_multiply(wide_load(FLOAT32, numbers + i), wide_everywhere(factor)));
 }
 
-/* The largest of the scores that each of `count` queries sees, and of those before. Scores behind these, up to 16 of them,
-   become minus infinity. */
+/* Updates `largest`: for each of `count` queries, the larger of the old value and its scores in this span. Up to 16
+   scores behind the last position that a query sees become minus infinity. */
 ALWAYS void find_largest(float *scores, const int64_t *seen, int64_t count, float *largest) {
     float lanes[TILE][WIDE], queries[WIDE][TILE];
     for (int64_t row = 0; row < TILE; row++, scores += SPAN) {
@@ -72,7 +72,7 @@ ALWAYS void find_largest(float *scores, const int64_t *seen, int64_t count, floa
     wide_store(FLOAT32, largest, most);
 }
 
-/* By how much what is relative to the scores `before` counts less beside what is relative to those `after`. */
+/* The factors by which sums relative to the scores `before` shrink to be relative to the scores `after`. */
 ALWAYS void find_fades(const float *before, const float *after, float scale, float *fades) {
     Wide less = wide_load(FLOAT32, before);
     FOR_EACH_VECTOR less.v[v] = (less.v[v] - load(after + v * LANES)) * everywhere(scale * LOG2_E);
@@ -82,7 +82,7 @@ ALWAYS void find_fades(const float *before, const float *after, float scale, flo
             fades[i] = 1.0f;
 }
 
-/* Turns a query's scores of `seen` positions into weights, relative to its largest score until now. */
+/* Turns a query's scores of `seen` positions into weights, relative to its largest score so far. */
 ALWAYS void weigh(Type type, const float *scores, int64_t seen, float largest, float scale, void *weights) {
     Wide unit = wide_everywhere(scale * LOG2_E), top = wide_everywhere(-(largest * (scale * LOG2_E)));
     for (int64_t i = 0; i < SPAN; i += 2 * WIDE) {
@@ -93,12 +93,12 @@ ALWAYS void weigh(Type type, const float *scores, int64_t seen, float largest, f
         }
         wide_store_two(type, (void *)address(type, weights, i), first, second);
     }
-    /* Of 32 positions some may not be seen. */
+    /* Positions up to the next multiple of 32 that the query does not see have weight zero. */
     int64_t unseen = padded(seen, 2 * WIDE) - seen;
     memset((void *)address(type, weights, seen), 0, unseen * (type == BFLOAT16 ? sizeof(bf16) : sizeof(float)));
 }
 
-/* A tile's scores over the positions from `begin` on -> weights, and what they do to the tile's state. */
+/* Turns a tile's scores of the span from `begin` on into weights, and rescales the tile's state. */
 ALWAYS void weigh_tile(Type type, const Work *work, int64_t tile, int64_t begin) {
     State state = state_of(work, tile);
     float scale = 1.0f / __builtin_sqrtf((float)work->cache->head_dim), before[TILE], fades[TILE];
@@ -119,7 +119,7 @@ ALWAYS void weigh_tile(Type type, const Work *work, int64_t tile, int64_t begin)
     }
 }
 
-/* A tile's scores of the positions `begin` to `stop`, whose keys are packed. */
+/* Computes a tile's scores of the positions `begin` to `stop`, whose keys are packed. */
 ALWAYS void score_tile(const Work *work, int64_t tile, int64_t begin, int64_t stop) {
     const Packed *queries = work->packed_queries + tile * TILE * work->inputs;
     for (int64_t first = 0; first < stop - begin; first += PANEL) {
@@ -129,7 +129,7 @@ ALWAYS void score_tile(const Work *work, int64_t tile, int64_t begin, int64_t st
     }
 }
 
-/* Adds to a tile's state the values of these positions, each times its weight. */
+/* Adds the values of these positions to a tile's state, each times its weight. */
 ALWAYS void gather_tile(Type type, const Work *work, int64_t tile, int64_t begin, int64_t stop) {
     int64_t count = count_queries(work, tile);
     const Packed *weights = pack_weights(type, work->weights[tile % 2], count, SPAN, work->packed_weights);
@@ -186,7 +186,7 @@ ALWAYS Work make_work(const Run *run, const Cache *cache, int64_t head) {
     return work;
 }
 
-/* Asks memory for some numbers, which come while others are computed with. */
+/* Prefetches some numbers. */
 ALWAYS void ask_for(Type type, const void *numbers, int64_t count) {
     for (const char *line = numbers; line < (const char *)address(type, numbers, count); line += 64)
         __builtin_prefetch(line, 0, 2);
@@ -202,7 +202,7 @@ ALWAYS void pack_span(Type type, const Work *work, int64_t begin, int64_t stop) 
         pack_keys(type, address(type, cache->keys, place + first * size), count, size,
                   work->keys + first * work->inputs);
     }
-    /* What follows is this head's next span, or the next head's first one. */
+    /* Prefetch this head's next span, or the first span of the next head. */
     int64_t end = work->run->begin + work->run->rows, left = end > stop ? end - stop : end;
     int64_t next = end > stop ? place + SPAN * size : place + (cache->slots - begin) * size;
     if (end > stop || work->head + 1 < cache->kv_heads)
@@ -218,7 +218,7 @@ ALWAYS void attend_head(Type type, const void *rows, int64_t stride, void *out, 
     for (int64_t begin = 0; begin < end; begin += SPAN) {
         int64_t stop = end - begin < SPAN ? end : begin + SPAN;
         pack_span(type, &work, begin, stop);
-        /* Rows that end before this span see nothing of it. */
+        /* Rows whose positions end before this span do not see it. */
         int64_t first = begin > run->begin ? (begin - run->begin) * cache->group / TILE : 0;
         for (int64_t tile = first; tile < tiles + 2; tile++) {
             if (tile < tiles)

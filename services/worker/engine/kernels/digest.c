@@ -1,10 +1,11 @@
-/* The bits of some kernels as one number: workers whose numbers differ must not share requests. */
+/* A digest of the results of one variant. Workers whose digests differ compute different bits, and must not share
+   requests. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels.h"
 
-/* Numbers that are the same everywhere (splitmix64), and a hash of all that was made of them (FNV-1a). */
+/* Draws pseudo-random numbers that are the same on every machine (splitmix64), and hashes all results (FNV-1a). */
 typedef struct {
     const Kernels *kernels;
     Type type;
@@ -22,9 +23,9 @@ static int64_t bytes_of(const Probe *probe, int64_t count) {
     return count * (probe->type == BFLOAT16 ? sizeof(bf16) : sizeof(float));
 }
 
-/* `count` numbers of either sign, from 2^lowest up to 2^(lowest + 4); zeros where there is to be no noise. */
+/* `count` numbers of either sign, with magnitudes from 2^lowest up to 2^(lowest + 4); zeros unless `is_noise`. */
 static void *numbers(Probe *probe, int64_t count, int lowest, int is_noise) {
-    void *made = calloc(count + 32, sizeof(float)); /* a multiple of vectors can be read and written */
+    void *made = calloc(count + 32, sizeof(float)); /* kernels may read and write whole vectors */
     if (!made)
         abort();
     for (int64_t i = 0; i < count && is_noise; i++) {
@@ -56,7 +57,8 @@ static void negate(const Probe *probe, void *made, int64_t count) {
             ((uint32_t *)made)[i] ^= 0x80000000u;
 }
 
-/* Once more less what came of it, so that what was rounded away shows too. */
+/* Multiplies, then multiplies again with the negated result as the residual: the difference shows the bits that
+   rounding dropped. */
 static void try_matrix(Probe *probe, int64_t rows, int64_t in, int64_t out, int with_bias, int lowest) {
     void *given = numbers(probe, rows * in, lowest, 1), *matrix = numbers(probe, out * in, lowest, 1);
     void *bias = noise(probe, out), *once = zeros(probe, rows * out), *twice = zeros(probe, rows * out);
@@ -75,7 +77,8 @@ static void try_matrix(Probe *probe, int64_t rows, int64_t in, int64_t out, int 
 }
 
 static void try_rows(Probe *probe, int64_t rows, int64_t size) {
-    void *given = noise(probe, 2 * rows * size), *weight = noise(probe, 2 * size), *made = zeros(probe, 2 * rows * size);
+    void *given = noise(probe, 2 * rows * size), *weight = noise(probe, 2 * size);
+    void *made = zeros(probe, 2 * rows * size);
     kernels_rms_norm(probe->kernels, probe->type, given, weight, made, rows, 2 * size, 1e-5f);
     count_in(probe, made, 2 * rows * size);
     kernels_silu_times(probe->kernels, probe->type, given, made, rows, size);
@@ -83,7 +86,7 @@ static void try_rows(Probe *probe, int64_t rows, int64_t size) {
     free(given), free(weight), free(made);
 }
 
-/* A run whose last row sees `length` positions, over a cache that is full. */
+/* A run whose last row attends to `length` positions of a cache that is full of noise. */
 static void try_attention(Probe *probe, int64_t rows, int64_t length, int64_t head_dim, int decode) {
     enum { KV_HEADS = 2, GROUP = 3, SLOTS = 1040 };
     int64_t stride = (GROUP + 2) * KV_HEADS * head_dim, cached = KV_HEADS * SLOTS * head_dim;
@@ -114,10 +117,10 @@ static void try_all(Probe *probe) {
     try_matrix(probe, 1, 96, 112, 1, -3);
     try_matrix(probe, 7, 1100, 70, 1, -3);
     try_matrix(probe, 37, 640, 129, 0, -3);
-    try_matrix(probe, 2, 64, 64, 0, -66); /* of products that are no normal numbers */
+    try_matrix(probe, 2, 64, 64, 0, -66); /* its products are denormal numbers */
     try_rows(probe, 5, 64);
     try_rows(probe, 3, 50);
-    try_rows(probe, 16, 1024); /* what differs by a millionth is seen only where it is rounded */
+    try_rows(probe, 16, 1024); /* large enough that a relative difference of a millionth changes a rounding */
     try_attention(probe, 40, 648, 64, 0);
     try_attention(probe, 13, 13, 20, 0);
     try_attention(probe, 2, 1000, 64, 1);

@@ -1,13 +1,14 @@
-/* What is done with each row by itself: RMSNorm, SwiGLU, rotary position embedding. To be included after wide.h. */
+/* Operations on each row by itself: RMSNorm, SwiGLU, rotary position embedding. Include this after wide.h. */
 #pragma once
 
-/* `count` is the number of values from `i` on: constant in all turns of a loop but the last. */
+/* `count` is the number of values from `i` on. It is a constant in all iterations of a loop except the last. */
 ALWAYS Wide add_squares(Type type, const void *in, int64_t i, int64_t count, Wide sums) {
     Wide values = wide_load_some(type, address(type, in, i), count);
     return wide_multiply_add(values, values, sums);
 }
 
-ALWAYS void scale_values(Type type, const void *in, Wide scale, const void *weight, void *out, int64_t i, int64_t count) {
+ALWAYS void scale_values(Type type, const void *in, Wide scale, const void *weight, void *out, int64_t i,
+                         int64_t count) {
     Wide normed = wide_multiply(wide_load_some(type, address(type, in, i), count), scale);
     normed = wide_multiply(normed, wide_load_some(type, address(type, weight, i), count));
     wide_store_some(type, (void *)address(type, out, i), normed, count);
@@ -30,7 +31,7 @@ ALWAYS void rms_norm_of(Type type, const void *in, const void *weight, void *out
     }
 }
 
-/* 1 / x for 1 <= x <= 2 to 1 in 80,000, by steps of Newton's from a line: divisions take longer. */
+/* 1 / x for 1 <= x <= 2, with a relative error of 1 / 80,000: Newton steps from a line, as divisions take longer. */
 ALWAYS Floats reciprocal(Floats x) {
     Floats guess = multiply_add(x, everywhere(-8.0f / 17), everywhere(24.0f / 17)), two = everywhere(2.0f);
     for (int step = 0; step < 2; step++)
@@ -66,7 +67,8 @@ ALWAYS void silu_times_of(Type type, const void *in, void *out, int64_t rows, in
     }
 }
 
-/* One head at one position: its halves are turned against each other. `in` and `out` may be the same. */
+/* Rotates one head at one position, each number of the first half with its partner in the second. `in` and `out` may be
+   the same. */
 ALWAYS void rotate(Type type, const void *in, void *out, const void *cosines, const void *sines, int64_t head_dim) {
     int64_t half = head_dim / 2;
     for (int64_t i = 0; i < half; i += WIDE) {
@@ -82,7 +84,7 @@ ALWAYS void rotate(Type type, const void *in, void *out, const void *cosines, co
     }
 }
 
-/* Rotates queries and keys of a run's rows, and puts keys and values into the cache. */
+/* Rotates queries and keys of a run's rows, and stores keys and values in the cache. */
 ALWAYS void rotate_and_store(Type type, void *rows, int64_t stride, const Run *run, const Attention *attention,
                              Share kv_heads) {
     const Cache *cache = &attention->cache;

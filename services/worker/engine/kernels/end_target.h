@@ -1,4 +1,4 @@
-/* The end of what level_*.h begins, for clang. To be included last. */
+/* Ends the target attribute that level_*.h or vectors.h begins, for clang. Include this last. */
 #ifdef __clang__
 #pragma clang attribute pop
 #endif

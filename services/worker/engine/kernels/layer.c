@@ -1,4 +1,4 @@
-/* What the kernels do on all of their threads, up to a whole layer in one call. */
+/* The operations on all threads of the kernels, up to a whole layer in one call. */
 #include <stddef.h>
 
 #include "threads.h"
@@ -20,8 +20,8 @@ static void multiply_share(void *context, Share panels) {
     job->operations->multiply(job->linear, job->in, job->residual, job->out, job->rows, panels);
 }
 
-void kernels_multiply(const Kernels *kernels, Type type, const Linear *linear, const void *rows, const void *residual, void *out,
-              int64_t count) {
+void kernels_multiply(const Kernels *kernels, Type type, const Linear *linear, const void *rows, const void *residual,
+                      void *out, int64_t count) {
     RowsJob job = {.operations = &kernels->variant->of[type], .linear = linear, .in = rows, .residual = residual,
                    .out = out, .rows = count};
     int64_t panels = 0;
@@ -39,7 +39,7 @@ static void norm_share(void *context, Share rows) {
 }
 
 void kernels_rms_norm(const Kernels *kernels, Type type, const void *in, const void *weight, void *out, int64_t rows,
-              int64_t size, float epsilon) {
+                      int64_t size, float epsilon) {
     RowsJob job = {.operations = &kernels->variant->of[type], .size = size_of(type), .in = in, .weight = weight,
                    .out = out, .width = size, .epsilon = epsilon};
     divide(kernels, rows, norm_share, &job);
@@ -53,7 +53,8 @@ static void silu_share(void *context, Share rows) {
 }
 
 void kernels_silu_times(const Kernels *kernels, Type type, const void *in, void *out, int64_t rows, int64_t size) {
-    RowsJob job = {.operations = &kernels->variant->of[type], .size = size_of(type), .in = in, .out = out, .width = size};
+    RowsJob job = {.operations = &kernels->variant->of[type], .size = size_of(type), .in = in, .out = out,
+                   .width = size};
     divide(kernels, rows, silu_share, &job);
 }
 
@@ -79,8 +80,8 @@ static void attend_share(void *context, Share items) {
     }
 }
 
-void kernels_attend(const Kernels *kernels, Type type, void *rows, int64_t stride, void *out, const Run *runs, int64_t count,
-            const Attention *attention) {
+void kernels_attend(const Kernels *kernels, Type type, void *rows, int64_t stride, void *out, const Run *runs,
+                    int64_t count, const Attention *attention) {
     AttendJob job = {&kernels->variant->of[type], size_of(type), stride, rows, out, runs, attention};
     divide(kernels, count * attention->cache.kv_heads, attend_share, &job);
 }
@@ -99,9 +100,9 @@ static void run_rows(const Kernels *kernels, Type type, const Layer *layer, void
     kernels_multiply(kernels, type, down, between->gated, between->hidden, hidden, rows);
 }
 
-/* In parts of about as many rows each: what a layer makes of them stays in the cache until it is used. */
-void kernels_run_layer(const Kernels *kernels, Type type, const Layer *layer, void *hidden, int64_t rows, const Run *runs,
-               int64_t count, float epsilon) {
+/* Computes rows in parts of about equal size, so that the results between the steps of a layer stay in the cache. */
+void kernels_run_layer(const Kernels *kernels, Type type, const Layer *layer, void *hidden, int64_t rows,
+                       const Run *runs, int64_t count, float epsilon) {
     char *next = hidden;
     for (int64_t part, taken; rows > 0; rows -= part, runs += taken, count -= taken) {
         int64_t parts = (rows + LAYER_ROWS - 1) / LAYER_ROWS, even = (rows + parts - 1) / parts;

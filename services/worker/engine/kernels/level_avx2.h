@@ -1,9 +1,9 @@
-/* Vectors of 8 floats, for CPUs with AVX2 and FMA. See level_avx512.h for what each function does. */
+/* Vectors of 8 floats, for CPUs with AVX2 and FMA. level_avx512.h says what each function does. */
 #pragma once
 
 #include <immintrin.h>
 
-#ifdef __clang__ /* It ends where a source file ends. */
+#ifdef __clang__ /* end_target.h ends it */
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else
 #pragma GCC target("avx2,fma")
@@ -44,7 +44,8 @@ static inline Floats widen_odd(const bf16 *from) {
 }
 
 static inline void narrow(bf16 *to, Floats values) {
-    __m256i bits = _mm256_castps_si256(values), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i bits = _mm256_castps_si256(values);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, odd), _mm256_set1_epi32(0x7fff));
     __m256i nan = _mm256_set1_epi32(0x7fc00000);
     __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
@@ -53,7 +54,7 @@ static inline void narrow(bf16 *to, Floats values) {
     _mm_storeu_si128((__m128i *)to, _mm256_castsi256_si128(halves));
 }
 
-/* 8 numbers from each of 8 rows. */
+/* Transposes 8 numbers from each of 8 rows. */
 static inline void transpose_8(const float *from, int64_t stride, float *to, int64_t to_stride) {
     __m256 rows[8], pairs[8];
     for (int i = 0; i < 8; i++)

@@ -1,5 +1,5 @@
-/* Vectors of 4 floats in C itself, for every other CPU. See level_avx512.h for what each function does. Where the CPU has
-   no fused multiply-add, the C library computes it, right and slowly. */
+/* Vectors of 4 floats in plain C, for every other CPU. level_avx512.h says what each function does. Where the CPU has
+   no fused multiply-add, the C library emulates it, with the same bits but slowly. */
 #pragma once
 
 #include <math.h>
@@ -40,9 +40,14 @@ static inline Floats where_negative(Floats x, Floats a, Floats b) { return choos
 static inline Floats magnitude(Floats x) { return (Floats)((Bits)x & 0x7fffffff); }
 static inline Floats scale_by_bits(Floats x, Floats bits) { return (Floats)((Bits)x + ((Bits)bits << 23)); }
 
-static inline Floats widen(const bf16 *from) { return (Floats)(Bits){from[0] << 16, from[1] << 16, from[2] << 16, from[3] << 16}; }
+static inline Floats widen(const bf16 *from) {
+    return (Floats)(Bits){from[0] << 16, from[1] << 16, from[2] << 16, from[3] << 16};
+}
+
 static inline Floats widen_even(const bf16 *from) { return (Floats)((Bits)load((const float *)from) << 16); }
-static inline Floats widen_odd(const bf16 *from) { return (Floats)((Bits)load((const float *)from) & (int32_t)0xffff0000); }
+static inline Floats widen_odd(const bf16 *from) {
+    return (Floats)((Bits)load((const float *)from) & (int32_t)0xffff0000);
+}
 
 static inline void narrow(bf16 *to, Floats values) {
     Bits bits = (Bits)values, rounded = bits + ((bits >> 16) & 1) + 0x7fff;
@@ -55,5 +60,5 @@ static inline void narrow(bf16 *to, Floats values) {
 static inline void transpose(const int32_t *from, int64_t stride, int32_t *to, int64_t to_stride) {
     for (int row = 0; row < 16; row++)
         for (int column = 0; column < 16; column++)
-            memcpy(to + column * to_stride + row, from + row * stride + column, sizeof *to); /* at any address */
+            memcpy(to + column * to_stride + row, from + row * stride + column, sizeof *to); /* may be unaligned */
 }

@@ -1,13 +1,14 @@
-/* Rows times a matrix, by product_amx.h. */
+/* Multiplies rows by a matrix with product_amx.h. */
 #pragma once
 
 #include "workspace.h"
 
-#define PIECE_LINES (INPUTS * PANEL * (int64_t)sizeof(bf16) / 64) /* of a panel, for 32 inputs */
-#define SPAN_BLOCKS 7 /* blocks of inputs of a panel that stay in the nearest cache while rows go by */
+#define PIECE_LINES (INPUTS * PANEL * (int64_t)sizeof(bf16) / 64) /* cache lines of 32 inputs of a panel */
+#define SPAN_BLOCKS 7 /* blocks of inputs of a panel that stay in the L1 cache */
 #define FEW_TILES 2
 
-/* Rows that are a multiple of 16 and 32 inputs; `stride` is in bytes. The last 16 are copied where that takes zeros. */
+/* Rows padded to a multiple of 16 and of 32 inputs; `stride` is in bytes. The last 16 rows are a copy where padding
+   with zeros is needed. */
 typedef struct {
     const bf16 *rows, *last;
     int64_t stride, last_stride, count;
@@ -19,7 +20,7 @@ ALWAYS const bf16 *rows_of(const Rows *rows, int64_t first, int64_t *stride) {
     return is_copy ? rows->last : rows->rows + first * rows->stride / (int64_t)sizeof(bf16);
 }
 
-/* What is multiplied by one panel, and where it ends. */
+/* The rows that one panel multiplies, and where the results go. */
 typedef struct {
     const Rows *rows;
     const Linear *linear;
@@ -29,14 +30,16 @@ typedef struct {
 } Product;
 
 ALWAYS void finish_tile(const Product *product, const Panel *panel, const float *sums, int64_t first) {
-    int64_t out = product->linear->out, end = first + TILE_ROWS < product->rows->count ? first + TILE_ROWS : product->rows->count;
+    int64_t out = product->linear->out, count = product->rows->count;
+    int64_t end = first + TILE_ROWS < count ? first + TILE_ROWS : count;
     for (int64_t row = first; row < end; row++, sums += PANEL)
-        finish(BFLOAT16, sums, panel, product->residual ? product->residual + row * out : NULL, product->out + row * out);
+        finish(BFLOAT16, sums, panel, product->residual ? product->residual + row * out : NULL,
+               product->out + row * out);
 }
 
-/* All rows times one panel. Few rows go by one after the other while the panel comes from memory, and ask for a little of
-   what comes next. With more rows memory would pause: so all of them go by one piece of the panel at a time, while it is in
-   the nearest cache, and ask for the next piece. */
+/* Multiplies all rows by one panel. With few rows, the whole panel streams from memory for each tile of rows, which
+   prefetches a little of what follows. With more rows that would leave memory idle. So all rows take one piece of the
+   panel at a time, while it is in the L1 cache, and prefetch the next piece. */
 static void multiply_panel(const Product *product, const Panel *panel, int64_t blocks) {
     const Rows *rows = product->rows;
     int64_t tiles = padded(rows->count, TILE_ROWS) / TILE_ROWS;
@@ -61,7 +64,8 @@ static void multiply_panel(const Product *product, const Panel *panel, int64_t b
     }
 }
 
-/* Copies rows where tiles would read beyond them: all of them if their inputs are no multiple of 32, else the last. */
+/* Copies rows where tiles would read beyond them: all rows if their inputs are not a multiple of 32, else the last
+   ones. */
 static Rows whole_rows(const bf16 *rows, int64_t count, int64_t in, bf16 *memory) {
     int64_t inputs = padded(in, INPUTS), first = inputs == in ? count / TILE_ROWS * TILE_ROWS : 0;
     Rows made = {rows, NULL, in * sizeof(bf16), inputs * sizeof(bf16), count};

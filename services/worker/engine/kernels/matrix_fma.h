@@ -1,19 +1,19 @@
-/* Rows times a matrix, by product_fma.h. */
+/* Multiplies rows by a matrix with product_fma.h. */
 #pragma once
 
 #include "workspace.h"
 
 #define ROWS_AT_ONCE 120 /* a multiple of GROUP */
-#define FEW_ROWS 32      /* for which it takes longer to widen a panel first */
-#define SPAN_BLOCKS 4    /* blocks of inputs that are in the cache, as float32, while rows go by */
+#define FEW_ROWS 32      /* with so few rows, widening a panel first would take longer */
+#define SPAN_BLOCKS 4    /* blocks of inputs that stay in the cache as float32 while rows use them */
 
-/* What rows are multiplied in: the rows themselves, a piece of a panel, and sums. */
+/* The working memory: the rows, a piece of a panel, and sums. */
 typedef struct {
     Packed *rows, *piece;
     float *sums;
 } Tools;
 
-/* All rows that there are at once, times one panel. */
+/* Multiplies the rows in `tools` by one panel. */
 ALWAYS void multiply_panel(Type type, const Tools *tools, const void *panel, int64_t count, int64_t blocks) {
     if (type == BFLOAT16 && count <= FEW_ROWS) {
         product_of_few(tools->rows, blocks * INPUTS, panel, tools->sums, count, blocks);

@@ -1,5 +1,5 @@
-/* The kernels for Python: an object of one variant, whose methods take addresses and numbers. The interpreter's lock is
-   not held while they compute. */
+/* The kernels for Python: an object of one variant, whose methods take addresses and numbers. They release the
+   interpreter lock while they compute. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -12,7 +12,7 @@ typedef struct {
 
 #define KERNELS(object) (&((Object *)(object))->kernels)
 
-/* Whole numbers from Python; -1 arguments are refused, as no address and no count is negative. */
+/* Converts integers from Python. A value of -1 means an error, as no address and no count is negative. */
 static int take(const char *name, PyObject *const *given, Py_ssize_t count, int64_t *numbers, Py_ssize_t expected) {
     if (count != expected) {
         PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, expected, count);
@@ -26,7 +26,7 @@ static int take(const char *name, PyObject *const *given, Py_ssize_t count, int6
     return 1;
 }
 
-/* The same, of which the last is a float. */
+/* The same, where the last argument is a float. */
 static int take_epsilon(const char *name, PyObject *const *given, Py_ssize_t count, int64_t *numbers,
                         Py_ssize_t expected, float *epsilon) {
     if (count != expected + 1) {
@@ -160,7 +160,7 @@ static PyMethodDef methods[] = {
     {"run_layer", FAST(run_layer), "(type, layer, hidden, rows, runs, run count, epsilon)"},
     {"lay_out", FAST(lay_out), "(type, matrix, outputs, inputs, panels)"},
     {"make_rope_tables", FAST(py_make_rope_tables), "(type, frequencies, half, positions, cosines, sines)"},
-    {"digest", py_digest, METH_NOARGS, "What tells the bits of these kernels from those of others."},
+    {"digest", py_digest, METH_NOARGS, "A hash of results: kernels with other digests compute other bits."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -168,7 +168,7 @@ static PyTypeObject kernels_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "compiled.Kernels",
     .tp_basicsize = sizeof(Object),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "(variant, level, threads): what kernels.h describes. Raises ValueError where this CPU lacks something.",
+    .tp_doc = "(variant, level, threads): the kernels of kernels.h. Raises ValueError if this CPU lacks them.",
     .tp_methods = methods,
     .tp_new = create,
 };
@@ -178,8 +178,9 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "compiled", "The engine's kernels for CPUs.", -1, functions,
-                                        NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "compiled", "The engine's kernels for CPUs.", -1, functions, NULL, NULL, NULL, NULL,
+};
 
 PyMODINIT_FUNC PyInit_compiled(void) {
     if (PyType_Ready(&kernels_type))

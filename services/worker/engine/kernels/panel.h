@@ -1,4 +1,4 @@
-/* Which panels make which outputs of a linear map. */
+/* Finds the panel that computes given outputs of a linear map. */
 #pragma once
 
 #include <stddef.h>
@@ -7,12 +7,12 @@
 
 #define ALWAYS static inline __attribute__((always_inline))
 
-/* An array of `type`, from its number `at` on. */
+/* Returns the address of element `at` of an array of `type`. */
 ALWAYS const void *address(Type type, const void *from, int64_t at) {
     return (const char *)from + at * (type == BFLOAT16 ? sizeof(bf16) : sizeof(float));
 }
 
-/* Where a panel lies, and the outputs that it makes: `width` of them from `column` on. */
+/* A panel's address and bias, and the outputs that it computes: `width` of them from `column` on. */
 typedef struct {
     const void *numbers, *bias;
     int64_t column, width;
@@ -20,7 +20,7 @@ typedef struct {
 
 ALWAYS int64_t padded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
 
-/* The one of this number, counted over all parts. */
+/* Returns panel number `number`, counted over all parts. */
 ALWAYS Panel find_panel(Type type, const Linear *linear, int64_t number) {
     const Part *part = linear->part;
     int64_t column = 0;

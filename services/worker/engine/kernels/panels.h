@@ -1,7 +1,7 @@
-/* How numbers get into panels of matrices, and how products with them end. To be included after wide.h. */
+/* Copies matrices into panels, and finishes products with them. Include this after wide.h. */
 #pragma once
 
-/* 16 of a row's sums for a panel, from `i` on: adds bias and residual, and puts them where they belong. */
+/* Finishes 16 of a row's sums for a panel, from `i` on: adds bias and residual, and stores the result. */
 ALWAYS void finish_wide(Type type, const float *sums, const Panel *panel, const void *residual, void *out, int64_t i,
                         int64_t count) {
     Wide made = wide_load(FLOAT32, sums + i);
@@ -12,7 +12,7 @@ ALWAYS void finish_wide(Type type, const float *sums, const Panel *panel, const 
     wide_store_some(type, (void *)address(type, out, panel->column + i), made, count);
 }
 
-/* One row's sums for a panel, which is whole more often than not. */
+/* Finishes one row's sums for a panel. Most panels have their full width. */
 ALWAYS void finish(Type type, const float *sums, const Panel *panel, const void *residual, void *out) {
     if (panel->width == PANEL)
 #pragma GCC unroll 4
@@ -23,13 +23,13 @@ ALWAYS void finish(Type type, const float *sums, const Panel *panel, const void 
             finish_wide(type, sums, panel, residual, out, i, panel->width - i);
 }
 
-/* 32 inputs of 16 rows of a matrix, or as many as there are, with zeros in place of the others. */
+/* 32 inputs of 16 rows of a matrix, padded with zeros at the edges of the matrix. */
 typedef struct {
     _Alignas(64) float numbers[WIDE * INPUTS];
 } Corner;
 
-/* The 16 rows from `rows` on, `count` of which are there, from input `first` of `in` on; `stride` becomes the distance of
-   rows where they are found. */
+/* Returns 32 inputs from `first` on of the 16 rows from `rows` on, of which `count` exist. Where the matrix ends, they
+   are copied into `corner`, and `stride` becomes the distance of rows there. */
 ALWAYS const void *whole_corner(Type type, const void *rows, int64_t count, int64_t first, int64_t in, int64_t *stride,
                                 Corner *corner) {
     int64_t inputs = in - first < INPUTS ? in - first : INPUTS;
@@ -43,7 +43,7 @@ ALWAYS const void *whole_corner(Type type, const void *rows, int64_t count, int6
     return corner->numbers;
 }
 
-/* Rows `[row, in]`, up to 64 of them, as columns of a panel of bfloat16: `[pair of inputs, column, of the pair]`. */
+/* Stores up to 64 rows `[row, in]` as columns of a bfloat16 panel: `[pair of inputs, column, input of the pair]`. */
 ALWAYS void pair_inputs(const void *rows, int64_t count, int64_t stride, int64_t in, int32_t *panel, int64_t column) {
     Corner corner;
     for (int64_t first = 0; first < in; first += INPUTS) {
@@ -53,13 +53,14 @@ ALWAYS void pair_inputs(const void *rows, int64_t count, int64_t stride, int64_t
             transpose((const int32_t *)numbers, step / 2, panel + first / 2 * PANEL + column, PANEL);
             continue;
         }
-        for (int64_t row = 0; row < WIDE; row++) /* Rows of an odd length are no rows of pairs. */
+        for (int64_t row = 0; row < WIDE; row++) /* With an odd stride, rows are not aligned to pairs and must be
+                                                    copied. */
             memcpy((bf16 *)corner.numbers + row * INPUTS, numbers + row * step, INPUTS * sizeof(bf16));
         transpose((const int32_t *)corner.numbers, INPUTS / 2, panel + first / 2 * PANEL + column, PANEL);
     }
 }
 
-/* The same in float32: of 32 inputs the even ones come first. */
+/* The same in float32, where the even ones of 32 inputs come first. */
 ALWAYS void halve_inputs(const void *rows, int64_t count, int64_t stride, int64_t in, float *panel, int64_t column) {
     Corner corner;
     for (int64_t first = 0; first < in; first += INPUTS) {
@@ -73,7 +74,7 @@ ALWAYS void halve_inputs(const void *rows, int64_t count, int64_t stride, int64_
     }
 }
 
-/* A matrix `[out, in]` -> panels, which are zero before. */
+/* Copies a matrix `[out, in]` into panels, which the caller has zeroed. */
 ALWAYS void lay_out_as(Type type, const void *matrix, int64_t out, int64_t in, void *panels) {
     for (int64_t row = 0; row < out; row += WIDE) {
         void *panel = (void *)address(type, panels, row / PANEL * PANEL * padded(in, INPUTS));

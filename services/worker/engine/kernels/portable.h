@@ -1,5 +1,5 @@
-/* All operations at one level of vector instructions. To be included after one of level_*.h, where OPERATIONS is the name
-   of what comes of it. */
+/* All operations at one level of vector instructions. Include this after one of level_*.h, with OPERATIONS defined as
+   the name of the resulting table. */
 #include "wide.h"
 
 #include "elementwise.h"
@@ -9,24 +9,24 @@
 #include "attention.h"
 #include "matrix_fma.h"
 
-#define OPERATIONS_IN(type, name)                                                                                       \
-    static void name##_multiply(const Linear *linear, const void *rows, const void *residual, void *out, int64_t count, \
-                                Share panels) {                                                                         \
-        multiply_as(type, linear, rows, residual, out, count, panels);                                                  \
-    }                                                                                                                   \
-    static void name##_rms_norm(const void *in, const void *weight, void *out, int64_t rows, int64_t size,              \
-                                float epsilon) {                                                                        \
-        rms_norm_of(type, in, weight, out, rows, size, epsilon);                                                        \
-    }                                                                                                                   \
-    static void name##_silu_times(const void *in, void *out, int64_t rows, int64_t size) {                              \
-        silu_times_of(type, in, out, rows, size);                                                                       \
-    }                                                                                                                   \
-    static void name##_attend(void *rows, int64_t stride, void *out, const Run *run, const Attention *attention,        \
-                              Share kv_heads) {                                                                         \
-        attend_as(type, rows, stride, out, run, attention, kv_heads);                                                   \
-    }                                                                                                                   \
-    static void name##_lay_out(const void *matrix, int64_t out, int64_t in, void *panels) {                             \
-        lay_out_as(type, matrix, out, in, panels);                                                                      \
+#define OPERATIONS_IN(type, name)                                                                                      \
+    static void name##_multiply(const Linear *linear, const void *rows, const void *residual, void *out,               \
+                                int64_t count, Share panels) {                                                         \
+        multiply_as(type, linear, rows, residual, out, count, panels);                                                 \
+    }                                                                                                                  \
+    static void name##_rms_norm(const void *in, const void *weight, void *out, int64_t rows, int64_t size,             \
+                                float epsilon) {                                                                       \
+        rms_norm_of(type, in, weight, out, rows, size, epsilon);                                                       \
+    }                                                                                                                  \
+    static void name##_silu_times(const void *in, void *out, int64_t rows, int64_t size) {                             \
+        silu_times_of(type, in, out, rows, size);                                                                      \
+    }                                                                                                                  \
+    static void name##_attend(void *rows, int64_t stride, void *out, const Run *run, const Attention *attention,       \
+                              Share kv_heads) {                                                                        \
+        attend_as(type, rows, stride, out, run, attention, kv_heads);                                                  \
+    }                                                                                                                  \
+    static void name##_lay_out(const void *matrix, int64_t out, int64_t in, void *panels) {                            \
+        lay_out_as(type, matrix, out, in, panels);                                                                     \
     }
 
 OPERATIONS_IN(BFLOAT16, halves)

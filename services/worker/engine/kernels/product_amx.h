@@ -1,18 +1,18 @@
-/* Products of rows and panels by AMX-BF16 tiles (TDPBF16PS). product_fma.h tells in which order they add up. To be
-   included after panels.h. */
+/* Products of rows and panels by AMX-BF16 tiles (TDPBF16PS). product_fma.h describes their order of summation. Include
+   this after panels.h. */
 #pragma once
 
-/* What products are made of: pairs of inputs in bfloat16, as they lie in rows, panels and the cache. */
+/* The element type of packed rows and panels: bfloat16 in pairs of inputs, as in rows, panels and the cache. */
 typedef bf16 Packed;
 
 #define TILE_ROWS 16
 #define TILE_STEP 32 /* of the numbers in a row */
 
-/* Compilers do not know what the instructions that load tiles read: without this, stores may come too late. */
+/* Compilers do not know which memory tile loads read. Without this barrier, stores could come too late. */
 ALWAYS void finish_stores(void) { __asm__ volatile("" : : : "memory"); }
 
-/* Tiles 0 to 3 are sums of 16 rows and 16 columns each, 4 is 16 rows and 32 inputs, 5 to 7 are 32 inputs and 16 columns.
-   They are this thread's until `release_tiles`. */
+/* Tiles 0 to 3 are sums of 16 rows by 16 columns. Tile 4 has 16 rows by 32 inputs, and tiles 5 to 7 have 32 inputs by
+   16 columns. This thread has them until `release_tiles`. */
 static void configure_tiles(void) {
     struct {
         uint8_t palette, start_row, reserved[14];
@@ -29,9 +29,9 @@ static void configure_tiles(void) {
 
 static void release_tiles(void) { _tile_release(); }
 
-/* The product of 16 rows and up to 64 columns: `a` `[row, 32 * blocks]` times `b` `[16 * blocks, column, 2]`; strides are in
-   bytes, from row to row and from pair to pair. It is added to what is at `from`, unless that is NULL, and put to `to`, both
-   `[row, column]`. Meanwhile, for each block, some lines of what is `ahead` in memory are asked for. */
+/* The product of 16 rows and up to 64 columns: `a` `[row, 32 * blocks]` times `b` `[16 * blocks, column, 2]`. Strides
+   are in bytes, from row to row and from pair to pair. The sum of it and `from`, unless that is NULL, is stored at
+   `to`; both are `[row, column]`. With each block, `lines` cache lines at `ahead` are prefetched. */
 typedef struct {
     const bf16 *a, *b;
     const float *from;
@@ -40,8 +40,8 @@ typedef struct {
     const char *ahead;
 } TileJob;
 
-/* Loads of the next tiles are before products that do not need them, as a tile is not loaded while one is computed with
-   it. Returns what is ahead then. */
+/* The next tiles are loaded before products that do not need them, since the CPU cannot load a tile while it multiplies
+   it. Returns `ahead`, advanced. */
 ALWAYS const char *multiply_tiles(TileJob job, int tiles) {
     const float *from = job.from;
     finish_stores();
@@ -75,7 +75,7 @@ ALWAYS const char *multiply_tiles(TileJob job, int tiles) {
     return job.ahead;
 }
 
-/* As `product` of product_fma.h, but always of 16 rows; strides are in numbers. */
+/* The same as `product` of product_fma.h, but always with 16 rows; strides are in numbers. */
 ALWAYS void product(const bf16 *a, int64_t a_stride, const bf16 *b, int64_t b_stride, float *c, int64_t c_stride,
                     int64_t rows, int64_t width, int64_t blocks, int is_first) {
     TileJob job = {.a = a, .a_stride = a_stride * sizeof *a, .b_stride = b_stride * 2 * sizeof *b,
@@ -92,14 +92,14 @@ ALWAYS void product(const bf16 *a, int64_t a_stride, const bf16 *b, int64_t b_st
     }
 }
 
-/* `count` numbers of a row -> `to`, with zeros up to a multiple of 32. */
+/* Copies `count` numbers of a row, with zeros up to a multiple of 32. */
 ALWAYS void pack_row(Type type, const void *row, int64_t count, Packed *to) {
     (void)type;
     memcpy(to, row, count * sizeof *to);
     memset(to + count, 0, (padded(count, INPUTS) - count) * sizeof *to);
 }
 
-/* Up to 64 keys `[position, head_dim]` as the columns of a panel. */
+/* Stores up to 64 keys `[position, head_dim]` as the columns of a panel. */
 ALWAYS void pack_keys(Type type, const void *keys, int64_t count, int64_t head_dim, Packed *to) {
     (void)type;
     for (int64_t position = 0; position < padded(count, WIDE); position += WIDE)
@@ -107,8 +107,8 @@ ALWAYS void pack_keys(Type type, const void *keys, int64_t count, int64_t head_d
                     position);
 }
 
-/* Values `[position, head_dim]`, with a one behind each, as `[pair of positions, width, of the pair]`; zeros where there
-   are none, up to a multiple of 32 positions. */
+/* Stores values `[position, head_dim]`, each followed by a one, as `[pair of positions, width, position of the pair]`.
+   Positions are padded with zeros to a multiple of 32. */
 ALWAYS void pack_values(Type type, const void *values, int64_t count, int64_t head_dim, int64_t width, Packed *to) {
     (void)type;
     for (int64_t position = 0; position < padded(count, INPUTS); position += 2, to += 2 * width) {
@@ -129,7 +129,7 @@ ALWAYS void pack_values(Type type, const void *values, int64_t count, int64_t he
     }
 }
 
-/* A span's weights as a product takes them: as they are. */
+/* The weights of a span in the order that `product` needs, which is the order that they have. */
 ALWAYS const Packed *pack_weights(Type type, const void *weights, int64_t count, int64_t span, Packed *to) {
     (void)type, (void)count, (void)span, (void)to;
     return weights;

@@ -1,9 +1,9 @@
-/* Products of rows and panels by fused multiply-add, in the order in which AMX adds up (TDPBF16PS): of 32 inputs, the
-   even ones and the odd ones are added each by themselves, one after the other from zero on; then the two sums are added,
-   and the result to what came before. To be included after panels.h. */
+/* Products of rows and panels by fused multiply-add, in the order of summation of AMX (TDPBF16PS). Of 32 inputs, the
+   even ones and the odd ones are summed separately, in order, from zero on. Then the two sums are added, and the result
+   is added to the previous sum. Include this after panels.h. */
 #pragma once
 
-/* What products are made of: float32, of 32 inputs the even ones first. */
+/* The element type of packed rows and panels: float32, where the even ones of 32 inputs come first. */
 typedef float Packed;
 
 #define GROUP 6 /* rows whose sums are kept in registers */
@@ -15,7 +15,7 @@ typedef float Packed;
 #define FEW_ROWS_COLUMNS 4
 #endif
 
-/* Adds 16 inputs of some rows to `sums`, one after the other. */
+/* Adds the products of 16 inputs of some rows to `sums`, in order. */
 ALWAYS void add_inputs(const float *a, int64_t a_stride, const float *b, int64_t b_stride, Floats *sums, int rows,
                        int columns) {
 #pragma GCC unroll 48
@@ -56,7 +56,7 @@ ALWAYS void add_products(const float *a, int64_t a_stride, const float *b, int64
     }
 }
 
-/* The columns of up to GROUP rows. */
+/* Computes all columns of up to GROUP rows. */
 ALWAYS void add_rows(const float *a, int64_t a_stride, const float *b, int64_t b_stride, float *c, int64_t c_stride,
                      int64_t width, int64_t blocks, int rows, int columns) {
     int64_t column = 0;
@@ -66,8 +66,8 @@ ALWAYS void add_rows(const float *a, int64_t a_stride, const float *b, int64_t b
         add_products(a, a_stride, b + column, b_stride, c + column, c_stride, blocks, rows, VECTORS);
 }
 
-/* Adds to `c` `[row, width]` the product of `a` `[row, 32 * blocks]` and `b` `[32 * blocks, width]`, or puts it there if
-   it is the first one; strides are from row to row. The width is a multiple of 16. */
+/* Adds the product of `a` `[row, 32 * blocks]` and `b` `[32 * blocks, width]` to `c` `[row, width]`, or stores it there
+   if `is_first`. Strides are from row to row. The width is a multiple of 16. */
 static void product(const float *a, int64_t a_stride, const float *b, int64_t b_stride, float *c, int64_t c_stride,
                     int64_t rows, int64_t width, int64_t blocks, int is_first) {
     for (int64_t row = 0; is_first && row < rows; row++)
@@ -87,8 +87,9 @@ static void product(const float *a, int64_t a_stride, const float *b, int64_t b_
 
 #define DIRECT_COLUMNS 4 /* vectors whose sums of even and odd inputs are kept in registers */
 
-/* `product` of few rows and a whole panel of bfloat16 as it lies in memory. */
-static void product_of_few(const float *a, int64_t a_stride, const bf16 *panel, float *c, int64_t rows, int64_t blocks) {
+/* `product` of few rows and a whole panel of bfloat16, which is read as it is in memory. */
+static void product_of_few(const float *a, int64_t a_stride, const bf16 *panel, float *c, int64_t rows,
+                           int64_t blocks) {
     memset(c, 0, rows * PANEL * sizeof(float));
     for (int64_t block = 0; block < blocks; block++, a += INPUTS, panel += INPUTS * PANEL)
         for (int64_t row = 0; row < rows; row++)
@@ -115,7 +116,7 @@ static void product_of_few(const float *a, int64_t a_stride, const bf16 *panel, 
             }
 }
 
-/* `count` numbers of a row -> `to`, up to a multiple of 32. */
+/* Packs `count` numbers of a row, with zeros up to a multiple of 32. */
 ALWAYS void pack_row(Type type, const void *row, int64_t count, Packed *to) {
     for (int64_t first = 0; first < count; first += INPUTS, to += INPUTS) {
         Corner corner;
@@ -135,7 +136,7 @@ ALWAYS void pack_row(Type type, const void *row, int64_t count, Packed *to) {
     }
 }
 
-/* `blocks` of 32 inputs of a panel of bfloat16, of whose width the first columns are wanted. */
+/* Widens `blocks` blocks of 32 inputs of a bfloat16 panel to packed float32. */
 ALWAYS void widen_panel(const bf16 *panel, int64_t blocks, float *to) {
     for (int64_t block = 0; block < blocks; block++, to += INPUTS * PANEL)
         for (int64_t pair = 0; pair < WIDE; pair++, panel += 2 * PANEL)
@@ -146,7 +147,7 @@ ALWAYS void widen_panel(const bf16 *panel, int64_t blocks, float *to) {
             }
 }
 
-/* Up to 64 keys `[position, head_dim]` as the columns of a panel `[head_dim, position]`. */
+/* Stores up to 64 keys `[position, head_dim]` as the columns of a panel `[head_dim, position]`. */
 ALWAYS void pack_keys(Type type, const void *keys, int64_t count, int64_t head_dim, Packed *to) {
     bf16 pairs[PANEL * INPUTS];
     for (int64_t first = 0; first < head_dim; first += INPUTS, to += INPUTS * PANEL) {
@@ -163,8 +164,8 @@ ALWAYS void pack_keys(Type type, const void *keys, int64_t count, int64_t head_d
     }
 }
 
-/* Values `[position, head_dim]`, with a one behind each, as inputs `[position, width]`, of every 32 the even ones first;
-   zeros where there are none, up to a multiple of 32 positions. */
+/* Stores values `[position, head_dim]`, each followed by a one, as `[position, width]`, where the even ones of every 32
+   positions come first. Positions are padded with zeros to a multiple of 32. */
 ALWAYS void pack_values(Type type, const void *values, int64_t count, int64_t head_dim, int64_t width, Packed *to) {
     for (int64_t position = 0; position < padded(count, INPUTS); position++) {
         int64_t block = position / INPUTS * INPUTS, place = block + position % 2 * WIDE + position % INPUTS / 2;
@@ -178,7 +179,7 @@ ALWAYS void pack_values(Type type, const void *values, int64_t count, int64_t he
     }
 }
 
-/* `count` rows of a span's weights, as a product takes them. */
+/* Packs `count` rows of a span's weights as `product` needs them. */
 ALWAYS const Packed *pack_weights(Type type, const void *weights, int64_t count, int64_t span, Packed *to) {
     for (int64_t row = 0; row < count; row++)
         pack_row(type, address(type, weights, row * span), span, to + row * span);

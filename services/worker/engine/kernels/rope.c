@@ -1,5 +1,5 @@
-/* Tables of cosines and sines, the same on every CPU: made by operations that IEEE 754 defines to the last bit, where
-   libraries' functions differ by a CPU's instructions. */
+/* Makes tables of cosines and sines that have the same bits on every CPU. It uses only operations that IEEE 754 defines
+   to the last bit; the functions of the C library depend on the CPU. */
 #include <string.h>
 
 #include "kernels.h"
@@ -44,10 +44,11 @@ static void put(Type type, void *table, int64_t place, double number) {
     ((bf16 *)table)[place] = (bf16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-void make_rope_tables(Type type, const float *frequencies, int64_t half, int64_t positions, void *cosines, void *sines) {
+void make_rope_tables(Type type, const float *frequencies, int64_t half, int64_t positions, void *cosines,
+                      void *sines) {
     for (int64_t position = 0; position < positions; position++)
         for (int64_t i = 0; i < half; i++) {
-            float angle = (float)position * frequencies[i]; /* rounded, as it is where models are trained */
+            float angle = (float)position * frequencies[i]; /* rounded to float32, as in training */
             double sine, cosine;
             sine_and_cosine(angle, &sine, &cosine);
             int64_t place = position * 2 * half + i;

@@ -10,9 +10,10 @@
 #endif
 
 #define MOST_THREADS 256
-#define SPINS 20000 /* some 50 us: about as long as it takes to wake a thread up */
+#define SPINS 20000 /* about 50 us, as long as it takes to wake a thread */
 
-/* Rounding to nearest, no traps; denormal numbers count unless the variant flushes them. Returns what was set before. */
+/* Rounds to nearest and takes no traps; denormal numbers are flushed to zero only if the variant says so. Returns the
+   previous state. */
 static uint64_t begin_arithmetic(int flushes) {
 #if defined(__x86_64__)
     uint64_t before = _mm_getcsr();
@@ -46,11 +47,12 @@ static void relax(void) {
 #endif
 }
 
-/* One round of work at a time: `round` counts them, and `left` the threads that have not done their share yet. */
+/* The pool does one round of work at a time. `round` counts rounds, `left` the threads that have not done their share
+   yet. */
 static struct {
     pthread_mutex_t caller, lock;
     pthread_cond_t begun;
-    pid_t process; /* whose threads these are */
+    pid_t process; /* the process that started the threads */
     int threads;
     int first_rounds[MOST_THREADS];
     atomic_int round, left;
@@ -78,7 +80,7 @@ static void wait_for_round_after(int known) {
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* Every thread has a part in every round, be it that its share is empty: so none can meet the next round too early. */
+/* Every thread takes part in every round, even with an empty share, so that none can enter the next round too early. */
 static void *serve(void *given) {
     int number = (int)(intptr_t)given;
     for (int round = pool.first_rounds[number];; round++) {
@@ -89,8 +91,8 @@ static void *serve(void *given) {
     return NULL;
 }
 
-/* The caller counts as one of `wanted`; fewer are there where the system gives no more. A process that was forked has none
-   of its parent's. */
+/* Starts threads until there are `wanted`, counting the caller; fewer if the system refuses. A forked process starts
+   its own, as threads do not survive fork. */
 static void start_threads(int wanted) {
     if (pool.process != getpid()) {
         pool.process = getpid();

@@ -1,4 +1,4 @@
-/* Which variants this CPU can have. */
+/* Finds the variants that this CPU supports. */
 #define _GNU_SOURCE
 #include "variants.h"
 
@@ -16,7 +16,7 @@
 enum { PLAIN, AVX2, AVX512, LEVELS };
 static const char *const level_names[LEVELS] = {"plain", "avx2", "avx512"};
 
-/* What a level of vector instructions makes possible. */
+/* The variants that one level of vector instructions supports. */
 typedef struct {
     int is_there;
     const Operations *operations;
@@ -29,8 +29,8 @@ static Level levels[LEVELS];
 static Variant amx, avx512_bf16;
 
 static int has_avx512(void) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl");
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
 static int has_avx512_bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
@@ -42,7 +42,7 @@ static int has_amx(void) {
     return (edx >> 22 & 1) && (edx >> 24 & 1); /* AMX-BF16, AMX-TILE */
 }
 
-/* Linux gives the state of tiles only to processes that ask for it; all of their threads have it then. */
+/* Linux saves the AMX tile state only for processes that ask for it. All threads of the process then have it. */
 static const char *ask_for_tiles(void) {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
     static char refused[120];
@@ -62,7 +62,7 @@ static void find_all(void) {
     levels[AVX512].operations = portable_avx512;
     levels[AVX2].is_there = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     levels[AVX512].is_there = has_avx512();
-    /* What is not bfloat16 is computed as by the others that flush, or as by the portable variant. */
+    /* float32 has no AMX or BF16 instructions: it uses the portable operations, flushing denormals with `amx`. */
     amx = (Variant){"amx", {amx_operations, portable_avx512[FLOAT32]}, 1};
     avx512_bf16 = (Variant){"avx512_bf16", {avx512_bf16_operations(), portable_avx512[FLOAT32]}, 0};
 #endif

@@ -102,12 +102,12 @@ def open_variant(name: VariantName, threads: int = 1) -> Kernels:
     """Make a variant on so many threads. Raises ValueError, with the reason, where it cannot be had."""
     compiled = find_compiled()
     if compiled is None:
-        raise ValueError("the kernels were not compiled when this was installed, for want of a C compiler")
+        raise ValueError("the kernels were not compiled at installation: install a C compiler, then livescale again")
     level = find_level(compiled)
     if name in ("amx", "avx512_bf16") and level != "avx512":
         if "avx512" not in compiled.levels():
             raise ValueError("this CPU has no AVX-512")
-        raise ValueError(f"{CAPABILITY} is {os.environ[CAPABILITY]}, so AVX-512 is not to be used")
+        raise ValueError(f"{CAPABILITY} is {os.environ[CAPABILITY]}, which excludes AVX-512")
     return compiled.Kernels(name, level, threads)
 
 
@@ -135,4 +135,4 @@ def choose_kernels(asked: KernelsName, threads: int = 1) -> KernelChoice:
             reasons.append(f"{name}: {error}")
     if asked == "auto":
         return KernelChoice(TORCH, None, tuple(reasons))
-    raise ValueError(f"kernels: {asked} was asked for, and cannot be had: {'; '.join(reasons)}. Choose --kernels auto")
+    raise ValueError(f"kernels: {asked} cannot be used here: {'; '.join(reasons)}. Choose --kernels auto")

@@ -1,8 +1,8 @@
-/* Memory to work in, each thread's own. */
+/* Working memory, a separate one for each thread. */
 #pragma once
 
 #include <stdint.h>
 
-/* At least so many bytes, at a multiple of 64, until this thread asks again. What is in them is not defined. Where there
-   are none left, the process ends with a message. */
+/* Returns at least so many bytes, aligned to 64, until this thread calls again. Their contents are undefined. Without
+   memory the process ends with a message. */
 void *workspace(int64_t bytes);

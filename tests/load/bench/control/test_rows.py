@@ -24,7 +24,7 @@ def way(idle: float, loaded: float, count: int = 200) -> PathLatencies:
 
 
 def told(idle_ms: float, loaded_ms: float, count: int = 200) -> dict[str, Record]:
-    """So much more than the engine's 80 ms for eight tokens."""
+    """Return rows in which the gateway takes so much more than the engine's 80 ms for eight tokens."""
     through = way(0.080 + idle_ms / 1e3, 0.200 + loaded_ms / 1e3, count)
     return {record.case: record for record in rows(through, way(0.080, 0.200, count), 10.0, [0.01])}
 

@@ -27,7 +27,7 @@ def layer(start: float) -> Execution:
 
 
 def run(mode: LiveMode, firsts: Sequence[float], *executions: Execution) -> LiveRun:
-    """Embedding, four layers, head: a block every two seconds."""
+    """A run of a model with embedding, four layers and head: a block every two seconds."""
     ready = [LOAD * number for number in range(1, LAYERS + 3)]
     records = [record(index, at) for index, at in enumerate(firsts)]
     return LiveRun(mode, "source", "target", 0.0, ready, records, executions)

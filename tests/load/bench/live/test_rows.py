@@ -34,5 +34,5 @@ def test_every_line_has_its_bar() -> None:
 
 
 def test_live_scaling_that_ran_nothing_has_no_figures() -> None:
-    with pytest.raises(BenchFailed, match="ran no layer before it was whole"):
+    with pytest.raises(BenchFailed, match="ran no layer before it had all parameters"):
         told(done(OFF))

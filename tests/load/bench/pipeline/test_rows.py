@@ -48,7 +48,7 @@ def test_from_one_source_it_is_told_what_a_pipeline_could_have_gained() -> None:
     assert "k = 1: most that a pipeline could have gained" not in said(formed)
 
 
-def test_who_was_left_out_as_a_source_is_told() -> None:
+def test_a_source_that_was_left_out_is_reported() -> None:
     reasons = ["2 sub-groups", "not from a (NIC out 6 % busy)"]
     scale = replace(RUNS[1].scale, plan=replace(PLAN, reasons=reasons))
     assert PipelineRun("pipeline", 2, scale, RUNS[1].records).left_out == reasons[1:]

@@ -27,7 +27,8 @@ SIZES = [10**8] * 10  # a gigabyte
 
 
 def hop_pass(copy: float, check: float, bare: float, checked: float, besides: float = 0.01) -> HopPass:
-    """CPU seconds of the receiver, for a gigabyte; `besides`: what each hop takes whatever it brings."""
+    """A pass in which the receiver takes these CPU seconds for a gigabyte; `besides` is what each hop takes in any
+    case."""
     firsts = ((cpu - besides) / len(SIZES) + besides for cpu in (bare, checked))
     cpus = (copy, check, bare, checked, *firsts)
     return HopPass(*({0: Done(0.0, 1.0, 0.01), 1: Done(0.0, 1.0, cpu)} for cpu in cpus))

@@ -1,22 +1,23 @@
-/* Attention of a prompt's chunk: keys and values of a head are laid out once for all of its rows. */
+/* Attention of a chunk of a prompt: the keys and values of a head are packed once for all of its rows. */
 #ifdef __x86_64__
 #include "operations.h"
 #include "vectors.h"
 
-/* Rows, and vectors of each, of which sums are kept in registers. */
+/* Sums of ROWS rows, VECTORS vectors each, are kept in registers. */
 #define ROWS 8
 #define VECTORS 2
-#define SPAN 512 /* positions whose scores are in the cache at a time; cut at multiples of it, whoever asks */
+#define SPAN 512 /* positions whose scores are in the cache at a time; spans begin at multiples of it */
 
-/* Rows that are computed together: where each has its queries, where its result goes, how many positions it sees. */
+/* Rows that are computed together: the addresses of their queries and results, and the number of positions that each
+   sees. */
 typedef struct {
     const bf16 *queries[ROWS];
     bf16 *out[ROWS];
     int64_t lengths[ROWS], head_dim;
 } Tile;
 
-/* Of each row: the largest score until now, the weights of a span relative to it, the sum of all; and by how much what
-   was gathered before has to fade (online softmax, Milakov and Gimelshein). */
+/* The state of each row: the largest score so far, the weights of a span relative to it, and the sum of all weights.
+   `faded` is the factor by which earlier sums shrink (online softmax, Milakov and Gimelshein). */
 typedef struct {
     _Alignas(64) float scores[ROWS][SPAN];
     _Alignas(64) bf16 weights[ROWS][SPAN];
@@ -28,7 +29,7 @@ int64_t scratch_floats(int64_t positions, int64_t head_dim) {
     return padded * (dims + 2) + ROWS * dims;
 }
 
-/* 16 rows of 16 numbers -> their columns: squares beside the diagonal change places, of 8 rows first and of one last. */
+/* Transposes 16 rows of 16 numbers: swaps square blocks beside the diagonal, first of 8 by 8, then of 4, 2 and 1. */
 static inline __attribute__((always_inline)) void transpose(__m512i rows[FLOATS]) {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 #pragma GCC unroll 4
@@ -46,7 +47,8 @@ static inline __attribute__((always_inline)) void transpose(__m512i rows[FLOATS]
     }
 }
 
-/* [position, dimension] -> [32 positions, pair of dimensions, position, of the pair]: zeros where there is none. */
+/* Packs keys `[position, dimension]` as `[32 positions, pair of dimensions, position, dimension of the pair]`, padded
+   with zeros. */
 static void pack_keys(const bf16 *keys, int32_t *packed, int64_t padded, int64_t length, int64_t head_dim) {
     int64_t pairs = head_dim / 2;
     for (int64_t first = 0; first < padded; first += FLOATS)
@@ -63,10 +65,11 @@ static void pack_keys(const bf16 *keys, int32_t *packed, int64_t padded, int64_t
         }
 }
 
-/* [position, dimension] -> [32 dimensions, pair of positions, dimension, of the pair], in the order in which
-   `unpack` leaves them; zeros where there is none. */
+/* Packs values `[position, dimension]` as `[32 dimensions, pair of positions, dimension, position of the pair]`, padded
+   with zeros. Dimensions are in the order that the unpack instructions leave. */
 static void pack_values(const bf16 *values, int32_t *packed, int64_t padded, int64_t length, int64_t head_dim) {
-    const __m512i begin = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), end = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    const __m512i begin = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i end = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
     for (int64_t d = 0; d < head_dim; d += HALVES)
         for (int64_t i = 0; i < padded; i += 2, packed += HALVES) {
             __mmask32 mask = first_halves(head_dim - d);
@@ -78,7 +81,7 @@ static void pack_values(const bf16 *values, int32_t *packed, int64_t padded, int
         }
 }
 
-/* Adds `pairs` products of two: of each row's pairs, broadcast, and vectors of pairs. */
+/* Adds `pairs` products of pairs: each pair of a row is broadcast and multiplied by vectors of pairs. */
 static inline __attribute__((always_inline)) void multiply(const bf16 *const rows[ROWS], const int32_t *vectors,
                                                            int64_t pairs, __m512 sums[ROWS][VECTORS]) {
     for (int64_t pair = 0; pair < pairs; pair++, vectors += HALVES) {
@@ -92,7 +95,7 @@ static inline __attribute__((always_inline)) void multiply(const bf16 *const row
     }
 }
 
-/* The scores of positions `begin` .. `stop`, and of each row the largest until now. */
+/* Computes the scores of positions `begin` .. `stop`, and updates the largest score of each row. */
 static void score(const Tile *tile, Softmax *softmax, const int32_t *keys, int64_t begin, int64_t stop) {
     __m512 sums[ROWS][VECTORS], most[ROWS];
     for (int row = 0; row < ROWS; row++)
@@ -114,7 +117,8 @@ static void score(const Tile *tile, Softmax *softmax, const int32_t *keys, int64
         softmax->most[row] = _mm512_reduce_max_ps(most[row]);
 }
 
-/* Positions `begin` .. `stop` as weights, and what was gathered before them in terms of the same largest score. */
+/* Turns the scores of positions `begin` .. `stop` into weights, and computes the factors by which earlier sums shrink.
+   */
 static void weigh(const Tile *tile, Softmax *softmax, const int32_t *keys, int64_t begin, int64_t stop) {
     const __mmask16 all = (1 << ROWS) - 1;
     float scale = 1.0f / __builtin_sqrtf((float)tile->head_dim);
@@ -129,7 +133,8 @@ static void weigh(const Tile *tile, Softmax *softmax, const int32_t *keys, int64
     }
 }
 
-/* 32 dimensions of what is gathered; its scale is that of the largest score until the last span. */
+/* Adds the weighted values of a span to 32 dimensions of the sums, which are first rescaled to the new largest score.
+   */
 static void gather(const Softmax *softmax, const int32_t *values, int64_t pairs, float *gathered) {
     const bf16 *weights[ROWS];
     __m512 sums[ROWS][VECTORS];
@@ -145,7 +150,7 @@ static void gather(const Softmax *softmax, const int32_t *values, int64_t pairs,
             _mm512_storeu_ps(gathered + (VECTORS * row + v) * FLOATS, sums[row][v]);
 }
 
-/* Eight rows of one head; of `count` of them the results are kept. */
+/* Computes eight rows of one head, and stores the first `count` of them. */
 static void attend_tile(const Tile *tile, int64_t count, const int32_t *keys, const int32_t *values, int64_t padded,
                         float *gathered) {
     Softmax softmax;
@@ -162,7 +167,8 @@ static void attend_tile(const Tile *tile, int64_t count, const int32_t *keys, co
     }
     for (int row = 0; row < count; row++)
         for (int64_t d = 0; d < size; d += FLOATS) {
-            __m512 sum = _mm512_loadu_ps(gathered + d / HALVES * HALVES * ROWS + (VECTORS * row + d / FLOATS % 2) * FLOATS);
+            int64_t place = d / HALVES * HALVES * ROWS + (VECTORS * row + d / FLOATS % 2) * FLOATS;
+            __m512 sum = _mm512_loadu_ps(gathered + place);
             store_floats(tile->out[row] + d, first_floats(size - d),
                          _mm512_mul_ps(sum, _mm512_set1_ps(1.0f / softmax.sum[row])));
         }

@@ -1,18 +1,19 @@
-/* Attention of one row: its keys and values are read once, from wherever in memory they lie. */
+/* Attention of one row. Its keys and values are read once, in place. */
 #ifdef __x86_64__
 #include "operations.h"
 #include "vectors.h"
 
 #define HEADS 4 /* whose sums are kept in registers */
 
-/* Of query heads: how many positions they see, what each weighs them with, and by what its sums are scaled at last. */
+/* Query heads: the number of positions that they see, their weights, and the factors that scale their sums in the end.
+   */
 typedef struct {
     int64_t length;
     bf16 *weights[HEADS];
     float scales[HEADS];
 } Heads;
 
-/* 16 vectors -> the sum of each. */
+/* Returns the sums of 16 vectors. */
 static inline __m512 sums(__m512 v[FLOATS]) {
     for (int i = 0; i < 8; i++)
         v[i] = _mm512_add_ps(_mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
@@ -27,7 +28,7 @@ static inline __m512 sums(__m512 v[FLOATS]) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(v[0], v[1], 0x88), _mm512_shuffle_f32x4(v[0], v[1], 0xdd));
 }
 
-/* Scores of up to 16 keys. */
+/* Computes the scores of up to 16 keys. */
 static inline __attribute__((always_inline)) __m512 score(const bf16 *query, const bf16 *keys, int64_t count,
                                                           int64_t head_dim) {
     __m512 products[FLOATS];
@@ -42,14 +43,15 @@ static inline __attribute__((always_inline)) __m512 score(const bf16 *query, con
     return sums(products);
 }
 
-/* Asks memory for so many numbers: they come while others are computed with. */
+/* Prefetches `count` numbers. */
 static inline __attribute__((always_inline)) void expect(const bf16 *from, int64_t count) {
     for (int64_t i = 0; i < count; i += HALVES)
         _mm_prefetch((const char *)(from + i), _MM_HINT_T1);
 }
 
-/* 32 of the dimensions of `heads` query heads: the sum of all values, each times its weight. Two sums, of every other
-   pair of positions, as one would wait for itself. `next`: what is read after the values, or none. */
+/* Computes 32 dimensions of `heads` query heads: the weighted sum of all values. It keeps two sums, of every other pair
+   of positions, as additions to a single sum would wait for each other. `next` is memory to prefetch after the values,
+   or NULL. */
 static inline __attribute__((always_inline)) void mix(const Heads *of, const bf16 *values, bf16 *out, int64_t size,
                                                       const bf16 *next, __mmask32 mask, int heads) {
     __m512 low[HEADS][2], high[HEADS][2];
@@ -74,7 +76,7 @@ static inline __attribute__((always_inline)) void mix(const Heads *of, const bf1
             }
         }
     }
-    /* Of each eight dimensions four are in `lower` and four in `higher`. */
+    /* Of every eight dimensions, four are in `lower` and four in `higher`. */
     const __m512i begin = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i end = _mm512_add_epi32(begin, _mm512_set1_epi32(8));
 #pragma GCC unroll 4
@@ -87,8 +89,8 @@ static inline __attribute__((always_inline)) void mix(const Heads *of, const bf1
     }
 }
 
-/* Query heads that share keys and values, which come from memory once, and while others are computed with: values with
-   the scores, with the values the keys that are `next`. */
+/* Computes query heads that share keys and values. Memory is read once and ahead: values while scores are computed, and
+   the keys at `next` while values are summed. */
 static inline __attribute__((always_inline)) void attend_heads(const bf16 *queries, bf16 *out, const bf16 *keys,
                                                                const bf16 *values, const bf16 *next, int64_t length,
                                                                float *scratch, int64_t size, int heads) {
@@ -130,8 +132,9 @@ void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, co
         bf16 *result = out + head * stride;
         int64_t place = (head * cache->slots + slot) * size;
         const bf16 *keys = (const bf16 *)cache->keys + place, *values = (const bf16 *)cache->values + place;
-        const bf16 *next = keys + cache->slots * size; /* of the last head, another's: it is only asked for */
-        if (size == 64) /* The usual sizes as constants: without masks, and unrolled. */
+        const bf16 *next = keys + cache->slots * size; /* after the last head these are other keys, which are only
+                                                          prefetched */
+        if (size == 64) /* With the usual sizes as constants, loops are unrolled and need no masks. */
             attend_group(own, result, keys, values, next, length, scratch, 64, group);
         else if (size == 128)
             attend_group(own, result, keys, values, next, length, scratch, 128, group);

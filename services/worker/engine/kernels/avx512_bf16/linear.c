@@ -1,5 +1,5 @@
-/* Rows times a matrix: few of them as fast as the matrix comes from memory, many as fast as this CPU multiplies. Inputs are
-   taken in spans; within a span pairs of inputs are added one after the other by VDPBF16PS, and spans are added in order. */
+/* Multiplies rows by a matrix. Few rows run at the speed of memory, many at the speed of the CPU. Inputs are processed
+   in spans. Within a span, pairs of inputs are added in order by VDPBF16PS; then spans are added in order. */
 #ifdef __x86_64__
 #include "../panel.h"
 #include "operations.h"
@@ -7,19 +7,19 @@
 
 #define COLUMNS PANEL
 #define VECTORS 4
-#define GROUP 6 /* rows whose sums for 64 columns are kept in registers */
-#define MOST 66 /* rows at a time, of which sums are kept beyond a span */
-#define BLOCK (8 * MOST) /* rows that stay in the cache while the matrix goes by */
+#define GROUP 6 /* rows whose sums for 64 columns are in registers */
+#define MOST 66 /* rows at a time whose sums are kept between spans */
+#define BLOCK (8 * MOST) /* rows that stay in the cache while they use the whole matrix */
 
-/* What rows share: of a panel the inputs `first` to `stop`, which are in the cache once the first rows have used them, and
-   what follows in memory. `column` is the panel's first output, of `width`. */
+/* What rows share: inputs `first` to `stop` of a panel, which are in the cache after the first rows used them, and the
+   memory that follows. `column` is the panel's first output, `width` their number. */
 typedef struct {
     const Linear *linear;
     const bf16 *matrix, *bias, *next;
     int64_t column, width, first, stop;
 } Piece;
 
-/* Rows one after the other: what their spans gave until now, what is added to it at last, and where that goes. */
+/* Consecutive rows: their inputs, the residual to add, the outputs, and their sums of earlier spans. */
 typedef struct {
     const bf16 *in, *residual;
     bf16 *out;
@@ -28,10 +28,11 @@ typedef struct {
 
 static inline Rows rows_after(const Rows *rows, const Linear *linear, int64_t count) {
     const bf16 *residual = rows->residual ? rows->residual + count * linear->out : NULL;
-    return (Rows){rows->in + count * linear->in, residual, rows->out + count * linear->out, rows->sums + count * COLUMNS};
+    return (Rows){rows->in + count * linear->in, residual, rows->out + count * linear->out,
+                  rows->sums + count * COLUMNS};
 }
 
-/* Asks for the memory in which rows end: it comes while they are computed. */
+/* Prefetches the memory that rows are stored to. */
 static inline __attribute__((always_inline)) void expect(const Piece *piece, const Rows *rows, int count) {
     for (int row = 0; row < count; row++)
         for (int64_t half = 0; half < COLUMNS; half += HALVES) {
@@ -42,9 +43,9 @@ static inline __attribute__((always_inline)) void expect(const Piece *piece, con
         }
 }
 
-/* The sums of a row's 32 columns, the panel's from `first` on. */
-static inline __attribute__((always_inline)) void finish(const Piece *piece, const Rows *rows, int64_t row, int64_t first,
-                                                         __m512 low, __m512 high) {
+/* Stores the sums of 32 columns of a row, from the panel's column `first` on. */
+static inline __attribute__((always_inline)) void finish(const Piece *piece, const Rows *rows, int64_t row,
+                                                         int64_t first, __m512 low, __m512 high) {
     int64_t at = row * piece->linear->out + piece->column + first;
     __mmask32 mask = first_halves(piece->width - first);
     __mmask16 left = (__mmask16)mask, right = (__mmask16)(mask >> FLOATS);
@@ -63,11 +64,11 @@ static inline __attribute__((always_inline)) void finish(const Piece *piece, con
         _mm512_mask_storeu_epi16(rows->out + at, mask, result);
 }
 
-/* Adds up for `count` rows and the first `vectors` of columns, one pair of inputs after the other; with each, `lines` of
-   what is `ahead` are asked for. */
+/* Sums up for `count` rows and the first `vectors` vectors of columns, in the order of pairs of inputs. With each pair,
+   `lines` cache lines at `ahead` are prefetched. */
 static inline __attribute__((always_inline)) void multiply(const Piece *piece, const Rows *rows, const char *ahead,
                                                            int64_t lines, int count, int vectors) {
-    __m512 kept[GROUP][VECTORS]; /* in registers only where every loop over them is unrolled */
+    __m512 kept[GROUP][VECTORS]; /* these stay in registers only if every loop over them is unrolled */
     int64_t in = piece->linear->in;
     int is_last = piece->stop == in;
     if (is_last)
@@ -87,7 +88,7 @@ static inline __attribute__((always_inline)) void multiply(const Piece *piece, c
 #pragma GCC unroll 6
         for (int row = 0; row < count; row++) {
             const bf16 *at = rows->in + row * in + i;
-            /* Of an odd number of inputs the last has no neighbour. */
+            /* With an odd number of inputs the last one has no partner. */
             __m512bh both = i + 1 < in ? pair_everywhere(at) : (__m512bh)_mm512_set1_epi32(*at);
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
@@ -112,9 +113,10 @@ static inline __attribute__((always_inline)) void multiply(const Piece *piece, c
     }
 }
 
-/* In even groups. For few rows the CPU itself reads ahead, and best where it is left alone. With more, memory pauses
-   while they compute: so they ask for what follows meanwhile, each group for its share. */
-static inline __attribute__((always_inline)) void multiply_piece(const Piece *piece, Rows rows, int64_t count, int vectors) {
+/* Computes rows in groups of equal size. For few rows the CPU's own prefetching is best. For more, memory would be idle
+   while they compute, so each group prefetches its share of what follows. */
+static inline __attribute__((always_inline)) void multiply_piece(const Piece *piece, Rows rows, int64_t count,
+                                                                 int vectors) {
     int64_t groups = (count + GROUP - 1) / GROUP;
     int64_t left = count < GROUP ? 0 : VECTORS, share = (VECTORS + groups - 1) / groups;
     const char *ahead = (const char *)piece->next;
@@ -134,11 +136,11 @@ static inline __attribute__((always_inline)) void multiply_piece(const Piece *pi
     }
 }
 
-/* Of how many inputs a sum is taken before it is added to the others. Half of what the nearest cache holds of a panel:
-   all variants that were ever released have had it so. */
+/* The number of inputs in a span. It is half of what the L1 cache holds of a panel. It fixes the order of sums, so a
+   change would change bits. */
 static int64_t span_of(int64_t inputs) { return inputs <= 1024 ? 512 : 1024; }
 
-/* One panel and at most MOST rows. */
+/* Multiplies at most MOST rows by one panel. */
 static void multiply_panel(const Linear *linear, const Panel *panel, const Rows *rows, int64_t count) {
     int64_t span = span_of(linear->in);
     Piece piece = {.linear = linear, .matrix = panel->numbers, .bias = panel->bias, .column = panel->column,
@@ -146,7 +148,7 @@ static void multiply_panel(const Linear *linear, const Panel *panel, const Rows 
     for (; piece.first < linear->in; piece.first = piece.stop) {
         piece.next = piece.matrix + (piece.first + span) * COLUMNS;
         piece.stop = linear->in - piece.first < span ? linear->in : piece.first + span;
-        /* The last columns are often no more than half as many: then half the work is enough. */
+        /* The last panel often has at most half as many columns: then half the work is enough. */
         if (panel->width > COLUMNS / 2)
             multiply_piece(&piece, *rows, count, VECTORS);
         else

@@ -1,11 +1,11 @@
-/* What the variant is made of. */
+/* The operations of the variant. */
 #ifdef __x86_64__
 #include "operations.h"
 
 #include "../variants.h"
 #include "../workspace.h"
 
-/* Rows of a prompt attend together, rows that were generated one by one. */
+/* Rows of a prompt are computed together, generated rows one by one. */
 static void attend_run(void *rows, int64_t stride, void *out, const Run *run, const Attention *attention,
                        Share kv_heads) {
     const Cache *cache = &attention->cache;

@@ -1,4 +1,4 @@
-/* The kernels in bfloat16 for CPUs with AVX512-BF16, as the files of this folder have them. */
+/* The kernels in bfloat16 for CPUs with AVX512-BF16. */
 #pragma once
 
 #include <stddef.h>
@@ -12,16 +12,16 @@ void multiply_by_dot_products(const Linear *linear, const void *in, const void *
 void rms_norm_by_vectors(const void *in, const void *weight, void *out, int64_t rows, int64_t size, float epsilon);
 void silu_times_by_vectors(const void *in, void *out, int64_t rows, int64_t size);
 
-/* Rotates queries and keys of a run's rows, and puts keys and values into the cache. */
+/* Rotates queries and keys of a run's rows, and stores keys and values in the cache. */
 void rotate_and_store_by_vectors(bf16 *row, int64_t stride, const Run *run, const Attention *attention, Share kv_heads);
 
-/* How many floats `attend_row` and `attend_chunk` need to work in, for so many positions. */
+/* The number of floats of working memory that `attend_row` and `attend_chunk` need for so many positions. */
 int64_t scratch_floats(int64_t positions, int64_t head_dim);
 
-/* The query heads of one row over `length` positions -> `out`. */
+/* Computes the query heads of one row over `length` positions. */
 void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, const Cache *cache, float *scratch,
                 Share kv_heads);
 
-/* The same of every row of a chunk, each over the positions up to its own. */
+/* Computes the query heads of every row of a chunk, each over the positions up to its own. */
 void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run, const Cache *cache, float *scratch,
                   Share kv_heads);

@@ -1,4 +1,4 @@
-/* What is done with each row by itself: RMSNorm, SwiGLU, rotary position embedding. */
+/* Operations on each row by itself: RMSNorm, SwiGLU, rotary position embedding. */
 #ifdef __x86_64__
 #include "operations.h"
 #include "vectors.h"
@@ -32,7 +32,8 @@ void rms_norm_by_vectors(const void *rows_in, const void *weights, void *rows_ou
     }
 }
 
-static inline __attribute__((always_inline)) void gate_up(__mmask16 mask, const bf16 *in, const bf16 *other, bf16 *out) {
+static inline __attribute__((always_inline)) void gate_up(__mmask16 mask, const bf16 *in, const bf16 *other,
+                                                          bf16 *out) {
     const __m512 one = _mm512_set1_ps(1.0f);
     __m512 gate = load_floats(mask, in), up = load_floats(mask, other);
     __m512 small = exponential(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_abs_ps(gate)));
@@ -63,7 +64,8 @@ static inline void rotate(const bf16 *in, bf16 *out, const bf16 *cosines, const 
     }
 }
 
-void rotate_and_store_by_vectors(bf16 *row, int64_t stride, const Run *run, const Attention *attention, Share kv_heads) {
+void rotate_and_store_by_vectors(bf16 *row, int64_t stride, const Run *run, const Attention *attention,
+                                 Share kv_heads) {
     const Cache *cache = &attention->cache;
     int64_t size = cache->head_dim, queries = cache->kv_heads * cache->group;
     for (int64_t position = run->begin; position < run->begin + run->rows; position++, row += stride) {

@@ -1,4 +1,4 @@
-/* What the kernels do with vectors of 16 floats and of 32 bfloat16. */
+/* Operations on vectors of 16 floats and of 32 bfloat16. */
 #pragma once
 
 #include <immintrin.h>
@@ -7,18 +7,19 @@
 
 #include "../kernels.h"
 
-#ifdef __clang__ /* It ends where a source file ends. */
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"))), apply_to = function)
+#ifdef __clang__ /* end_target.h ends it */
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"))), apply_to = function)
 #else
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
 #endif
 
 #define FLOATS 16
 #define HALVES 32
-#define ALL ((__mmask16)0xffff) /* of 16: known as it is compiled it costs nothing, where other masks do */
+#define ALL ((__mmask16)0xffff) /* a mask of all 16 lanes that is constant, so that it costs nothing */
 #define LOG2_E 1.44269504f
 
-/* The first `count` of 32, or of 16, elements. */
+/* Masks of the first `count` of 32, or of 16, elements. */
 static inline __mmask32 first_halves(int64_t count) { return count >= HALVES ? 0xffffffffu : (1u << count) - 1; }
 static inline __mmask16 first_floats(int64_t count) { return count >= FLOATS ? 0xffff : (1u << count) - 1; }
 
@@ -34,16 +35,16 @@ static inline void store_floats(bf16 *to, __mmask16 mask, __m512 values) {
     _mm256_mask_storeu_epi16(to, mask, (__m256i)_mm512_cvtneps_pbh(values));
 }
 
-/* Two neighbouring bfloat16, 16 times. */
+/* Broadcasts two neighbouring bfloat16 to all 16 lanes. */
 static inline __m512bh pair_everywhere(const bf16 *from) {
     int32_t pair;
     memcpy(&pair, from, sizeof pair);
     return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-/* 2^x for x <= 0, to 3 millionths of it, of which a bfloat16 shows none; 0 for what is too small for a float. */
+/* 2^x for x <= 0, with a relative error of 3e-6, less than bfloat16 resolves; 0 if too small for a float. */
 static inline __m512 two_to(__m512 x) {
-    __m512 rest = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF); /* x - floor(x), 0 where x has no end */
+    __m512 rest = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF); /* x - floor(x); 0 if x is infinite */
     __m512 sum = _mm512_set1_ps(0.0135341679f);
     sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.0520114606f));
     sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.241442757f));
@@ -70,7 +71,7 @@ static inline __attribute__((always_inline)) __m512 weights_of(const float *scor
     return _mm512_maskz_mov_ps(mask, two_to(_mm512_fmsub_ps(_mm512_maskz_loadu_ps(mask, scores), unit, top)));
 }
 
-/* Of 32 scores, or the first of them, as they are rounded. */
+/* The weights of 32 scores, or of those in `mask`, rounded to bfloat16. */
 static inline __attribute__((always_inline)) __m512bh rounded_weights(const float *scores, __mmask32 mask, __m512 unit,
                                                                       __m512 top) {
     __m512 low = weights_of(scores, (__mmask16)mask, unit, top);
@@ -78,8 +79,8 @@ static inline __attribute__((always_inline)) __m512bh rounded_weights(const floa
     return _mm512_cvtne2ps_pbh(high, low);
 }
 
-/* Scores -> weights that are not divided by their sum yet, as bfloat16; zeros from `count` to `padded`, the
-   multiple of 32 that comes next. Returns their sum as they were rounded. */
+/* Turns scores into bfloat16 weights, not yet divided by their sum; zeros from `count` to `padded`, the next multiple
+   of 32. Returns the sum of the rounded weights. */
 static inline float soften(const float *scores, bf16 *weights, int64_t count, int64_t padded, float most, float scale) {
     const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
     __m512 unit = _mm512_set1_ps(scale * LOG2_E), top = _mm512_mul_ps(_mm512_set1_ps(most), unit);

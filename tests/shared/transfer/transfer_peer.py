@@ -27,7 +27,7 @@ EVERY = range(len(SIZES))
 CHUNK = 65_536
 PLAN = "plan-1"
 
-OpenStations = Callable[[int], Awaitable[list["Station"]]]
+OpenPeers = Callable[[int], Awaitable[list["TransferPeer"]]]
 
 
 def some_blocks(sizes: Sequence[int] = SIZES, seed: int = 1) -> list[bytearray]:
@@ -42,8 +42,9 @@ def described(blocks: Sequence[bytearray]) -> list[Block]:
     ]
 
 
-class Station:
-    """Within its `async with`. A source is given blocks to `hold`, a target's memory is filled by `receive`."""
+class TransferPeer:
+    """A node of a transfer, which works within its `async with`. A source is given blocks to `hold`, a target's memory
+    is filled by `receive`."""
 
     def __init__(self, id: str, link: Link, executor: Executor, export: MemoryExport | None = None) -> None:
         self.link = link
@@ -82,9 +83,9 @@ class Station:
                 view[:] = block
         self.held = ReadyBlocks(range(len(blocks))) if ready is None else ready
 
-    def send(self, *flows: Flow, to: Sequence["Station"]) -> None:
-        """Its end of those flows of which it is the sender."""
-        nodes = {station.node.id: station.node for station in to}
+    def send(self, *flows: Flow, to: Sequence["TransferPeer"]) -> None:
+        """Send along the flows of which this node is the sender."""
+        nodes = {peer.node.id: peer.node for peer in to}
         own = [
             Outflow(ticket=flow.ticket, downstream=nodes[flow.receiver], blocks=flow.blocks, steps=flow.steps)
             for flow in flows
@@ -95,7 +96,7 @@ class Station:
         self.outgoing.start(command, self.memory, self.wait_here, offer)
 
     def receive(
-        self, blocks: Sequence[Block], *flows: Flow, to: Sequence["Station"], first: float = 5.0
+        self, blocks: Sequence[Block], *flows: Flow, to: Sequence["TransferPeer"], first: float = 5.0
     ) -> asyncio.Task[None]:
         """Its end of those flows of which it is the receiver; until everything is verified."""
         events = Events(lambda: self.seen.append("first byte"), self._verified, self._broken_off, self.paths.note)
@@ -105,9 +106,9 @@ class Station:
         self.follow(*flows, to=to)
         return asyncio.create_task(self.incoming.run())
 
-    def follow(self, *flows: Flow, to: Sequence["Station"]) -> None:
+    def follow(self, *flows: Flow, to: Sequence["TransferPeer"]) -> None:
         assert self.incoming is not None
-        nodes = {station.node.id: station.node for station in to}
+        nodes = {peer.node.id: peer.node for peer in to}
         own = [flow for flow in flows if flow.receiver == self.node.id]
         self.incoming.follow(
             [
@@ -137,19 +138,19 @@ class Station:
         self.lost.set()
 
 
-def flow(ticket: int, sender: Station, receiver: Station, **share: object) -> Flow:
+def flow(ticket: int, sender: TransferPeer, receiver: TransferPeer, **share: object) -> Flow:
     return Flow(sender=sender.node.id, receiver=receiver.node.id, ticket=ticket, **share)  # type: ignore[arg-type]
 
 
-def chain(*stations: Station, ticket: int = 1) -> list[Flow]:
-    return [flow(ticket + hop, *pair) for hop, pair in enumerate(itertools.pairwise(stations))]
+def chain(*peers: TransferPeer, ticket: int = 1) -> list[Flow]:
+    return [flow(ticket + hop, *pair) for hop, pair in enumerate(itertools.pairwise(peers))]
 
 
-async def carry_out(flows: Sequence[Flow], stations: Sequence[Station], blocks: Sequence[Block]) -> None:
-    """Everybody plays their part, until all who receive have everything."""
-    receivers = [station for station in stations if station.node.id in {one.receiver for one in flows}]
-    receiving = [station.receive(blocks, *flows, to=stations) for station in receivers]
-    for station in stations:
-        station.send(*flows, to=stations)
+async def carry_out(flows: Sequence[Flow], peers: Sequence[TransferPeer], blocks: Sequence[Block]) -> None:
+    """Run the part of every node, until all receivers have everything."""
+    receivers = [peer for peer in peers if peer.node.id in {one.receiver for one in flows}]
+    receiving = [peer.receive(blocks, *flows, to=peers) for peer in receivers]
+    for peer in peers:
+        peer.send(*flows, to=peers)
     async with asyncio.timeout(20):
         await asyncio.gather(*receiving)

@@ -23,31 +23,32 @@ TARGET = "t"
 
 
 @dataclass
-class Pair:
-    """`given` blocks of the target are on their way, the embedding and the first layer being the first two."""
+class LiveWorkers:
+    """A fleet with a target. `given` blocks of the target are on their way; the first two are the embedding and the
+    first layer."""
 
-    made: Fleet
+    fleet: Fleet
     mode: LiveMode
     given: int = 0
     inflows: list[Inflow] = field(default_factory=list)
 
     @property
     def layers(self) -> int:
-        return self.made.manifest.config.num_hidden_layers
+        return self.fleet.manifest.config.num_hidden_layers
 
     def count(self, worker: str, what: str) -> float:
-        return self.made.telemetry[worker].registry.get_sample_value(f"livescale_worker_{what}_total") or 0.0
+        return self.fleet.telemetry[worker].registry.get_sample_value(f"livescale_worker_{what}_total") or 0.0
 
     async def give(self, blocks: int) -> None:
         """Have the target receive its blocks up to this number, and wait until they are laid out."""
         ticket = 100 + blocks
-        inflow = Inflow(ticket=ticket, upstream=self.made.me, blocks=list(range(self.given, blocks)))
+        inflow = Inflow(ticket=ticket, upstream=self.fleet.me, blocks=list(range(self.given, blocks)))
         self.inflows = [inflow]
         self.given = blocks
-        command = replace(self.made.command(TARGET, inflow, plan="live"), live=self.mode)
-        await self.made.bus.call(LOAD, command, timeout=5, id=TARGET)
-        self.made.feed(TARGET, ticket)
-        await self.made.until(lambda: self.ready == blocks)
+        command = replace(self.fleet.command(TARGET, inflow, plan="live"), live=self.mode)
+        await self.fleet.bus.call(LOAD, command, timeout=5, id=TARGET)
+        self.fleet.feed(TARGET, ticket)
+        await self.fleet.until(lambda: self.ready == blocks)
 
     async def give_layers(self, layers: int) -> None:
         await self.give(layers + 1)
@@ -57,7 +58,7 @@ class Pair:
 
     @property
     def ready(self) -> int:
-        holding = self.made.reports[TARGET].holding if TARGET in self.made.reports else None
+        holding = self.fleet.reports[TARGET].holding if TARGET in self.fleet.reports else None
         return 0 if holding is None else len(holding.ready)
 
     async def help(self, *sources: str, targets: tuple[str, ...] = (TARGET,)) -> None:
@@ -65,45 +66,45 @@ class Pair:
             command = Help(
                 plan_id="live",
                 model="m",
-                version=self.made.manifest.version,
-                targets=[self.made.node(target) for target in targets],
+                version=self.fleet.manifest.version,
+                targets=[self.fleet.node(target) for target in targets],
                 epoch=1,
             )
-            await self.made.bus.call(HELP, command, timeout=5, id=source)
+            await self.fleet.bus.call(HELP, command, timeout=5, id=source)
 
     async def serve(self, worker: str = TARGET) -> None:
-        await self.made.bus.call(SERVE, Serve(plan_id="live", instance=f"m-{worker}", epoch=1), timeout=5, id=worker)
+        await self.fleet.bus.call(SERVE, Serve(plan_id="live", instance=f"m-{worker}", epoch=1), timeout=5, id=worker)
 
     async def finish(self, request: Submit) -> None:
-        """Until it has ended."""
+        """Wait until the request has ended."""
         id = request.request_id
-        await self.made.until(lambda: any(row.finish_reason for row in self.made.rows.get(id, [])))
+        await self.fleet.until(lambda: any(row.finish_reason for row in self.fleet.rows.get(id, [])))
 
     async def ran(self, layers: float) -> None:
-        """Until the target has run so many layers of all its requests together."""
+        """Wait until the target has run so many layers of all its requests together."""
         async with asyncio.timeout(20):
             while self.count(TARGET, "live_layers") < layers:  # noqa: ASYNC110 (a counter tells nobody)
                 await asyncio.sleep(0.005)
 
     def undisturbed(self, *requests: Submit) -> dict[str, list[int]]:
-        """What an engine alone makes of them."""
+        """Return the tokens that an engine alone generates for these requests."""
         engine = TorchEngine(
-            self.made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels
+            self.fleet.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels
         )
-        for index, view in enumerate(self.made.memory):
+        for index, view in enumerate(self.fleet.memory):
             engine.add_block(index, view)
         return {one.request_id: serve(engine, [(0, one)]).tokens[one.request_id] for one in requests}
 
 
 @asynccontextmanager
-async def pair(
+async def live_workers(
     *sources: str, mode: LiveMode = "zigzag", dtype: DType = "float32", **settings: int
-) -> AsyncIterator[Pair]:
-    """The sources serve; the target is spare."""
+) -> AsyncIterator[LiveWorkers]:
+    """Start sources that serve, and a target that is spare."""
     async with fleet(*(sources or ("s",)), TARGET, dtype=dtype, **settings) as made:
         for ticket, source in enumerate(sources or ("s",)):
             await made.load(source, made.me, ticket=ticket)
             made.feed(source, ticket)
             await made.whole(source)
             await made.serve(source)
-        yield Pair(made, mode)
+        yield LiveWorkers(made, mode)
