@@ -1,6 +1,7 @@
 """What the code says of itself when it is imported: commands, endpoints, subjects and messages."""
 
 import importlib
+import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -93,6 +94,10 @@ def below(kind: type[Message]) -> Iterator[type[Message]]:
 
 def message_schema(ref: str = "#/$defs/{name}") -> Document:
     _, definitions = msgspec.json.schema_components(all_messages(), ref_template=ref)
+    # A docstring's later lines are indented, which Markdown would take for code.
+    for each in definitions.values():
+        if "description" in each:
+            each["description"] = inspect.cleandoc(each["description"])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "livescale's messages",

@@ -7,8 +7,9 @@ import re
 import sys
 from pathlib import Path
 
-TITLE = "Parameters arriving"
+TITLE = "Tokens while parameters arrive"
 PICTURE = Path(__file__).parents[1] / "images" / "layers-arriving.svg"
+WIDTH = 760
 # The page around it gives no colours to a picture that is a file of its own.
 STYLE = """<style>
 svg { color: #1f2937; background: #ffffff; font-family: sans-serif; }
@@ -17,12 +18,16 @@ svg { color: #1f2937; background: #ffffff; font-family: sans-serif; }
 
 
 def cut_out(report: str) -> str:
-    """The picture as a file of its own. Raises ValueError where the report has none."""
+    """The picture as a file of its own, `WIDTH` pixels wide. Raises ValueError where the report has none."""
     found = re.search(rf"<figure><h2>{TITLE}</h2>(<svg.*?</svg>)", report, flags=re.DOTALL)
-    if found is None or "no instance was added" in found[1]:
+    if found is None:
         raise ValueError("the report has no picture of parameters that arrive; was an instance added?")
     head, rest = re.sub(r"\s*<metadata>.*?</metadata>", "", found[1], flags=re.DOTALL).split(">", 1)
-    return f'{head} width="735" height="435">\n{STYLE}{rest}\n'
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', head)
+    if size is None:
+        raise ValueError("the picture in the report has no viewBox that begins at 0 0")
+    height = round(WIDTH * float(size[2]) / float(size[1]))
+    return f'{head} width="{WIDTH}" height="{height}">\n{STYLE}{rest}\n'
 
 
 if __name__ == "__main__":
