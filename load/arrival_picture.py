@@ -21,6 +21,7 @@ DESCRIPTION = (
 SIZE_INCHES = (6.4, 4.3)
 BEFORE_SECONDS, AFTER_SECONDS = 1.0, 0.5
 SLOT_SECONDS = 0.25
+ROW_POINTS = 12
 HEADROOM = 1.5  # the names of moments are above the blocks
 
 
@@ -85,25 +86,18 @@ def paint_blocks(axes: Axes, newcomer: Newcomer, end: float) -> None:
 
 
 def paint_moments(axes: tuple[Axes, Axes], newcomer: Newcomer, records: Sequence[RequestRecord]) -> None:
-    """A line through both axes for each moment, with its name above the blocks."""
+    """A line through both axes for each moment. Each has its name in a row of its own above the blocks, as moments may
+    be close to each other."""
     _, below = axes
     ready = max(count for _, count in newcomer.blocks)
     moments = (
-        ("its first layer\nis run", newcomer.first_layer_at),
-        ("first token it\ntook part in", newcomer.shared_token_at(records)),
+        ("its first layer is run", newcomer.first_layer_at),
+        ("first token it took part in", newcomer.shared_token_at(records)),
         ("whole", newcomer.whole_at),
     )
-    for name, at in moments:
-        since = newcomer.since_decision(at)
-        if since is None:
-            continue
+    known = [(name, since) for name, at in moments if (since := newcomer.since_decision(at)) is not None]
+    for row, (name, since) in enumerate(known):
         for each in axes:
             each.axvline(since, color=INK, linestyle=":", linewidth=1.2)
-        below.annotate(
-            f"{name}\n{since:.1f} s",
-            (since, ready * HEADROOM),
-            (3, -2),
-            textcoords="offset points",
-            va="top",
-            fontsize=9,
-        )
+        place: dict[str, Any] = {"xytext": (3, -2 - ROW_POINTS * row), "textcoords": "offset points", "va": "top"}
+        below.annotate(f"{since:.1f} s: {name}", (since, ready * HEADROOM), fontsize=9, **place)

@@ -28,16 +28,17 @@ def test_each_moment_is_named_with_its_time() -> None:
     outcome = sample_run.outcome(sample_run.live_scale())
     figure = Figure()
     paint_arrival(figure, outcome.newcomers()[0], outcome.records)
-    named = [text.get_text().split("\n") for text in figure.axes[1].texts]
-    assert [name[-1] for name in named][::2] == ["1.1 s", "4.2 s"]
-    assert named[1][0] == "first token it"
+    named = [text.get_text() for text in figure.axes[1].texts]
+    assert named[0] == "1.1 s: its first layer is run"
+    assert named[1].endswith(": first token it took part in")
+    assert named[2] == "4.2 s: whole"
 
 
 def test_an_instance_that_was_not_live_has_only_the_moment_at_which_it_is_whole() -> None:
     outcome = sample_run.outcome()
     figure = Figure()
     paint_arrival(figure, outcome.newcomers()[0], outcome.records)
-    assert [text.get_text() for text in figure.axes[1].texts] == ["whole\n4.2 s"]
+    assert [text.get_text() for text in figure.axes[1].texts] == ["4.2 s: whole"]
 
 
 def test_the_picture_is_in_the_report_with_its_explanation() -> None:
