@@ -110,6 +110,7 @@ def asyncapi() -> Document:
     schemas = message_schema("#/components/schemas/{name}")["$defs"]
     channels: Document = {}
     operations: Document = {}
+    json_alone = {kind.__name__ for kind in only_json()}
     for name, call in calls():
         channels[name] = channel(call.pattern, [call.request], "json or msgpack")
         channels[f"{name}.reply"] = {"address": None, "messages": references([call.reply])}
@@ -129,10 +130,24 @@ def asyncapi() -> Document:
         "channels": channels,
         "operations": operations,
         "components": {
-            "messages": {name: {"payload": {"$ref": f"#/components/schemas/{name}"}} for name in schemas},
+            "messages": {
+                name: {
+                    "payload": {"$ref": f"#/components/schemas/{name}"},
+                    **({"contentType": "application/json"} if name in json_alone else {}),
+                }
+                for name in schemas
+            },
             "schemas": schemas,
         },
     }
+
+
+def only_json() -> set[type[Message]]:
+    """Messages of topics in JSON; those that also travel in another encoding are left out."""
+    told = [(topic.json, set(message_types(topic))) for _, topic in topics()]
+    asked = {kind for _, call in calls() for kind in (call.request, call.reply)}
+    in_json = set[type[Message]]().union(*(kinds for is_json, kinds in told if is_json))
+    return in_json.difference(asked, *(kinds for is_json, kinds in told if not is_json))
 
 
 def channel(pattern: str, kinds: Iterable[type[Message]], encoding: str) -> Document:
