@@ -69,6 +69,7 @@ def paint_tokens(axes: Axes, newcomer: Newcomer, records: Sequence[RequestRecord
     axes.bar(
         edges[:-1], shared, bottom=others, color=BLUE, label="of requests that the new instance worked on", **where
     )
+    axes.set_ylim(0, 1.1 * max(1.0, *(low + high for low, high in zip(others, shared, strict=True))))
     axes.set_ylabel("tokens/s")
     axes.legend(ncols=2, loc="lower left", bbox_to_anchor=(0.0, 1.0), handlelength=1.0, columnspacing=1.2)
 
