@@ -1,6 +1,7 @@
-"""The picture of README.md: cut out of a report that `livescale demo` wrote.
+"""The picture of README.md: cut out of a report that `livescale demo` wrote, by the picture's title there.
 
 .venv/bin/python docs/tools/picture.py livescale-demo.html
+.venv/bin/python docs/tools/picture.py livescale-demo.html "Parameters arriving"
 """
 
 import re
@@ -17,9 +18,9 @@ svg { color: #1f2937; background: #ffffff; font-family: sans-serif; }
 </style>"""
 
 
-def cut_out(report: str) -> str:
-    """The picture as a file of its own, `WIDTH` pixels wide. Raises ValueError where the report has none."""
-    found = re.search(rf"<figure><h2>{TITLE}</h2>(<svg.*?</svg>)", report, flags=re.DOTALL)
+def cut_out(report: str, title: str = TITLE) -> str:
+    """The picture of this title as a file of its own, `WIDTH` pixels wide. Raises ValueError where the report has none."""
+    found = re.search(rf"<figure><h2>{re.escape(title)}</h2>(<svg.*?</svg>)", report, flags=re.DOTALL)
     if found is None:
         raise ValueError("the report has no picture of parameters that arrive; was an instance added?")
     head, rest = re.sub(r"\s*<metadata>.*?</metadata>", "", found[1], flags=re.DOTALL).split(">", 1)
@@ -32,4 +33,4 @@ def cut_out(report: str) -> str:
 
 if __name__ == "__main__":
     PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(cut_out(Path(sys.argv[1]).read_text(encoding="utf-8")), encoding="utf-8")
+    PICTURE.write_text(cut_out(Path(sys.argv[1]).read_text(encoding="utf-8"), *sys.argv[2:3]), encoding="utf-8")

@@ -25,6 +25,10 @@ def test_the_picture_is_as_wide_as_the_page_and_keeps_its_shape() -> None:
     assert head.endswith('width="760" height="380">')
 
 
+def test_another_picture_of_the_report_is_taken_by_its_title() -> None:
+    assert "queue" in cut_out(REPORT, "Queue")
+
+
 @pytest.mark.parametrize(
     ("report", "why"),
     [
