@@ -19,7 +19,7 @@ svg { color: #1f2937; background: #ffffff; font-family: sans-serif; }
 
 
 def cut_out(report: str, title: str = TITLE) -> str:
-    """The picture of this title as a file of its own, `WIDTH` pixels wide. Raises ValueError where the report has none."""
+    """The picture of this title as a file of its own, `WIDTH` pixels wide. Raises ValueError where there is none."""
     found = re.search(rf"<figure><h2>{re.escape(title)}</h2>(<svg.*?</svg>)", report, flags=re.DOTALL)
     if found is None:
         raise ValueError("the report has no picture of parameters that arrive; was an instance added?")
