@@ -118,10 +118,16 @@ TBT = ("Time between tokens", "A point is one token of one stream; the lines are
 
 
 def draw(title: str, description: str, paint: Callable[[Axes], None]) -> SvgPicture:
+    return draw_figure(title, description, lambda figure: paint(figure.add_subplot()))
+
+
+def draw_figure(
+    title: str, description: str, paint: Callable[[Figure], None], size_inches: tuple[float, float] = (4.9, 2.9)
+) -> SvgPicture:
+    """A picture of several axes, which `paint` adds."""
     with mpl.rc_context({**STYLE, "svg.hashsalt": title}):
-        figure = Figure(figsize=(4.9, 2.9), layout="constrained")
-        axes = figure.add_subplot()
-        paint(axes)
+        figure = Figure(figsize=size_inches, layout="constrained")
+        paint(figure)
         written = io.StringIO()
         figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return SvgPicture(title, description, as_inline(written.getvalue(), title))

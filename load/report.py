@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from livescale.load.arrival_picture import draw_arrival
 from livescale.load.newcomers import HEADINGS, NOTES, newcomer_row, tell_first_tokens, tell_slower
 from livescale.load.outcome import Outcome
 from livescale.load.pictures import SvgPicture, draw_pictures
@@ -28,7 +29,8 @@ td { white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1.25rem; }
 figure { margin: 0; padding: .8rem; border: 1px solid var(--line); border-radius: .5rem; min-width: 0; }
-figure h2 { margin: 0 0 .25rem; } figure svg { width: 100%; height: auto; display: block; }
+figure h2 { margin: 0 0 .25rem; }
+figure svg { width: 100%; max-width: 56rem; height: auto; display: block; }
 figcaption, .note, footer { font-size: .875rem; opacity: .8; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; font-size: .9rem; } dd { margin: 0; }
 dd { overflow-wrap: anywhere; }
@@ -67,7 +69,7 @@ def render_report(outcome: Outcome) -> str:
 <p class="note">TTFT counts from when a request was due. A request belongs to the stretch in which it was due.</p>
 <h2>New instances</h2>
 {render_newcomers(outcome)}
-<h2>Over time</h2>
+{render_arrival(outcome)}<h2>Over time</h2>
 <p class="note">In red what befell the system: a line where a process died, dotted where one was started again, and a
 stretch in which the machine stood still.</p>
 <div class="pictures">
@@ -144,6 +146,11 @@ def render_newcomers(outcome: Outcome) -> str:
     )
     sentences = "".join(f"<p>{escape(line)}</p>\n" for line in lines)
     return sentences + render_newcomer_table(newcomers, outcome.records)
+
+
+def render_arrival(outcome: Outcome) -> str:
+    picture = draw_arrival(outcome)
+    return "" if picture is None else render_picture(picture)
 
 
 def render_newcomer_table(newcomers: Sequence[Newcomer], records: Sequence[RequestRecord]) -> str:

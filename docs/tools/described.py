@@ -1,6 +1,7 @@
 """What the code says of itself when it is imported: commands, endpoints, subjects and messages."""
 
 import importlib
+import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -93,6 +94,10 @@ def below(kind: type[Message]) -> Iterator[type[Message]]:
 
 def message_schema(ref: str = "#/$defs/{name}") -> Document:
     _, definitions = msgspec.json.schema_components(all_messages(), ref_template=ref)
+    # A docstring's later lines are indented, which Markdown would take for code.
+    for each in definitions.values():
+        if "description" in each:
+            each["description"] = inspect.cleandoc(each["description"])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "livescale's messages",
@@ -105,6 +110,7 @@ def asyncapi() -> Document:
     schemas = message_schema("#/components/schemas/{name}")["$defs"]
     channels: Document = {}
     operations: Document = {}
+    json_alone = {kind.__name__ for kind in only_json()}
     for name, call in calls():
         channels[name] = channel(call.pattern, [call.request], "json or msgpack")
         channels[f"{name}.reply"] = {"address": None, "messages": references([call.reply])}
@@ -124,10 +130,24 @@ def asyncapi() -> Document:
         "channels": channels,
         "operations": operations,
         "components": {
-            "messages": {name: {"payload": {"$ref": f"#/components/schemas/{name}"}} for name in schemas},
+            "messages": {
+                name: {
+                    "payload": {"$ref": f"#/components/schemas/{name}"},
+                    **({"contentType": "application/json"} if name in json_alone else {}),
+                }
+                for name in schemas
+            },
             "schemas": schemas,
         },
     }
+
+
+def only_json() -> set[type[Message]]:
+    """Messages of topics in JSON; those that also travel in another encoding are left out."""
+    told = [(topic.json, set(message_types(topic))) for _, topic in topics()]
+    asked = {kind for _, call in calls() for kind in (call.request, call.reply)}
+    in_json = set[type[Message]]().union(*(kinds for is_json, kinds in told if is_json))
+    return in_json.difference(asked, *(kinds for is_json, kinds in told if not is_json))
 
 
 def channel(pattern: str, kinds: Iterable[type[Message]], encoding: str) -> Document:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from http import HTTPStatus
 from importlib.metadata import version
+from inspect import cleandoc
 from typing import Any
 
 import msgspec
@@ -47,6 +48,10 @@ def _schemas(operations: Sequence[Operation]) -> tuple[dict[Any, Document], Docu
         candidates = [operation.body, operation.stream, *operation.answers.values()]
         types.extend(one for one in candidates if one is not None and not isinstance(one, str) and one not in types)
     references, components = msgspec.json.schema_components(types, ref_template=REF)
+    # A docstring's later lines are indented, which readers of Markdown take for code.
+    for component in components.values():
+        if "description" in component:
+            component["description"] = cleandoc(component["description"])
     return dict(zip(types, references, strict=True)), components
 
 

@@ -38,6 +38,17 @@ def test_every_reference_of_the_asyncapi_document_leads_somewhere() -> None:
     assert document["operations"]["SUBMIT"]["reply"]["channel"]["$ref"] == "#/channels/SUBMIT.reply"
 
 
+def test_messages_that_travel_as_json_alone_say_so() -> None:
+    messages = json.loads(made()["asyncapi.json"])["components"]["messages"]
+    assert messages["BlockReady"]["contentType"] == "application/json"
+    assert "contentType" not in messages["Submit"]
+
+
+def test_no_description_is_indented_as_code_is() -> None:
+    pages = (text for name, text in made().items() if name.endswith(".md"))
+    assert not [part for text in pages for part in text.split("```")[::2] if "\n    " in part]
+
+
 def test_every_metric_says_what_it_means() -> None:
     found = list(find_metrics())
     assert len(found) > 50
