@@ -11,6 +11,7 @@ from livescale.services.worker.deployment import Deployment
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.instance.metrics import WorkerMetrics
 from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.instance.spans import WorkerSpans
 from livescale.services.worker.resources import AnyArena, Resources
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, Topic
@@ -87,7 +88,8 @@ class Worker:
 
     async def run(self) -> None:
         world, runner = self._world, self._make_runner()
-        self._serving = ServingLoop(self._id, world.bus, world.clock, runner, WorkerMetrics(world.telemetry, self._id))
+        metrics = WorkerMetrics(world.telemetry, self._id, WorkerSpans.of(world.telemetry, world.clock))
+        self._serving = ServingLoop(self._id, world.bus, world.clock, runner, metrics)
         self._serving.on_step = self._load_changed
         arena, _ = await asyncio.gather(asyncio.to_thread(self._make_arena), runner.ready())
         link = await self._open_link()

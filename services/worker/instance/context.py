@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
 
+from livescale.services.worker.instance.spans import WorkerSpans
 from livescale.shared.bus.contract import Bus
 from livescale.shared.links.contract import Link
 from livescale.shared.process.run import World
@@ -29,6 +30,10 @@ class WorkerContext:
     @property
     def bus(self) -> Bus:
         return self.world.bus
+
+    @property
+    def spans(self) -> WorkerSpans:
+        return WorkerSpans.of(self.world.telemetry, self.world.clock)
 
     @property
     def clock(self) -> Clock:
