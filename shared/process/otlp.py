@@ -84,9 +84,9 @@ class SpanWriter:
     ids: ChosenIds
 
     def write(self, parent_of: str | None, spans: Iterable[TimedSpan]) -> None:
-        """Send these spans as children of the span that the traceparent names; without one nothing is sent."""
+        """Send these spans as children of the span that the traceparent names; where it names none nothing is sent."""
         context = parent(parent_of)
-        if context is None:
+        if context is None or not trace.get_current_span(context).get_span_context().is_valid:
             return
         for span in spans:
             self._write(context, span)
