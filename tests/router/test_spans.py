@@ -27,7 +27,7 @@ def test_an_admission_is_a_queue_and_a_route() -> None:
     assert {trace_id(queue), trace_id(route)} == {CALLER[3:35]}
     assert (route.attributes or {})["livescale.worker.id"] == "a"
     assert (route.attributes or {})["livescale.route.reason"] == "it is the only one"
-    assert queue.links == ()
+    assert list(queue.links) == []
 
 
 def test_a_refused_admission_is_a_route_that_failed_and_the_request_still_waits() -> None:
