@@ -1,13 +1,11 @@
 """The completions API: a body is checked, its prompts tokenized, its generations run, and the response made of them."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
-from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -30,13 +28,12 @@ from livescale.services.gateway.shapes import (
     Usage,
     WholeChoice,
 )
+from livescale.services.gateway.spans import RequestTrace, Tracing
 from livescale.services.gateway.submission import Origin, check_options, make_output, make_submit, split_prompts
 from livescale.services.gateway.templates import Templates, render_chat
 from livescale.shared.bus.contract import Context
-from livescale.shared.process import telemetry
 from livescale.shared.runtime.clock import Ids
 
-TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 Emit = Callable[[int, TextPiece], Awaitable[None]]
 
 
@@ -50,7 +47,7 @@ class Completions:
     backend: Backend
     models: RegisteredModels
     templates: Templates
-    tracer: Tracer
+    tracing: Tracing
 
     async def completion(self, request: Request) -> Response:
         """Answer POST /v1/completions: one choice for each prompt."""
@@ -118,14 +115,12 @@ class Completions:
         )
         visit: Visit = request.state.visit
         visit.reserve(sum(len(submit.prompt) + submit.max_tokens for submit in submits))
-        span = start_span(self.tracer, body, envelope.id, trace_of(request))
-        context = Context(
-            deadline=wall + timeout,
-            request_id=public_id(request),
-            traceparent=telemetry.traceparent(span) or trace_of(request),
-        )
+        trace = self.tracing.begin(request.headers, body, envelope.id)
+        context = Context(deadline=wall + timeout, request_id=public_id(request), traceparent=trace.traceparent)
+        if trace.traceparent is not None:
+            submits = [replace(submit, traceparent=trace.traceparent) for submit in submits]
         generations = [Generation(self.backend, submit, make_output(body, text, submit), context) for submit in submits]
-        return CompletionResponse(shape, envelope, prompts, generations, span, visit.spend)
+        return CompletionResponse(shape, envelope, prompts, generations, trace, visit.spend)
 
 
 @dataclass(frozen=True)
@@ -137,7 +132,7 @@ class CompletionResponse:
     envelope: Envelope
     prompts: list[list[int]]
     generations: list[Generation]
-    span: Span
+    trace: RequestTrace
     spend: Callable[[int], None]
 
     async def stream(self, write: Write, wait: Wait) -> None:
@@ -176,7 +171,7 @@ class CompletionResponse:
             usage = self._usage()
             # A request that never began costs its client nothing.
             self.spend(usage.total_tokens if usage.completion_tokens else 0)
-            end_span(self.span, usage.prompt_tokens, usage.completion_tokens, outcome)
+            self.trace.end(usage, self.generations, outcome)
 
     async def _generate(self, emit: Emit, wait: Wait) -> None:
         """Run all generations at once. When one fails, the others are cancelled and ApiError is raised."""
@@ -204,45 +199,6 @@ async def _run_one(index: int, generation: Generation, emit: Emit, wait: Wait) -
     await generation.run(lambda piece: emit(index, piece), wait)
 
 
-def start_span(tracer: trace.Tracer, body: GenerationOptions, answer_id: str, traceparent: str | None) -> Span:
-    """Begin the request's span, in OpenTelemetry's words for generative models. It never has a prompt or an output."""
-    operation = "chat" if isinstance(body, ChatRequest) else "text_completion"
-    asked = {
-        "gen_ai.operation.name": operation,
-        "gen_ai.provider.name": "livescale",
-        "gen_ai.request.model": body.model,
-        "gen_ai.request.max_tokens": body.max_tokens,
-        "gen_ai.request.temperature": body.temperature,
-        "gen_ai.request.top_p": body.top_p,
-        "gen_ai.request.top_k": body.top_k,
-        "gen_ai.request.seed": body.seed,
-        "gen_ai.response.id": answer_id,
-        "gen_ai.response.model": body.model,
-    }
-    return tracer.start_span(
-        f"{operation} {body.model}",
-        context=telemetry.parent(traceparent),
-        kind=SpanKind.SERVER,
-        attributes={name: value for name, value in asked.items() if value is not None},
-    )
-
-
-def end_span(span: Span, prompt_tokens: int, completion_tokens: int, error: str | None) -> None:
-    """End the request's span. `error` is the code of its error, None where there was none."""
-    span.set_attribute("gen_ai.usage.input_tokens", prompt_tokens)
-    span.set_attribute("gen_ai.usage.output_tokens", completion_tokens)
-    if error is not None:
-        span.set_attribute("error.type", error)
-        span.set_status(Status(StatusCode.ERROR))
-    span.end()
-
-
 def public_id(request: Request) -> str:
     """The id that clients know the request by: the one they gave it, otherwise the gateway's."""
     return str(request.state.request_id)
-
-
-def trace_of(request: Request) -> str | None:
-    """The caller's W3C traceparent; None where the header is missing or malformed."""
-    header: str = request.headers.get("traceparent", "")
-    return header if TRACEPARENT.fullmatch(header) else None

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import structlog
@@ -78,6 +78,16 @@ class Backend:
     held: HeldRequests
 
 
+@dataclass
+class GenerationTimes:
+    """The moments of one generation, in seconds of the gateway's clock. `losses` are followed by a new submission."""
+
+    started: float
+    first: float | None = None
+    last: float | None = None
+    losses: list[tuple[float, str]] = field(default_factory=list)
+
+
 class Generation:
     """One request's tokens, handed as pieces of text to `emit` in order. The request is cancelled when `run` is
     cancelled or `emit` fails.
@@ -85,7 +95,7 @@ class Generation:
     `wait` is called for every second in which nothing comes: the request is held, or its next tokens are being made.
 
     `generated` are the tokens that were handed on; `cached_tokens` counts the tokens of the prompt that were not
-    computed.
+    computed. `times` are for who traces or measures the request when it is over.
     """
 
     def __init__(self, backend: Backend, submit: Submit, output: TextOutput, context: Context) -> None:
@@ -94,13 +104,13 @@ class Generation:
         self._output = output
         self._context = context
         self._metrics = backend.metrics.of_model(submit.model)
-        self._started = backend.clock.now()
-        self._last: float | None = None
+        self.times = GenerationTimes(backend.clock.now())
         self._version: str | None = None
         self.state = GenerationState.NEW
         self._arrived: list[int] = []
         self.generated: list[int] = []
         self.cached_tokens = 0
+        self.finish_reason: str | None = None
 
     async def run(self, emit: Emit, wait: Wait = just_wait) -> None:
         """Return after the piece that has a finish reason. Raises ApiError."""
@@ -113,7 +123,7 @@ class Generation:
             raise timed_out("The request's deadline has passed.") from None
         finally:
             self._move(GenerationState.ENDED)
-            if self._last is None:
+            if self.times.last is None:
                 held.dec()
 
     async def _run(self, emit: Emit, wait: Wait) -> None:
@@ -129,6 +139,7 @@ class Generation:
                 return
             log.warning("request_lost", request=submit.request_id, attempt=attempt, reason=lost.reason)
             losses[len(self._arrived)] += 1
+            self.times.losses.append((self._backend.clock.now(), lost.reason))
             if losses[len(self._arrived)] == LOSSES:
                 raise overloaded("The workers that ran this request failed too often; you may send it again.")
             self._backend.metrics.resumptions.inc()
@@ -238,6 +249,7 @@ class Generation:
         if error is not None:
             raise error
         piece = self._output.feed(fresh)
+        self.finish_reason = piece.finish_reason
         self.generated.extend(piece.token_ids)
         await emit(piece)
         return piece.finish_reason is not None
@@ -257,12 +269,14 @@ class Generation:
 
     def _measure(self, tokens: int) -> None:
         now = self._backend.clock.now()
-        if self._last is None:
+        times = self.times
+        if times.last is None:
+            times.first = now
             self._metrics.held.dec()
-            self._metrics.ttft.observe(now - self._started)
+            self._metrics.ttft.observe(now - times.started)
         elif tokens:
-            self._metrics.tbt.observe((now - self._last) / tokens)
-        self._last = now
+            self._metrics.tbt.observe((now - times.last) / tokens)
+        times.last = now
 
 
 def pauses() -> Iterator[float]:

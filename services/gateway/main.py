@@ -22,6 +22,7 @@ from livescale.services.gateway.operations import Operation, operations
 from livescale.services.gateway.probes import Probes
 from livescale.services.gateway.server import Server, allow_connections, is_loopback, listen, url_of
 from livescale.services.gateway.settings import GatewaySettings
+from livescale.services.gateway.spans import Tracing
 from livescale.services.gateway.streams import Peers, RequestStreams
 from livescale.services.gateway.templates import Templates
 from livescale.shared.process.membership import Membership
@@ -66,8 +67,9 @@ class Gateway:
         held = HeldRequests(self._metrics.router_waits, self._settings.max_held)
         backend = Backend(world.bus, world.clock, self._streams, self._metrics, held)
         catalog = Catalog(world.bus, models, self._templates, limit)
+        tracing = Tracing(world.telemetry, world.clock)
         return operations(
-            Completions(self._settings, self._id, world.ids, backend, models, self._templates, world.telemetry.tracer),
+            Completions(self._settings, self._id, world.ids, backend, models, self._templates, tracing),
             catalog,
             Admin(world.bus, models, limit),
             Probes(self._id, world.bus, models, catalog, world.telemetry, executor),

@@ -153,6 +153,7 @@ class Monitor:
             reason=verdict.reason,
             by="monitor",
             inputs=verdict.inputs,
+            traceparent=self._signals.traceparent(verdict.model),
         )
         self._journal.add(decision)
         self._decisions.labels(verdict.model, verdict.action, verdict.rule).inc()

@@ -105,6 +105,12 @@ class Signals:
         """Take the planner's own list: a scale that is not in it is over, even if its end was not heard."""
         self._scales = {record.id: record for record in records if record.state not in ("done", "failed")}
 
+    def traceparent(self, model: str) -> str | None:
+        """The trace of the request that has waited longest for this model; None where none waits, or it is not
+        traced."""
+        queues = [] if self._router is None else self._router[0].queues
+        return next((queue.traceparent for queue in queues if queue.model == model), None)
+
     def models(self) -> list[ModelEntry]:
         return [self._models[name] for name in sorted(self._models)]
 

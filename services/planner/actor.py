@@ -17,6 +17,7 @@ from livescale.services.planner.running_scale import NodeCommand, RunningScale
 from livescale.services.planner.scale_out import ScaleOut
 from livescale.services.planner.scale_planner import ScalePlanner
 from livescale.services.planner.settings import PlannerSettings
+from livescale.services.planner.spans import ScaleSpans
 from livescale.services.planner.store import ScaleStore
 from livescale.services.planner.view import ClusterView
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceAbsent, Subscription, TooLarge
@@ -45,6 +46,7 @@ class Planner:
         self._store = ScaleStore(first_ticket=int(world.clock.wall()))
         self._scale_planner = ScalePlanner(world.ids, settings, self._store, topology)
         self._metrics = PlannerMetrics(world.telemetry, self._cluster.reports)
+        self._spans = ScaleSpans(world.telemetry.spans)
         self._membership = Membership(world.bus, world.clock, "planner", world.info.id, world.host)
         self._calls = asyncio.TaskGroup()
         self._away = world.clock.away
@@ -96,6 +98,7 @@ class Planner:
                 del self._inherited[record.id]
                 scale, commands = self._scale_planner.take_over(record, view, self._clock.wall())
                 self._store.add(scale)
+                self._spans.begin(record)
                 self._after(scale, commands)
             await asyncio.sleep(TICK_SECONDS)
 
@@ -119,6 +122,7 @@ class Planner:
         target = actual + (1 if isinstance(scale, ScaleOut) else -1) * len(scale.instances)
         self._metrics.accepted(asked.model, target)
         self._store.add(scale)
+        self._spans.begin(scale.record())
         commands = scale.start(self._clock.wall())
         log.info("planned", scale=scale.id, model=scale.model, actual=actual, target=target)
         self._after(scale, commands)
@@ -135,6 +139,7 @@ class Planner:
             if scale.take_end():
                 log.info("scale_ended", scale=scale.id, model=scale.model, state=scale.state, outcome=record.outcome)
                 self._metrics.ended(record)
+                self._spans.end(record)
                 self._scale_planner.learn(record)
         if isinstance(scale, ScaleOut) and scale.wants_plan(self._clock.wall()) and scale.id not in self._replanning:
             self._replanning.add(scale.id)
@@ -172,7 +177,7 @@ class Planner:
         """
         while True:
             try:
-                await send(self._bus, command)
+                await send(self._bus, command, self._spans.traceparent(scale.id))
             except BusError as error:
                 reason = error.message if isinstance(error, Refusal) else str(error)
                 if is_final(error) or not scale.wants(command):

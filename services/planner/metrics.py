@@ -1,4 +1,4 @@
-"""What the planner shows to Prometheus, and the traces of its scales."""
+"""What the planner shows to Prometheus."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -28,7 +28,6 @@ class PlannerMetrics:
             "From the decision to a new instance's first token, without the time in which nobody asked it anything",
             buckets=BUCKETS,
         )
-        self._tracer = telemetry.tracer
         self._target = telemetry.gauge("livescale_planner_target_instances", "Instances last asked for", ["model_name"])
         self._asked: set[str] = set()
         self._reports = reports
@@ -53,8 +52,7 @@ class PlannerMetrics:
         return {(model,): float(present[model]) for model in sorted(self._asked)}
 
     def ended(self, record: ScaleRecord) -> None:
-        """Count a scale that has ended, observe its phases, and trace it."""
-        self._trace(record)
+        """Count a scale that has ended, and observe its phases."""
         self._scales.labels(record.state).inc()
         for phase in record.phases:
             if phase.name in PHASES:
@@ -63,15 +61,3 @@ class PlannerMetrics:
     def first_token(self, seconds: float) -> None:
         """Observe how long a new instance took from the decision to its first token."""
         self._first_token.observe(max(0.0, seconds))
-
-    def _trace(self, record: ScaleRecord) -> None:
-        """Record a trace span from the decision to the outcome, with the phases as its events."""
-        attributes = {"scale": record.id, "model": record.decision.model, "state": record.state}
-        span = self._tracer.start_span("scale", start_time=_nanoseconds(record.decision.at), attributes=attributes)
-        for phase in record.phases:
-            span.add_event(phase.name, {"node": phase.node or ""}, timestamp=_nanoseconds(phase.at))
-        span.end(end_time=max(_nanoseconds(phase.at) for phase in record.phases))
-
-
-def _nanoseconds(seconds: float) -> int:
-    return round(seconds * 1e9)

@@ -16,12 +16,14 @@ PREFIX = "scales"  # of the keys
 KEPT = 100  # records
 
 
-async def send(bus: Bus, command: NodeCommand) -> None:
-    """Send a command and return once the node has accepted it. Raises BusError."""
+async def send(bus: Bus, command: NodeCommand, traceparent: str | None = None) -> None:
+    """Send a command and return once the node has accepted it. `traceparent` names the scale's span. Raises
+    BusError."""
     node, message = command.node, command.message
     match message:
         case Load():
-            await bus.call(LOAD, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
+            context = Context(epoch=message.epoch, traceparent=traceparent)
+            await bus.call(LOAD, message, timeout=COMMAND_SECONDS, context=context, id=node)
         case Send():
             await bus.call(SEND, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
         case Serve():

@@ -1,26 +1,34 @@
 """The effects of the router's policy: what the router does for each of its decisions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from livescale.services.router.queue import Waiting
 from livescale.shared.messages.requests import FinishReason, Submit
 
 
 @dataclass(frozen=True)
 class AdmitTo:
     """Give the request to this worker, if it still has this `epoch`. `attempt` counts how often a worker refused the
-    request before, and `reason` says why this worker was chosen."""
+    request before, and `reason` says why this worker was chosen.
+
+    The request has waited here since `since`, in seconds since the epoch; where it came before this worker took any
+    requests, for the scale named `scale`.
+    """
 
     worker: str
     epoch: int
     request: Submit
     attempt: int
     reason: str
+    since: float
+    scale: str | None = None
 
 
 @dataclass(frozen=True)
 class FinishRequest:
     """Tell the gateway that a request without a worker is over. `index` is the number of tokens that the client has.
-    `code` is an HTTP status, which separates client errors from failures of the system."""
+    `code` is an HTTP status, which separates client errors from failures of the system. `waiting` is the place that it
+    had in the queue."""
 
     gateway: str
     request_id: str
@@ -28,6 +36,7 @@ class FinishRequest:
     finish_reason: FinishReason
     error: str | None
     code: int | None = None
+    waiting: Waiting | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

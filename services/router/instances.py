@@ -107,6 +107,8 @@ class InstanceView:
         self.refusing = False  # it has refused a request since its last report
         self.idle_since: float | None = None
         self.helping: frozenset[str] = frozenset()
+        self.scale: str | None = None  # that added it
+        self.open_since: float | None = None  # when it was first seen to take requests
         self.was_live = False  # so other workers may have taken requests over from it
         self._given: set[str] = set()  # requests that others took before this instance had said what it runs
         self._load: EngineLoad | None = None
@@ -129,7 +131,9 @@ class InstanceView:
     def update(self, report: WorkerReport, now: float) -> None:
         """Take over what the worker reports about itself."""
         self.id, self.epoch, self.state = report.instance, report.epoch, report.state
-        self.model, self.version = report.model, report.version
+        self.model, self.version, self.scale = report.model, report.version, report.plan_id
+        if self.serves and self.open_since is None:
+            self.open_since = now
         self.helping = frozenset(report.helping)
         self.was_live = self.was_live or report.state == "live"
         self._load = load = report.load

@@ -16,6 +16,7 @@ from livescale.services.router.effects import AdmitTo, Effect, FinishRequest, Le
 from livescale.services.router.metrics import RouterMetrics
 from livescale.services.router.policy import RouterPolicy
 from livescale.services.router.settings import RouterSettings
+from livescale.services.router.spans import RouterSpans
 from livescale.services.router.standby import Standby, Tenure
 from livescale.shared.bus.contract import BusError, Context, Endpoint, M, Refusal, Subscription, TooLarge
 from livescale.shared.messages.live import RequestsMoved
@@ -73,6 +74,7 @@ class Office:
         )
         self._membership = membership
         self._metrics = metrics
+        self._spans = RouterSpans(world.telemetry.spans)
         self._calls = asyncio.TaskGroup()
         self._queues_changed = asyncio.Event()
         self._depths: dict[str, int] = {}
@@ -176,6 +178,7 @@ class Office:
             code=effect.code,
         )
         self._bus.publish(TOKENS, TokenFrame(worker=self._info.id, step=0, rows=[row]), gateway=effect.gateway)
+        self._spans.finished(effect, self._clock.wall())
 
     def _lose(self, effect: Lose) -> None:
         log.warning("request_lost", request=effect.request_id, reason=effect.reason)
@@ -184,17 +187,19 @@ class Office:
         self._bus.publish(TOKENS, lost, gateway=effect.gateway)
 
     async def _admit(self, effect: AdmitTo) -> None:
-        request_id, worker = effect.request.request_id, effect.worker
-        context = Context(effect.request.deadline, effect.epoch, request_id)
+        request_id, worker, asked = effect.request.request_id, effect.worker, self._clock.wall()
+        context = Context(effect.request.deadline, effect.epoch, request_id, effect.request.traceparent)
         admit = Admit(request=leaving(effect.request, self._clock.wall()), attempt=effect.attempt)
         try:
             await self._bus.call(ADMIT, admit, timeout=ADMIT_SECONDS, context=context, id=worker)
         except BusError as error:
             code = _code_of(error)
             log.warning("admission_refused", request=request_id, worker=worker, code=code, error=str(error))
+            self._spans.answered(effect, asked, self._clock.wall(), code)
             self._perform(self.policy.refused(effect, code, _told(error)))
         else:
             self._metrics.admitted()
+            self._spans.answered(effect, asked, self._clock.wall())
             self._perform(self.policy.admitted(worker, request_id))
         self._dispatch()
 

@@ -46,7 +46,7 @@ class RouterPolicy:
         """Take over the registry's list of models. Requests that wait for a model that is out of service end."""
         self._models = {entry.spec.name: entry for entry in entries}
         return [
-            _finish(waiting.request, "error", refusal.message, refusal.code)
+            _finish(waiting, "error", refusal.message, refusal.code)
             for name, entry in self._models.items()
             if name in self._queues and (refusal := out_of_service(entry)) is not None
             for waiting in self._queues[name].remove_if(lambda _: True)
@@ -93,7 +93,7 @@ class RouterPolicy:
         if admission is None or admission.waiting is None:
             return []
         if code in FINAL:
-            return [_finish(effect.request, "error", error, code)]
+            return [_finish(admission.waiting, "error", error, code)]
         self._queues[effect.request.model].add(admission.waiting.again())
         return []
 
@@ -157,7 +157,7 @@ class RouterPolicy:
         effects: list[Effect] = []
         for model in sorted(model for model, queue in self._queues.items() if queue):
             late = self._queues[model].remove_if(lambda waiting: waiting.request.deadline <= now)
-            effects += [_finish(waiting.request, "deadline") for waiting in late]
+            effects += [_finish(waiting, "deadline") for waiting in late]
             effects += self._give_up(model, now)
         return effects
 
@@ -169,7 +169,7 @@ class RouterPolicy:
         if why is None:
             return []
         hopeless = self._queues[model].remove_if(lambda waiting: not waiting.request.generated)
-        return [_finish(waiting.request, "error", why, 503) for waiting in hopeless]
+        return [_finish(waiting, "error", why, 503) for waiting in hopeless]
 
     def dispatch(self, now: float) -> list[Effect]:
         """Admit what has room. Called after every event."""
@@ -191,26 +191,25 @@ class RouterPolicy:
             instances = [one for one in instances if one.version == waiting.request.version]
             if self._is_gone(waiting.request, instances):
                 why = "the version of the model that began this request is gone; send it again"
-                return _finish(waiting.request, "error", why, 503)
+                return _finish(waiting, "error", why, 503)
         if not all(one.learned for one in instances):
             return None  # one of them may already run it
         candidates = [one for one in instances if self._fleet.is_open(one)]
         largest = max((one.kv_tokens for one in candidates), default=0)
         request = fitted(waiting.request, largest)
         if candidates and all(one.never_fits(request) for one in candidates):
-            return _finish(request, "error", never_fits(request, largest), 400)
+            return _finish(waiting, "error", never_fits(request, largest), 400)
         with_room = [one for one in candidates if one.has_room(request, self._limits.look_ahead)]
         if not with_room:
             return None
         if len(request.generated) >= request.max_tokens:
-            return _finish(
-                request, "length"
-            )  # it has as many tokens as fit here; the instance that began it was larger
+            return _finish(waiting, "length")  # it has as many tokens as fit here; who began it had room for more
         suitable = relieve_helpers(with_room)
         best, reason = self._choose(request, suitable)
         self._contexts.went(request, best.worker)
         best.admit(waiting, now)
-        return AdmitTo(best.worker, best.epoch, request, waiting.attempt, reason)
+        scale = best.scale if waiting.since < (best.open_since or 0.0) else None
+        return AdmitTo(best.worker, best.epoch, request, waiting.attempt, reason, waiting.since, scale)
 
     def _choose(self, request: Submit, suitable: Sequence[InstanceView]) -> tuple[InstanceView, str]:
         """Choose one of the instances that have room, and say why. No request waits for its context: where the slot is
@@ -262,6 +261,7 @@ class RouterPolicy:
             oldest_seconds=queue.oldest_seconds(now),
             running=sum(len(one.admitted) for one in self._fleet.of_model(model)),
             arriving_tokens_per_second=rate.tokens_per_second(now),
+            traceparent=queue.oldest_traceparent(),
         )
 
 
@@ -272,5 +272,8 @@ def relieve_helpers(with_room: Sequence[InstanceView]) -> list[InstanceView]:
     return [one for one in with_room if not one.helping & live]
 
 
-def _finish(request: Submit, reason: FinishReason, error: str | None = None, code: int | None = None) -> FinishRequest:
-    return FinishRequest(request.gateway, request.request_id, len(request.generated), reason, error, code)
+def _finish(waiting: Waiting, reason: FinishReason, error: str | None = None, code: int | None = None) -> FinishRequest:
+    request = waiting.request
+    return FinishRequest(
+        request.gateway, request.request_id, len(request.generated), reason, error, code, waiting=waiting
+    )

@@ -107,6 +107,11 @@ class Queue:
         """For how long the oldest request has waited; 0 where none waits."""
         return max((now - one.since for one in self._waiting), default=0.0)
 
+    def oldest_traceparent(self) -> str | None:
+        """The trace of the request that has waited longest; None where none waits, or it is not traced."""
+        oldest = min(self._waiting, key=lambda one: (one.since, one.arrival), default=None)
+        return None if oldest is None else oldest.request.traceparent
+
 
 class ArrivalRate:
     """How fast prompts come to a model: tokens a second, over the last `WINDOW_SECONDS`."""

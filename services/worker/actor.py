@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 from livescale.services.worker.deployment import Deployment
 from livescale.services.worker.instance.metrics import WorkerMetrics
 from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.instance.spans import WorkerSpans
 from livescale.services.worker.report import make_report
 from livescale.services.worker.resources import ResourceMaker, Resources
 from livescale.services.worker.settings import WorkerSettings
@@ -73,7 +74,7 @@ class Worker:
     async def _work(self, resources: Resources) -> None:
         world, runner = self._world, resources.runner
         kernels = await runner.kernels_name()
-        metrics = WorkerMetrics(world.telemetry, self._id)
+        metrics = WorkerMetrics(world.telemetry, self._id, WorkerSpans.of(world.telemetry, world.clock))
         self._serving = serving = ServingLoop(self._id, world.bus, world.clock, runner, metrics)
         serving.on_step = self._load_changed
         async with asyncio.TaskGroup() as tasks:

@@ -116,7 +116,8 @@ class Deployment:
         except Refusal:
             self.lifecycle.release()
             raise
-        self._loading_task = self._tasks.create_task(self._load(loading), name=f"load {command.plan_id}")
+        work = self._load(loading, context.traceparent)
+        self._loading_task = self._tasks.create_task(work, name=f"load {command.plan_id}")
         self.live.expect(command)
         self._on_change()
         return Ack()
@@ -225,8 +226,8 @@ class Deployment:
         await _stop(self._loading_task)
         await self._clear()
 
-    async def _load(self, loading: Loading) -> None:
-        if not await loading.run(self.group.meet):
+    async def _load(self, loading: Loading, traceparent: str | None) -> None:
+        if not await loading.run(self.group.meet, traceparent):
             await self._release_if_loading(loading.command.plan_id)
 
     def _block_ready(self, plan_id: str, index: int) -> None:

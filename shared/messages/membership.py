@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from livescale.shared.messages.message import Amount, Count, Message, Name, Positive
+from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TraceParent
 
 ServiceName = Literal["gateway", "router", "registry", "planner", "monitor", "host", "worker"]
 Role = Literal["colocated", "prefill", "decode"]
@@ -150,7 +150,8 @@ class HostReport(Message, frozen=True, kw_only=True):
 class QueueLoad(Message, frozen=True, kw_only=True):
     """A model's queue at the router. `running`: requests admitted to workers and not yet ended.
 
-    `arriving_tokens_per_second`: prompt tokens that came of late; None where it is not measured.
+    `arriving_tokens_per_second`: prompt tokens that came of late; None where it is not measured. `traceparent`: of the
+    request that has waited longest, where requests are traced.
     """
 
     model: Name
@@ -159,6 +160,7 @@ class QueueLoad(Message, frozen=True, kw_only=True):
     oldest_seconds: Amount
     running: Count
     arriving_tokens_per_second: Amount | None = None
+    traceparent: TraceParent | None = None
 
 
 class RouterReport(Message, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]  # becomes part of sub
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
 Amount = Annotated[float, Meta(ge=0, le=1e15)]  # seconds, moments since the epoch, rates
+TraceParent = Annotated[str, Meta(max_length=64)]  # W3C; names the span of a trace that something belongs to
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 

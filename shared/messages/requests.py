@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
-from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
+from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId, TraceParent
 
 FinishReason = Literal["stop", "length", "cancelled", "deadline", "error"]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -35,6 +35,7 @@ class Submit(Message, frozen=True, kw_only=True):
     `open_ended`: the client named no number of tokens; `max_tokens` is what the context has room for, and becomes less
     where no instance has the KV cache for that.
     `context_id`: names the conversation, of which workers keep the KV.
+    `traceparent`: the gateway's span, of which the spans of all who work on the request are children.
     """
 
     request_id: Name
@@ -52,6 +53,7 @@ class Submit(Message, frozen=True, kw_only=True):
     timeout_s: Amount | None = None
     version: Name | None = None
     context_id: Name | None = None
+    traceparent: TraceParent | None = None
 
 
 class Submitted(Message, frozen=True, kw_only=True):

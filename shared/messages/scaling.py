@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from livescale.shared.messages.message import Amount, Count, Message, Name, Positive
+from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TraceParent
 from livescale.shared.messages.transfers import LiveMode, Plan
 
 Action = Literal["out", "in", "hold"]
@@ -12,7 +12,10 @@ ScaleState = Literal["planned", "loading", "draining", "done", "failed"]
 
 
 class Decision(Message, frozen=True, kw_only=True):
-    """What the monitor (or an operator) decided of one model, and from what. Unknown inputs are None."""
+    """What the monitor (or an operator) decided of one model, and from what. Unknown inputs are None.
+
+    `traceparent`: of the request that had waited longest then, where requests are traced.
+    """
 
     id: Name
     model: Name
@@ -24,6 +27,7 @@ class Decision(Message, frozen=True, kw_only=True):
     reason: str
     by: Literal["monitor", "operator"]
     inputs: dict[str, Annotated[float, Meta(ge=-1e15, le=1e15)] | None] = {}
+    traceparent: TraceParent | None = None
 
 
 class Scale(Message, frozen=True, kw_only=True):

@@ -2,30 +2,25 @@
 
 Logs are structlog events on stderr. Metrics are prometheus-client families in a registry of the process's own,
 there from the start, at zero. Traces go out by OTLP where OTEL_EXPORTER_OTLP_ENDPOINT is set, and cost nothing
-elsewhere: a span per request, scale or transfer, never per token or layer.
+elsewhere: a few spans for each request and scale, made when it is over, and none for a token or a step.
 """
 
 import asyncio
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import prometheus_client
 import structlog
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.metrics import Meter
+from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-if TYPE_CHECKING:
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.trace import TracerProvider
+from livescale.shared.process.otlp import Otlp, SpanWriter
 
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0),
@@ -34,8 +29,6 @@ TTFT_BUCKETS = (
 PREFIXES = ("livescale_", "vllm:")
 
 Values = Mapping[tuple[str, ...], float]
-
-_propagator = TraceContextTextMapPropagator()
 
 
 def configure_logging(service: str, id: str, level: str = "info", format: str = "text") -> None:
@@ -87,11 +80,21 @@ class Telemetry:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._exporter = _span_exporter()
-        self._provider = None if self._exporter is None else _tracer_provider(service, id, self._exporter)
-        self.tracer: trace.Tracer = (
-            trace.NoOpTracer() if self._provider is None else self._provider.get_tracer("livescale")
-        )
+        self._otlp = Otlp(service, id)
+
+    @property
+    def tracer(self) -> Tracer:
+        """Where spans are started that last; without a collector it does nothing."""
+        return self._otlp.tracer
+
+    @property
+    def spans(self) -> SpanWriter | None:
+        """What makes spans of what is over; None where nothing is traced."""
+        return self._otlp.spans
+
+    def open_meter(self) -> Meter | None:
+        """The meter of OpenTelemetry's own metrics; None where no collector wants them."""
+        return self._otlp.open_meter()
 
     def counter(
         self, name: str, doc: str, labels: Sequence[str] = (), known: Iterable[tuple[str, ...]] = ()
@@ -141,36 +144,23 @@ class Telemetry:
         return prometheus_client.generate_latest(self.registry).decode()
 
     async def shutdown(self, seconds: float = 2.0) -> None:
-        """Send what is left of the spans. A collector that does not answer costs at most `seconds`."""
-        if self._provider is None or self._exporter is None:
+        """Send what is left of spans and metrics. A collector that does not answer costs at most `seconds`."""
+        if not self._otlp.is_open:
             return
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
-        def send(provider: "TracerProvider") -> None:
-            provider.shutdown()
+        def send() -> None:
+            self._otlp.close()
             if not loop.is_closed():
                 loop.call_soon_threadsafe(done.set)
 
-        threading.Thread(target=send, args=[self._provider], daemon=True).start()
+        threading.Thread(target=send, daemon=True).start()
         try:
             async with asyncio.timeout(seconds):
                 await done.wait()
         except TimeoutError:
             structlog.get_logger().warning("spans_not_sent", seconds=seconds)
-            # Else it would try again and again, on a thread of its own.
-            self._exporter.shutdown()  # type: ignore[no-untyped-call]
-
-
-def traceparent(span: trace.Span) -> str | None:
-    """The W3C header that makes others' spans children of this one; None where nothing is traced."""
-    carrier: dict[str, str] = {}
-    _propagator.inject(carrier, trace.set_span_in_context(span))
-    return carrier.get("traceparent")
-
-
-def parent(traceparent: str | None) -> Context | None:
-    """The context in which a child of the caller's span starts; None where nothing is traced."""
-    return None if traceparent is None else _propagator.extract({"traceparent": traceparent})
+            self._otlp.give_up()
 
 
 class _Watched(Collector):
@@ -200,24 +190,3 @@ def _checked(name: str) -> str:
     if not name.startswith(PREFIXES):
         raise ValueError(f"metric {name} must start with {' or '.join(PREFIXES)}")
     return name
-
-
-def _span_exporter() -> "OTLPSpanExporter | None":
-    if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
-        return None
-    # A fifth of a second to import, so only where it is used.
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-    return OTLPSpanExporter()
-
-
-def _tracer_provider(service: str, id: str, exporter: "OTLPSpanExporter") -> "TracerProvider":
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    resource = Resource.create({"service.name": f"livescale-{service}", "service.instance.id": id})
-    # Its own exit hook would wait for a dead collector; `shutdown` has a limit.
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(exporter))
-    return provider

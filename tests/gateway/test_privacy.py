@@ -6,17 +6,18 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
-from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from livescale.services.gateway import completions
 from livescale.shared.process import telemetry
+from livescale.shared.process.otlp import Otlp
 from tests.gateway.conftest import ServedGateway, eventually, serve_gateway
 
 MARK = "xyzzy-plugh"
@@ -37,10 +38,8 @@ def logs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(telemetry, "_span_exporter", lambda: exporter)
-    monkeypatch.setattr(telemetry, "_tracer_provider", lambda service, id, exporter: provider)
+    exporter = InMemorySpanExporter()
+    monkeypatch.setattr(telemetry, "Otlp", partial(Otlp, processor=SimpleSpanProcessor(exporter)))
     return exporter
 
 

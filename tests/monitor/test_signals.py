@@ -1,8 +1,11 @@
 """The view of a model, from the last reports of all processes."""
 
+from msgspec.structs import replace
+
 from livescale.services.monitor.signals import Signals
 from livescale.shared.messages.registry import ModelEntry
 from tests.monitor.reports import SIZE, load, queues, record, serving, spare, spec
+from tests.spans import CALLER
 
 
 def test_an_instance_where_a_request_waits_for_kv_blocks_has_none_left() -> None:
@@ -33,3 +36,11 @@ def test_spares_are_counted_in_instances_that_can_be_made_of_them() -> None:
         signals.on_worker(spare(worker, arena_bytes=SIZE // 2), 0.0)
     entry = ModelEntry(spec=spec(tensor_parallel_size=2), state="ready", size_bytes=SIZE)
     assert signals.observe(entry, 0.0).spare == 2
+
+
+def test_who_has_waited_longest_is_known_by_its_trace() -> None:
+    signals = Signals(stale_seconds=2.0)
+    assert signals.traceparent("m") is None
+    report = queues(10)
+    signals.on_router(replace(report, queues=[replace(report.queues[0], traceparent=CALLER)]), 0.0)
+    assert (signals.traceparent("m"), signals.traceparent("n")) == (CALLER, None)

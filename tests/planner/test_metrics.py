@@ -1,7 +1,3 @@
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
 from livescale.services.planner.metrics import PlannerMetrics
 from livescale.shared.messages.membership import WorkerReport, WorkerState
 from livescale.shared.messages.scaling import Phase, ScaleRecord
@@ -24,19 +20,6 @@ def test_phases_are_measured_from_the_decision() -> None:
     assert 'livescale_scale_phase_seconds_bucket{le="0.0025",phase="first_byte"} 0.0' in shown
     assert 'livescale_scales_total{state="done"} 1.0' in shown
     assert 'livescale_scales_total{state="failed"} 0.0' in shown
-
-
-def test_a_scale_is_a_span_from_its_decision_with_its_phases() -> None:
-    exporter, provider, telemetry = InMemorySpanExporter(), TracerProvider(), Telemetry("planner", "planner-0")
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    telemetry.tracer = provider.get_tracer("test")
-    PlannerMetrics(telemetry, list).ended(RECORD)
-    [span] = exporter.get_finished_spans()
-    assert (span.name, span.start_time, span.end_time) == ("scale", 10_000_000_000, 10_004_000_000)
-    assert [(event.name, event.timestamp) for event in span.events] == [
-        ("decided", 10_000_000_000),
-        ("first_byte", 10_004_000_000),
-    ]
 
 
 def worker(id: str, state: WorkerState, model: str | None = "m", rank: int = 0) -> WorkerReport:

@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.instance.spans import WorkerSpans
 from livescale.shared.bus.contract import Bus
 from livescale.shared.links.contract import Link
 from livescale.shared.process.run import World
@@ -31,6 +32,10 @@ class WorkerContext:
     @property
     def bus(self) -> Bus:
         return self.world.bus
+
+    @property
+    def spans(self) -> WorkerSpans:
+        return WorkerSpans.of(self.world.telemetry, self.world.clock)
 
     @property
     def clock(self) -> Clock:

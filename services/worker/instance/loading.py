@@ -10,6 +10,7 @@ import structlog
 
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.instance.metrics import LoadCounts
+from livescale.services.worker.instance.spans import LoadTimes, WorkerSpans
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import Paths
 from livescale.shared.memory.devices import DeviceBytes
@@ -69,6 +70,8 @@ class Loading:
         self._ready = ReadyBlocks()
         self._verified = asyncio.PriorityQueue[int]()  # and not laid out: those first that run first
         self._first_byte_at: float | None = None
+        self._times = LoadTimes(world.clock.wall())
+        self._spans = WorkerSpans.of(world.telemetry, world.clock)
         self._laid_out = 0
         part = ModelCopy(worker, command.chunk_bytes, memory)
         events = Events(self._first_byte, self._block_verified, self._broken, transport.paths.note)
@@ -111,9 +114,10 @@ class Loading:
 
         return may_send
 
-    async def run(self, meet: Callable[[Load], Awaitable[None]]) -> bool:
+    async def run(self, meet: Callable[[Load], Awaitable[None]], traceparent: str | None = None) -> bool:
         """Receive and lay out every block, with an engine that has met the other ranks. Returns whether all blocks
-        came. A failure is reported to the planner, not raised."""
+        came. A failure is reported to the planner, not raised. `traceparent` names the span of the scale."""
+        self._times.traceparent = traceparent
         try:
             await together(self._receive(), self._lay_out(meet))
         except (TransferFailed, ValueError, RuntimeError, MemoryError) as error:
@@ -122,12 +126,18 @@ class Loading:
             self._incoming.arrivals.lose(reason)
             self._ready.lose(reason)
             self._tell("failed", error=reason)
+            self._trace(reason)
             return False
+        self._trace(None)
         return True
 
     def fail(self, reason: str) -> None:
         """Tell the planner that the instance is given up, for another reason than what arrives."""
         self._tell("failed", error=reason)
+
+    def _trace(self, error: str | None) -> None:
+        arrivals = self._incoming.arrivals
+        self._spans.loaded(self.command, self._times, (arrivals.received_bytes, arrivals.shared_bytes), error)
 
     async def _receive(self) -> None:
         arrivals = self._incoming.arrivals
@@ -154,6 +164,7 @@ class Loading:
             index = await self._verified.get()
             await self._runner.add_block(index, await self._near(index))
             self._laid_out += 1
+            self._times.blocks.append((index, self._clock.wall()))
             self._on_block(self.command.plan_id, index)
             self._tell_block(index)
         self._tell("whole")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from livescale.services.worker.instance.spans import RequestTimes, WorkerSpans
 from livescale.services.worker.scheduling.batch import Batch
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Submit, Tokens
@@ -17,24 +18,13 @@ GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5, 1.0
 
 
 @dataclass
-class RequestTimes:
-    """The moments of one request, in seconds of the worker's clock."""
-
-    prompt_tokens: int
-    admitted: float
-    started: float | None = None
-    first: float | None = None
-    last: float | None = None
-    tokens: int = 0
-
-
-@dataclass
 class WorkerMetrics:
     """One worker's metric families. Call `serve` when it begins to serve a model, the other methods as things
-    happen."""
+    happen. `spans` are told of requests that are over."""
 
     telemetry: Telemetry
     worker: str
+    spans: WorkerSpans | None = None
     _model: str = ""
     _times: dict[str, RequestTimes] = field(default_factory=dict)
 
@@ -85,18 +75,32 @@ class WorkerMetrics:
         for reason in FINISH_REASONS:
             self._success.labels(model, self.worker, reason)
 
-    def admitted(self, request: Submit, now: float) -> None:
-        """Count a request that was admitted at the time `now`."""
-        self._times[request.request_id] = RequestTimes(len(request.prompt), now)
+    def admitted(self, request: Submit, now: float, waited: float = 0.0) -> None:
+        """Count a request that came at the time `now`, after `waited` seconds at another worker."""
+        self._times[request.request_id] = RequestTimes(request, now - waited, now)
         self._observe(self._prompt_size, len(request.prompt))
 
     def waited(self, request_id: str, now: float) -> float:
         """Seconds since the request was admitted; 0 for one that is not known."""
         return now - self._times[request_id].admitted if request_id in self._times else 0.0
 
-    def moved(self, request_id: str) -> None:
-        """Forget a request that another worker goes on with, and counts."""
-        self._times.pop(request_id, None)
+    def moved(self, request_id: str, now: float, taker: str, layers: int) -> None:
+        """Forget a request that another worker goes on with, and counts. So many `layers` of it were run here."""
+        times = self._times.pop(request_id, None)
+        if times is not None and self.spans is not None:
+            self.spans.moved(times, now, taker, layers)
+
+    def lost(self, request_id: str, now: float, reason: str) -> None:
+        """Forget a request that does not go on here."""
+        times = self._times.pop(request_id, None)
+        if times is not None and self.spans is not None:
+            self.spans.lost(times, now, reason)
+
+    def went_live(self, request_id: str, now: float) -> None:
+        """Note that the first layer of a request begins, although other layers are missing."""
+        times = self._times.get(request_id)
+        if times is not None and times.live is None:
+            times.live = now
 
     def stepped(self, batch: Batch, begun: float) -> None:
         """Count a step that began at the time `begun` and is over."""
@@ -126,6 +130,9 @@ class WorkerMetrics:
             del self._times[row.request_id]
             self._success.labels(self._model, self.worker, row.finish_reason).inc()
             self._ended(times, now)
+            if self.spans is not None:
+                times.cached_tokens = row.cached_tokens
+                self.spans.ended(times, now, row.finish_reason)
 
     def _token(self, times: RequestTimes, now: float) -> None:
         if times.last is not None:

@@ -86,6 +86,7 @@ class ServingLoop:
         for one in requests:
             lost = RequestLost(request_id=one.request_id, reason=reason)
             self._bus.publish(TOKENS, lost, gateway=one.gateway)
+            self._metrics.lost(one.request_id, self._clock.now(), reason)
         if requests:
             self._tell_ended([one.request_id for one in requests])
 
@@ -142,7 +143,7 @@ class ServingLoop:
         """
         late = scheduler.adopt(request, entry, filled)
         self._asked()
-        self._metrics.admitted(request, self._clock.now() - waited)
+        self._metrics.admitted(request, self._clock.now(), waited)
         self.idle.clear()
         # A gateway that missed a token of the earlier worker may ask for it here.
         self._history.record(Tokens(request_id=request.request_id, index=0, token_ids=request.generated))
@@ -152,18 +153,24 @@ class ServingLoop:
         self.on_step()
         return late
 
-    def release(self, request_id: str) -> None:
-        """Drop a request that another worker goes on with."""
+    def release(self, request_id: str, taker: str, layers: int) -> None:
+        """Drop a request that another worker goes on with, `taker`; so many `layers` of it were run here."""
         if self.scheduler is not None and request_id in self.scheduler:
             self.scheduler.release(request_id)
             self._history.forget(request_id)
-            self._metrics.moved(request_id)
+            self._metrics.moved(request_id, self._clock.now(), taker, layers)
             self.wake()
             self.on_step()
 
     def waited(self, request_id: str) -> float:
         """Seconds since a request was admitted, here or at the worker that it came from."""
         return self._metrics.waited(request_id, self._clock.now())
+
+    def went_live(self, request_ids: Iterable[str]) -> None:
+        """Note that the first layer of these requests begins, before the model is whole."""
+        now = self._clock.now()
+        for request_id in request_ids:
+            self._metrics.went_live(request_id, now)
 
     def cancel(self, request_id: str) -> None:
         """End a request and free its KV blocks at once. Unknown ids are ignored."""

@@ -7,6 +7,7 @@ import structlog
 
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, receive
+from livescale.services.worker.instance.spans import HandOffTimes
 from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.scheduling.batch import NO_BYTES, PROMPT_CUT, LayerEntry
 from livescale.services.worker.scheduling.scheduler import Scheduler
@@ -57,6 +58,8 @@ class IncomingHandOff:
         self._late: LateKv | None = None
         self._sequence: Waiting | None = None
         self._begun = False
+        self._began = context.worker.clock.now()
+        self._error: str | None = None
         self._is_abandoned = False
         self._patience: asyncio.Timeout | None = None  # with what is being received
 
@@ -84,11 +87,12 @@ class IncomingHandOff:
         It is False where this worker declined the request or could not have it, and True also where the target had the
         last word.
         """
-        clock, began = self._context.clock, self._context.clock.now()
+        clock, began = self._context.clock, self._began
         try:
             self._check()
             entry = await self._receive_activation() if self._task.layers else None
         except (Refusal, LinkError) as error:
+            self._error = "declined"
             await self._tell(str(error))
             return False
         if not await self._tell(None):
@@ -135,6 +139,7 @@ class IncomingHandOff:
             sequence = self._scheduler.get(self.request_id)
             if sequence is not None and sequence.late is self._late:  # else it has ended, or begins anew
                 self._counts.kv_lost.inc()
+                self._error = "kv_lost"
                 log.warning("kv_lost", request=self.request_id, of=self.target, error=str(error))
         self._scheduler.kv_came(self.request_id, self._late, data)
         self._serving.wake()
@@ -143,6 +148,9 @@ class IncomingHandOff:
         """Close the channel, from which the target learns that nothing more is taken."""
         if self._peer is not None:
             await self._peer.close()
+        ended, size_bytes = self._context.worker.clock.now(), self._task.activation_bytes + self._task.kv_bytes
+        times = HandOffTimes(self.target, self._began, ended, self._task.layers, size_bytes, self._error)
+        self._context.spans.taken(self._request, times)
 
     def _check(self) -> None:
         """Raise Refusal for a request that cannot go on here."""
@@ -167,7 +175,7 @@ class IncomingHandOff:
                 )
 
     async def _receive_activation(self) -> LayerEntry:
-        clock, began = self._context.clock, self._context.clock.now()
+        clock, began = self._context.clock, self._context.worker.clock.now()
         self._peer = await self._channel.connect()
         data = await self._patiently(receive(self._peer, ACTIVATION, self._task.activation_bytes))
         self._counts.seconds.observe(clock.now() - began)

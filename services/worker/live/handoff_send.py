@@ -206,7 +206,7 @@ class HandOffSender:
         layers = sequence.layers_done
         if hand_off.entry is not None:
             self._group.leader.give(sequence.blocks, layers, hand_off.channel, hand_off.ranks)
-        self._serving.release(sequence.request_id)
+        self._serving.release(sequence.request_id, source, layers)
         me = self._context.me
         moved = RequestsMoved(worker=source, previous=me, request_ids=[sequence.request_id], layers=layers)
         self._context.bus.publish(MOVED, moved, previous=me)

@@ -171,6 +171,7 @@ class LiveTarget:
 
     async def _run_layer(self, run: RunLayer) -> None:
         requests, began = [self._requests[id] for id in run.tasks], self._clock.now()
+        self._serving.went_live(request.sequence.request_id for request in requests if request.partial is None)
         partials = [request.begun() for request in requests]
         try:
             await self._group.run_layer(partials)

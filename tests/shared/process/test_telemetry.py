@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from livescale.shared.process.telemetry import Telemetry, configure_logging, parent, traceparent
+from livescale.shared.process.otlp import parent, traceparent
+from livescale.shared.process.telemetry import Telemetry, configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +88,8 @@ async def test_without_an_endpoint_nothing_is_traced(monkeypatch: pytest.MonkeyP
     telemetry = Telemetry("router", "router-0")
     with telemetry.tracer.start_as_current_span("request") as span:
         assert traceparent(span) is None
+    assert telemetry.spans is None
+    assert telemetry.open_meter() is None
     assert parent(None) is None
     await telemetry.shutdown()
 
@@ -97,6 +100,9 @@ async def test_a_dead_collector_delays_the_end_no_longer_than_the_limit(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{unused_tcp_port}")
     before = set(threading.enumerate())
     telemetry = Telemetry("router", "router-0")
+    meter = telemetry.open_meter()
+    assert meter is not None
+    meter.create_counter("some").add(1)
     with telemetry.tracer.start_as_current_span("request") as span:
         header = traceparent(span)
         assert header is not None
