@@ -148,7 +148,7 @@ class IncomingHandOff:
         """Close the channel, from which the target learns that nothing more is taken."""
         if self._peer is not None:
             await self._peer.close()
-        ended, size_bytes = self._context.worker.clock.now(), self._task.activation_bytes + self._task.kv_bytes
+        ended, size_bytes = self._context.clock.now(), self._task.activation_bytes + self._task.kv_bytes
         times = HandOffTimes(self.target, self._began, ended, self._task.layers, size_bytes, self._error)
         self._context.spans.taken(self._request, times)
 
@@ -175,7 +175,8 @@ class IncomingHandOff:
                 )
 
     async def _receive_activation(self) -> LayerEntry:
-        clock, began = self._context.clock, self._context.worker.clock.now()
+        clock = self._context.clock
+        began = clock.now()
         self._peer = await self._channel.connect()
         data = await self._patiently(receive(self._peer, ACTIVATION, self._task.activation_bytes))
         self._counts.seconds.observe(clock.now() - began)
