@@ -37,7 +37,7 @@ def dangers(source: str) -> list[str]:
     of_multiprocessing = [name for name in imports(tree) if name.startswith("multiprocessing.")]
     found += [name for name in of_multiprocessing if name not in ALLOWED_OF_MULTIPROCESSING]
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        if (name := ast.unparse(call.func)) in CALLS:
+        if (name := dotted(call.func)) in CALLS:
             found.append(name)
         # A multiprocessing Connection's `recv()` unpickles; a socket's takes a size.
         if of_multiprocessing and isinstance(call.func, ast.Attribute) and call.func.attr in ("recv", "send"):
@@ -46,19 +46,25 @@ def dangers(source: str) -> list[str]:
         found += [name for keyword in call.keywords if keyword.arg == "shell" and _is_on(keyword.value)]
     # Handed on without a call, as to a thread.
     if of_multiprocessing:
-        found += [
-            ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "recv"
-        ]
+        found += [dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "recv"]
     return found
+
+
+def dotted(node: ast.expr) -> str:
+    """A name as it is written, `torch.load`; of anything else the attributes that follow it, `.recv`."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _is_on(value: ast.expr) -> bool:
     return not (isinstance(value, ast.Constant) and value.value is False)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_file_reads_input_as_data_alone(path: Path) -> None:
-    assert dangers(path.read_text()) == []
+def test_every_file_reads_input_as_data_alone() -> None:
+    assert len(FILES) > 100
+    found = {str(path.relative_to(ROOT)): dangers(path.read_text()) for path in FILES}
+    assert {path: calls for path, calls in found.items() if calls} == {}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from livescale.services.cli.main import cli
@@ -14,34 +13,33 @@ MOST_WORDS = 35
 LARGEST = {"README.md": 6_000, "ARCHITECTURE.md": 6_000}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=title)
-def test_a_page_is_short(page: Path) -> None:
-    assert len(page.read_bytes()) <= LARGEST.get(page.name if page.parent == ROOT else "", 10_000)
+def test_a_page_is_short() -> None:
+    for page in PAGES:
+        assert len(page.read_bytes()) <= LARGEST.get(page.name if page.parent == ROOT else "", 10_000), title(page)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=title)
-def test_sentences_are_short(page: Path) -> None:
-    long = [each for each in sentences(page.read_text()) if len(each.split()) > MOST_WORDS]
-    assert not long
+def test_sentences_are_short() -> None:
+    for page in PAGES:
+        long = [each for each in sentences(page.read_text()) if len(each.split()) > MOST_WORDS]
+        assert not long, title(page)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=title)
-def test_links_lead_to_files_that_are_there(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
-    missing = [target for target in targets if not (page.parent / target).exists()]
-    assert not missing
+def test_links_lead_to_files_that_are_there() -> None:
+    for page in PAGES:
+        targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
+        missing = [target for target in targets if not (page.parent / target).exists()]
+        assert not missing, title(page)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=title)
-def test_paths_of_the_repository_that_are_named_are_there(page: Path) -> None:
-    named = re.findall(r"`((?:services|shared|load|tests|examples|docs)/[\w./-]*)`", page.read_text())
-    missing = [path for path in named if not (ROOT / path).exists()]
-    assert not missing
+def test_paths_of_the_repository_that_are_named_are_there() -> None:
+    for page in PAGES:
+        named = re.findall(r"`((?:services|shared|load|tests|examples|docs)/[\w./-]*)`", page.read_text())
+        missing = [path for path in named if not (ROOT / path).exists()]
+        assert not missing, title(page)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=title)
-def test_every_command_is_understood(page: Path) -> None:
-    for words in (words for block in blocks(page) for words in block.commands):
+def test_every_command_is_understood() -> None:
+    for words in {tuple(words) for page in PAGES for block in blocks(page) for words in block.commands}:
         if "$service" in words:
             continue
         # Help is shown only after the options were read.
