@@ -1,17 +1,22 @@
 """A whole system as its user starts it: `livescale up` as a process, found by the line it prints."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from livescale.services.cli.status import ask_status
+from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.parameters import Family
 from tests.checkpoints import tiny_checkpoint
 
@@ -37,8 +42,20 @@ class System:
         )
 
     def status(self) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self.command("status", "--json").stdout)
+        """What `livescale status --json` shows, without the second that a process takes to start.
+
+        It is asked in a thread, as the test may have an event loop that runs.
+        """
+        with ThreadPoolExecutor(1) as thread:
+            answer: dict[str, Any] = thread.submit(asyncio.run, self._ask_status()).result(COMMAND_SECONDS)
         return answer
+
+    async def _ask_status(self) -> Any:
+        bus = await NatsBus.connect(self.nats_url, "default", "cli", timeout=COMMAND_SECONDS)
+        try:
+            return msgspec.to_builtins(await ask_status(bus))
+        finally:
+            await bus.close()
 
     def pids(self) -> list[int]:
         return [int(process["pid"]) for process in self.status()["processes"]]

@@ -143,7 +143,7 @@ def running(metrics: str) -> float:
 
 @pytest.mark.system
 def test_status_why_and_tap_show_what_goes_on(system: System) -> None:
-    status = system.status()
+    status = json.loads(system.command("status", "--json").stdout)
     services = sorted(process["service"] for process in status["processes"])
     assert services == ["gateway", "host", "monitor", "planner", "registry", "router", "worker", "worker"]
     serving = next(worker for worker in status["workers"] if worker["state"] == "serving")
