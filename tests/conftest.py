@@ -13,11 +13,17 @@ from hypothesis import settings
 # On a busy machine any example may take long; what hangs is ended by deadlines of its own. The suite tries the same
 # examples every time, `make fuzz` others.
 FUZZ = "FUZZ" in os.environ
+
+HERE = Path(__file__).parent
+# Tests of these start no more than a nats-server or one service each, and may run beside a whole system.
+LIGHT = {"cli", "fuzz", "gateway", "shared", "test_nats_server.py"}
 settings.register_profile(
     "suite", deadline=None, derandomize=not FUZZ, max_examples=100 if FUZZ else 50, print_blob=True
 )
 settings.load_profile("suite")
 
+# Two processes of tests share two cores: threads of torch that wait for each other give way to them.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("LIVESCALE_DEVICE", "cpu")  # where there are GPUs too: tests that need one name it
 
 
@@ -28,10 +34,10 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)  # xdist's own reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests with real processes on one of several cores. They share the fixtures of their module, and two
-    systems at a time would wait for each other."""
+    """Put the tests of whole systems on one of several cores. They share the fixtures of their module, and two systems
+    at a time would wait for each other."""
     for item in items:
-        if item.get_closest_marker("system"):
+        if item.get_closest_marker("system") and item.path.relative_to(HERE).parts[0] not in LIGHT:
             item.add_marker(pytest.mark.xdist_group("system"))
 
 

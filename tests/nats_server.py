@@ -93,7 +93,7 @@ async def _wait_ready(process: asyncio.subprocess.Process, store: Path, log: Pat
         url = _read_url(store, process.pid)
         if url is not None:
             return url
-        await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)  # another program tells nobody that it is ready
     last = _last_line(log)
     if "address already in use" in last:
         raise ServerError(f"port {port} is in use: choose another, or set NATS_URL to the NATS server that is there")

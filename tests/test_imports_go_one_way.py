@@ -4,7 +4,6 @@ Nor do packages within them import each other, not even by way of a third.
 """
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -22,18 +21,16 @@ def files(package: str) -> list[Path]:
 
 
 @cache
-def imported(path: Path) -> tuple[str, ...]:
+def imported(path: Path) -> frozenset[str]:
     """Names of the modules that a file imports, wherever in it."""
-    return tuple(imports_in(path))
-
-
-def imports_in(path: Path) -> Iterator[str]:
+    names = set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield node.module or ""
+            names.add(node.module or "")
+    return frozenset(names)
 
 
 def services() -> list[str]:

@@ -20,7 +20,7 @@ async def test_status_shows_processes_workers_and_the_routers_queues(
         load = QueueLoad(model="tiny", waiting_requests=2, waiting_tokens=9, oldest_seconds=0.1, running=1)
         while True:
             bus.publish(HEARTBEAT, RouterReport(id="r", epoch=1, queues=[load]), service="router", id="r")
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # so often that the command need not wait for it
 
     reporting = asyncio.create_task(report())
     result = await run(server, "status", "--json")

@@ -95,4 +95,4 @@ async def talk(bus: NatsBus) -> None:
     while True:
         bus.publish(CANCEL, Cancel(request_id="not listened to"))
         bus.publish(HEARTBEAT, Beat(service="router", id="r-0", epoch=1), service="router", id="r-0")
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # so often that the command need not wait for it

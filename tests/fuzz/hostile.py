@@ -125,7 +125,7 @@ async def volley(broker: LocalBroker, fired: list[Shot]) -> None:
     answers = [fire(broker, shot) for shot in fired]
     async with asyncio.timeout(ANSWER_SECONDS):
         while not all(answer for shot, answer in zip(fired, answers, strict=True) if shot.answered):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # the tasks that answer are not ours to wait for
     assert all(len(answer) <= 1 for answer in answers)
     assert "500" not in codes(answers)
 

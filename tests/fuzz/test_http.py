@@ -53,7 +53,7 @@ async def answers(served: ServedGateway, *parts: bytes, pause: float = 0.0) -> l
                 for part in parts:
                     writer.write(part)
                     await writer.drain()
-                    await asyncio.sleep(pause)
+                    await asyncio.sleep(pause)  # as a slow sender
             with suppress(ConnectionError):
                 return await read_answers(reader, len(parts))
             return []
@@ -150,7 +150,7 @@ async def test_a_slow_reader_of_an_answer_is_no_slow_sender(
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.05)
     going = served.cluster.hang_before(1)
     asking = asyncio.create_task(answers(served, WHOLE + b"\r\n"))  # some clients end a body so
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # longer than a slow sender is given
     going.set_result(None)
     assert [status for status, _ in await asking] == [200]
 

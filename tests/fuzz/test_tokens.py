@@ -10,7 +10,7 @@ from livescale.shared.subjects import TOKENS
 from tests.checkpoints import tiny_checkpoint
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, fire, shots
-from tests.gateway.conftest import serve_gateway
+from tests.gateway.conftest import eventually, serve_gateway
 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
@@ -25,7 +25,7 @@ def test_whatever_frames_come_a_gateway_serves_on(fired: list[Shot]) -> None:
             asking = asyncio.create_task(
                 served.post("/v1/completions", {"model": "tiny", "prompt": "a", "max_tokens": 3})
             )
-            await asyncio.sleep(0.05)
+            await eventually(lambda: served.cluster.hanging)
             for shot in fired:
                 fire(served.broker, shot)
             going.set_result(None)

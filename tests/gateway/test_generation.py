@@ -222,7 +222,7 @@ async def test_a_client_that_leaves_stops_the_worker_itself(served: ServedGatewa
     served.cluster.hang_before(3)
     asking = asyncio.create_task(streamed(served))
     await eventually(lambda: served.cluster.hanging)
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.02)  # until the client has its first tokens
     asking.cancel()
     await eventually(lambda: served.cluster.stopped == [served.cluster.submitted[0].request_id])
 

@@ -52,7 +52,7 @@ async def test_a_client_that_never_reads_is_cut_off_and_its_requests_are_cancell
 async def test_a_client_that_pauses_and_reads_on_gets_everything(checkpoint: Path) -> None:
     async with serve_gateway(checkpoint, unread_timeout_s=5.0) as served, asking(served, LONG) as client:
         await eventually(lambda: len(served.cluster.submitted) == 16)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # the pause
         read, loop = b"", asyncio.get_running_loop()
         async with asyncio.timeout(10):
             while b"[DONE]" not in read:

@@ -63,6 +63,7 @@ async def test_a_worker_that_is_missed_twice_is_left(served: ServedGateway, monk
 
 async def test_tokens_that_are_never_resent_are_generated_elsewhere(served: ServedGateway) -> None:
     served.cluster.lose_frame = lambda position: position == 3 and len(served.cluster.submitted) == 1
+    # So that tokens come one by one, each after those before it were missed.
     served.cluster.before = lambda request, position: asyncio.ensure_future(asyncio.sleep(0.005))
     served.cluster.resends = False
     assert await token_ids(served) == WHOLE
@@ -111,7 +112,7 @@ async def test_what_a_worker_has_begun_is_left_alone_when_a_router_takes_office(
     asking = asyncio.create_task(token_ids(served))
     await eventually(lambda: served.cluster.hanging)
     takes_office(served, epoch=5)
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # time in which it would ask the worker
     held.set_result(None)
     assert await asking == WHOLE
     assert served.cluster.known == []
@@ -160,13 +161,13 @@ async def test_a_worker_that_gave_a_request_away_need_not_know_it_any_more(
 
     async def give_away() -> None:
         taken_over(served, "worker-9", 3)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # until the stream knows of it
 
     served.cluster.before_replay = give_away
     served.cluster.replay_refusal = Refusal(404, "no such request")
     asking = asyncio.create_task(token_ids(served))
     await eventually(lambda: bool(served.cluster.replayed))
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.02)  # time in which it would go elsewhere
     held.set_result(None)
     assert await asking == WHOLE
     assert len(served.cluster.submitted) == 1
@@ -183,7 +184,7 @@ async def test_a_worker_that_gave_a_request_away_need_not_be_there(
     await eventually(lambda: served.cluster.hanging)
     await asyncio.sleep(0.08)  # it was missed once
     taken_over(served, WORKER, 3)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # time in which it would go elsewhere
     held.set_result(None)
     assert await asking == WHOLE
     assert len(served.cluster.submitted) == 1
@@ -193,10 +194,10 @@ async def test_tokens_made_while_the_bus_was_away_are_asked_for_at_once(served: 
     held = served.cluster.hang_before(3)
     asking = asyncio.create_task(token_ids(served))
     await eventually(lambda: served.cluster.hanging)
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.02)  # until the tokens before have come
     served.broker.down()
     held.set_result(None)  # the rest is generated although no reader is left
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # until all are made
     served.broker.up()
     async with asyncio.timeout(0.9):  # sooner than after a silence
         assert await asking == WHOLE
@@ -208,7 +209,7 @@ async def test_tokens_of_another_version_are_not_taken_and_their_worker_is_stopp
     held = served.cluster.hang_before(4)
     asking = asyncio.create_task(token_ids(served))
     await eventually(lambda: len(served.cluster.submitted) == 1)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # until the tokens before have come
     request = served.cluster.submitted[0]
     row = Tokens(request_id=request.request_id, index=4, token_ids=[99])
     frame = TokenFrame(worker=WORKER, step=9, rows=[row], version="v-2")
@@ -235,7 +236,7 @@ async def test_a_worker_that_does_not_answer_floods_no_log() -> None:
             stream = opened.enter_context(streams.open(f"req-{index}", 0))
             stream.worker = WORKER
             streams.ask_again(stream)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # time in which all would be told
     ours = [line["event"] for line in logs if line["event"] != "call_refused"]  # which the worker tells
     assert ours == ["replay_not_answered"]
     receiving.cancel()

@@ -117,7 +117,7 @@ async def test_a_rendering_that_is_cancelled_leaves_no_answer_to_the_next() -> N
     async with Templates(noon) as templates:
         await templates.render(made(LINE), CHAT)
         rendering = asyncio.create_task(templates.render(made("{% for i in range(99999) %}x{% endfor %}"), CHAT))
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # until it has begun
         rendering.cancel()
         await asyncio.gather(rendering, return_exceptions=True)
         assert await templates.render(made(LINE), CHAT) == "語 🙂"

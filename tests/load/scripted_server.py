@@ -42,7 +42,7 @@ class ScriptedServer:
         await response.prepare(request)
         count = body["max_tokens"] - (act == "short")
         for index in range(count):
-            await asyncio.sleep(self.token_seconds)
+            await asyncio.sleep(self.token_seconds)  # as an engine takes time
             if act == "break" and index == 1:
                 request.transport.close()  # type: ignore[union-attr]
                 return response

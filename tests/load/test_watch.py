@@ -92,15 +92,15 @@ async def test_a_killed_process_and_a_stall_of_ones_own_are_noted_as_they_happen
     sleeper = ProcessCommand("sleeper", (sys.executable, "-c", "import time; time.sleep(60)"))
     async with Supervisor(lambda name, line: None) as supervisor:
         supervisor.start(sleeper)
-        while (pid := supervisor.children["sleeper"].pid) is None:  # noqa: ASYNC110
+        while (pid := supervisor.children["sleeper"].pid) is None:  # noqa: ASYNC110 another process tells nobody
             await asyncio.sleep(0.01)
         async with watching_lives(supervisor.children, SystemClock(), notes.append) as incidents:
-            await asyncio.sleep(2 * TICK_SECONDS)
-            time.sleep(0.8)  # noqa: ASYNC251
+            await asyncio.sleep(2 * TICK_SECONDS)  # until the watch has looked
+            time.sleep(0.8)  # noqa: ASYNC251 the stall
             os.kill(pid, signal.SIGKILL)
             async with asyncio.timeout(10):
                 while "sleeper was started again" not in notes:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(0.02)  # another process tells nobody
     # A busy machine may have stood still more often.
     assert incidents[0].what == "stall"
     assert notes[0].startswith("the machine stood still for ")

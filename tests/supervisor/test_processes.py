@@ -102,7 +102,7 @@ async def test_what_was_started_last_ends_first() -> None:
     tells_its_end = """
 import signal, sys, time
 def end(*_):
-    time.sleep(0.05)
+    time.sleep(0.05)  # so that others would overtake it if they could
     sys.exit(print("ended"))
 signal.signal(signal.SIGTERM, end)
 print("up")

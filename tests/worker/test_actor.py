@@ -129,7 +129,7 @@ async def test_what_ended_while_the_bus_was_away_is_told_when_it_is_back() -> No
         await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=24))
         await made.until(lambda: "a" in made.rows)
         made.broker.down()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # time in which it would be told to nobody
         assert made.ended == []
         made.broker.up()
         await made.until(lambda: made.ended == ["a"])

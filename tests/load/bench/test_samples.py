@@ -107,7 +107,7 @@ def test_a_void_run_says_so_and_keeps_no_bar(capsys: pytest.CaptureFixture[str])
 def test_a_stall_of_this_process_is_seen() -> None:
     thaw = f"sleep 0.2; kill -STOP {os.getpid()}; sleep 1.2; kill -CONT {os.getpid()}"
     with StallWatch() as watch, subprocess.Popen(["sh", "-c", thaw]):
-        time.sleep(0.4)
+        time.sleep(0.4)  # the shell stops this process meanwhile
     assert max(stall.seconds for stall in watch.found) > 0.5
 
 
@@ -137,9 +137,9 @@ def test_a_bench_carries_on_over_a_stall_of_everything() -> None:
     assert bench.stderr is not None
     lines = iter(bench.stderr.readline, "")
     assert any("chain of 2" in line for line in lines)
-    time.sleep(1.0)
+    time.sleep(1.0)  # until it sends
     os.killpg(bench.pid, signal.SIGSTOP)
-    time.sleep(3.0)
+    time.sleep(3.0)  # the stall
     os.killpg(bench.pid, signal.SIGCONT)
     out, err = bench.communicate(timeout=120)
     assert "this sample is taken again" in err

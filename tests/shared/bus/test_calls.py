@@ -34,7 +34,7 @@ async def test_what_is_withdrawn_is_answered_to_its_end_and_then_by_nobody(net: 
     asking = asyncio.create_task(caller.call(ECHO, Named(model="m"), timeout=5.0))
     await begun.wait()
     withdrawing = asyncio.ensure_future(withdraw())
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # time in which it would end too early
     release.set()
     await withdrawing
     assert await asking == Named(model="m")
@@ -90,7 +90,7 @@ async def test_no_answer_in_time_is_a_timeout(net: Net) -> None:
     asker, server = await net.connect("a"), await net.connect("b")
 
     async def sleepy(message: Named, context: Context) -> Named:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # longer than the caller waits
         return message
 
     await serve(server, sleepy)
@@ -183,7 +183,7 @@ async def test_calls_run_concurrently_and_those_over_the_limit_are_429_at_once(n
 
     await serve(server, hold, limit=2)
     held = [asyncio.create_task(asker.call(ECHO, Named(model=str(n)), timeout=5)) for n in range(2)]
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # until both have arrived
     with pytest.raises(Refusal) as refused:
         await asker.call(ECHO, Named(model="third"), timeout=5)
     assert refused.value.code == 429

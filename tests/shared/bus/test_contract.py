@@ -61,12 +61,12 @@ async def test_a_pending_call_fails_when_the_server_dies(net: Net) -> None:
     asker, server = await net.connect("a"), await net.connect("b")
 
     async def never(message: Named, context: Context) -> Named:
-        await asyncio.sleep(30)
+        await asyncio.sleep(30)  # longer than anybody waits
         return message
 
     await serve(server, never)
     pending = asyncio.create_task(asker.call(ECHO, Named(model="m"), timeout=1))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # until the call has arrived, which nothing shows
     started = asyncio.get_running_loop().time()
     await net.down()
     with pytest.raises(Disconnected):
@@ -106,12 +106,12 @@ async def test_closing_answers_what_is_in_hand(net: Net) -> None:
     asker, server = await net.connect("a"), await net.connect("b")
 
     async def slow(message: Named, context: Context) -> Named:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # longer than it takes to close
         return message
 
     await serve(server, slow)
     asked = [asyncio.create_task(asker.call(ECHO, Named(model=str(n)), timeout=2)) for n in range(20)]
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # until the calls have arrived
     await server.close()
     await server.close()
     assert [answer.model for answer in await asyncio.gather(*asked)] == [str(n) for n in range(20)]

@@ -34,7 +34,7 @@ async def test_a_writer_that_is_told_to_end_just_when_its_answer_comes_ends() ->
     async def write_for_ever() -> None:
         while True:
             await store.put("a", Joined(epoch=1))
-            await asyncio.sleep(60)
+            await asyncio.sleep(60)  # it is cancelled before
 
     writing = asyncio.create_task(write_for_ever())
     await asyncio.sleep(0)

@@ -113,11 +113,11 @@ async def test_after_an_outage_longer_than_a_lease_nobody_is_declared_dead(nats_
             await asyncio.gather(*(member.joined() for member in members))
         epochs = [member.epoch for member in members]
         await nats_net.down()
-        await asyncio.sleep(3 * LEASE_SECONDS)
+        await asyncio.sleep(3 * LEASE_SECONDS)  # of real time, as the server is real
         await nats_net.up()
         for bus in buses.values():
             await until_connected(bus)
-        await asyncio.sleep(2 * LEASE_SECONDS)
+        await asyncio.sleep(2 * LEASE_SECONDS)  # time to be declared dead in
         snapshot = await buses["watcher"].call(SNAPSHOT, AskSnapshot(), timeout=5)
         for task in tasks:
             task.cancel()

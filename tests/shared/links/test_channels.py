@@ -24,7 +24,7 @@ async def test_what_ends_one_channel_leaves_the_others_between_the_same_two_alon
     got, data = bytearray(3_000_000), random.Random(1).randbytes(3_000_000)
     moving = asyncio.gather(to_b.send(1, buffer(data), timeout=5), to_a.receive(1, buffer(got), timeout=5))
     abandoned = asyncio.create_task(pair.to_a.receive(1, buffer(bytearray(3_000_000)), timeout=30))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # until it has begun
     abandoned.cancel()
     await asyncio.wait((abandoned,))
     await moving
@@ -64,7 +64,7 @@ async def test_channels_that_were_closed_leave_nothing_behind(pair: Pair) -> Non
         async with asyncio.timeout(2):
             with pytest.raises(LinkError):
                 await to_b.receive(1, buffer(bytearray(8)), timeout=5)
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # until UCX has closed its sockets
     assert len(os.listdir("/proc/self/fd")) <= before + 2
 
 
@@ -118,7 +118,7 @@ async def test_a_receiver_that_closes_with_its_last_message_leaves_other_channel
     others = [asyncio.create_task(take(channel)) for channel in (5, 4)]
     for channel in (1, 2):
         await asyncio.gather(to_b[channel].send(1, message, timeout=5), take(channel))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # until the other end has heard of it
     await asyncio.gather(*others, *(to_b[channel].send(1, message, timeout=5) for channel in (5, 4)))
     await a.close()
     await b.close()

@@ -94,7 +94,7 @@ async def test_a_silent_peer_is_a_link_error_at_the_deadline(pair: Pair) -> None
 async def test_a_receive_that_is_cancelled_closes_the_peer_at_both_ends(pair: Pair) -> None:
     waiting = asyncio.create_task(pair.to_b.receive(9, buffer(bytearray(100_000)), timeout=30))
     receive = asyncio.create_task(pair.to_a.receive(7, buffer(bytearray(100)), timeout=30))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # until both have begun
     receive.cancel()
     with pytest.raises(asyncio.CancelledError):
         await receive

@@ -153,7 +153,7 @@ async def test_garbage_on_the_control_tag_closes_nobodys_channel() -> None:
     for word in (WORD.pack(GOODBYE, of_b, 7, 0), b"", b"x", bytes(WORD.size), GOODBYE, bytes(500)):
         memory = Array(memoryview(word or bytearray(1)))
         await stranger._engine.watch(peer._endpoint.tag_send(memory, CONTROL), memory)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # time in which these words would do harm
     assert worker_address(a.address)
     got = bytearray(10)
     to_b, to_a = a._peers[b.address, 7], b._peers[a.address, 7]

@@ -57,7 +57,7 @@ async def ready(bus: Bus) -> str:
             try:
                 return (await bus.call(METRICS, AskMetrics(), timeout=1, id="monitor-7")).text
             except (ServiceAbsent, CallTimeout):
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.02)  # another process tells nobody that it is ready
 
 
 async def end(child: asyncio.subprocess.Process) -> tuple[int | None, str, list[dict[str, object]]]:
@@ -86,10 +86,10 @@ SLOW = """
         from livescale.shared.subjects import DECISIONS
         async def answer(ask, context):
             print("asked", flush=True)
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.5)  # so that the process is told to end meanwhile
             return await group.create_task(asyncio.sleep(0, Decisions()))
         async with asyncio.TaskGroup() as group:
-            group.create_task(asyncio.sleep(60))
+            group.create_task(asyncio.sleep(60))  # cancelled
             await self.world.bus.serve(self.world.info, [Endpoint(DECISIONS, answer)])
             await asyncio.Event().wait()
 """
@@ -180,7 +180,7 @@ async def test_the_server_dies_with_its_starter(tmp_path: Path) -> None:
     for _ in range(500):
         if _ended(pid):
             return
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # the kernel ends it when it will
     pytest.fail("nats-server outlived its starter")
 
 

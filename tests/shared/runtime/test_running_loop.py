@@ -40,9 +40,9 @@ def test_what_came_while_a_process_was_stopped_is_read_before_its_deadline_passe
         assert process.stdout is not None
         try:
             process.stdout.readline()
-            time.sleep(0.2)
+            time.sleep(0.2)  # until it waits
             os.kill(process.pid, signal.SIGSTOP)
-            time.sleep(STOPPED_SECONDS)
+            time.sleep(STOPPED_SECONDS)  # of real time: a real process is stopped
             process.stdin.write("word\n")
             process.stdin.flush()
         finally:
@@ -73,7 +73,7 @@ def test_timers_fire_in_time_and_cancelled_ones_never() -> None:
         loop.call_later(0.05, fired.append, "later")
         loop.call_at(began + 0.02, fired.append, "at")
         loop.call_later(0.01, fired.append, "never").cancel()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # of real time: real timers are tested
         assert fired == ["at", "later"]
         assert loop.time() - began == pytest.approx(0.1, abs=0.09)
 

@@ -153,7 +153,7 @@ async def test_an_abort_in_the_middle_of_a_chain_ends_both_neighbours_and_leaves
         await last.lost.wait()
     receiving[1].cancel()
     await asyncio.wait(receiving)
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # time for what was cancelled to end
     assert {task for task in asyncio.all_tasks() - before if not task.done()} == set()
 
 

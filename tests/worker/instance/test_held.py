@@ -12,7 +12,7 @@ async def test_an_instance_says_for_how_long_nobody_asked_it_anything() -> None:
         made.feed("w-1")
         await made.whole("w-1")
         await made.serve("w-1")
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # the seconds that are told
         began = asyncio.get_running_loop().time()
         await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=4))
         await made.finished("a")

@@ -1,4 +1,7 @@
-"""The portable kernels on other kinds of CPUs, and by another compiler: the same bits."""
+"""The portable kernels on other kinds of CPUs, and by another compiler: the same bits.
+
+Compiling them takes long. That the kernels of this build have the same bits is tested beside the engine, always.
+"""
 
 import shutil
 import subprocess
@@ -7,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.worker.engine.test_bits import KNOWN
+
+pytestmark = pytest.mark.slow
 
 KERNELS = Path(__file__).parents[4] / "services" / "worker" / "engine" / "kernels"
 PROGRAM = Path(__file__).with_name("print_digests.c")
