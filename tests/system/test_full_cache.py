@@ -20,6 +20,8 @@ from tests.system.under_load import ExpectedStreams, SystemUnderLoad
 ROOM = 1808  # tokens of this model in 1 MiB; it has a context of 4096
 TIMEOUT_SECONDS = 60.0
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
