@@ -13,15 +13,8 @@ from pathlib import Path
 
 import msgspec
 import torch
+import transformers
 from safetensors import SafetensorError
-from transformers import (
-    AutoModelForCausalLM,
-    GenerationConfig,
-    LlamaConfig,
-    PreTrainedConfig,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-)
 from transformers.utils.logging import disable_progress_bar
 
 from livescale.load.make_tokenizer import DIALECTS, make_tokenizer, save_tokenizer
@@ -114,7 +107,7 @@ def _write(directory: Path, recipe: Recipe) -> None:
     save_tokenizer(tokenizer, recipe.family, directory)
     config = _config(recipe.family, shape, tokenizer)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     embedding_std = TIED_EMBEDDING_STD if config.tie_word_embeddings else EMBEDDING_STD
     parameters = {
         name: _parameter(name, parameter.shape, embedding_std, recipe.seed)
@@ -131,28 +124,32 @@ def _write(directory: Path, recipe: Recipe) -> None:
         file.chmod(0o644)  # safetensors writes files that only their owner can read, and containers run as another user
 
 
-def _config(family: Family, shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+def _config(
+    family: Family, shape: ModelShape, tokenizer: "transformers.PreTrainedTokenizerFast"
+) -> "transformers.PreTrainedConfig":
     ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
     common = {**asdict(shape), **ids, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5}
     if family == "qwen2":
-        return Qwen2Config(**common, tie_word_embeddings=True, rope_parameters=_rope("default"))
+        return transformers.Qwen2Config(**common, tie_word_embeddings=True, rope_parameters=_rope("default"))
     llama3 = {
         "factor": 8.0,
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 512,
     }
-    return LlamaConfig(**common, tie_word_embeddings=False, rope_parameters={**_rope("llama3"), **llama3})
+    return transformers.LlamaConfig(**common, tie_word_embeddings=False, rope_parameters={**_rope("llama3"), **llama3})
 
 
 def _rope(kind: str) -> dict[str, str | float]:
     return {"rope_type": kind, "rope_theta": 10_000.0}
 
 
-def _generation_config(family: Family, tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
+def _generation_config(
+    family: Family, tokenizer: "transformers.PreTrainedTokenizerFast"
+) -> "transformers.GenerationConfig":
     dialect = DIALECTS[family]
     ends = tokenizer.convert_tokens_to_ids([dialect.end_of_turn, dialect.end_of_text])
-    return GenerationConfig(
+    return transformers.GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=ends, pad_token_id=tokenizer.pad_token_id, do_sample=False
     )
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
 
 from livescale.shared.messages.parameters import Family
 
@@ -68,7 +68,7 @@ DIALECTS: dict[Family, Dialect] = {
 }
 
 
-def make_tokenizer(family: Family, vocab_size: int, seed: int) -> PreTrainedTokenizerFast:
+def make_tokenizer(family: Family, vocab_size: int, seed: int) -> "transformers.PreTrainedTokenizerFast":
     """A tokenizer of exactly `vocab_size` tokens."""
     dialect = DIALECTS[family]
     tokenizer = Tokenizer(models.BPE())
@@ -86,7 +86,7 @@ def make_tokenizer(family: Family, vocab_size: int, seed: int) -> PreTrainedToke
     if dialect.bos is not None:
         bos = (dialect.bos, tokenizer.token_to_id(dialect.bos))
         tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos[0]} $A", special_tokens=[bos])
-    return PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=dialect.bos,
         eos_token=dialect.end_of_turn,
@@ -95,7 +95,7 @@ def make_tokenizer(family: Family, vocab_size: int, seed: int) -> PreTrainedToke
     )
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerFast, family: Family, directory: Path) -> None:
+def save_tokenizer(tokenizer: "transformers.PreTrainedTokenizerFast", family: Family, directory: Path) -> None:
     """Both places where checkpoints keep a chat template occur: tokenizer_config.json and chat_template.jinja."""
     tokenizer.save_pretrained(directory, save_jinja_files=DIALECTS[family].template_in_own_file)
 

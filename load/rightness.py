@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+import transformers
 from transformers.utils.logging import disable_progress_bar
 
 from livescale.shared.messages.parameters import DType
@@ -159,7 +159,7 @@ def _compare(exact: torch.Tensor, rough: torch.Tensor, stream: CheckedStream) ->
     return _Rounded(float(error), len(stream.generated), int(torch.ne(*choices).sum()))
 
 
-def _logits(model: PreTrainedModel, stream: CheckedStream) -> torch.Tensor:
+def _logits(model: "transformers.PreTrainedModel", stream: CheckedStream) -> torch.Tensor:
     """What the reference would choose from at each generated position: [generated, vocabulary], float32."""
     ids = torch.tensor([[*stream.prompt, *stream.generated[:-1]]])
     logits: torch.Tensor = model(ids, logits_to_keep=len(stream.generated), use_cache=False).logits[0]
@@ -176,9 +176,11 @@ def _without_stops(logits: torch.Tensor, stream: CheckedStream) -> torch.Tensor:
     return masked
 
 
-def _load(model_dir: Path, dtype: torch.dtype) -> PreTrainedModel:
+def _load(model_dir: Path, dtype: torch.dtype) -> "transformers.PreTrainedModel":
     disable_progress_bar()
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, local_files_only=True)
+    model: transformers.PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(
+        model_dir, dtype=dtype, local_files_only=True
+    )
     model.eval()
     return model
 

@@ -1,7 +1,7 @@
 """Prompts of conversations are those of transformers, on the same checkpoint."""
 
 import pytest
-from transformers import AutoTokenizer
+import transformers
 
 from livescale.services.gateway.bodies import ChatMessage, TextPart
 from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal
@@ -31,7 +31,7 @@ def noon() -> float:
 @pytest.mark.parametrize("add_generation_prompt", [True, False])
 def test_prompt_and_tokens_are_those_of_transformers(family: Family, add_generation_prompt: bool) -> None:
     text = load_checkpoint_text(tiny_checkpoint(family), noon)
-    reference = AutoTokenizer.from_pretrained(tiny_checkpoint(family))
+    reference = transformers.AutoTokenizer.from_pretrained(tiny_checkpoint(family))
     assert text.template is not None
     prompt = text.template.render(CHAT, add_generation_prompt)
     assert prompt == reference.apply_chat_template(PLAIN, add_generation_prompt=add_generation_prompt, tokenize=False)

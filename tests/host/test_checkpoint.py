@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 import xxhash
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig
 
 from livescale.services.host import checkpoint as module
 from livescale.services.host.checkpoint import Checkpoint, open_checkpoint
@@ -34,7 +34,7 @@ def tensor_of(block: bytearray, tensor: Tensor, dtype: DType) -> torch.Tensor:
 
 
 def assert_as_transformers(directory: Path, dtype: DType) -> None:
-    model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=TORCH[dtype])
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=TORCH[dtype])
     expected = dict(model.named_parameters())
     manifest, blocks = read(open_checkpoint(directory, dtype))
     for block in manifest.blocks:
@@ -51,8 +51,8 @@ def store_as(directory: Path, dtype: torch.dtype) -> None:
 
 def test_matrices_can_be_read_into_panels_also_those_of_one_rank(tmp_path: Path) -> None:
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 640}
-    config = LlamaConfig(hidden_size=128, intermediate_size=256, num_hidden_layers=2, **heads)
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    config = transformers.LlamaConfig(hidden_size=128, intermediate_size=256, num_hidden_layers=2, **heads)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     for shards in (1, 2):
         (plain, rows), (panels, laid_out) = (
             read(open_checkpoint(tmp_path, "bfloat16", shards, layout)) for layout in LAYOUTS

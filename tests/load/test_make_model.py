@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+import transformers
 from click.testing import CliRunner
-from transformers import AutoModelForCausalLM
 
 from livescale.load import make_model as module
 from livescale.load.make_model import SHAPES, make_model
@@ -65,7 +65,7 @@ def test_the_families_differ_where_readers_go_wrong() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_output_varies_and_depends_on_the_prompt(family: Family) -> None:
-    model: Any = AutoModelForCausalLM.from_pretrained(tiny_checkpoint(family), dtype=torch.float32)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(tiny_checkpoint(family), dtype=torch.float32)
     prompts = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 8, 10]])
     streams = model.generate(prompts, max_new_tokens=48, min_new_tokens=48, attention_mask=torch.ones_like(prompts))
     one, other = (set(stream[5:].tolist()) for stream in streams)

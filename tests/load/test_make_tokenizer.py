@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+import transformers
 
 from livescale.shared.messages.parameters import Family
 from livescale.shared.model.checkpoint import load_model_config
@@ -10,7 +10,7 @@ from tests.checkpoints import FAMILIES, tiny_checkpoint
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_tokenizer_gives_back_any_text_and_fills_the_vocabulary(family: Family) -> None:
-    tokenizer: Any = AutoTokenizer.from_pretrained(tiny_checkpoint(family))
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(tiny_checkpoint(family))
     text = "Any text: naïve 語 🙂 \t\n x=1; <tags>"
     ids = tokenizer(text, add_special_tokens=False).input_ids
     assert tokenizer.decode(ids) == text
@@ -29,6 +29,6 @@ def test_the_tokenizer_gives_back_any_text_and_fills_the_vocabulary(family: Fami
     ],
 )
 def test_the_chat_template_speaks_as_the_family_does(family: Family, rendered: str) -> None:
-    tokenizer: Any = AutoTokenizer.from_pretrained(tiny_checkpoint(family))
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(tiny_checkpoint(family))
     messages = [{"role": "user", "content": "Hi"}]
     assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == rendered

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 from livescale.load.rightness import CheckedStream, Rightness, check_streams
 from livescale.shared.messages.parameters import DType, Family
@@ -18,7 +18,7 @@ TOKENS = 40
 @cache
 def generated(family: Family, dtype: DType) -> tuple[CheckedStream, ...]:
     """Streams of transformers' own `generate`, one by one, prompts of 1 to 300 tokens."""
-    model: Any = AutoModelForCausalLM.from_pretrained(tiny_checkpoint(family), dtype=TORCH[dtype])
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(tiny_checkpoint(family), dtype=TORCH[dtype])
     chance = torch.Generator().manual_seed(3)
     stops = load_model_config(tiny_checkpoint(family)).eos_token_ids
     streams = []

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 from livescale.load.demo.check import check_run, choose_again, compare_again
 from livescale.load.outcome import StreamsVerdict
@@ -20,7 +20,7 @@ TOKENS = 8
 @cache
 def served() -> tuple[tuple[Ask, ...], tuple[RequestRecord, ...]]:
     """Three requests with the answers of transformers."""
-    model: Any = AutoModelForCausalLM.from_pretrained(tiny_checkpoint("llama"), dtype=torch.float32)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(tiny_checkpoint("llama"), dtype=torch.float32)
     asks, records = [], []
     for index, length in enumerate((3, 20, 60)):
         prompt = list(range(300, 300 + length))

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from msgspec import structs
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from livescale.shared.messages.parameters import DType, Family
 from livescale.shared.model.block_layout import ALIGNMENT, ITEM_BYTES, block_layouts, block_shapes
@@ -16,7 +16,7 @@ from tests.checkpoints import FAMILIES, tiny_checkpoint
 def test_blocks_hold_every_parameter_of_transformers_once(family: Family) -> None:
     checkpoint = tiny_checkpoint(family)  # made outside of the meta device
     with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(checkpoint))
+        model: Any = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(checkpoint))
     config = load_model_config(tiny_checkpoint(family))
     ours = [(name, tuple(shape)) for block in block_shapes(config).values() for name, shape in block.items()]
     theirs = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}

@@ -3,8 +3,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from huggingface_hub import constants
-from transformers import AutoConfig
 
 from livescale.shared.messages.parameters import ModelConfig, RopeScaling
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config, resolve_model_path
@@ -37,7 +37,7 @@ def parse(directory: Path, **fields: Any) -> ModelConfig:
 
 
 def assert_as_transformers(directory: Path) -> None:
-    ours, theirs = load_model_config(directory), AutoConfig.from_pretrained(directory)
+    ours, theirs = load_model_config(directory), transformers.AutoConfig.from_pretrained(directory)
     assert ours.family == theirs.model_type
     rope = theirs.rope_parameters
     for field in (

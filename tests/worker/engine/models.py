@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 import torch
+import transformers
 from _pytest.mark import ParameterSet
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config
 from transformers.utils.logging import disable_progress_bar
 
 from livescale.services.host.checkpoint import open_checkpoint
@@ -40,15 +40,27 @@ LLAMA3 = {
 }
 
 
-def _config(kind: type[PreTrainedConfig], **fields: Any) -> PreTrainedConfig:
+@dataclass(frozen=True)
+class Config:
+    """A configuration of transformers, whose modules take seconds to import: they are only when a model is made."""
+
+    kind: Literal["LlamaConfig", "Qwen2Config"]
+    fields: dict[str, Any]
+
+    def make(self) -> "transformers.PreTrainedConfig":
+        kind = transformers.LlamaConfig if self.kind == "LlamaConfig" else transformers.Qwen2Config
+        return kind(**self.fields)
+
+
+def _config(kind: Literal["LlamaConfig", "Qwen2Config"], **fields: Any) -> Config:
     shape = {"num_hidden_layers": 2, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5}
-    return kind(**{**shape, "bos_token_id": 0, "eos_token_id": 1, **fields})
+    return Config(kind, {**shape, "bos_token_id": 0, "eos_token_id": 1, **fields})
 
 
 # Odd on purpose: heads that do not make up the hidden size, vocabularies that are no power of two.
-CONFIGS: dict[str, PreTrainedConfig] = {
+CONFIGS: dict[str, Config] = {
     "llama2-untied": _config(
-        LlamaConfig,
+        "LlamaConfig",
         vocab_size=1_003,
         hidden_size=64,
         intermediate_size=172,
@@ -58,7 +70,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         tie_word_embeddings=False,
     ),
     "llama3-scaled-tied": _config(
-        LlamaConfig,
+        "LlamaConfig",
         vocab_size=517,
         hidden_size=60,
         intermediate_size=100,
@@ -69,7 +81,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         rope_parameters=LLAMA3,
     ),
     "qwen2-tied": _config(
-        Qwen2Config,
+        "Qwen2Config",
         vocab_size=771,
         hidden_size=70,
         intermediate_size=131,
@@ -80,7 +92,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         num_hidden_layers=3,
     ),
     "qwen2-untied": _config(
-        Qwen2Config,
+        "Qwen2Config",
         vocab_size=640,
         hidden_size=96,
         intermediate_size=96,
@@ -92,9 +104,9 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 }
 
 # Those of their matrices that fill panels can lie in them: of the second, keys and values do not.
-PANEL_CONFIGS: dict[str, PreTrainedConfig] = {
+PANEL_CONFIGS: dict[str, Config] = {
     "llama-panels-untied": _config(
-        LlamaConfig,
+        "LlamaConfig",
         vocab_size=640,
         hidden_size=128,
         intermediate_size=192,
@@ -104,7 +116,7 @@ PANEL_CONFIGS: dict[str, PreTrainedConfig] = {
         tie_word_embeddings=False,
     ),
     "qwen2-panels-tied": _config(
-        Qwen2Config,
+        "Qwen2Config",
         vocab_size=515,
         hidden_size=128,
         intermediate_size=320,
@@ -116,9 +128,9 @@ PANEL_CONFIGS: dict[str, PreTrainedConfig] = {
 }
 
 # These can be cut for two ranks and for four: each with keys of its own, or sharing them.
-CUT_CONFIGS: dict[str, PreTrainedConfig] = {
+CUT_CONFIGS: dict[str, Config] = {
     "llama-cut-untied": _config(
-        LlamaConfig,
+        "LlamaConfig",
         vocab_size=1_003,
         hidden_size=64,
         intermediate_size=176,
@@ -128,7 +140,7 @@ CUT_CONFIGS: dict[str, PreTrainedConfig] = {
         tie_word_embeddings=False,
     ),
     "qwen2-cut-tied": _config(
-        Qwen2Config,
+        "Qwen2Config",
         vocab_size=517,
         hidden_size=72,
         intermediate_size=100,
@@ -140,9 +152,9 @@ CUT_CONFIGS: dict[str, PreTrainedConfig] = {
 }
 
 # FlashInfer has kernels for heads of this size.
-GPU_CONFIGS: dict[str, PreTrainedConfig] = {
+GPU_CONFIGS: dict[str, Config] = {
     "llama-heads-of-64": _config(
-        LlamaConfig,
+        "LlamaConfig",
         vocab_size=1_003,
         hidden_size=192,
         intermediate_size=344,
@@ -153,9 +165,9 @@ GPU_CONFIGS: dict[str, PreTrainedConfig] = {
     ),
 }
 
-ONE_LAYER: dict[str, PreTrainedConfig] = {
+ONE_LAYER: dict[str, Config] = {
     "llama-one-layer": _config(
-        LlamaConfig,
+        "LlamaConfig",
         vocab_size=600,
         hidden_size=40,
         intermediate_size=72,
@@ -252,10 +264,10 @@ KINDS = [
 
 
 @cache
-def reference(name: str, dtype: DType = "float32") -> PreTrainedModel:
+def reference(name: str, dtype: DType = "float32") -> "transformers.PreTrainedModel":
     """The model `name` in transformers. Scaled so that its output varies and depends on every token before it."""
     torch.manual_seed(11)
-    model = AutoModelForCausalLM.from_config(ALL_CONFIGS[name], dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_config(ALL_CONFIGS[name].make(), dtype=torch.float32)
     for parameter_name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape)
         if "norm" in parameter_name:
@@ -267,7 +279,7 @@ def reference(name: str, dtype: DType = "float32") -> PreTrainedModel:
         # Values that bfloat16 has, so that both dtypes serve the same parameters.
         parameter.data = parameter.data.bfloat16().float()
     model.tie_weights()
-    made: PreTrainedModel = model.to(torch.bfloat16 if dtype == "bfloat16" else torch.float32).eval()
+    made: transformers.PreTrainedModel = model.to(torch.bfloat16 if dtype == "bfloat16" else torch.float32).eval()
     return made
 
 
