@@ -1,6 +1,7 @@
 """From tokens to a choice's text: nothing is taken back, and stop strings are found wherever the text is cut."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -20,10 +21,12 @@ LETTERS = st.text("ab ", max_size=30)
 STOPS = st.lists(st.text("ab ", min_size=1, max_size=4), min_size=1, max_size=4)
 
 
+@cache
 def byte_level() -> Tokenizer:
     return Tokenizer.from_file(str(tiny_checkpoint("llama") / "tokenizer.json"))
 
 
+@cache
 def sentencepiece() -> Tokenizer:
     """As Llama 2's: pieces with a mark for spaces, and bytes where there is no piece."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁a", "a", "b", "▁word", "語"]
@@ -38,9 +41,6 @@ def sentencepiece() -> Tokenizer:
     return tokenizer
 
 
-BYTE_LEVEL, SENTENCEPIECE = byte_level(), sentencepiece()
-
-
 def decoder(tokenizer: Tokenizer) -> Decode:
     return lambda ids: tokenizer.decode(ids, skip_special_tokens=True)
 
@@ -50,10 +50,10 @@ def pieces(decode: Decode, ids: Sequence[int], context: Sequence[int] = ()) -> l
     return [*[detokenizer.feed(id) for id in ids], detokenizer.flush()]
 
 
-@given(st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=120))
+@given(st.lists(st.deferred(lambda: st.integers(0, byte_level().get_vocab_size() - 1)), max_size=120))
 @settings(max_examples=60)
 def test_random_tokens_give_the_text_of_the_whole(ids: list[int]) -> None:
-    decode = decoder(BYTE_LEVEL)
+    decode = decoder(byte_level())
     assert "".join(pieces(decode, ids)) == decode(ids)
 
 
@@ -61,15 +61,16 @@ def test_random_tokens_give_the_text_of_the_whole(ids: list[int]) -> None:
 @settings(max_examples=60)
 def test_random_bytes_give_the_text_of_the_whole(values: list[int]) -> None:
     """Nearly everything is broken UTF-8: the worst case for what may be emitted."""
-    alphabet = sorted(id for token, id in BYTE_LEVEL.get_vocab().items() if len(token) == 1)
-    decode, ids = decoder(BYTE_LEVEL), [alphabet[value] for value in values]
+    alphabet = sorted(id for token, id in byte_level().get_vocab().items() if len(token) == 1)
+    decode, ids = decoder(byte_level()), [alphabet[value] for value in values]
     assert "".join(pieces(decode, ids)) == decode(ids)
 
 
-@pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, SENTENCEPIECE], ids=["byte-level", "sentencepiece"])
+@pytest.mark.parametrize("make", [byte_level, sentencepiece])
 @given(text=TEXTS)
 @settings(max_examples=60)
-def test_texts_come_back_and_no_character_is_torn(tokenizer: Tokenizer, text: str) -> None:
+def test_texts_come_back_and_no_character_is_torn(make: Callable[[], Tokenizer], text: str) -> None:
+    tokenizer = make()
     decode = decoder(tokenizer)
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     found = pieces(decode, ids)
@@ -78,22 +79,22 @@ def test_texts_come_back_and_no_character_is_torn(tokenizer: Tokenizer, text: st
 
 
 def test_a_character_comes_with_its_last_byte() -> None:
-    decode = decoder(BYTE_LEVEL)
-    smile = [token_id(BYTE_LEVEL, char) for char in "ðŁĻĤ"]
+    decode = decoder(byte_level())
+    smile = [token_id(byte_level(), char) for char in "ðŁĻĤ"]
     assert decode(smile) == "🙂"
     assert pieces(decode, smile) == ["", "", "", "🙂", ""]
 
 
 def test_an_unfinished_character_at_the_end_is_a_replacement_character() -> None:
-    smile = [token_id(BYTE_LEVEL, char) for char in "ðŁĻĤ"]
-    assert pieces(decoder(BYTE_LEVEL), smile[:2]) == ["", "", REPLACEMENT]
+    smile = [token_id(byte_level(), char) for char in "ðŁĻĤ"]
+    assert pieces(decoder(byte_level()), smile[:2]) == ["", "", REPLACEMENT]
 
 
 def test_a_first_word_keeps_its_space_behind_a_prompt() -> None:
     """Decoders drop the space of a text's first word; behind a prompt it is not the first."""
-    ids = [token_id(SENTENCEPIECE, "▁word")]
-    assert "".join(pieces(decoder(SENTENCEPIECE), ids)) == "word"
-    assert "".join(pieces(decoder(SENTENCEPIECE), ids, context=[token_id(SENTENCEPIECE, "▁a")])) == " word"
+    ids = [token_id(sentencepiece(), "▁word")]
+    assert "".join(pieces(decoder(sentencepiece()), ids)) == "word"
+    assert "".join(pieces(decoder(sentencepiece()), ids, context=[token_id(sentencepiece(), "▁a")])) == " word"
 
 
 def test_bytes_that_never_make_a_character_cost_no_more_with_time() -> None:
@@ -102,9 +103,9 @@ def test_bytes_that_never_make_a_character_cost_no_more_with_time() -> None:
     def decode(ids: Sequence[int]) -> str:
         nonlocal longest
         longest = max(longest, len(ids))
-        return BYTE_LEVEL.decode(ids)
+        return byte_level().decode(ids)
 
-    broken = token_id(BYTE_LEVEL, "Ŀ")  # a byte that begins nothing
+    broken = token_id(byte_level(), "Ŀ")  # a byte that begins nothing
     assert "".join(pieces(decode, [broken] * 500)) == REPLACEMENT * 500
     assert longest < 40
 
