@@ -200,7 +200,7 @@ async def test_a_copy_that_is_released_before_it_has_begun_leaves_nothing() -> N
         release_at_once = target.bus.call(RELEASE_MODEL, release, timeout=5, id=HOST)
         await asyncio.gather(fetch(target, command), release_at_once)
         await target.until(lambda: target.reports[-1].holdings == [])
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # time in which it would read after all
         assert target.reads == []
 
 
