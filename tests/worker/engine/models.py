@@ -1,6 +1,7 @@
 """Small models of many shapes: the reference in transformers, and our engine over the same checkpoint."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,22 +40,14 @@ LLAMA3 = {
     "original_max_position_embeddings": 128,
 }
 
-
-@dataclass(frozen=True)
-class Config:
-    """A configuration of transformers, whose modules take seconds to import: they are only when a model is made."""
-
-    kind: Literal["LlamaConfig", "Qwen2Config"]
-    fields: dict[str, Any]
-
-    def make(self) -> "transformers.PreTrainedConfig":
-        kind = transformers.LlamaConfig if self.kind == "LlamaConfig" else transformers.Qwen2Config
-        return kind(**self.fields)
+Config = Callable[[], "transformers.PreTrainedConfig"]
 
 
 def _config(kind: Literal["LlamaConfig", "Qwen2Config"], **fields: Any) -> Config:
-    shape = {"num_hidden_layers": 2, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5}
-    return Config(kind, {**shape, "bos_token_id": 0, "eos_token_id": 1, **fields})
+    """It is made when it is asked for, as the modules of transformers take seconds to import."""
+    ends = {"bos_token_id": 0, "eos_token_id": 1}
+    shape = {"num_hidden_layers": 2, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5, **ends, **fields}
+    return lambda: getattr(transformers, kind)(**shape)
 
 
 # Odd on purpose: heads that do not make up the hidden size, vocabularies that are no power of two.
@@ -183,9 +176,7 @@ ALL_CONFIGS = ONE_LAYER | CONFIGS | PANEL_CONFIGS | CUT_CONFIGS | GPU_CONFIGS
 
 # Those that workers of this machine use; the environment says which where the machine stands for another.
 KERNELS = choose_kernels(cast(KernelsName, os.environ.get("LIVESCALE_KERNELS", "auto"))).kernels
-needs_kernels = pytest.mark.skipif(
-    KERNELS is None, reason="torch's kernels are used: none were compiled, or it was asked for"
-)
+needs_kernels = pytest.mark.skipif(KERNELS is None, reason="kernels were not compiled, or torch's were asked for")
 
 
 def find_variants() -> tuple[dict[str, Kernels], dict[str, str]]:
@@ -267,7 +258,7 @@ KINDS = [
 def reference(name: str, dtype: DType = "float32") -> "transformers.PreTrainedModel":
     """The model `name` in transformers. Scaled so that its output varies and depends on every token before it."""
     torch.manual_seed(11)
-    model = transformers.AutoModelForCausalLM.from_config(ALL_CONFIGS[name].make(), dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_config(ALL_CONFIGS[name](), dtype=torch.float32)
     for parameter_name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape)
         if "norm" in parameter_name:
