@@ -39,7 +39,7 @@ class Gateway:
         self._keys = keys
         self._settings = settings
         self._id = world.info.id
-        self._metrics = GatewayMetrics(world.telemetry)
+        self._metrics = GatewayMetrics(world.telemetry, world.clock)
         self._streams = RequestStreams(world.bus, self._id, self._metrics, settings.max_requests, settings.stream_queue)
         self._templates = Templates(world.clock.wall)
         self._membership = Membership(world.bus, world.clock, "gateway", self._id, world.host, system=world.system)

@@ -14,6 +14,7 @@ from livescale.services.host.memory import Memory, MemoryCallbacks
 from livescale.services.host.settings import HostSettings
 from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal
 from livescale.shared.links.contract import Link
+from livescale.shared.links.meter import PathBytes
 from livescale.shared.messages.copies import FetchModel, ModelRead, ReleaseModel
 from livescale.shared.messages.membership import HostReport
 from livescale.shared.messages.transfers import Abort, Send, Transfer
@@ -61,6 +62,7 @@ class HostService:
         self._cache = HostCache(settings.cache_bytes)
         self._sending: dict[str, str] = {}  # versions, by plan
         self._why_not_ready: WhyNotReady = starting
+        self._moved = PathBytes(world.telemetry).moved
         self._cache_bytes = world.telemetry.gauge("livescale_host_cache_bytes", "Bytes the host cache takes")
 
     async def run(self) -> None:
@@ -133,7 +135,9 @@ class HostService:
         return Ack()
 
     def _receive(self, command: FetchModel) -> None:
-        fetch = ModelFetch(self._id, self._link, command, self._hashing, self._tell_lost, self._memory.read_rest)
+        fetch = ModelFetch(
+            self._id, self._link, command, self._hashing, self._tell_lost, self._memory.read_rest, self._moved
+        )
         try:
             self._memory.fetch(command, fetch)
         except CacheFull as error:

@@ -43,6 +43,12 @@ class Monitor:
         self._target = world.telemetry.gauge(
             "livescale_monitor_target_instances", "Instances last decided on", ["model_name"]
         )
+        world.telemetry.watch_gauge(
+            "livescale_monitor_wanted_spares",
+            "Workers that a model lacks and no spare can be: what a pool that grows goes by",
+            ["model_name"],
+            lambda: {(model,): float(lacks) for model, lacks in self._policy.wanted_spares.items()},
+        )
 
     async def run(self) -> None:
         heartbeats = await self._bus.subscribe(HEARTBEAT)
