@@ -73,13 +73,17 @@ def metrics(
 async def keep_targets(bus: Bus, path: Path, namespace: str, every: float | None) -> None:
     """Write the file once, or every so many seconds for ever. While the registry is away the file stays as it is."""
     write_targets(path, target_groups(await ask_members(bus), namespace))
+    is_away = False
     while every is not None:
         await asyncio.sleep(every)
         try:
             members = await ask_members(bus)
         except BusError as error:
-            click.echo(f"{path} stays as it is: {error}", err=True)
+            if not is_away:
+                click.echo(f"{path} stays as it is: {error}", err=True)
+            is_away = True
         else:
+            is_away = False
             write_targets(path, target_groups(members, namespace))
 
 
@@ -115,7 +119,7 @@ def target_groups(members: Sequence[Member], namespace: str) -> list[TargetGroup
             targets=[member.system],
             labels={
                 "instance": member.id,
-                "service": member.service,
+                "component": member.service,
                 "machine": member.host,
                 "livescale_namespace": namespace,
             },

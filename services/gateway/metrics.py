@@ -98,8 +98,12 @@ class GatewayMetrics:
         """The metrics of a model; looked up by their labels once, and not for every token."""
         known = self._of_model.get(model)
         if known is None:
-            families = (self._ttft, self._tbt, self._prompt, self._generated)
-            known = ModelMetrics(*(family.labels(model) for family in families))
+            known = ModelMetrics(
+                self._ttft.labels(model),
+                self._tbt.labels(model),
+                self._prompt.labels(model),
+                self._generated.labels(model),
+            )
             self._of_model[model] = known
         return known
 

@@ -12,7 +12,7 @@ from tests.nats_server import NatsServer
 
 GROUP = {
     "targets": ["127.0.0.1:9"],
-    "labels": {"instance": "worker-0", "service": "worker", "machine": "h", "livescale_namespace": "default"},
+    "labels": {"instance": "worker-0", "component": "worker", "machine": "h", "livescale_namespace": "default"},
 }
 
 
