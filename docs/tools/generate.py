@@ -142,7 +142,11 @@ def answer_of(status: str, answer: Document) -> str:
 
 def metrics() -> str:
     rows = sorted({(code(name), kind, ", ".join(labels), doc) for name, kind, labels, doc in find_metrics()})
-    head = "Each process has its own; `GET /metrics` of a gateway has those of all processes. Counters end in `_total`."
+    head = (
+        "Each process has its own at `GET /metrics` of its system port; a gateway has them at its own port too. "
+        "`livescale metrics`, and `GET /metrics/all` of a gateway, gather those of all processes. Counters end in "
+        "`_total`."
+    )
     return page(["# Metrics", MADE, head, table(("name", "kind", "labels", "meaning"), rows)])
 
 

@@ -26,6 +26,7 @@ COMMANDS = {
         "livescale.services.host.pack_command:pack", "Write a checkpoint in the form that hosts read fastest."
     ),
     "status": LazyCommand("livescale.services.cli.status:status", "Show processes, workers, instances and queues."),
+    "metrics": LazyCommand("livescale.services.cli.metrics:metrics", "Print all processes' metrics, or their ports."),
     "scale": LazyCommand("livescale.services.cli.scale:scale", "Set the number of instances of a model."),
     "why": LazyCommand("livescale.services.cli.why:why", "Explain why a model was scaled, or was not."),
     "topology": LazyCommand(

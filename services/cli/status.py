@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from livescale.services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
 from livescale.services.cli.incidents_view import IncidentRow, ask_incidents, clock_time
@@ -34,8 +35,9 @@ The same with the nats CLI (the queues are in the router's heartbeat):
 
 @click.command(epilog=EPILOG)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@click.option("--verbose", is_flag=True, help="Show the address of each process's system port too.")
 @bus_options
-def status(as_json: bool, nats_url: str | None, namespace: str | None) -> None:
+def status(as_json: bool, verbose: bool, nats_url: str | None, namespace: str | None) -> None:
     """Show processes, workers, instances and queues.
 
     The columns ready and total count blocks of parameters. Queues that no router has reported are shown as unknown,
@@ -46,7 +48,7 @@ def status(as_json: bool, nats_url: str | None, namespace: str | None) -> None:
     if as_json:
         click.echo(msgspec.json.encode(found))
     else:
-        print_status(found)
+        print_status(found, verbose)
 
 
 async def ask_status(bus: Bus) -> Status:
@@ -95,12 +97,13 @@ async def ask_decisions(bus: Bus, models: list[str]) -> list[Decision]:
     return decisions
 
 
-def print_status(found: Status) -> None:
+def print_status(found: Status, verbose: bool) -> None:
+    processes = found.processes if verbose else [replace(row, system=None) for row in found.processes]
     console = open_console()
     if found.warning is not None:
         console.print(f"{found.warning}\n", style="bold")
     for title, rows in (
-        ("Processes", found.processes),
+        ("Processes", processes),
         ("Workers", found.workers),
         ("Models", found.models),
         ("Instances", found.instances),

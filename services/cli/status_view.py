@@ -66,7 +66,10 @@ def count_layers(report: WorkerReport) -> int:
 
 
 class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A process. `memory_bytes` includes pages that it shares with others, and is None where it did not answer."""
+    """A process. `memory_bytes` includes pages that it shares with others, and is None where it did not answer.
+
+    `system` is HOST:PORT of its system port, with /live, /ready and /metrics.
+    """
 
     service: str
     id: str
@@ -74,6 +77,7 @@ class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     lease: str
     memory_bytes: int | None
+    system: str | None
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +180,7 @@ def make_status(
                 host=each.host,
                 lease=each.lease,
                 memory_bytes=memory.get(each.id),
+                system=each.system,
             )
             for each in sorted(snapshot.members, key=lambda each: (each.service, each.id))
         ],

@@ -91,7 +91,7 @@ OWN_GROUPS = {
         *("min_instances", "max_instances"),
     ),
     "Clients": ("host", "port", "gateways", "api_key", "api_keys"),
-    "Processes": ("workers", "device", "routers", "start_timeout_s", "kill_hung_s"),
+    "Processes": ("workers", "device", "routers", "start_timeout_s", "kill_hung_s", "system_bind"),
     "Memory of workers": ("arena_bytes", "kv_bytes", "host_kv_bytes"),
     "Batches": (),
     "Prefix caching": ("enable_prefix_caching",),

@@ -114,8 +114,7 @@ class Generation:
 
     async def run(self, emit: Emit, wait: Wait = just_wait) -> None:
         """Return after the piece that has a finish reason. Raises ApiError."""
-        held = self._metrics.held
-        held.inc()
+        self._metrics.held[self._submit.request_id] = self.times.started
         try:
             async with asyncio.timeout(self._submit.deadline - self._backend.clock.wall()):
                 await self._run(emit, wait)
@@ -123,8 +122,7 @@ class Generation:
             raise timed_out("The request's deadline has passed.") from None
         finally:
             self._move(GenerationState.ENDED)
-            if self.times.last is None:
-                held.dec()
+            self._metrics.held.pop(self._submit.request_id, None)
 
     async def _run(self, emit: Emit, wait: Wait) -> None:
         submit, losses = self._submit, Counter[int]()
@@ -250,6 +248,9 @@ class Generation:
             raise error
         piece = self._output.feed(fresh)
         self.finish_reason = piece.finish_reason
+        if piece.token_ids and not self.generated:
+            self._metrics.prompt.inc(len(self._submit.prompt))
+        self._metrics.generated.inc(len(piece.token_ids))
         self.generated.extend(piece.token_ids)
         await emit(piece)
         return piece.finish_reason is not None
@@ -272,7 +273,7 @@ class Generation:
         times = self.times
         if times.last is None:
             times.first = now
-            self._metrics.held.dec()
+            self._metrics.held.pop(self._submit.request_id, None)
             self._metrics.ttft.observe(now - times.started)
         elif tokens:
             self._metrics.tbt.observe((now - times.last) / tokens)

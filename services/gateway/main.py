@@ -39,9 +39,11 @@ class Gateway:
         self._keys = keys
         self._settings = settings
         self._id = world.info.id
-        self._metrics = GatewayMetrics(world.telemetry)
+        self._metrics = GatewayMetrics(world.telemetry, world.clock)
         self._streams = RequestStreams(world.bus, self._id, self._metrics, settings.max_requests, settings.stream_queue)
         self._templates = Templates(world.clock.wall)
+        self._membership = Membership(world.bus, world.clock, "gateway", self._id, world.host, system=world.system)
+        self._probes: Probes | None = None
         self.url = ""
 
     async def run(self) -> None:
@@ -57,10 +59,16 @@ class Gateway:
                 group.create_task(self._streams.run(arriving), name="tokens")
                 group.create_task(Peers(world.bus, self._streams).run(), name="peers")
                 group.create_task(models.run(), name="models")
-                group.create_task(Membership(world.bus, world.clock, "gateway", self._id, world.host).run())
+                group.create_task(self._membership.run(), name="membership")
                 self._say_ready(url_of(bound))
                 # The server is not a task of the group: it ends its requests while tokens still arrive.
                 await Server(app, bound, settings.shutdown_grace_s, settings.unread_timeout_s).run()
+
+    async def why_not_ready(self) -> str | None:
+        """Why it does not serve its role just now; None where it does."""
+        if self._probes is None or not self.url:
+            return "it does not listen yet"
+        return await self._probes.why_unavailable() or await self._membership.why_not_ready()
 
     def _operations(self, models: RegisteredModels, executor: ThreadPoolExecutor) -> list[Operation]:
         world, limit = self._world, self._settings.max_body_bytes
@@ -68,11 +76,12 @@ class Gateway:
         backend = Backend(world.bus, world.clock, self._streams, self._metrics, held)
         catalog = Catalog(world.bus, models, self._templates, limit)
         tracing = Tracing(world.telemetry, world.clock)
+        probes = self._probes = Probes(self._id, world.bus, models, catalog, world.telemetry, executor)
         return operations(
             Completions(self._settings, self._id, world.ids, backend, models, self._templates, tracing),
             catalog,
             Admin(world.bus, models, limit),
-            Probes(self._id, world.bus, models, catalog, world.telemetry, executor),
+            probes,
         )
 
     def _say_ready(self, url: str) -> None:

@@ -205,5 +205,6 @@ def _probes(probes: Probes) -> list[Operation]:
         Operation("GET", "/ready", probes.health, "Requests can be answered, or held until they can", health),
         Operation("GET", "/health", probes.health, "The same as /ready", health),
         Operation("GET", "/version", probes.version, "The version", {200: answers.Version}),
-        Operation("GET", "/metrics", probes.metrics, "All processes' metrics, for Prometheus", {200: "text/plain"}),
+        Operation("GET", "/metrics", probes.metrics, "This gateway's metrics, for Prometheus", {200: "text/plain"}),
+        Operation("GET", "/metrics/all", probes.all_metrics, "All processes' metrics in one", {200: "text/plain"}),
     ]

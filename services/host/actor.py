@@ -14,11 +14,13 @@ from livescale.services.host.memory import Memory, MemoryCallbacks
 from livescale.services.host.settings import HostSettings
 from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal
 from livescale.shared.links.contract import Link
+from livescale.shared.links.meter import PathBytes
 from livescale.shared.messages.copies import FetchModel, ModelRead, ReleaseModel
 from livescale.shared.messages.membership import HostReport
 from livescale.shared.messages.transfers import Abort, Send, Transfer
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
+from livescale.shared.process.system_port import WhyNotReady, starting
 from livescale.shared.subjects import (
     ABORT,
     CHECK_MODEL,
@@ -59,6 +61,8 @@ class HostService:
         self._open_export = open_export
         self._cache = HostCache(settings.cache_bytes)
         self._sending: dict[str, str] = {}  # versions, by plan
+        self._why_not_ready: WhyNotReady = starting
+        self._moved = PathBytes(world.telemetry).moved
         self._cache_bytes = world.telemetry.gauge("livescale_host_cache_bytes", "Bytes the host cache takes")
 
     async def run(self) -> None:
@@ -69,6 +73,7 @@ class HostService:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._membership = self._member(link)
+                self._why_not_ready = self._membership.why_not_ready
                 self._memory = Memory(self._cache, self._disk, self._world, told, tasks)
                 self._checkpoints = CheckpointReader(self._disk, self._memory, self._announce)
                 self._outgoing = BlockSender(self._id, link, tasks, self._membership.changed, memory_export)
@@ -84,6 +89,10 @@ class HostService:
                 await memory_export.close()
             await link.close()
 
+    async def why_not_ready(self) -> str | None:
+        """Why it does not serve its role just now; None where it does."""
+        return await self._why_not_ready()
+
     def _member(self, link: Link) -> Membership:
         return Membership(
             self._bus,
@@ -95,6 +104,7 @@ class HostService:
             report=self._report,
             on_stale=lambda: self._outgoing.abort_all(),
             place=self._place,
+            system=self._world.system,
         )
 
     def _endpoints(self) -> list[Endpoint]:
@@ -125,7 +135,9 @@ class HostService:
         return Ack()
 
     def _receive(self, command: FetchModel) -> None:
-        fetch = ModelFetch(self._id, self._link, command, self._hashing, self._tell_lost, self._memory.read_rest)
+        fetch = ModelFetch(
+            self._id, self._link, command, self._hashing, self._tell_lost, self._memory.read_rest, self._moved
+        )
         try:
             self._memory.fetch(command, fetch)
         except CacheFull as error:

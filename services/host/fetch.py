@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 import structlog
 
 from livescale.shared.links.contract import Link
+from livescale.shared.links.link_path import LinkPath
 from livescale.shared.links.meter import Paths
 from livescale.shared.messages.copies import FetchModel
 from livescale.shared.messages.parameters import Manifest
@@ -24,7 +25,8 @@ ReadBlocks = Callable[[FetchModel, Mapping[int, memoryview], OnBlock], Awaitable
 class ModelFetch:
     """Receives what a `FetchModel` commands, and what later ones for the same plan change about it.
 
-    `lost` is called with plan and ticket of each flow that was lost. `read` reads blocks from disk.
+    `lost` is called with plan and ticket of each flow that was lost, `moved` with path and bytes of what arrives.
+    `read` reads blocks from disk.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class ModelFetch:
         hashing: Executor,
         lost: Callable[[str, int, TransferFailed], None],
         read: ReadBlocks,
+        moved: Callable[[LinkPath, int], None] = lambda path, size_bytes: None,
     ) -> None:
         self._node = node
         self._link = link
@@ -42,6 +45,7 @@ class ModelFetch:
         self._hashing = hashing
         self._lost = lost
         self._read = read
+        self._moved = moved
         self._incoming: BlockReceiver | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._giving_up: asyncio.TimerHandle | None = None
@@ -76,7 +80,7 @@ class ModelFetch:
         """Receive until all blocks are here or no sender is left. Returns the indexes of those that came."""
         command = self._command
         part = ModelCopy(self._node, command.chunk_bytes, blocks)
-        events = Events(lambda: None, on_block, self._broken, Paths().note)
+        events = Events(lambda: None, on_block, self._broken, Paths().note, self._moved)
         try:
             async with asyncio.TaskGroup() as tasks:
                 incoming = BlockReceiver(self._link, part, command.manifest.blocks, self._hashing, events, tasks)

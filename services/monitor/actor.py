@@ -33,14 +33,21 @@ class Monitor:
         self._signals = Signals(settings.stale_seconds)
         self._policy = ScalingPolicy(self._signals, RetryTimes(CALL_SECONDS, settings.retry_seconds))
         self._journal = Journal()
-        self._membership = Membership(world.bus, world.clock, "monitor", world.info.id, world.host)
+        self._membership = Membership(world.bus, world.clock, "monitor", world.info.id, world.host, system=world.system)
         self._calls = asyncio.TaskGroup()
         self._news = asyncio.Event()
+        self._evaluates = False
         self._decisions = world.telemetry.counter(
             "livescale_monitor_decisions_total", "Decisions by model, action and rule", ["model_name", "action", "rule"]
         )
         self._target = world.telemetry.gauge(
             "livescale_monitor_target_instances", "Instances last decided on", ["model_name"]
+        )
+        world.telemetry.watch_gauge(
+            "livescale_monitor_wanted_spares",
+            "Workers that a model lacks and no spare can be: what a pool that grows goes by",
+            ["model_name"],
+            lambda: {(model,): float(lacks) for model, lacks in self._policy.wanted_spares.items()},
         )
 
     async def run(self) -> None:
@@ -56,6 +63,12 @@ class Monitor:
             group.create_task(self._confirm_scales(), name="scales")
             group.create_task(self._evaluate_for_ever(), name="evaluation")
             group.create_task(self._membership.run(), name="membership")
+
+    async def why_not_ready(self) -> str | None:
+        """Why it does not serve its role just now; None where it does."""
+        if not self._evaluates:
+            return "the registry has not said yet what serves"
+        return await self._membership.why_not_ready()
 
     async def _last_decisions(self, ask: AskDecisions, context: Context) -> Decisions:
         return Decisions(decisions=self._journal.last(ask.model, ask.limit))
@@ -129,6 +142,7 @@ class Monitor:
 
     async def _evaluate_for_ever(self) -> None:
         await self._learn_workers()
+        self._evaluates = True
         while True:
             for verdict in self._policy.decide(self._clock.now()):
                 if self._journal.is_news(verdict):

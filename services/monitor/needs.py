@@ -98,6 +98,19 @@ def need_for_decode(observed: Observed, bounds: ScalingBounds) -> Need | Unknown
     return Need("decode", low, high, f"{what} of {taken:.2f} instances are taken or asked for")
 
 
+def wanted(need: Need) -> int:
+    """The number of instances to have where there are fewer than `low`: the middle of the range."""
+    return (need.low + need.high + 1) // 2
+
+
+def wanted_spares(observed: Observed, need: Need | Unknown, ranks: int) -> int | None:
+    """How many workers a model lacks that no spare can be, with so many workers an instance; None is unknown."""
+    if isinstance(need, Unknown):
+        return None
+    missing = wanted(need) - observed.current if observed.current < need.low else 0
+    return max(0, missing - observed.spare) * ranks
+
+
 def _combine(needs: Sequence[Need]) -> Need:
     """Every rule has to be satisfied; the one that asks for the most gives its name."""
     most = max(needs, key=lambda need: (need.low, need.high))

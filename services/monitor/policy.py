@@ -10,7 +10,17 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from livescale.services.monitor.needs import Donor, Lack, Need, Unknown, choose_donors, inputs_of, weigh
+from livescale.services.monitor.needs import (
+    Donor,
+    Lack,
+    Need,
+    Unknown,
+    choose_donors,
+    inputs_of,
+    wanted,
+    wanted_spares,
+    weigh,
+)
 from livescale.services.monitor.signals import Observed, Signals
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
@@ -67,7 +77,10 @@ class _JudgedModel:
 
 
 class ScalingPolicy:
-    """Takes signals and returns verdicts. It keeps apart what is planned, asked for and seen, so that it asks once."""
+    """Takes signals and returns verdicts. It keeps apart what is planned, asked for and seen, so that it asks once.
+
+    `wanted_spares` has, by model, how many workers it lacks that no spare can be.
+    """
 
     def __init__(self, signals: Signals, times: RetryTimes) -> None:
         self._signals = signals
@@ -77,6 +90,7 @@ class ScalingPolicy:
         self._failures = Backoff(times.retry_seconds, times.longest_retry_seconds)
         self._short_since: dict[str, float] = {}
         self._idle_since: dict[str, float] = {}
+        self.wanted_spares: dict[str, int] = {}
 
     def asked(self, decision: Decision, now: float) -> None:
         """Note that the planner was asked to carry out this decision."""
@@ -111,6 +125,8 @@ class ScalingPolicy:
     def decide(self, now: float) -> list[ScalingVerdict]:
         """A verdict on every model that can be loaded."""
         entries = [entry for entry in self._signals.models() if entry.state in ("ready", "removing")]
+        names = {entry.spec.name for entry in entries}
+        self.wanted_spares = {name: lacks for name, lacks in self.wanted_spares.items() if name in names}
         judged = [self._judge(entry, now) for entry in entries]
         given = self._make_room(judged, now)
         return [_give(one, given[name]) if (name := one.verdict.model) in given else one.verdict for one in judged]
@@ -121,6 +137,9 @@ class ScalingPolicy:
         act = self._clear if entry.state == "removing" else self._act
         action, target, rule, reason = act(entry.spec, observed, need, now)
         inputs = inputs_of(observed, need)
+        lacks = wanted_spares(observed, need, entry.spec.tensor_parallel_size)
+        if lacks is not None:  # what is not known now is as it was last known
+            self.wanted_spares[entry.spec.name] = lacks
         verdict = ScalingVerdict(entry.spec.name, action, observed.current, target, rule, reason, inputs)
         return _JudgedModel(entry, observed, need, verdict)
 
@@ -200,13 +219,13 @@ class ScalingPolicy:
 
 
 def _out(spec: ModelSpec, observed: Observed, need: Need, short: float) -> _Act:
-    current, wanted = observed.current, _wanted(need)
+    current, most = observed.current, wanted(need)
     if short < spec.upscale_delay_s and need.rule in ("prefill", "decode"):
-        return "hold", current, "delay", f"{wanted} wanted; adding after {spec.upscale_delay_s:g} s: {need.reason}"
-    target = min(wanted, current + observed.spare)
+        return "hold", current, "delay", f"{most} wanted; adding after {spec.upscale_delay_s:g} s: {need.reason}"
+    target = min(most, current + observed.spare)
     if target == current:
-        return "hold", current, "capacity", f"{wanted} wanted, no spare worker fits: {need.reason}"
-    limit = f"; only {observed.spare} spare workers of {wanted - current} wanted" if target < wanted else ""
+        return "hold", current, "capacity", f"{most} wanted, no spare worker fits: {need.reason}"
+    limit = f"; only {observed.spare} spare workers of {most - current} wanted" if target < most else ""
     return "out", target, need.rule, need.reason + limit
 
 
@@ -219,7 +238,7 @@ def _lack(one: _JudgedModel) -> Lack | None:
     if one.verdict.rule != "capacity" or not isinstance(need, Need) or current >= need.low:
         return None
     ranks = one.entry.spec.tensor_parallel_size
-    return Lack(one.entry.spec.name, (_wanted(need) - current) * ranks, one.entry.rank_bytes)
+    return Lack(one.entry.spec.name, (wanted(need) - current) * ranks, one.entry.rank_bytes)
 
 
 def _give(one: _JudgedModel, to: str) -> ScalingVerdict:
@@ -227,10 +246,6 @@ def _give(one: _JudgedModel, to: str) -> ScalingVerdict:
     current = one.observed.current
     reason = f"{to} needs an instance and no spare worker fits; this one is idle: {one.verdict.reason}"
     return replace(one.verdict, action="in", target=current - 1, rule="yield", reason=reason)
-
-
-def _wanted(need: Need) -> int:
-    return (need.low + need.high + 1) // 2
 
 
 def _renew(spec: ModelSpec, observed: Observed, need: Need) -> _Act:

@@ -47,7 +47,7 @@ class Planner:
         self._scale_planner = ScalePlanner(world.ids, settings, self._store, topology)
         self._metrics = PlannerMetrics(world.telemetry, self._cluster.reports)
         self._spans = ScaleSpans(world.telemetry.spans)
-        self._membership = Membership(world.bus, world.clock, "planner", world.info.id, world.host)
+        self._membership = Membership(world.bus, world.clock, "planner", world.info.id, world.host, system=world.system)
         self._calls = asyncio.TaskGroup()
         self._away = world.clock.away
         self._aborting: set[str] = set()
@@ -79,6 +79,10 @@ class Planner:
             group.create_task(self._saved.run(), name="saved")
             group.create_task(self._take_over(), name="inheritance")
             group.create_task(self._membership.run(), name="membership")
+
+    async def why_not_ready(self) -> str | None:
+        """Why it does not serve its role just now; None where it does."""
+        return await self._membership.why_not_ready()
 
     def _connection_changed(self, connected: bool) -> None:
         if connected:

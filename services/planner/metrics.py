@@ -9,6 +9,7 @@ from livescale.shared.process.telemetry import Telemetry
 
 PHASES = ("planned", "commanded", "first_byte", "live", "first_layer", "whole", "serving", "spare")
 THERE = ("loading", "live", "serving")
+RATIOS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -28,6 +29,7 @@ class PlannerMetrics:
             "From the decision to a new instance's first token, without the time in which nobody asked it anything",
             buckets=BUCKETS,
         )
+        self._predictions = Predictions(telemetry)
         self._target = telemetry.gauge("livescale_planner_target_instances", "Instances last asked for", ["model_name"])
         self._asked: set[str] = set()
         self._reports = reports
@@ -54,6 +56,7 @@ class PlannerMetrics:
     def ended(self, record: ScaleRecord) -> None:
         """Count a scale that has ended, and observe its phases."""
         self._scales.labels(record.state).inc()
+        self._predictions.ended(record)
         for phase in record.phases:
             if phase.name in PHASES:
                 self._phases.labels(phase.name).observe(max(0.0, phase.at - record.decision.at))
@@ -61,3 +64,40 @@ class PlannerMetrics:
     def first_token(self, seconds: float) -> None:
         """Observe how long a new instance took from the decision to its first token."""
         self._first_token.observe(max(0.0, seconds))
+
+
+class Predictions:
+    """Compares, for each target of a scale out, when it was to be whole with when it was."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._predicted = telemetry.histogram(
+            "livescale_scale_predicted_whole_seconds",
+            "From the first command to send to whole parameters at a target, as predicted",
+            buckets=BUCKETS,
+        )
+        self._measured = telemetry.histogram(
+            "livescale_scale_measured_whole_seconds", "The same as measured, of the same targets", buckets=BUCKETS
+        )
+        self._ratio = telemetry.histogram(
+            "livescale_scale_prediction_ratio", "Measured by predicted seconds of a target", buckets=RATIOS
+        )
+
+    def ended(self, record: ScaleRecord) -> None:
+        """Compare what was predicted of a scale with what came; one that failed says nothing."""
+        if record.state != "done":
+            return
+        for predicted, measured in compare(record):
+            self._predicted.observe(predicted)
+            self._measured.observe(measured)
+            self._ratio.observe(measured / predicted)
+
+
+def compare(record: ScaleRecord) -> list[tuple[float, float]]:
+    """Predicted and measured seconds of each target for which both are known. They count from the first command to
+    send, as predictions do."""
+    begun = next((phase.at for phase in record.phases if phase.name == "commanded"), None)
+    if begun is None or record.plan is None:
+        return []
+    whole = {phase.node: phase.at - begun for phase in record.phases if phase.name == "whole"}
+    known = ((seconds, whole[target]) for target, seconds in record.plan.predicted.items() if target in whole)
+    return [(predicted, max(0.0, measured)) for predicted, measured in known if predicted > 0]

@@ -36,7 +36,9 @@ class Registry:
         self._copies = CopyReconciler(world, self._pool, self._saved, self._leases.by_id, settings.suspect_seconds)
         self._members = Members(world, self._leases, self._pool, self._saved, topology, self._copies.look)
         self._models = Models(world, self._pool, self._copies, settings.default_spec())
-        self._membership = Membership(world.bus, world.clock, "registry", world.info.id, world.host)
+        self._membership = Membership(
+            world.bus, world.clock, "registry", world.info.id, world.host, system=world.system
+        )
         self._reconnected = asyncio.Event()
 
     async def run(self) -> None:
@@ -53,6 +55,10 @@ class Registry:
             group.create_task(self._saved.run(), name="saved")
             group.create_task(self._keep_events_again(), name="events")
             group.create_task(self._membership.run(), name="membership")
+
+    async def why_not_ready(self) -> str | None:
+        """Why it does not serve its role just now; None where it does."""
+        return await self._membership.why_not_ready()
 
     async def _snapshot(self, ask: AskSnapshot, context: Context) -> Snapshot:
         return Snapshot(

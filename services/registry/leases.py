@@ -142,6 +142,7 @@ class Leases:
             address=join.address,
             place=join.place,
             kernels=join.kernels,
+            system=join.system,
         )
         self._leases[join.id] = _Lease(member, now, sure=True)
         return member, [*effects, LeaseMoved(join.service, join.id, member.epoch, "alive", "joined")]

@@ -24,7 +24,14 @@ class Router:
         self._world = world
         self._settings = settings
         self._membership = Membership(
-            world.bus, world.clock, "router", world.info.id, world.host, None, self._report, self._stale
+            world.bus,
+            world.clock,
+            "router",
+            world.info.id,
+            world.host,
+            report=self._report,
+            on_stale=self._stale,
+            system=world.system,
         )
         self._metrics = RouterMetrics(world.telemetry)
         self._standby = Standby(world.bus, self._membership, world.info.id)
@@ -45,6 +52,13 @@ class Router:
                     self.office = None
                 self._metrics.holds_office(False)
                 self._membership.changed()
+
+    async def why_not_ready(self) -> str | None:
+        """Why it does not serve its role just now; None where it does."""
+        # A router that stands by does what it is there for.
+        if self.office is not None and not self.office.tenure.is_sure():
+            return "the registry has not confirmed that it is still in office"
+        return await self._membership.why_not_ready()
 
     def _stale(self) -> None:
         if self.office is not None:

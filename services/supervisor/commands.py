@@ -12,6 +12,7 @@ from livescale.services.supervisor.resources import Placement
 from livescale.services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
 from livescale.shared.bus.identity import NatsFiles
 from livescale.shared.messages.membership import ServiceName
+from livescale.shared.process.system_port import join_address, split_address
 
 CONTROL: tuple[ServiceName, ...] = ("registry", "router", "planner", "monitor")
 
@@ -34,7 +35,7 @@ WORKER_ENV = {
 
 # A configuration file that the environment names is the whole system's, not a single service's; and only gateways
 # need to know the keys of clients.
-OWN_ENV = {"LIVESCALE_CONFIG": "", "LIVESCALE_API_KEY": "", "LIVESCALE_API_KEYS": ""}
+OWN_ENV = {"LIVESCALE_CONFIG": "", "LIVESCALE_API_KEY": "", "LIVESCALE_API_KEYS": "", "LIVESCALE_SYSTEM_BIND": ""}
 
 Flags = Mapping[str, str | float]
 
@@ -168,6 +169,17 @@ def gateway_commands(
         return ProcessCommand(name, service_argv("gateway", {"id": name, **bus_flags(settings), **own}), env=env)
 
     return [command(f"gateway-{index}", port) for index, port in enumerate(ports)]
+
+
+def bind_system_ports(commands: Sequence[ProcessCommand], system_bind: str) -> list[ProcessCommand]:
+    """The commands with a system port for each: the first gets that of `system_bind`, the others those after it; 0 has
+    each take a free one."""
+    host, first = split_address(system_bind)
+    ports = (first and first + index for index in range(len(commands)))
+    return [
+        replace(each, argv=(*each.argv, flag("system-bind", join_address(host, port))))
+        for each, port in zip(commands, ports, strict=True)
+    ]
 
 
 def ready_file(run_dir: Path, gateway: str) -> Path:

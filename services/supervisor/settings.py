@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from livescale.shared.runtime.settings import (
+    HOST_AND_PORT,
     BusSettings,
     EngineName,
     EngineProfile,
@@ -207,6 +208,14 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 1.0
+    system_bind: Annotated[
+        str,
+        Meta(
+            description="HOST:PORT of the first process's system port (/live, /ready and /metrics, without keys); the "
+            "others take the ports after it, and 0 takes free ones, which `livescale metrics --targets` lists",
+            pattern=HOST_AND_PORT,
+        ),
+    ] = "127.0.0.1:0"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Meta(description="Least severe level of log events that are printed"),

@@ -24,7 +24,14 @@ from livescale.services.supervisor.checks import (
     make_spec,
     resolve_form,
 )
-from livescale.services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
+from livescale.services.supervisor.commands import (
+    NATS,
+    bind_system_ports,
+    bus_files,
+    gateway_commands,
+    ready_file,
+    service_commands,
+)
 from livescale.services.supervisor.credentials import OPERATOR, ROLES
 from livescale.services.supervisor.policy import failed_models, missing_instances, missing_members
 from livescale.services.supervisor.processes import Child, Echo, Supervisor
@@ -132,9 +139,9 @@ class Stack:
         if self._placement is not None and settings.shaped:
             # The file lies in the run's directory, as it must not outlive the processes.
             self._placement = replace(self._placement, shaping_file=str(run_dir / "links"))
-        self.supervisor.start(*service_commands(settings, nats_urls, self._placement))
+        services = service_commands(settings, nats_urls, self._placement)
         gateways = gateway_commands(settings, nats_urls, ports, run_dir)
-        self.supervisor.start(*gateways)
+        self.supervisor.start(*bind_system_ports([*services, *gateways], settings.system_bind))
         if settings.kill_hung_s:
             watch = LeaseWatch(self.bus, self.supervisor, settings.kill_hung_s, self._tell_end)
             self._run_beside(cleanup, watch.run(), "lease watch")

@@ -14,6 +14,7 @@ from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.contract import Ack, Context, Endpoint, M, Refusal, Topic
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
+from livescale.shared.process.system_port import WhyNotReady, starting
 from livescale.shared.subjects import (
     ABORT,
     ADMIT,
@@ -65,11 +66,16 @@ class Worker:
         self._settings = settings
         self._maker = maker
         self._reported_at = 0.0
+        self._why_not_ready: WhyNotReady = starting
 
     async def run(self) -> None:
         """Serve until cancelled. Raises MemoryError where what the settings ask for cannot be had."""
         async with self._maker.open(self._settings.arena_bytes, self._world.clock.now) as resources:
             await self._work(resources)
+
+    async def why_not_ready(self) -> str | None:
+        """Why it does not serve its role just now; None where it does."""
+        return await self._why_not_ready()
 
     async def _work(self, resources: Resources) -> None:
         world, runner = self._world, resources.runner
@@ -91,7 +97,9 @@ class Worker:
                 on_stale=lambda: self._deployment.give_up(),
                 place=self._settings.place,
                 kernels=kernels,
+                system=world.system,
             )
+            self._why_not_ready = membership.why_not_ready
             self._deployment = Deployment(world, self._settings, resources, serving, tasks, membership.changed)
             await world.bus.serve(world.info, self._endpoints(self._deployment))
             tasks.create_task(membership.run(), name="membership")

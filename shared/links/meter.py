@@ -10,12 +10,16 @@ from math import exp
 import structlog
 
 from livescale.shared.links.contract import Buffer, Link, Peer
-from livescale.shared.links.link_path import LinkPath
+from livescale.shared.links.link_path import MAPPED, SOCKETS, LinkPath
+from livescale.shared.process.telemetry import Telemetry
 
 FADE_SECONDS = 2.0  # after which what was moved counts for a third
 LEAST = 1.0  # bytes a second, below which it is over
 
 MOST_PEERS = 16  # a report must stay small
+
+# Shown from the start, so that a rate has a zero to begin at.
+COMMON_PATHS = (MAPPED.name, SOCKETS.name, "cma", "posix", "tcp", "cuda_ipc")
 
 log = structlog.get_logger()
 
@@ -99,6 +103,21 @@ class MeteredLink:
 
     async def close(self) -> None:
         await self._link.close()
+
+
+class PathBytes:
+    """Counts the bytes of parameters that arrive in this process by the path they took."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._bytes = telemetry.counter(
+            "livescale_parameter_bytes_total",
+            "Bytes of parameters that arrived, by path; mapped ones were not moved",
+            ["path"],
+            [(name,) for name in COMMON_PATHS],
+        )
+
+    def moved(self, path: LinkPath, size_bytes: int) -> None:
+        self._bytes.labels(path.name).inc(size_bytes)
 
 
 class Paths:

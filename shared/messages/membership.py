@@ -18,6 +18,7 @@ class Join(Message, frozen=True, kw_only=True):
 
     `host` is the machine's name; `address` its link address and `place` the GPU or host of the topology that it is
     (workers and hosts only). `kernels`: the name of the bits that a worker computes; None where it computes nothing.
+    `system`: HOST:PORT of its system port.
     """
 
     service: ServiceName
@@ -27,6 +28,7 @@ class Join(Message, frozen=True, kw_only=True):
     address: Address | None = None
     place: Name | None = None
     kernels: Name | None = None
+    system: Name | None = None
 
 
 class Joined(Message, frozen=True, kw_only=True):
@@ -237,7 +239,10 @@ class Stale(Message, frozen=True, kw_only=True):
 
 
 class Member(Message, frozen=True, kw_only=True):
-    """A process as the registry knows it; `lease` says whether it is taken to be alive."""
+    """A process as the registry knows it; `lease` says whether it is taken to be alive.
+
+    `system`: HOST:PORT of its system port.
+    """
 
     service: ServiceName
     id: Name
@@ -248,6 +253,7 @@ class Member(Message, frozen=True, kw_only=True):
     address: Address | None = None
     place: Name | None = None
     kernels: Name | None = None
+    system: Name | None = None
 
 
 class AskMetrics(Message, frozen=True):

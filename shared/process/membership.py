@@ -26,7 +26,7 @@ class Membership:
 
     `report` makes the heartbeat, given the epoch; without one it is a `Beat`. `on_stale` is called when the registry
     had declared this process dead: whatever it was entrusted with is no longer its own. `place` is a GPU or host of the
-    topology, or empty; `kernels` are those that a worker computes with.
+    topology, or empty; `kernels` are those that a worker computes with; `system` is the address of the system port.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Membership:
         on_stale: Callable[[], None] = lambda: None,
         place: str = "",
         kernels: str | None = None,
+        system: str = "",
     ) -> None:
         self._bus = bus
         self._clock = clock
@@ -52,6 +53,7 @@ class Membership:
             address=address,
             place=place or None,
             kernels=kernels,
+            system=system or None,
         )
         self._report = report or (lambda epoch: Beat(service=service, id=id, epoch=epoch))
         self._on_stale = on_stale
@@ -69,6 +71,12 @@ class Membership:
         """Wait until this process is a member. Returns its epoch."""
         await self._joined.wait()
         return self._epoch
+
+    async def why_not_ready(self) -> str | None:
+        """Why this process is no member just now; None where it is one."""
+        if self._joined.is_set():
+            return None
+        return "it was declared dead and joins again" if self._epoch else "the registry has not admitted it yet"
 
     def changed(self) -> None:
         """Send a report now instead of at the next heartbeat."""

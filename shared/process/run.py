@@ -12,10 +12,12 @@ Nothing is printed on stdout.
 import asyncio
 import gc
 import os
+import platform
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +28,7 @@ from livescale.shared.bus.contract import Bus, BusError, Context, Endpoint, Refu
 from livescale.shared.bus.identity import NatsFiles
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.membership import AskMetrics, MetricsText, ServiceName
+from livescale.shared.process.system_port import CannotListen, SystemPort, announced, listen
 from livescale.shared.process.telemetry import Telemetry, configure_logging
 from livescale.shared.runtime.clock import Clock, Ids, RandomIds, RunningClock
 from livescale.shared.runtime.running_loop import RunningLoop
@@ -57,10 +60,14 @@ class Actor(Protocol):
 
     async def run(self) -> None: ...
 
+    async def why_not_ready(self) -> str | None:
+        """Why it does not serve its role just now, for /ready; None where it does."""
+
 
 @dataclass(frozen=True)
 class World:
-    """All that an actor may touch. It serves under `info`; `host` is this machine's name."""
+    """All that an actor may touch. It serves under `info`; `host` is this machine's name, `system` the address of the
+    system port, or empty."""
 
     info: ServiceInfo
     host: str
@@ -68,6 +75,7 @@ class World:
     clock: Clock
     ids: Ids
     telemetry: Telemetry
+    system: str = ""
 
 
 Build = Callable[[World], Actor]
@@ -130,37 +138,82 @@ async def _main(settings: ProcessSettings, info: ServiceInfo, build: Build) -> i
     return 1 if closed.is_set() else 0
 
 
-async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_closed: Callable[[], None]) -> None:
-    telemetry, clock = Telemetry(info.name, info.id), RunningClock()
-    bus = await NatsBus.connect(
-        settings.nats_url,
-        settings.namespace,
-        info.id,
-        files=NatsFiles.of(settings),
-        timeout=CONNECT_SECONDS,
-        on_closed=on_closed,
-        clock=clock,
+@dataclass
+class Stage:
+    """How far a process is. `bus` and `actor` are None until they are there."""
+
+    bus: Bus | None = None
+    actor: Actor | None = None
+    is_ending: bool = False
+
+    @property
+    def connected(self) -> bool:
+        return self.bus is not None and self.bus.connected
+
+    async def why_not_ready(self) -> str | None:
+        """Why the process does not serve its role; None where it does."""
+        if self.is_ending:
+            return "it is ending"
+        if not self.connected:
+            return "the bus is disconnected"
+        return "it is starting" if self.actor is None else await self.actor.why_not_ready()
+
+
+def show_process(telemetry: Telemetry, info: ServiceInfo, stage: Stage) -> None:
+    """Declare the metrics that every process has: its build, and how it stands with the bus."""
+    build = telemetry.gauge("livescale_build_info", "1 for the build that runs", ["service", "version", "python"])
+    build.labels(info.name, info.version, platform.python_version()).set(1)
+    telemetry.watch_gauge(
+        "livescale_bus_connected", "1 while this process has the bus, else 0", [], lambda: {(): float(stage.connected)}
     )
-    world = World(info, settings.host_name or socket.gethostname(), bus, clock, RandomIds(), telemetry)
+    telemetry.watch_counts(
+        "livescale_bus_messages_total",
+        "Messages of this process by outcome",
+        "outcome",
+        lambda: {} if stage.bus is None else stage.bus.counts,
+    )
+
+
+async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_closed: Callable[[], None]) -> None:
+    telemetry, clock, stage = Telemetry(info.name, info.id), RunningClock(), Stage()
+    host = settings.host_name or socket.gethostname()
+    show_process(telemetry, info, stage)
     try:
+        bound = listen(settings.system_bind)
+    except CannotListen as error:
+        raise Ends(str(error)) from None
+    async with AsyncExitStack() as cleanup:
+        # Open before the bus is there, as somebody may want to know what the process waits for.
+        await cleanup.enter_async_context(SystemPort(info, telemetry.exposition, stage.why_not_ready).serve(bound))
+        cleanup.push_async_callback(telemetry.shutdown)
+        bus = stage.bus = await NatsBus.connect(
+            settings.nats_url,
+            settings.namespace,
+            info.id,
+            files=NatsFiles.of(settings),
+            timeout=CONNECT_SECONDS,
+            on_closed=on_closed,
+            clock=clock,
+        )
+        cleanup.push_async_callback(bus.close)
+        world = World(info, host, bus, clock, RandomIds(), telemetry, announced(bound, host))
+        log.info("system_port_opened", address=world.system)
         await _serve_metrics(world)
         if info.name == "registry":
             await _keep_events(bus)
-        actor = build(world)
+        stage.actor = build(world)
         # What is here now stays: a collection that looks through all modules, torch's too, takes 0.1 s.
         gc.freeze()
-        await _run(actor, bus)
-    finally:
-        await bus.close()
-        await telemetry.shutdown()
+        await _run(stage.actor, bus, stage)
 
 
-async def _run(actor: Actor, bus: NatsBus) -> None:
+async def _run(actor: Actor, bus: NatsBus, stage: Stage) -> None:
     """Run the actor. When cancelled, first take no more calls, as they would reach an actor that is ending."""
     running = asyncio.create_task(actor.run(), name="actor")
     try:
         await asyncio.wait([running])
     except asyncio.CancelledError:
+        stage.is_ending = True
         await bus.drain()
         running.cancel()
     await running
@@ -177,7 +230,4 @@ async def _serve_metrics(world: World) -> None:
     async def metrics(message: AskMetrics, context: Context) -> MetricsText:
         return MetricsText(text=world.telemetry.exposition())
 
-    world.telemetry.watch_counts(
-        "livescale_bus_messages_total", "Messages of this process by outcome", "outcome", lambda: world.bus.counts
-    )
     await world.bus.serve(world.info, [Endpoint(METRICS, metrics, {"id": world.info.id}, limit=8)])

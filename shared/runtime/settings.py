@@ -92,6 +92,17 @@ TtftSlo = Annotated[
 ]
 
 
+HOST_AND_PORT = r"^([^:\[\]\s]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$"
+SystemBind = Annotated[
+    str,
+    Meta(
+        description="HOST:PORT of the system port: /live, /ready and /metrics of this process, without keys; port 0 "
+        "takes a free one, which `livescale status --verbose` shows",
+        pattern=HOST_AND_PORT,
+    ),
+]
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all settings. Fields carry `Annotated[type, Meta(description=..., ge=...)]`: the help and the bounds.
 
@@ -141,6 +152,7 @@ class ProcessSettings(BusSettings, frozen=True, kw_only=True):
     log_format: Annotated[
         Literal["text", "json"], Meta(description="Format of log events on stderr: text, or a JSON object a line")
     ] = "text"
+    system_bind: SystemBind = "127.0.0.1:0"
 
 
 class LinkSettings(ProcessSettings, frozen=True, kw_only=True):

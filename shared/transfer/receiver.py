@@ -92,13 +92,14 @@ class MappedBlocks:
 
 @dataclass(frozen=True)
 class Events:
-    """What is called at the first byte, for each block that is verified, for each flow (its ticket) that is lost, and
-    with the path that a node's bytes take."""
+    """What is called at the first byte, for each block that is verified, for each flow (its ticket) that is lost, with
+    the path that a node's bytes take, and with the path and the bytes of each chunk that is here."""
 
     first_byte: Callable[[], None]
     block: Callable[[int], None]
     broken: Callable[[int, TransferFailed], None]
     path: Callable[[str, LinkPath], None] = lambda peer, path: None
+    moved: Callable[[LinkPath, int], None] = lambda path, size_bytes: None
 
 
 class BlockReceiver:
@@ -197,6 +198,7 @@ class BlockReceiver:
                 timeout.moved(now())
                 wait_longer()
                 self._arrived(chunk, end.ticket, is_shared)
+                self._events.moved(MAPPED if is_shared else peer.path, chunk.size)
 
         def heard() -> None:
             timeout.restart(now())

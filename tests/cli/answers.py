@@ -47,6 +47,9 @@ HELD = Decision(
 )
 
 
+MEMBER = Member(service="worker", id="worker-0", pid=4711, host="h", epoch=1, lease="alive", system="127.0.0.1:9")
+
+
 class Answers:
     """What registry, planner and monitor answer."""
 
@@ -56,7 +59,7 @@ class Answers:
 
     async def snapshot(self, message: AskSnapshot, context: Context) -> Snapshot:
         return Snapshot(
-            members=[Member(service="worker", id="worker-0", pid=4711, host="h", epoch=1, lease="alive")],
+            members=[MEMBER],
             workers=[WorkerReport(id="worker-0", epoch=1, state="spare")],
         )
 

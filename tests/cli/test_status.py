@@ -30,6 +30,7 @@ async def test_status_shows_processes_workers_and_the_routers_queues(
     assert process == {
         **{"service": "worker", "id": "worker-0", "pid": 4711, "host": "h", "lease": "alive"},
         "memory_bytes": 345_000_000,
+        "system": "127.0.0.1:9",
     }
     assert found["workers"][0]["state"] == "spare"
     assert found["queues"][0]["waiting_requests"] == 2
@@ -42,6 +43,11 @@ async def test_status_in_tables_says_what_is_unknown(server: NatsServer, answers
     assert "345 MB" in output
     assert "Instances: none" in output
     assert "Queues: unknown, no router reported" in output
+
+
+async def test_only_when_asked_status_shows_where_the_system_ports_are(server: NatsServer, answers: Answers) -> None:
+    assert "127.0.0.1:9" not in (await run(server, "status")).output
+    assert "127.0.0.1:9" in (await run(server, "status", "--verbose")).output
 
 
 async def test_status_tells_of_recent_events(server: NatsServer, answers: Answers) -> None:

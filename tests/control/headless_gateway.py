@@ -45,7 +45,7 @@ class HeadlessGateway:
 
     def __init__(self, bus: LocalBus, id: str) -> None:
         self.id = id
-        metrics = GatewayMetrics(Telemetry("gateway", id))
+        metrics = GatewayMetrics(Telemetry("gateway", id), CLOCK)
         self.streams = RequestStreams(bus, id, metrics, 1000, 1024)
         self.engine = Backend(bus, CLOCK, self.streams, metrics, HeldRequests(metrics.router_waits, 1000))
         self.membership = Membership(bus, CLOCK, "gateway", id, "box-a")

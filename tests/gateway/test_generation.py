@@ -127,7 +127,7 @@ async def test_a_client_that_reads_too_slowly_is_cancelled(checkpoint: Path) -> 
     """Its request is cancelled while it still hangs in what it was given last."""
     broker, reads = LocalBroker(), asyncio.get_running_loop().create_future()
     async with running_cluster(broker, checkpoint) as cluster:
-        bus, metrics = broker.connect(), GatewayMetrics(Telemetry("gateway", "gateway-0"))
+        bus, metrics = broker.connect(), GatewayMetrics(Telemetry("gateway", "gateway-0"), LoopClock(0.0))
         streams = RequestStreams(bus, "gateway-0", metrics, max_requests=1, stream_queue=4)
         receiving = asyncio.create_task(streams.run(await streams.listen()))
         submit = Submit(

@@ -20,6 +20,7 @@ ROUTES = {
     "/ready": {"get"},
     "/health": {"get"},
     "/metrics": {"get"},
+    "/metrics/all": {"get"},
     "/version": {"get"},
     "/docs": {"get"},
     "/openapi.json": {"get"},

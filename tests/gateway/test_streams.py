@@ -13,6 +13,7 @@ from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal, Servi
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.requests import Replay, TokenFrame, Tokens
 from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import LEASE, REPLAY, TOKENS
 from tests.gateway.asking import ASK, WHOLE, dies, taken_over, takes_office, token_ids
@@ -228,7 +229,9 @@ async def test_a_worker_that_does_not_answer_floods_no_log() -> None:
     broker = LocalBroker()
     worker, bus = broker.connect(), broker.connect()
     await worker.serve(ServiceInfo("worker", WORKER, "refuses"), [Endpoint(REPLAY, refuse, {"id": WORKER})])
-    streams = RequestStreams(bus, "gateway-0", GatewayMetrics(Telemetry("gateway", "gateway-0")), 100, 4)
+    streams = RequestStreams(
+        bus, "gateway-0", GatewayMetrics(Telemetry("gateway", "gateway-0"), LoopClock(0.0)), 100, 4
+    )
     receiving = asyncio.create_task(streams.run(await streams.listen()))
     await asyncio.sleep(0)
     with ExitStack() as opened, capture_logs() as logs:

@@ -3,7 +3,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from livescale.services.monitor.needs import IDLE_SECONDS, Donor, Lack, Need, Unknown, choose_donors, weigh
+from livescale.services.monitor.needs import (
+    IDLE_SECONDS,
+    Donor,
+    Lack,
+    Need,
+    Unknown,
+    choose_donors,
+    wanted_spares,
+    weigh,
+)
 from livescale.services.monitor.policy import RetryTimes, ScalingPolicy
 from livescale.services.monitor.signals import Signals
 from livescale.shared.messages.membership import EngineLoad, QueueLoad, RouterReport, WorkerReport
@@ -41,6 +50,18 @@ def test_the_need_is_that_of_the_rule_that_asks_for_the_most(
     need = weigh(observed(**signals), spec())
     assert isinstance(need, Need)
     assert (need.rule, need.low, need.high) == (rule, low, high)
+
+
+@pytest.mark.parametrize(
+    ("instances", "spare", "ranks", "lacks"),
+    [(4, 0, 1, 0), (3, 0, 1, 0), (1, 0, 1, 3), (1, 2, 1, 1), (1, 5, 1, 0), (1, 2, 4, 4)],
+)
+def test_spares_are_wanted_for_what_a_model_lacks_and_no_spare_can_be(
+    instances: int, spare: int, ranks: int, lacks: int
+) -> None:
+    seen = observed(instances=instances, spare=spare)
+    assert wanted_spares(seen, Need("prefill", 3, 5, "prompts wait"), ranks) == lacks
+    assert wanted_spares(seen, Unknown("nobody said anything"), ranks) is None
 
 
 def test_fewer_than_the_minimum_is_a_need_whatever_else_is_unknown() -> None:

@@ -11,7 +11,12 @@ from click.testing import CliRunner
 from livescale.services.cli.main import cli
 from livescale.services.supervisor.bus_server import write_config
 from livescale.services.supervisor.checks import make_spec, resolve_form
-from livescale.services.supervisor.commands import gateway_commands, nats_command, service_commands
+from livescale.services.supervisor.commands import (
+    bind_system_ports,
+    gateway_commands,
+    nats_command,
+    service_commands,
+)
 from livescale.services.supervisor.credentials import ROLES, authorization, fresh_passwords
 from livescale.services.supervisor.processes import ProcessCommand
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
@@ -47,6 +52,16 @@ def test_a_system_has_one_of_each_and_as_many_workers_as_asked_for() -> None:
 def test_standby_routers_are_started_on_demand() -> None:
     names = [each.name for each in service_commands(StackSettings(routers=3), URLS)]
     assert [name for name in names if name.startswith("router")] == ["router-0", "router-1", "router-2"]
+
+
+def test_system_ports_are_free_ones_or_the_first_and_those_after_it() -> None:
+    def ports(system_bind: str) -> list[str]:
+        return [each.argv[-1] for each in bind_system_ports(list(COMMANDS.values()), system_bind)]
+
+    assert set(ports(SETTINGS.system_bind)) == {"--system-bind=127.0.0.1:0"}
+    assert ports("[::1]:9100")[:2] == ["--system-bind=[::1]:9100", "--system-bind=[::1]:9101"]
+    [_, second, *_] = bind_system_ports(list(COMMANDS.values()), "0.0.0.0:9100")
+    assert "system-bind: 0.0.0.0:9101\n" in resolve(second)
 
 
 def test_each_gateway_has_a_name_a_port_and_a_ready_file_of_its_own() -> None:

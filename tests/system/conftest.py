@@ -33,6 +33,7 @@ class System:
     process: subprocess.Popen[str]
     url: str
     nats_url: str
+    urls: tuple[str, ...] = ()
 
     def command(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run another livescale command against this system."""
@@ -81,7 +82,7 @@ def start(directory: Path, *options: str, family: Family = "llama") -> System:
         pytest.fail(f"up ended with {process.returncode}:\n{(directory / 'up.log').read_text()[-3000:]}")
     ready = json.loads(line)
     assert ready["ready"] is True
-    return System(process, ready["url"], ready["nats_url"])
+    return System(process, ready["url"], ready["nats_url"], tuple(ready["urls"]))
 
 
 def stop(system: System) -> int:

@@ -101,7 +101,7 @@ def crowd(system: System) -> None:
 
 def generated(system: System) -> dict[str, float]:
     """Return the number of generated tokens by worker."""
-    with urllib.request.urlopen(system.url + "/metrics", timeout=TIMEOUT_SECONDS) as answer:
+    with urllib.request.urlopen(system.url + "/metrics/all", timeout=TIMEOUT_SECONDS) as answer:
         text = answer.read().decode()
     found = re.findall(r'^vllm:generation_tokens_total{[^}]*engine="([^"]+)"[^}]*} (\S+)$', text, re.MULTILINE)
     return {worker: float(count) for worker, count in found}

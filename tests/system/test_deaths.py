@@ -135,7 +135,7 @@ async def aborted(url: str) -> float:
     async with aiohttp.ClientSession() as session:
         while True:
             try:
-                async with session.get(f"{url}/metrics") as response:
+                async with session.get(f"{url}/metrics/all") as response:
                     text = await response.text()
                     break
             except aiohttp.ClientConnectorError:

@@ -160,7 +160,7 @@ async def test_a_router_that_was_stopped_finds_another_in_office_and_stands_behi
 
 async def completed(url: str) -> float:
     """Requests that workers made to their end: none twice."""
-    async with aiohttp.ClientSession(url) as session, session.get("/metrics") as answer:
+    async with aiohttp.ClientSession(url) as session, session.get("/metrics/all") as answer:
         lines = (await answer.text()).splitlines()
     return sum(
         float(line.rsplit(" ", 1)[1])

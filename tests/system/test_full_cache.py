@@ -44,7 +44,7 @@ def post(system: System, path: str, body: dict[str, Any]) -> tuple[int, dict[str
 
 
 def preemptions(system: System) -> float:
-    with urllib.request.urlopen(system.url + "/metrics", timeout=TIMEOUT_SECONDS) as answer:
+    with urllib.request.urlopen(system.url + "/metrics/all", timeout=TIMEOUT_SECONDS) as answer:
         text = answer.read().decode()
     return sum(float(value) for value in re.findall(r"^vllm:num_preemptions_total{[^}]*} (\S+)$", text, re.MULTILINE))
 

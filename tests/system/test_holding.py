@@ -137,7 +137,7 @@ async def until_waiting(http: aiohttp.ClientSession, model: str, count: int) -> 
 
 
 async def waiting(http: aiohttp.ClientSession, model: str) -> float:
-    async with http.get("/metrics") as answer:
+    async with http.get("/metrics/all") as answer:
         lines = (await answer.text()).splitlines()
     depths = [line for line in lines if line.startswith("livescale_router_queue_depth{") and f'"{model}"' in line]
     return sum(float(line.rsplit(" ", 1)[1]) for line in depths)

@@ -37,7 +37,7 @@ async def converse(system: System, events: list[bytes]) -> tuple[list[int], str]
             await answer.content.readline()
             os.kill(victim, signal.SIGKILL)
             assert (await answer.content.read()).endswith(b"[DONE]\n\n")
-        async with http.get("/metrics") as answer:
+        async with http.get("/metrics/all") as answer:
             metrics = await answer.text()
     await client.close()
     return tokens, metrics

@@ -132,7 +132,7 @@ async def test_a_client_that_leaves_frees_its_request(system: System) -> None:
 
 
 async def scrape(session: aiohttp.ClientSession, system: System) -> str:
-    async with session.get(f"{system.url}/metrics") as response:
+    async with session.get(f"{system.url}/metrics/all") as response:
         return await response.text()
 
 

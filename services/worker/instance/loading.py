@@ -74,7 +74,7 @@ class Loading:
         self._spans = WorkerSpans.of(world.telemetry, world.clock)
         self._laid_out = 0
         part = ModelCopy(worker, command.chunk_bytes, memory)
-        events = Events(self._first_byte, self._block_verified, self._broken, transport.paths.note)
+        events = Events(self._first_byte, self._block_verified, self._broken, transport.paths.note, counts.moved)
         blocks = command.manifest.blocks
         self._incoming = BlockReceiver(
             transport.link, part, blocks, transport.hashing, events, transport.tasks, transport.memory_export

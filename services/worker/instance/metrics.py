@@ -7,11 +7,13 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from livescale.services.worker.instance.spans import RequestTimes, WorkerSpans
 from livescale.services.worker.scheduling.batch import Batch
+from livescale.shared.links.meter import PathBytes
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Submit, Tokens
 from livescale.shared.process.telemetry import Telemetry
 
 LABELS = ("model_name", "engine")
+CACHE_LABELS = (*LABELS, "block_size", "num_gpu_blocks")  # vLLM's names: blocks lie wherever the engine runs
 FINISH_REASONS = ("stop", "length", "cancelled", "deadline", "error")
 TOKEN_BUCKETS = tuple(float(1 << power) for power in range(16))
 GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5, 1.0, 2.5, 5.0)
@@ -57,8 +59,18 @@ class WorkerMetrics:
         self._inference = self._seconds("request_inference_time", "From the first step to the last token")
         self._prompt_size = self._tokens("request_prompt_tokens", "Tokens of a prompt")
         self._output_size = self._tokens("request_generation_tokens", "Tokens generated for a request")
+        self._longest = self._tokens(
+            "request_max_num_generation_tokens", "Tokens of the longest answer to a request; each has one"
+        )
+        self._per_token = self.telemetry.histogram(
+            "vllm:request_time_per_output_token_seconds",
+            "Of a request, from its first token to its last by the tokens between",
+            LABELS,
+            buckets=GAP_BUCKETS,
+        )
+        self._cache = gauge("vllm:cache_config_info", "1 for the KV cache of this engine", CACHE_LABELS)
         phases = (self._ttft, self._gap, self._e2e, self._queue, self._prefill, self._decode, self._inference)
-        self._histograms = (*phases, self._prompt_size, self._output_size)
+        self._histograms = (*phases, self._prompt_size, self._output_size, self._longest, self._per_token)
 
     def serve(self, model: str, load: Callable[[], EngineLoad | None]) -> None:
         """Begin to serve a model: its metric families exist from now on, at zero. `load` is called at every scrape, and
@@ -74,6 +86,9 @@ class WorkerMetrics:
         self._show(self._kv, load, lambda load: load.kv_blocks_used / load.kv_blocks_total)
         for reason in FINISH_REASONS:
             self._success.labels(model, self.worker, reason)
+        self._cache.clear()
+        if (now := load()) is not None:
+            self._cache.labels(model, self.worker, now.kv_block_tokens, now.kv_blocks_total).set(1)
 
     def admitted(self, request: Submit, now: float, waited: float = 0.0) -> None:
         """Count a request that came at the time `now`, after `waited` seconds at another worker."""
@@ -147,10 +162,13 @@ class WorkerMetrics:
     def _ended(self, times: RequestTimes, now: float) -> None:
         self._observe(self._e2e, now - times.admitted)
         self._observe(self._output_size, times.tokens)
+        self._observe(self._longest, times.tokens)
         if times.started is not None:
             self._observe(self._inference, now - times.started)
         if times.first is not None:
             self._observe(self._decode, now - times.first)
+            if times.tokens > 1 and times.last is not None:
+                self._observe(self._per_token, (times.last - times.first) / (times.tokens - 1))
 
     def _seconds(self, name: str, doc: str) -> Histogram:
         return self.telemetry.histogram(f"vllm:{name}_seconds", doc, LABELS)
@@ -180,6 +198,7 @@ class LoadCounts:
     """What a worker counts of parameters on their way into it, and on."""
 
     def __init__(self, telemetry: Telemetry) -> None:
+        self.moved = PathBytes(telemetry).moved
         self.received = telemetry.counter(
             "livescale_worker_received_bytes_total", "Bytes of parameters that came over the link"
         )

@@ -7,7 +7,8 @@ from structlog.testing import capture_logs
 
 from livescale.shared.links.contract import Buffer, LinkError
 from livescale.shared.links.link_path import MAPPED, SOCKETS, LinkPath
-from livescale.shared.links.meter import FADE_SECONDS, MOST_PEERS, Meter, MeteredLink, Paths, PeerRates
+from livescale.shared.links.meter import FADE_SECONDS, MOST_PEERS, Meter, MeteredLink, PathBytes, Paths, PeerRates
+from livescale.shared.process.telemetry import Telemetry
 from tests.shared.links.conftest import Pair
 
 
@@ -25,6 +26,18 @@ def moving(clock: Clock, meter: Meter, seconds: float, rate: float = 1e6) -> Pee
         clock.now += 0.01
         meter.sent(b"w-1", round(rate / 100))
     return meter.rates[b"w-1"]
+
+
+def test_bytes_are_counted_by_their_path_and_the_common_ones_are_there_at_zero() -> None:
+    telemetry = Telemetry("worker", "worker-0")
+    counted = PathBytes(telemetry)
+    counted.moved(MAPPED, 3)
+    counted.moved(LinkPath("rc_mlx5, GPUDirect", "network cards"), 5)
+    counted.moved(MAPPED, 4)
+    shown = telemetry.exposition()
+    assert 'livescale_parameter_bytes_total{path="mapped"} 7.0' in shown
+    assert 'livescale_parameter_bytes_total{path="rc_mlx5, GPUDirect"} 5.0' in shown
+    assert 'livescale_parameter_bytes_total{path="cma"} 0.0' in shown
 
 
 def test_steady_traffic_shows_as_its_rate() -> None:

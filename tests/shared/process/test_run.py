@@ -3,11 +3,13 @@
 import asyncio
 import json
 import signal
+import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from livescale.shared.bus.contract import Bus, CallTimeout, ServiceAbsent
@@ -30,15 +32,20 @@ class Actor:
         world.telemetry.counter("livescale_things_total", "Things")
     async def run(self) -> None:
         {body}
+    async def why_not_ready(self) -> str | None:
+        return None
 
-run_process(ProcessSettings(id="monitor-7", nats_url=sys.argv[1], log_format="json"), "monitor", Actor)
+settings = ProcessSettings(id="monitor-7", nats_url=sys.argv[1], log_format="json", system_bind=sys.argv[2])
+run_process(settings, "monitor", Actor)
 """
 
 
 @asynccontextmanager
-async def process(url: str, body: str = "await asyncio.Event().wait()") -> AsyncIterator[asyncio.subprocess.Process]:
+async def process(
+    url: str, body: str = "await asyncio.Event().wait()", system_bind: str = "127.0.0.1:0"
+) -> AsyncIterator[asyncio.subprocess.Process]:
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PROGRAM.format(body=body), url),
+        *(sys.executable, "-c", PROGRAM.format(body=body), url, system_bind),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -146,6 +153,46 @@ async def test_a_process_waits_for_a_server_that_comes_late(tmp_path: Path, unus
             assert (await end(child))[0] == 0
 
 
+async def test_its_system_port_says_that_it_waits_for_the_server_and_then_that_it_serves(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    bus, system = unused_tcp_port_factory(), f"127.0.0.1:{unused_tcp_port_factory()}"
+    async with (
+        aiohttp.ClientSession(f"http://{system}") as http,
+        process(f"nats://127.0.0.1:{bus}", system_bind=system),
+    ):
+        waiting = await ask(http, "/ready")
+        assert (waiting[0], json.loads(waiting[1])["reason"]) == (503, "the bus is disconnected")
+        assert (await ask(http, "/live"))[0] == 200
+        assert "livescale_bus_connected 0.0" in (await ask(http, "/metrics"))[1]
+        async with NatsServer.start(tmp_path, bus), asyncio.timeout(10):
+            while (await ask(http, "/ready"))[0] != 200:  # noqa: ASYNC110  # another process's state
+                await asyncio.sleep(0.02)
+            metrics = (await ask(http, "/metrics"))[1]
+    assert "livescale_bus_connected 1.0" in metrics
+    assert "livescale_things_total 0.0" in metrics
+
+
+async def ask(http: aiohttp.ClientSession, path: str) -> tuple[int, str]:
+    """Status and body of an answer, once somebody listens."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                async with http.get(path) as answer:
+                    return answer.status, await answer.text()
+            except aiohttp.ClientConnectorError:
+                await asyncio.sleep(0.02)
+
+
+async def test_a_system_port_that_is_taken_ends_the_process_with_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        async with process("nats://127.0.0.1:1", system_bind=address) as child:
+            code, _, events = await end(child)
+    assert code == 1
+    assert str(events[-1]["reason"]).startswith(f"system-bind: cannot listen on {address}: Address already in use")
+
+
 async def test_a_process_can_be_stopped_while_it_waits_for_the_server(unused_tcp_port: int) -> None:
     async with process(f"nats://127.0.0.1:{unused_tcp_port}") as child:
         assert child.stderr is not None
@@ -161,7 +208,9 @@ async def test_a_process_whose_bus_closes_for_good_exits_non_zero(tmp_path: Path
     async with NatsServer.start(tmp_path) as server, process(server.url, body) as child:
         code, _, events = await end(child)
         assert code == 1
-        assert [event["event"] for event in events] == ["bus_disconnected", "bus_closed", "stopping"]
+        assert [event["event"] for event in events] == [
+            *("system_port_opened", "bus_disconnected", "bus_closed", "stopping")
+        ]
 
 
 async def test_the_server_dies_with_its_starter(tmp_path: Path) -> None:

@@ -240,3 +240,4 @@ async def test_each_receiver_of_a_chain_learns_which_way_its_bytes_come(open_pee
     for upstream, peer in itertools.pairwise(peers):
         assert peer.paths.by_peer.keys() == {upstream.node.id}
         assert peer.paths.by_peer[upstream.node.id] in {"cma", "posix", "sysv", "tcp", "sockets"}
+        assert peer.moved == {peer.paths.by_peer[upstream.node.id]: sum(SIZES)}

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from typing import Self
@@ -10,6 +11,7 @@ from typing import Self
 import xxhash
 
 from livescale.shared.links.contract import Link
+from livescale.shared.links.link_path import LinkPath
 from livescale.shared.links.meter import Paths
 from livescale.shared.memory.segment import SharedBlocks
 from livescale.shared.messages.parameters import Block
@@ -55,6 +57,7 @@ class TransferPeer:
         self.secret = b""
         self.seen: list[object] = []
         self.paths = Paths()
+        self.moved: Counter[str] = Counter()  # bytes by path
         self.verified = ReadyBlocks()
         self.broken: list[tuple[int, TransferFailed]] = []
         self.lost = asyncio.Event()
@@ -99,7 +102,9 @@ class TransferPeer:
         self, blocks: Sequence[Block], *flows: Flow, to: Sequence["TransferPeer"], first: float = 5.0
     ) -> asyncio.Task[None]:
         """Its end of those flows of which it is the receiver; until everything is verified."""
-        events = Events(lambda: self.seen.append("first byte"), self._verified, self._broken_off, self.paths.note)
+        events = Events(
+            lambda: self.seen.append("first byte"), self._verified, self._broken_off, self.paths.note, self._moved
+        )
         self.incoming = BlockReceiver(
             self.link, self.part(first), blocks, self._executor, events, self._tasks, self.export
         )
@@ -132,6 +137,9 @@ class TransferPeer:
     def _verified(self, index: int) -> None:
         self.seen.append(index)
         self.verified.add(index)
+
+    def _moved(self, path: LinkPath, size_bytes: int) -> None:
+        self.moved[path.name] += size_bytes
 
     def _broken_off(self, ticket: int, failure: TransferFailed) -> None:
         self.broken.append((ticket, failure))

@@ -48,6 +48,7 @@ def test_every_family_is_there_at_zero_once_a_model_is_served() -> None:
         *("time_to_first_token_seconds_count", "inter_token_latency_seconds_sum", "e2e_request_latency_seconds_count"),
         *(f"request_{phase}_time_seconds_count" for phase in ("queue", "prefill", "decode", "inference")),
         *("request_prompt_tokens_count", "request_generation_tokens_count"),
+        *("request_max_num_generation_tokens_count", "request_time_per_output_token_seconds_count"),
     } <= set(found)
 
 
@@ -65,6 +66,11 @@ def test_what_there_is_to_do_is_of_the_model_that_is_served_now() -> None:
     text = telemetry.exposition()
     assert 'vllm:num_requests_waiting{engine="worker-1",model_name="another"} 0.0' in text
     assert 'vllm:num_requests_waiting{engine="worker-1",model_name="m"}' not in text
+
+
+def test_the_cache_is_described_as_vllm_does() -> None:
+    labels = 'block_size="16",engine="worker-1",model_name="m",num_gpu_blocks="100"'
+    assert f"vllm:cache_config_info{{{labels}}} 1.0" in served(LOAD)[0].exposition()
 
 
 def test_a_request_is_measured_from_admission_to_its_last_token() -> None:
@@ -95,5 +101,8 @@ def test_a_request_is_measured_from_admission_to_its_last_token() -> None:
         "e2e_request_latency_seconds_sum": 4.5,
         "request_prompt_tokens_sum": 3,
         "request_generation_tokens_sum": 3,
+        "request_max_num_generation_tokens_sum": 3,
+        "request_time_per_output_token_seconds_sum": 0.75,
+        "request_time_per_output_token_seconds_count": 1,
     }
     assert {name: found[name] for name in expected} == expected
