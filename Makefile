@@ -8,15 +8,23 @@ EXTRAS ?= embedded,ucx,load,dev
 
 PEERS := .peers
 
-.PHONY: install demo test test-slow fuzz check docs up audit bench-peers clean
+.PHONY: install wheel demo test test-slow fuzz check docs up audit bench-peers clean
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard services/worker/engine/kernels/*.[ch] services/worker/engine/kernels/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt setuptools
+	rm -f services/worker/engine/kernels/compiled.*.so
 	$(BIN)/pip install --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[$(EXTRAS)]"
 	touch $@
 
 install: $(STAMP)  ## make .venv and install everything, pinned
+
+wheel: $(STAMP)  ## a source archive and a wheel with the kernels of this kind of CPU, in dist/
+	rm -rf dist
+	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")'
+	$(BIN)/pip wheel --disable-pip-version-check --no-deps --no-build-isolation -w dist dist/*.tar.gz
+	@$(BIN)/python -m zipfile -l dist/*.whl | grep -q '/kernels/compiled\.' || { \
+	    echo "wheel: it has no kernels, as they did not compile; install a C compiler (gcc 11 or newer)." >&2; exit 2; }
 
 demo: $(STAMP)  ## the main job: serve, burst, scale out over UCX, check every token
 	$(BIN)/livescale demo $(ARGS)

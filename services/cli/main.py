@@ -66,6 +66,7 @@ BENCHES = {
     "zigzag": LazyCommand(
         "livescale.load.bench.zigzag.command:zigzag", "Compare the schedule of live scaling with the optimum."
     ),
+    "compare": LazyCommand("livescale.load.bench.compare:compare", "What two runs of a bench measured, side by side."),
 }
 
 MAIN_HELP = """Serve LLMs whose new instances answer before all their parameters have arrived.

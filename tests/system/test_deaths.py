@@ -100,7 +100,7 @@ async def test_a_killed_gateway_s_requests_are_stopped_and_another_serves_meanwh
 @pytest.mark.system
 def test_in_bfloat16_too_a_stream_is_continued_bit_for_bit(rested: SystemUnderLoad) -> None:
     """And by the only worker of its model, which its requests wait for."""
-    half = SystemUnderLoad(rested.system, make_streams("half", "bfloat16", 6, 120, "qwen2", "panels"))
+    half = SystemUnderLoad(rested.system, make_streams("half", "bfloat16", 6, 120, "qwen2"))
     form = {"dtype": "bfloat16", "layout": "panels"}
     spec = {"name": "half", "path": str(tiny_checkpoint("qwen2")), "min_instances": 1, "max_instances": 1, **form}
     asyncio.run(register(rested.system.url, spec))

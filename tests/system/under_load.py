@@ -45,9 +45,12 @@ class ExpectedStreams:
 
 
 def make_streams(
-    model: str, dtype: DType, count: int, tokens: int, family: Family = "llama", layout: Layout = "plain"
+    model: str, dtype: DType, count: int, tokens: int, family: Family = "llama", layout: Layout = "panels"
 ) -> ExpectedStreams:
-    """A third greedy, the others sampled; one after the other over `SECONDS`."""
+    """A third greedy, the others sampled; one after the other over `SECONDS`.
+
+    Matrices are laid out as `livescale up` does on CPUs: by torch's kernels each layout has bits of its own.
+    """
     chance = random.Random(11)
     asks = [
         Ask(

@@ -1,6 +1,9 @@
 /* The kernels for Python: an object of one variant, whose methods take addresses and numbers. They release the
-   interpreter lock while they compute. */
+   interpreter lock while they compute.
+
+   Only what is in the stable ABI of Python 3.11 is used, so one build serves every later Python too. */
 #define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
 #include <Python.h>
 
 #include "kernels.h"
@@ -132,7 +135,8 @@ static PyObject *create(PyTypeObject *type, PyObject *given, PyObject *named) {
     const Variant *found = find_variant(variant, level, &reason);
     if (!found)
         return PyErr_Format(PyExc_ValueError, "%s", reason);
-    Object *made = (Object *)type->tp_alloc(type, 0);
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Object *made = (Object *)allocate(type, 0);
     if (made)
         made->kernels = (Kernels){found, threads < 1 ? 1 : threads};
     return (PyObject *)made;
@@ -164,14 +168,14 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyTypeObject kernels_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "compiled.Kernels",
-    .tp_basicsize = sizeof(Object),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "(variant, level, threads): the kernels of kernels.h. Raises ValueError if this CPU lacks them.",
-    .tp_methods = methods,
-    .tp_new = create,
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "(variant, level, threads): the kernels of kernels.h. Raises ValueError if this CPU lacks them."},
+    {Py_tp_methods, methods},
+    {Py_tp_new, create},
+    {0, NULL},
 };
+
+static PyType_Spec kernels_spec = {"compiled.Kernels", sizeof(Object), 0, Py_TPFLAGS_DEFAULT, slots};
 
 static PyMethodDef functions[] = {
     {"levels", levels, METH_NOARGS, "The levels of vector instructions that this CPU has, best first."},
@@ -183,12 +187,11 @@ static struct PyModuleDef definition = {
 };
 
 PyMODINIT_FUNC PyInit_compiled(void) {
-    if (PyType_Ready(&kernels_type))
-        return NULL;
-    PyObject *module = PyModule_Create(&definition);
-    if (module && (PyModule_AddObjectRef(module, "Kernels", (PyObject *)&kernels_type) ||
-                   PyModule_AddIntMacro(module, LAYER_ROWS) || PyModule_AddIntMacro(module, PANEL) ||
-                   PyModule_AddIntMacro(module, INPUTS)))
+    PyObject *type = PyType_FromSpec(&kernels_spec);
+    PyObject *module = type ? PyModule_Create(&definition) : NULL;
+    if (module && (PyModule_AddObjectRef(module, "Kernels", type) || PyModule_AddIntMacro(module, LAYER_ROWS) ||
+                   PyModule_AddIntMacro(module, PANEL) || PyModule_AddIntMacro(module, INPUTS)))
         Py_CLEAR(module);
+    Py_XDECREF(type);
     return module;
 }

@@ -129,8 +129,8 @@ def test_what_lies_behind_a_row_in_the_cache_counts_as_nothing_be_it_no_number(w
 
 
 @pytest.mark.parametrize("blocks", [range(3), range(6_000, 6_004), range(-1, 3)])
-def test_pieces_that_the_cache_has_no_room_for_are_refused(blocks: range) -> None:
-    way: Kind = WAYS[0].values[0]  # type: ignore[assignment]
+@pytest.mark.parametrize("way", WAYS[:1])
+def test_pieces_that_the_cache_has_no_room_for_are_refused(way: Kind, blocks: range) -> None:
     model = Model(way, 10, 5, 64)
     assert model.store.blocks < 6_000
     with pytest.raises(ValueError, match=r"positions 0 \.\. 50 are not in"):
