@@ -31,7 +31,9 @@ def walk_commands(
         for name in command.list_commands(ctx):
             below = command.get_command(ctx, name)
             assert below is not None
-            yield from walk_commands(below, click.Context(below, info_name=name, parent=ctx), (*path, name))
+            # With the command's own settings: click remembers in a command which help option it was first asked for.
+            inner = click.Context(below, info_name=name, parent=ctx, **below.context_settings)
+            yield from walk_commands(below, inner, (*path, name))
 
 
 def has_settings(command: click.Command) -> bool:

@@ -52,7 +52,8 @@ LIMITING = re.compile(r"(^|-)(max|min|most|least|bytes|timeout|seconds|grace|loo
 
 def make_pages() -> dict[str, str]:
     """All pages by file name."""
-    commands = list(walk_commands(cli, click.Context(cli, info_name="livescale"), ("livescale",)))
+    ctx = click.Context(cli, info_name="livescale", **cli.context_settings)
+    commands = list(walk_commands(cli, ctx, ("livescale",)))
     rest = describe_rest()
     return {
         "command-line.md": command_line(commands),
