@@ -16,8 +16,7 @@ RUN python3 -m venv /opt/livescale
 WORKDIR /build
 # The dependencies first: they stay in the engine's cache when only our code changes. Without a GPU those are left out
 # that only GPUs use.
-COPY constraints.txt pyproject.toml README.md LICENSE ./
-COPY Dockerfiles/requirements.txt Dockerfiles/prune.py ./
+COPY constraints.txt Dockerfiles/requirements.txt Dockerfiles/prune.py ./
 COPY wheels wheels
 RUN set -eu; PATH=/opt/livescale/bin:$PATH; \
     export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=constraints.txt; \
@@ -27,10 +26,9 @@ RUN set -eu; PATH=/opt/livescale/bin:$PATH; \
         pip install --quiet --no-deps -r requirements.txt; \
         python prune.py /opt/livescale/lib/python3.11/site-packages; \
     else \
-        mkdir livescale shared services load && touch livescale/__init__.py; \
-        pip install --quiet --no-build-isolation ".[embedded,ucx,load]"; \
-        pip uninstall --quiet --yes livescale; rm -r livescale shared services load; \
+        pip install --quiet -r requirements.txt; \
     fi
+COPY pyproject.toml README.md LICENSE ./
 COPY shared shared
 COPY services services
 COPY load load

@@ -14,7 +14,8 @@ from tests.compose.streams import MODEL, serve
 
 pytestmark = [pytest.mark.docker]
 
-HEALTHY_SECONDS = 60.0
+HEALTHY_SECONDS = 60.0  # on a machine that does nothing else
+PATIENCE_SECONDS = 240.0
 WORKERS, INSTANCES = 4, 3
 REFUSED = "memory_of_others_not_readable"
 
@@ -27,6 +28,7 @@ class Case:
     files: tuple[str, ...]
     env: dict[str, str]
     capability: str | None = None
+    took: float = 0.0
 
 
 CASES = [
@@ -39,7 +41,7 @@ CASES = [
 def started(
     request: pytest.FixtureRequest, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Case, ComposeStack]]:
-    """A stack that was healthy in time."""
+    """A stack that is up, and how long that took."""
     case: Case = request.param
     made = ComposeStack(
         tmp_path_factory.mktemp("stack"), case.files, flags=("--scale", f"worker={WORKERS}"), env=case.env
@@ -47,14 +49,20 @@ def started(
     made.add_model(MODEL, checkpoint)
     start = time.monotonic()
     with running(made):
-        made.wait_healthy(HEALTHY_SECONDS - (time.monotonic() - start))
+        made.wait_healthy(PATIENCE_SECONDS)
+        case.took = time.monotonic() - start
         yield case, made
+
+
+def test_all_are_healthy_within_a_minute(started: tuple[Case, ComposeStack]) -> None:
+    case, _ = started
+    assert case.took <= HEALTHY_SECONDS
 
 
 async def test_parameters_are_mapped_or_copied_by_the_kernel(started: tuple[Case, ComposeStack]) -> None:
     case, stack = started
     await serve(stack, min_instances=INSTANCES, max_instances=INSTANCES)
-    status = stack.until(lambda: with_instances(stack), HEALTHY_SECONDS, "three instances")
+    status = stack.until(lambda: with_instances(stack), PATIENCE_SECONDS, "three instances")
     assert {path for worker in status["workers"] for path in worker["paths"].values()} == {case.path}
     workers = {one["id"] for one in status["processes"] if one["service"] == "worker"}
     assert workers == {f"worker-machine-{number}" for number in range(WORKERS)}

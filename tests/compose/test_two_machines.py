@@ -48,7 +48,7 @@ def card(stack: ComposeStack, machine: str) -> str:
     [told] = json.loads(docker("inspect", stack.containers(machine)[0].id))
     address = told["NetworkSettings"]["Networks"][f"{stack.project}_link"]["IPAddress"]
     devices = json.loads(on_card(stack, machine, "ip", "-j", "-4", "addr"))
-    return next(one["ifname"] for one in devices if address in {each["local"] for each in one["addr_info"]})
+    return next(str(one["ifname"]) for one in devices if address in {each["local"] for each in one["addr_info"]})
 
 
 def serving(stack: ComposeStack, machines: set[str]) -> dict[str, Any] | None:
