@@ -36,7 +36,7 @@ COPY livescale livescale
 # Kernels are compiled for all kinds of CPUs; each worker chooses among them when it starts.
 RUN set -eu; PATH=/opt/livescale/bin:$PATH; \
     pip install --quiet --no-cache-dir --no-deps --no-build-isolation --no-index .; \
-    python -c 'import livescale.services.worker.engine.kernels.compiled'; \
+    cd /; python -c 'import livescale.services.worker.engine.kernels.compiled'; \
     pip uninstall --quiet --yes setuptools pip
 
 FROM ${BASE}
