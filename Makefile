@@ -8,7 +8,12 @@ EXTRAS ?= embedded,ucx,load,dev
 
 PEERS := .peers
 
-.PHONY: install wheel demo test test-slow fuzz check docs up audit bench-peers clean
+# The image, and the bases that stand in for the public ones where no registry can be reached.
+IMAGE ?= livescale
+BASE ?= livescale-base
+BUILDER ?= livescale-builder
+
+.PHONY: install wheel demo test test-slow fuzz check docs up audit bench-peers clean wheels image image-test compose-test
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard services/worker/engine/kernels/*.[ch] services/worker/engine/kernels/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -70,6 +75,24 @@ $(PEERS)/.installed: constraints-peers.txt
 	$(PEERS)/bin/pip install --disable-pip-version-check -c $< -r $(PEERS)/requirements.txt torch==2.13.0 gguf msgspec
 	CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(PEERS)/bin/pip install --disable-pip-version-check -c $< llama-cpp-python
 	touch $@
+
+wheels: wheels/.downloaded  ## the packages of the image, so that it is built without a network: 0.7 GB
+
+wheels/.downloaded: constraints.txt Dockerfiles/requirements.txt
+	rm -f wheels/*.whl
+	$(PYTHON) -m pip download --disable-pip-version-check -q --no-deps -d wheels -c constraints.txt \
+	    -r Dockerfiles/requirements.txt setuptools
+	touch $@
+
+image: wheels/.downloaded  ## the image of all services; needs Docker, and once Dockerfiles/base.sh as root
+	DOCKER_BUILDKIT=0 docker build --network none -f Dockerfiles/livescale.Dockerfile -t $(IMAGE) \
+	    --build-arg BASE=$(BASE) --build-arg BUILDER=$(BUILDER) .
+
+image-test: $(STAMP) image  ## the image: its size, what lies in it, who runs it; needs Docker
+	LIVESCALE_IMAGE=$(IMAGE) $(BIN)/pytest -m docker tests/image $(ARGS)
+
+compose-test: $(STAMP) image  ## docker-compose.yml, really run: scale-out, deaths of containers, two machines; needs Docker
+	LIVESCALE_IMAGE=$(IMAGE) $(BIN)/pytest -m docker tests/compose $(ARGS)
 
 up: $(STAMP)  ## serve until Ctrl-C: make up ARGS="--model NAME=DIR"
 	$(BIN)/livescale up $(ARGS)

@@ -25,6 +25,9 @@ COMMANDS = {
     "pack": LazyCommand(
         "livescale.services.host.pack_command:pack", "Write a checkpoint in the form that hosts read fastest."
     ),
+    "credentials": LazyCommand(
+        "livescale.services.supervisor.credentials_command:credentials", "Write the passwords of a NATS server."
+    ),
     "status": LazyCommand("livescale.services.cli.status:status", "Show processes, workers, instances and queues."),
     "metrics": LazyCommand("livescale.services.cli.metrics:metrics", "Print all processes' metrics, or their ports."),
     "scale": LazyCommand("livescale.services.cli.scale:scale", "Set the number of instances of a model."),

@@ -24,7 +24,8 @@ S = TypeVar("S", bound=Settings)
 
 # Variables that count beside LIVESCALE_<NAME>.
 OTHER_VARIABLES = {
-    name: [name.upper()] for name in ("nats_url", "nats_creds", "nats_nkey", "nats_ca", "nats_cert", "nats_key")
+    name: [name.upper()]
+    for name in ("nats_url", "nats_login", "nats_creds", "nats_nkey", "nats_ca", "nats_cert", "nats_key")
 }
 
 

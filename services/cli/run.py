@@ -7,9 +7,11 @@ import click
 
 from livescale.services.cli.groups import LazyCommand, LazyGroup
 from livescale.services.cli.options import settings_options
-from livescale.shared.runtime.settings import Settings
+from livescale.shared.messages.membership import ServiceName
+from livescale.shared.process.automatic import CannotChoose, chosen
+from livescale.shared.runtime.settings import ProcessSettings
 
-SUMMARIES: Mapping[str, str] = {
+SUMMARIES: Mapping[ServiceName, str] = {
     "gateway": "Serve the REST API: OpenAI endpoints, tokenization, streams.",
     "router": "Queue requests by model, and choose the instance for each.",
     "registry": "Keep which processes are alive, and which hold which parameters.",
@@ -30,6 +32,7 @@ workers, and one host on every machine. Several services of one kind each need a
   export NATS_URL=nats://10.0.0.1:4222
   livescale run registry
   livescale run worker --id worker-7 --bind 10.0.0.2
+  livescale run worker --id auto --bind auto
 """
 
 
@@ -37,18 +40,22 @@ class Services(LazyGroup):
     """The services, each command made from its settings struct when it is asked for."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return service_command(cmd_name) if cmd_name in SUMMARIES else None
+        return next((service_command(name) for name in SUMMARIES if name == cmd_name), None)
 
 
-def service_command(service: str) -> click.Command:
+def service_command(service: ServiceName) -> click.Command:
     """The command of one service; its code (and torch, in a worker) is imported only when it starts."""
-    kind: type[Settings] = getattr(
+    kind: type[ProcessSettings] = getattr(
         importlib.import_module(f"livescale.services.{service}.settings"), f"{service.capitalize()}Settings"
     )
 
     @settings_options(kind)
-    def start(settings: Settings) -> None:
-        importlib.import_module(f"livescale.services.{service}.main").main(settings)
+    def start(settings: ProcessSettings) -> None:
+        try:
+            with chosen(settings, service) as complete:
+                importlib.import_module(f"livescale.services.{service}.main").main(complete)
+        except CannotChoose as error:
+            raise click.ClickException(str(error)) from None
 
     return click.command(service, help=SUMMARIES[service])(start)
 

@@ -98,7 +98,7 @@ OWN_GROUPS = {
     "Scaling": ("live", "live_every_hop", "live_when", "ttft_slo", "switch_kv", "plan_policy"),
     "Links": ("transport", "share_memory", "link_rate", "topology", "shaped"),
     "Emulated GPUs": ("engine", "engine_profile", "engine_speed"),
-    "Bus": ("nats_url", "nats_creds", "nats_nkey", "nats_ca", "nats_cert", "nats_key", "namespace"),
+    "Bus": ("nats_url", "nats_login", "nats_creds", "nats_nkey", "nats_ca", "nats_cert", "nats_key", "namespace"),
     "Logs and configuration": ("log_level", "log_format", "config", "print_config"),
 }
 GROUPS = {

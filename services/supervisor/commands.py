@@ -35,7 +35,8 @@ WORKER_ENV = {
 
 # A configuration file that the environment names is the whole system's, not a single service's; and only gateways
 # need to know the keys of clients.
-OWN_ENV = {"LIVESCALE_CONFIG": "", "LIVESCALE_API_KEY": "", "LIVESCALE_API_KEYS": "", "LIVESCALE_SYSTEM_BIND": ""}
+OWN_NAMES = ("CONFIG", "API_KEY", "API_KEYS", "SYSTEM_BIND", "SYSTEM_FILE")
+OWN_ENV = {f"LIVESCALE_{name}": "" for name in OWN_NAMES}
 
 Flags = Mapping[str, str | float]
 

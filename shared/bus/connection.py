@@ -10,7 +10,7 @@ import structlog
 from nats.aio.client import Client
 
 from livescale.shared.bus.contract import Disconnected
-from livescale.shared.bus.identity import NatsFiles, connect_options, inbox_prefix, without_password
+from livescale.shared.bus.identity import NatsFiles, connect_options, inbox_prefix, with_login, without_password
 
 CLOSE_TRIES = 50
 CLOSE_SECONDS = 2.0
@@ -39,7 +39,7 @@ async def connect(
 
     Raises Disconnected when the server cannot be reached in time, BusError for a malformed `url` or bad files.
     """
-    shown = without_password(url)
+    shown, url = without_password(url), with_login(url, files.login)
     options = connect_options(files)
     connecting = asyncio.create_task(
         client.connect(

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from livescale.shared.bus.contract import BusError
 from livescale.shared.runtime.settings import BusSettings
@@ -49,8 +49,10 @@ def inbox_prefix(url: str) -> str:
 
 @dataclass(frozen=True)
 class NatsFiles:
-    """Paths of the files that prove identities; an empty one is none. User, password and token are part of the url."""
+    """Paths of the files that prove identities; an empty one is none. User, password and token may be part of the url
+    instead of `login`."""
 
+    login: str = ""
     creds: str = ""
     nkey: str = ""
     ca: str = ""
@@ -59,7 +61,7 @@ class NatsFiles:
 
     @classmethod
     def of(cls, settings: BusSettings) -> "NatsFiles":
-        return cls(settings.nats_creds, settings.nats_nkey, settings.nats_ca, settings.nats_cert, settings.nats_key)
+        return cls(**{name: getattr(settings, f"nats_{name}") for name in cls.__dataclass_fields__})
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "NatsFiles":
@@ -73,6 +75,19 @@ class NatsFiles:
             for name in self.__dataclass_fields__
             for prefix in ("", "LIVESCALE_")
         }
+
+
+def with_login(url: str, login: str) -> str:
+    """The url with user and password from the file `login`, which may be none. Raises BusError."""
+    if not login:
+        return url
+    user, colon, password = _read("nats-login", login).strip().partition(":")
+    if not (user and colon and password):
+        raise BusError(f"nats-login: {login} holds no USER:PASSWORD (`livescale credentials` writes such files)")
+    scheme, _, rest = url.partition("://")
+    if "@" in rest:
+        raise BusError("nats-login: the url of the NATS server names a user as well; give one of them")
+    return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{rest}"
 
 
 def connect_options(files: NatsFiles) -> dict[str, Any]:

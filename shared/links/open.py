@@ -5,7 +5,10 @@ import os
 from functools import partial
 from pathlib import Path
 
+import structlog
+
 from livescale.shared.links.calendars import LocalCalendar, SharedCalendar
+from livescale.shared.links.cma import why_refused
 from livescale.shared.links.contract import Link, LinkError
 from livescale.shared.links.link_path import memory_kind
 from livescale.shared.links.shaping import Cluster, ShapedLink, SingleRate
@@ -16,6 +19,8 @@ from livescale.shared.topology.file import find_topology
 
 # stdout belongs to what a command prints; ucxx sets variables that some libucx do not know.
 UCX_LOGGING = {"UCX_LOG_FILE": "stderr", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+
+log = structlog.get_logger()
 
 
 async def open_link(settings: LinkSettings, memory: str = "host") -> Link:
@@ -66,4 +71,7 @@ async def _open_ucx(bind: str, memory: str) -> Link:
         raise LinkError(
             f"transport: UCX is not installed ({error}); install livescale[ucx] or choose --transport socket"
         ) from error
+    refused = why_refused()
+    if refused is not None:
+        log.warning("memory_of_others_not_readable", reason=refused, instead="what is not mapped goes by TCP")
     return await UcxLink.open(bind, memory)

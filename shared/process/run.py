@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import structlog
@@ -28,7 +29,7 @@ from livescale.shared.bus.contract import Bus, BusError, Context, Endpoint, Refu
 from livescale.shared.bus.identity import NatsFiles
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.membership import AskMetrics, MetricsText, ServiceName
-from livescale.shared.process.system_port import CannotListen, SystemPort, announced, listen
+from livescale.shared.process.system_port import CannotListen, SystemPort, announced, listen, write_address
 from livescale.shared.process.telemetry import Telemetry, configure_logging
 from livescale.shared.runtime.clock import Clock, Ids, RandomIds, RunningClock
 from livescale.shared.runtime.running_loop import RunningLoop
@@ -180,6 +181,8 @@ async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_c
     show_process(telemetry, info, stage)
     try:
         bound = listen(settings.system_bind)
+        if settings.system_file:
+            write_address(Path(settings.system_file), bound)
     except CannotListen as error:
         raise Ends(str(error)) from None
     async with AsyncExitStack() as cleanup:

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from pathlib import Path
 
 import httptools
 import msgspec
@@ -20,7 +21,7 @@ LAST_PORT = 65535
 REQUEST_SECONDS = 5.0  # for a request to arrive and its answer to be taken
 MOST_HEAD_BYTES = 16 << 10
 MOST_VISITS = 64  # at once; further ones are closed
-EVERYWHERE = {"0.0.0.0", "::"}
+LOOPBACKS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # of sockets that listen on all addresses
 
 WhyNotReady = Callable[[], Awaitable[str | None]]
 
@@ -70,7 +71,17 @@ def listen(address: str) -> socket.socket:
 def announced(bound: socket.socket, host_name: str) -> str:
     """The address under which others find the port: on all of a machine's addresses it goes by the machine's name."""
     host, port = bound.getsockname()[:2]
-    return join_address(host_name if host in EVERYWHERE else host, port)
+    return join_address(host_name if host in LOOPBACKS else host, port)
+
+
+def write_address(path: Path, bound: socket.socket) -> None:
+    """Write the address under which this machine itself reaches the port. Raises CannotListen."""
+    host, port = bound.getsockname()[:2]
+    near = LOOPBACKS.get(host, host)
+    try:
+        path.write_text(f"{join_address(near, port)}\n")
+    except OSError as error:
+        raise CannotListen(f"system-file: {path}: {error.strerror}; name a file that can be written") from None
 
 
 class SystemPort:

@@ -112,10 +112,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class BusSettings(Settings, frozen=True, kw_only=True):
-    """Where the bus is, and how this process authenticates to it. User and password, or a token, are part of the
-    url."""
+    """Where the bus is, and how this process authenticates to it. The url may have user and password, or a token."""
 
     nats_url: Annotated[str, Meta(description="URL of the NATS server that is the bus")] = "nats://127.0.0.1:4222"
+    nats_login: Annotated[
+        str, Meta(description="File with USER:PASSWORD for the NATS server, as `livescale credentials` writes it")
+    ] = ""
     nats_creds: Annotated[str, Meta(description="File of NATS credentials, a JWT and its nkey, as `nsc` writes it")] = (
         ""
     )
@@ -140,7 +142,12 @@ class ProcessSettings(BusSettings, frozen=True, kw_only=True):
     """Settings that every process has: its names, and how it logs."""
 
     id: Annotated[
-        str, Meta(description="Id of this process, of a-z, 0-9 and -; by default SERVICE-0", pattern="^[a-z0-9-]*$")
+        str,
+        Meta(
+            description="Id of this process, of a-z, 0-9 and -; by default SERVICE-0. auto: SERVICE-MACHINE-N, with "
+            "the first N that is free on this machine",
+            pattern="^[a-z0-9-]*$",
+        ),
     ] = ""
     host_name: Annotated[
         str, Meta(description="Name of this machine in `livescale status`; by default the system's host name")
@@ -153,6 +160,9 @@ class ProcessSettings(BusSettings, frozen=True, kw_only=True):
         Literal["text", "json"], Meta(description="Format of log events on stderr: text, or a JSON object a line")
     ] = "text"
     system_bind: SystemBind = "127.0.0.1:0"
+    system_file: Annotated[
+        str, Meta(description="File to write the HOST:PORT of the system port to, for a probe on this machine")
+    ] = ""
 
 
 class LinkSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -173,7 +183,11 @@ class LinkSettings(ProcessSettings, frozen=True, kw_only=True):
         ),
     ] = "auto"
     bind: Annotated[
-        str, Meta(description="IP address of this machine on which other processes reach this one's link")
+        str,
+        Meta(
+            description="IP address of this machine on which other processes reach this one's link; auto: the address "
+            "from which this machine reaches the bus"
+        ),
     ] = "127.0.0.1"
     link_rate: Annotated[
         float, Meta(description="Most bytes a second that this process sends over its link; 0 is no limit", ge=0)

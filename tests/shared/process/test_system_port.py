@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -22,6 +23,7 @@ from livescale.shared.process.system_port import (
     announced,
     listen,
     split_address,
+    write_address,
 )
 
 INFO = ServiceInfo("router", "router-1", "under test")
@@ -162,3 +164,12 @@ async def test_an_address_in_use_is_refused_with_what_to_do() -> None:
         listen("127.0.0.1:99999")
     with pytest.raises(CannotListen, match=r"nowhere\.invalid:1: Name or service not known|nowhere"):
         listen("nowhere.invalid:1")
+
+
+@pytest.mark.parametrize(("address", "near"), [("0.0.0.0:0", "127.0.0.1"), ("127.0.0.1:0", "127.0.0.1")])
+def test_a_probe_on_this_machine_finds_the_port_in_a_file(address: str, near: str, tmp_path: Path) -> None:
+    with listen(address) as bound:
+        write_address(tmp_path / "system", bound)
+        assert (tmp_path / "system").read_text() == f"{near}:{bound.getsockname()[1]}\n"
+        with pytest.raises(CannotListen, match=r"system-file: .*: Is a directory; name a file"):
+            write_address(tmp_path, bound)

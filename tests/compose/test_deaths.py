@@ -1,0 +1,72 @@
+"""Every container is killed under load, one at a time, and made anew: no stream is lost or wrong."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.compose.stack import ComposeStack
+from tests.compose.streams import loaded, register, serve
+
+pytestmark = [pytest.mark.docker]
+
+HEALTHY_SECONDS = 60.0
+CALM_SECONDS = 3.0
+IDLE = "idle"
+SERVICES = (
+    "gateway",
+    "gateway-2",
+    "router",
+    "router-standby",
+    "registry",
+    "planner",
+    "monitor",
+    "host",
+    "worker",
+    "nats",
+)
+
+
+async def replace_one(stack: ComposeStack, service: str) -> float:
+    """Kill a container and start another in its place. Returns the seconds until all are healthy again."""
+    container = stack.containers(service)[0]
+    await asyncio.to_thread(stack.kill, container)
+    await asyncio.sleep(CALM_SECONDS)
+    await asyncio.to_thread(stack.up)
+    return await asyncio.to_thread(stack.wait_healthy, HEALTHY_SECONDS)
+
+
+async def test_no_stream_is_lost_whoever_dies(stack: ComposeStack, checkpoint: Path) -> None:
+    stack.wait_healthy(HEALTHY_SECONDS)
+    await serve(stack, min_instances=2, max_instances=3)
+    # Nobody but the host has this one: whoever takes the host's place has to read it.
+    await register(stack, IDLE, min_instances=0, max_instances=1)
+    took = {}
+    async with loaded(stack, checkpoint) as streams:
+        for service in SERVICES:
+            await asyncio.sleep(CALM_SECONDS)
+            took[service] = await replace_one(stack, service)
+    sys.stderr.write(f"{streams.summary}; healthy again after s: { {k: round(v, 1) for k, v in took.items()} }\n")
+    assert streams.wrong == []
+    assert streams.lost == []
+    # The gateway of a stream is its client's connection: only with one of them streams were cut, and then made anew.
+    assert {cut.gateway for cut in streams.cuts} <= set(stack.urls)
+
+
+def test_a_host_that_was_made_anew_reads_no_safetensors(stack: ComposeStack) -> None:
+    def reads() -> list[str]:
+        return [line for line in stack.logs("host").splitlines() if "model_read" in line and f"model={IDLE}" in line]
+
+    found = stack.until(reads, HEALTHY_SECONDS, "the host to read")
+    assert all("packed form" in line or "another node" in line for line in found), found
+
+
+async def test_the_death_of_the_only_machine_is_told_and_mended(stack: ComposeStack, checkpoint: Path) -> None:
+    await serve(stack, min_instances=2, max_instances=3)
+    async with loaded(stack, checkpoint) as streams:
+        await asyncio.sleep(CALM_SECONDS)
+        await replace_one(stack, "machine")
+    assert streams.wrong == []
+    # Whatever could not be answered was told, and nothing ended as if it were whole.
+    assert all(record.error is not None for record in streams.records if record.finish_reason is None)
