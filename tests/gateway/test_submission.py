@@ -78,7 +78,7 @@ def test_a_chat_that_leaves_no_room_is_refused() -> None:
 
 
 def test_token_ids_outside_the_vocabulary_and_empty_prompts_are_refused() -> None:
-    with pytest.raises(ApiError, match="token id 50; the vocabulary has 50"):
+    with pytest.raises(ApiError, match="token id 50; the vocabulary has ids below 50"):
         submit(completion(max_tokens=1), [49, 50])
     with pytest.raises(ApiError, match="'prompt' has no tokens"):
         submit(completion(max_tokens=1), [])

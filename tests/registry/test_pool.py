@@ -66,7 +66,7 @@ def test_a_model_that_could_not_be_read_says_why_is_read_again_and_may_be_regist
 
 
 def test_asking_for_an_unknown_model_names_those_there_are() -> None:
-    with pytest.raises(Refusal, match="there are: a, b") as refused:
+    with pytest.raises(Refusal, match="registered are: a, b") as refused:
         pool_with("b", "a").manifest("x")
     assert refused.value.code == 404
 

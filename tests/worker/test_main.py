@@ -26,7 +26,7 @@ def test_a_latency_that_is_not_there_ends_it_with_a_sentence() -> None:
 
 def test_kernels_that_are_not_there_end_it_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants, "find_compiled", lambda: None)
-    with pytest.raises(SystemExit, match=r"^Error: kernels: compiled was asked for, and .*\. Choose --kernels auto"):
+    with pytest.raises(SystemExit, match=r"^Error: kernels: compiled cannot be used here: .*\. Choose --kernels auto"):
         worker_main.main(WorkerSettings(device="cpu", kernels="compiled"))
 
 

@@ -84,9 +84,9 @@ def multiply_part(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
     if weight.dim() == 2:
         outputs = len(weight)
         if outputs >= CPU_LEAST_OUTPUTS or rows.is_cuda:
-            return torch.cat([linear(slab, weight, bias) for slab in slabs])
+            return joined([linear(slab, weight, bias) for slab in slabs])
         wide = pad(weight, (0, 0, 0, CPU_LEAST_OUTPUTS - outputs))
-        product = torch.cat([linear(slab, wide)[:, :outputs] for slab in slabs])
+        product = joined([linear(slab, wide, None)[:, :outputs] for slab in slabs])
     else:
         product = multiply_panels(slabs, weight)
     return product if bias is None else product + bias
@@ -111,7 +111,12 @@ def multiply_panels(slabs: Sequence[torch.Tensor], panels: torch.Tensor) -> torc
         products = [torch.cat(slab) for slab in zip(*parts, strict=True)]
     else:
         products = [torch.matmul(half, matrices) for half in halves]
-    return torch.cat([join_halves(product, panels.dtype) for product in products])
+    return joined([join_halves(product, panels.dtype) for product in products])
+
+
+def joined(slabs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Slabs of rows as one matrix; a single one is not copied."""
+    return slabs[0] if len(slabs) == 1 else torch.cat(slabs)
 
 
 def join_halves(products: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -71,7 +71,7 @@ def test_only_the_services_that_are_named_are_disturbed() -> None:
     assert chosen.workers == ["worker-0", "worker-1"]
     assert chosen.others == ["nats", "router-0", "router-1"]
     assert choose_targets(ChaosSettings(disturb="router")).workers == []
-    with pytest.raises(ValueError, match="no 'rooter' runs here"):
+    with pytest.raises(ValueError, match="there is no service 'rooter'"):
         choose_targets(ChaosSettings(disturb="rooter"))
 
 

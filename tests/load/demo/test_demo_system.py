@@ -28,4 +28,4 @@ def test_the_demo_serves_a_burst_checks_every_token_and_reports(tmp_path: Path) 
     assert re.search(r"burst +\d+ +0 ", done.stdout)
     page = (tmp_path / "livescale-demo.html").read_text()
     assert "Every stream was complete and right" in page
-    assert page.count("<svg") == 6
+    assert page.count("<svg") in (6, 7)  # that of tokens and blocks is there if an instance shared tokens
