@@ -114,7 +114,7 @@ def multiply_panels(slabs: Sequence[torch.Tensor], panels: torch.Tensor) -> torc
     return joined([join_halves(product, panels.dtype) for product in products])
 
 
-def joined(slabs: Sequence[torch.Tensor]) -> torch.Tensor:
+def joined(slabs: list[torch.Tensor]) -> torch.Tensor:
     """Slabs of rows as one matrix; a single one is not copied."""
     return slabs[0] if len(slabs) == 1 else torch.cat(slabs)
 
