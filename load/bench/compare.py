@@ -18,7 +18,7 @@ class RecordsError(ValueError):
     """A file that holds no records of a bench; the message names file and line."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class BenchLine(msgspec.Struct, frozen=True):
     """What all lines of a bench have in common: the bench, and the case or `machine`."""
 
     bench: str
@@ -75,7 +75,7 @@ def parse_records(lines: Iterable[str], name: str) -> Recorded:
         if not line.strip():
             continue
         try:
-            if msgspec.json.decode(line, type=Line).case == MACHINE:
+            if msgspec.json.decode(line, type=BenchLine).case == MACHINE:
                 found.machines.add(msgspec.json.decode(line, type=MachineLine))
             else:
                 record = msgspec.json.decode(line, type=Record)

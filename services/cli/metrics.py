@@ -13,9 +13,11 @@ from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.membership import Member
 from livescale.shared.messages.registry import AskSnapshot
 from livescale.shared.process.exposition import ask_expositions, merge_expositions
+from livescale.shared.runtime.files import write_atomically
 from livescale.shared.subjects import SNAPSHOT
 
 STDOUT = Path("-")
+READABLE = 0o666  # less the umask: Prometheus, which reads the file, is another user
 
 EPILOG = """
 \b
@@ -135,10 +137,7 @@ def write_targets(path: Path, groups: Sequence[TargetGroup]) -> None:
     if path == STDOUT:
         click.echo(content, nl=False)
         return
-    whole = path.with_name(f".{path.name}.new")
     try:
-        # Prometheus, which is another user, reads it: so the usual mode, and not that of a temporary file.
-        whole.write_bytes(content)
-        whole.replace(path)
+        write_atomically(path, content, READABLE)
     except OSError as error:
         raise click.ClickException(f"targets: {path}: {error.strerror}; name a file that you may write") from None

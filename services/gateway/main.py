@@ -1,9 +1,7 @@
 """The gateway's process: it serves HTTP until it is cancelled."""
 
 import asyncio
-import os
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from livescale.services.gateway.streams import Peers, RequestStreams
 from livescale.services.gateway.templates import Templates
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World, run_process
+from livescale.shared.runtime.files import write_atomically
 
 log = structlog.get_logger()
 
@@ -89,14 +88,6 @@ class Gateway:
         if self._settings.ready_file:
             write_atomically(Path(self._settings.ready_file), msgspec.json.encode({"url": url}))
         log.info("gateway_listening", url=url)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that its readers find all of `data`, or what was there before."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    os.replace(temporary, path)
 
 
 def main(settings: GatewaySettings) -> None:

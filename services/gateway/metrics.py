@@ -47,6 +47,22 @@ class GatewayMetrics:
             known=[(code,) for code in REJECTION_CODES],
         )
         self.streams = telemetry.gauge("livescale_gateway_streams", "Requests under way")
+        self.router_waits = telemetry.gauge(
+            "livescale_gateway_router_waits", "Requests held because no router can be reached"
+        )
+        self.disconnects = telemetry.counter(
+            "livescale_gateway_disconnects_total", "Clients that left before their answer was whole"
+        )
+        self.replays = telemetry.counter(
+            "livescale_gateway_replays_total", "Times a worker was asked to send tokens again"
+        )
+        self.resumptions = telemetry.counter(
+            "livescale_gateway_resumptions_total", "Requests submitted again because a worker was lost"
+        )
+        self._open_models(telemetry)
+
+    def _open_models(self, telemetry: Telemetry) -> None:
+        """Declare the families that have a label for the model."""
         telemetry.watch_gauge(
             "livescale_gateway_held", "Requests accepted and still without a token", ["model_name"], self._count_held
         )
@@ -61,18 +77,6 @@ class GatewayMetrics:
         )
         self._generated = telemetry.counter(
             "livescale_gateway_generation_tokens_total", "Tokens handed to clients", ["model_name"]
-        )
-        self.router_waits = telemetry.gauge(
-            "livescale_gateway_router_waits", "Requests held because no router can be reached"
-        )
-        self.disconnects = telemetry.counter(
-            "livescale_gateway_disconnects_total", "Clients that left before their answer was whole"
-        )
-        self.replays = telemetry.counter(
-            "livescale_gateway_replays_total", "Times a worker was asked to send tokens again"
-        )
-        self.resumptions = telemetry.counter(
-            "livescale_gateway_resumptions_total", "Requests submitted again because a worker was lost"
         )
         self._ttft = telemetry.histogram(
             "livescale_gateway_time_to_first_token_seconds",

@@ -1,9 +1,8 @@
 """What the router did for a request, as spans: how long it waited, for which scale, and which worker was asked."""
 
 from livescale.services.router.effects import AdmitTo, FinishRequest
-from livescale.shared.messages.requests import Submit
 from livescale.shared.process.otlp import SpanWriter
-from livescale.shared.process.spans import Attribute, TimedSpan, scale_traceparent
+from livescale.shared.process.spans import Attribute, TimedSpan, request_attributes, scale_traceparent
 
 
 class RouterSpans:
@@ -25,13 +24,13 @@ class RouterSpans:
 
 def admission_spans(effect: AdmitTo, asked: float, now: float, code: int | None) -> list[TimedSpan]:
     """The call to the worker, and, once one has taken the request, its time in the queue before."""
-    request = effect.request
+    request = request_attributes(effect.request.request_id, effect.request.model)
     route = TimedSpan(
         "route",
         asked,
         now,
         {
-            **_of(request),
+            **request,
             "livescale.worker.id": effect.worker,
             "livescale.route.reason": effect.reason,
             "livescale.route.attempt": effect.attempt,
@@ -42,7 +41,7 @@ def admission_spans(effect: AdmitTo, asked: float, now: float, code: int | None)
         return [route]
     links = () if effect.scale is None else (scale_traceparent(effect.scale),)
     return [
-        TimedSpan("queue", effect.since, asked, {**_of(request), "livescale.scale.id": effect.scale}, links=links),
+        TimedSpan("queue", effect.since, asked, {**request, "livescale.scale.id": effect.scale}, links=links),
         route,
     ]
 
@@ -52,7 +51,3 @@ def end_span(effect: FinishRequest, since: float, now: float) -> TimedSpan:
     attributes: dict[str, Attribute | None] = {"livescale.request.id": effect.request_id}
     failed = effect.finish_reason in ("error", "deadline")
     return TimedSpan("queue", since, now, attributes, error=effect.finish_reason if failed else None)
-
-
-def _of(request: Submit) -> dict[str, Attribute | None]:
-    return {"livescale.request.id": request.request_id, "gen_ai.request.model": request.model}

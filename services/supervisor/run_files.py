@@ -15,6 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from livescale.shared.runtime.files import write_atomically
+
 # With pid and start, so that another process of that pid is told apart.
 DIRECTORY_NAME = re.compile(r"livescale-(\d+)-(\d+)-.*")
 
@@ -74,10 +76,8 @@ def announce(path: Path, *, url: str, nats_url: str, namespace: str) -> Iterator
         pid=pid, pid_started=process_started(pid) or 0, url=url, nats_url=nats_url, namespace=namespace
     )
     make_place(path)
-    whole = path.with_suffix(f".{pid}")
-    whole.touch(mode=0o600)  # the url of the bus holds the operator's password
-    whole.write_bytes(msgspec.json.encode(mine) + b"\n")
-    whole.replace(path)
+    # For its owner alone, as the url of the bus holds the operator's password.
+    write_atomically(path, msgspec.json.encode(mine) + b"\n")
     try:
         yield
     finally:

@@ -140,7 +140,7 @@ async def _main(settings: ProcessSettings, info: ServiceInfo, build: Build) -> i
 
 
 @dataclass
-class Stage:
+class ProcessState:
     """How far a process is. `bus` and `actor` are None until they are there."""
 
     bus: Bus | None = None
@@ -160,25 +160,25 @@ class Stage:
         return "it is starting" if self.actor is None else await self.actor.why_not_ready()
 
 
-def show_process(telemetry: Telemetry, info: ServiceInfo, stage: Stage) -> None:
+def show_process(telemetry: Telemetry, info: ServiceInfo, state: ProcessState) -> None:
     """Declare the metrics that every process has: its build, and how it stands with the bus."""
     build = telemetry.gauge("livescale_build_info", "1 for the build that runs", ["service", "version", "python"])
     build.labels(info.name, info.version, platform.python_version()).set(1)
     telemetry.watch_gauge(
-        "livescale_bus_connected", "1 while this process has the bus, else 0", [], lambda: {(): float(stage.connected)}
+        "livescale_bus_connected", "1 while this process has the bus, else 0", [], lambda: {(): float(state.connected)}
     )
     telemetry.watch_counts(
         "livescale_bus_messages_total",
         "Messages of this process by outcome",
         "outcome",
-        lambda: {} if stage.bus is None else stage.bus.counts,
+        lambda: {} if state.bus is None else state.bus.counts,
     )
 
 
 async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_closed: Callable[[], None]) -> None:
-    telemetry, clock, stage = Telemetry(info.name, info.id), RunningClock(), Stage()
+    telemetry, clock, state = Telemetry(info.name, info.id), RunningClock(), ProcessState()
     host = settings.host_name or socket.gethostname()
-    show_process(telemetry, info, stage)
+    show_process(telemetry, info, state)
     try:
         bound = listen(settings.system_bind)
         if settings.system_file:
@@ -187,9 +187,9 @@ async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_c
         raise Ends(str(error)) from None
     async with AsyncExitStack() as cleanup:
         # Open before the bus is there, as somebody may want to know what the process waits for.
-        await cleanup.enter_async_context(SystemPort(info, telemetry.exposition, stage.why_not_ready).serve(bound))
+        await cleanup.enter_async_context(SystemPort(info, telemetry.exposition, state.why_not_ready).serve(bound))
         cleanup.push_async_callback(telemetry.shutdown)
-        bus = stage.bus = await NatsBus.connect(
+        bus = state.bus = await NatsBus.connect(
             settings.nats_url,
             settings.namespace,
             info.id,
@@ -204,19 +204,19 @@ async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_c
         await _serve_metrics(world)
         if info.name == "registry":
             await _keep_events(bus)
-        stage.actor = build(world)
+        state.actor = build(world)
         # What is here now stays: a collection that looks through all modules, torch's too, takes 0.1 s.
         gc.freeze()
-        await _run(stage.actor, bus, stage)
+        await _run(state.actor, bus, state)
 
 
-async def _run(actor: Actor, bus: NatsBus, stage: Stage) -> None:
+async def _run(actor: Actor, bus: NatsBus, state: ProcessState) -> None:
     """Run the actor. When cancelled, first take no more calls, as they would reach an actor that is ending."""
     running = asyncio.create_task(actor.run(), name="actor")
     try:
         await asyncio.wait([running])
     except asyncio.CancelledError:
-        stage.is_ending = True
+        state.is_ending = True
         await bus.drain()
         running.cancel()
     await running

@@ -37,6 +37,11 @@ class TimedSpan:
     error: str | None = None
 
 
+def request_attributes(request_id: str, model: str) -> dict[str, Attribute | None]:
+    """The attributes by which the spans of a request are found, in whichever process they were made."""
+    return {"livescale.request.id": request_id, "gen_ai.request.model": model}
+
+
 def scale_traceparent(scale_id: str) -> str:
     """The traceparent of a scale's span. It is made of the scale's id, so that every process knows it, and a planner
     that takes over goes on with it."""

@@ -4,15 +4,17 @@ A request's time at a worker is cut into `queue`, `prefill` and `decode`. Where 
 leaves tells the first parts and the one that it comes to tells `handoff` and the rest.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from livescale.shared.messages.requests import FinishReason, Submit
 from livescale.shared.messages.transfers import Load
 from livescale.shared.process.otlp import SpanWriter
-from livescale.shared.process.spans import Attribute, Moment, TimedSpan
+from livescale.shared.process.spans import Attribute, Moment, TimedSpan, request_attributes
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import Clock
+
+Attributes = Mapping[str, Attribute | None]
 
 
 @dataclass
@@ -70,20 +72,15 @@ class WorkerSpans:
 
     def ended(self, times: RequestTimes, now: float, reason: FinishReason) -> None:
         """A request has ended here at the time `now`."""
-        if self._writer is not None and times.request.traceparent is not None:
-            failed = reason if reason in ("error", "deadline", "cancelled") else None
-            self._write(times, request_spans(times, now, failed))
+        self._write(times, now, reason if reason in ("error", "deadline", "cancelled") else None)
 
     def lost(self, times: RequestTimes, now: float, reason: str) -> None:
         """A request does not go on here, and its gateway has to submit it again."""
-        if self._writer is not None and times.request.traceparent is not None:
-            self._write(times, request_spans(times, now, "lost", {"livescale.reason": reason}))
+        self._write(times, now, "lost", {"livescale.reason": reason})
 
     def moved(self, times: RequestTimes, now: float, taker: str, layers: int) -> None:
         """Another worker goes on with a request, of which so many `layers` were run here."""
-        if self._writer is not None and times.request.traceparent is not None:
-            more: dict[str, Attribute | None] = {"livescale.handoff.to": taker, "livescale.handoff.layers": layers}
-            self._write(times, request_spans(times, now, None, more))
+        self._write(times, now, None, {"livescale.handoff.to": taker, "livescale.handoff.layers": layers})
 
     def taken(self, request: Submit, times: HandOffTimes) -> None:
         """A request that another worker gave has come, or did not come whole."""
@@ -95,10 +92,11 @@ class WorkerSpans:
         if self._writer is not None and times.traceparent is not None:
             self._writer.write(times.traceparent, [transfer_span(load, times, self._clock.wall(), sizes, error)])
 
-    def _write(self, times: RequestTimes, spans: Sequence[TimedSpan]) -> None:
-        assert self._writer is not None
-        epoch = self._epoch
-        self._writer.write(times.request.traceparent, [moved_by(span, epoch) for span in spans])
+    def _write(self, times: RequestTimes, now: float, error: str | None, more: Attributes | None = None) -> None:
+        if self._writer is not None and times.request.traceparent is not None:
+            epoch = self._epoch
+            spans = [moved_by(span, epoch) for span in request_spans(times, now, error, more)]
+            self._writer.write(times.request.traceparent, spans)
 
     @property
     def _epoch(self) -> float:
@@ -107,15 +105,12 @@ class WorkerSpans:
 
 
 def request_spans(
-    times: RequestTimes, now: float, error: str | None, more: dict[str, Attribute | None] | None = None
+    times: RequestTimes, now: float, error: str | None, more: Attributes | None = None
 ) -> list[TimedSpan]:
     """The parts of a request's time at a worker, which it leaves at the time `now`, by the worker's clock. The last
     part has the error, and `more` attributes."""
     request = times.request
-    common: dict[str, Attribute | None] = {
-        "livescale.request.id": request.request_id,
-        "gen_ai.request.model": request.model,
-    }
+    common = request_attributes(request.request_id, request.model)
     begun = times.started if times.live is None else times.live
     parts = [TimedSpan("queue", times.came, now if begun is None else begun, common)]
     if begun is not None:
@@ -130,7 +125,7 @@ def request_spans(
         decode = {**common, "gen_ai.usage.output_tokens": times.tokens}
         parts.append(TimedSpan("decode", times.first, now, decode))
     last = parts.pop()
-    return [*parts, TimedSpan(last.name, last.start, last.end, {**last.attributes, **(more or {})}, error=error)]
+    return [*parts, replace(last, attributes={**last.attributes, **(more or {})}, error=error)]
 
 
 def hand_off_span(request: Submit, times: HandOffTimes) -> TimedSpan:
@@ -140,8 +135,7 @@ def hand_off_span(request: Submit, times: HandOffTimes) -> TimedSpan:
         times.began,
         times.ended,
         {
-            "livescale.request.id": request.request_id,
-            "gen_ai.request.model": request.model,
+            **request_attributes(request.request_id, request.model),
             "livescale.handoff.from": times.giver,
             "livescale.handoff.layers": times.layers,
             "livescale.handoff.bytes": times.size_bytes,
@@ -173,6 +167,4 @@ def transfer_span(load: Load, times: LoadTimes, now: float, sizes: tuple[int, in
 
 def moved_by(span: TimedSpan, seconds: float) -> TimedSpan:
     """A span without moments or children, so many seconds later."""
-    return TimedSpan(
-        span.name, span.start + seconds, span.end + seconds, span.attributes, links=span.links, error=span.error
-    )
+    return replace(span, start=span.start + seconds, end=span.end + seconds)
