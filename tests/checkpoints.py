@@ -5,15 +5,12 @@ import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from tokenizers import Tokenizer
-
-from livescale.load.make_model import make_model
 from livescale.shared.messages.parameters import Family
 
-# Several threads on cores that other processes use wait for each other; these models are small.
-torch.set_num_threads(1)
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 KEPT = shutil.ignore_patterns("*.packed", "*.manifest.json")  # what hosts leave beside it
 FAMILIES: tuple[Family, ...] = ("llama", "qwen2")
@@ -21,10 +18,12 @@ FAMILIES: tuple[Family, ...] = ("llama", "qwen2")
 
 def tiny_checkpoint(family: Family) -> Path:
     """Llama is sharded and has a head of its own; Qwen2 is a single file with a tied head."""
+    from livescale.load.make_model import make_model  # of transformers, which takes seconds to import
+
     return make_model(_directory() / family, family, "tiny", seed=7)
 
 
-def token_id(tokenizer: Tokenizer, token: str) -> int:
+def token_id(tokenizer: "Tokenizer", token: str) -> int:
     """The id of a token that the tokenizer has."""
     id = tokenizer.token_to_id(token)
     assert id is not None, token

@@ -1,6 +1,7 @@
 """Fixtures of all tests: nothing a test starts outlives it."""
 
 import asyncio
+import gc
 import inspect
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -22,7 +23,8 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
-# Two processes of tests share two cores: threads of torch that wait for each other give way to them.
+# Two processes of tests share two cores: threads of torch that wait for each other would be in their way.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("LIVESCALE_DEVICE", "cpu")  # where there are GPUs too: tests that need one name it
 
@@ -30,6 +32,17 @@ os.environ.setdefault("LIVESCALE_DEVICE", "cpu")  # where there are GPUs too: te
 def pytest_make_parametrize_id(val: object) -> str | None:
     """A long text is named by its length: pytest puts the name into the environment, which has no room for it."""
     return f"{len(val)} of {val[:8]!r}" if isinstance(val, str | bytes) and len(val) > 200 else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without looking for garbage: no module becomes any, and to look through all of them takes long."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist's own reads the groups

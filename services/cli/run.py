@@ -1,5 +1,6 @@
 """`livescale run <service>`: one service in this process."""
 
+import gc
 import importlib
 from collections.abc import Mapping
 
@@ -51,6 +52,7 @@ def service_command(service: ServiceName) -> click.Command:
 
     @settings_options(kind)
     def start(settings: ProcessSettings) -> None:
+        gc.disable()  # until the process runs: no module becomes garbage, and looking through them takes a fifth longer
         try:
             with chosen(settings, service) as complete:
                 importlib.import_module(f"livescale.services.{service}.main").main(complete)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
-import torch
+import numpy as np
 import xxhash
 
-from livescale.services.host.safetensors_files import AGAIN, HEAD, StoredDType, StoredTensor, find_tensors
+from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, are_finite, convert
+from livescale.services.host.safetensors_files import AGAIN, HEAD, StoredTensor, find_tensors
 from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig
 from livescale.shared.model.block_layout import EMBEDDING, ITEM_BYTES, BlockLayout, block_layouts, block_shapes
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config, open_regular
@@ -20,8 +21,6 @@ from livescale.shared.model.panels import lay_in_panels
 from livescale.shared.model.sharding import ShardSlice, check_shards, find_shard_slice
 
 SCRATCH_BYTES = 8 << 20  # converting in pieces keeps them in the processor's cache
-STORED_TORCH: dict[StoredDType, torch.dtype] = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-SERVED_TORCH: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,7 @@ class Checkpoint:
             with _open(stored.file) as stream:
                 _read_tensor(stored, cut, stream, into[tensor.offset : end], self.dtype)
             if tensor.layout == "panels":
-                values = torch.frombuffer(into[tensor.offset : end], dtype=SERVED_TORCH[self.dtype])
-                lay_in_panels(values.view(tensor.shape))
+                lay_in_panels(np.frombuffer(into[tensor.offset : end], np.uint16).reshape(tensor.shape))
         into[end:] = bytes(layout.size_bytes - end)
         if index == len(self.layouts) - 1:
             self._check_tied_head()
@@ -118,23 +116,23 @@ def _open(file: Path) -> BinaryIO:
 def _read_tensor(
     stored: StoredTensor, cut: ShardSlice | None, stream: BinaryIO, into: memoryview, dtype: DType
 ) -> None:
-    served = SERVED_TORCH[dtype]
-    target = torch.frombuffer(into, dtype=served)
+    target = np.frombuffer(into, SERVED_BITS[dtype])
     if cut is not None and cut.dimension == 0:
         stored, cut = stored.rows(cut.start, cut.stop), None
-    if cut is None and STORED_TORCH[stored.dtype] == served:
+    finite = True
+    if cut is None and stored.dtype == SAME[dtype]:
         _fill(stored, stream, 0, into)
     else:
         start = 0
         for piece in _pieces(stored, stream):
-            values = torch.frombuffer(piece, dtype=STORED_TORCH[stored.dtype])
+            values = np.frombuffer(piece, STORED_BITS[stored.dtype])
             if cut is not None:
-                values = values.view(-1, *stored.shape[1:])[:, cut.start : cut.stop].flatten()
-            target[start : start + values.numel()].copy_(values)
-            start += values.numel()
-    # One pass at memory speed; the extremes of a tensor are NaN if any value is.
-    low, high = torch.aminmax(target)
-    if not (torch.isfinite(low) and torch.isfinite(high)):
+                values = values.reshape(-1, *stored.shape[1:])[:, cut.start : cut.stop].flatten()
+            finite = finite and are_finite(values, stored.dtype)
+            convert(values, stored.dtype, dtype, target[start : start + len(values)])
+            start += len(values)
+    # A number that is finite in the checkpoint may be too large for the type in which it is served.
+    if not (finite and are_finite(target, SAME[dtype])):
         raise CheckpointError(f"{stored.file}: {stored.name} holds NaN or infinity in {dtype}; {AGAIN}")
 
 

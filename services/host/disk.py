@@ -9,10 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-import torch
-
 from livescale.services.host.stored import Stored, open_stored
-from livescale.shared.memory.arena import Arena, CudaRuntime, placed_bytes
+from livescale.shared.memory.arena import Arena, CudaRuntime, cuda_runtime, placed_bytes
 from livescale.shared.memory.segment import SharedBlocks
 from livescale.shared.messages.parameters import Manifest, ModelSpec
 from livescale.shared.model.checkpoint import resolve_model_path
@@ -59,7 +57,7 @@ class ThreadDisk:
         self._pinned = pinned
         self._keep = keep
         self._packed_dir = packed_dir
-        self._readers = ThreadPoolExecutor(READS, "disk", initializer=torch.set_num_threads, initargs=(1,))
+        self._readers = ThreadPoolExecutor(READS, "disk")
         self._opener = ThreadPoolExecutor(1, "open")  # what is asked meanwhile need not wait for a read
         self._packer = ThreadPoolExecutor(1, "pack", initializer=_step_back)
         self._closing = threading.Event()
@@ -76,7 +74,7 @@ class ThreadDisk:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._allocate, sizes)
 
     def _allocate(self, sizes: Sequence[int]) -> list[memoryview]:
-        cuda = torch.cuda.cudart() if self._pinned else None  # type: ignore[no-untyped-call]
+        cuda = cuda_runtime() if self._pinned else None
         return SharedBlocks(sizes, cuda) if self._shared else allocate(sizes, cuda)
 
     async def read(self, stored: Stored, blocks: Mapping[int, memoryview]) -> AsyncGenerator[int, None]:

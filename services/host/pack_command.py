@@ -47,7 +47,7 @@ def pack(checkpoint: str, dtype: DType, packed_dir: str, layout: Layout, tensor_
     Hosts do this themselves after they read a checkpoint for the first time. The packed form takes as much disk space
     as the parameters in their number type. When the checkpoint changes, hosts notice that and write it again.
     """
-    # Torch takes seconds to import, and --help does not need it.
+    # --help does not need them.
     from livescale.services.host.stored import open_stored
     from livescale.shared.model.checkpoint import CheckpointError, resolve_model_path
 

@@ -22,11 +22,19 @@ log = structlog.get_logger()
 
 
 class CudaRuntime(Protocol):
-    """CUDA's runtime as torch has it: `torch.cuda.cudart()`. Both return 0 where it worked."""
+    """What pinning takes of CUDA's runtime. Both return 0 where it worked."""
 
     def cudaHostRegister(self, address: int, size_bytes: int, flags: int, /) -> int: ...
 
     def cudaHostUnregister(self, address: int, /) -> int: ...
+
+
+def cuda_runtime() -> CudaRuntime:
+    """CUDA's runtime as torch has it."""
+    import torch  # slow to import, and of no use where there is no GPU
+
+    runtime: CudaRuntime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    return runtime
 
 
 class PinnedMap(mmap.mmap):

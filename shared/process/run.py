@@ -207,6 +207,7 @@ async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_c
         state.actor = build(world)
         # What is here now stays: a collection that looks through all modules, torch's too, takes 0.1 s.
         gc.freeze()
+        gc.enable()  # where it was off for the start
         await _run(state.actor, bus, state)
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -60,10 +61,12 @@ def test_matrices_can_be_read_into_panels_also_those_of_one_rank(tmp_path: Path)
         assert plain.version != panels.version
         for block in panels.blocks:
             for tensor in block.tensors:
-                expected = tensor_of(rows[block.index], tensor, "bfloat16")
-                found = tensor_of(laid_out[block.index], tensor, "bfloat16")
-                expected = to_panels(expected).view(expected.shape) if tensor.layout == "panels" else expected
-                assert torch.equal(found, expected), tensor.name
+                expected, found = (
+                    tensor_of(bytes_read[block.index], tensor, "bfloat16").view(torch.uint16).numpy()
+                    for bytes_read in (rows, laid_out)
+                )
+                expected = to_panels(expected).reshape(expected.shape) if tensor.layout == "panels" else expected
+                assert np.array_equal(found, expected), tensor.name
 
 
 @pytest.mark.parametrize("dtype", TORCH)
@@ -126,9 +129,20 @@ def test_a_tensor_that_is_not_finite_is_named(tmp_path: Path, value: float) -> N
     tensors = load_file(directory / "model.safetensors")
     tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = value
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
-    checkpoint = open_checkpoint(directory, "bfloat16")
-    with pytest.raises(CheckpointError, match=r"model\.layers\.1\.mlp\.up_proj\.weight holds NaN or infinity"):
-        read(checkpoint)
+    for dtype in TORCH:
+        with pytest.raises(CheckpointError, match=rf"model\.layers\.1\.mlp\.up_proj\.weight holds NaN .* in {dtype}"):
+            read(open_checkpoint(directory, dtype))
+
+
+@pytest.mark.parametrize("bits", [0x7F7F_FFFF, 0x7FFF_FFFF], ids=["largest", "nan"])
+def test_a_number_that_bfloat16_does_not_have_is_not_served_as_one(tmp_path: Path, bits: int) -> None:
+    """The largest of float32 becomes infinite; bits of NaN could be rounded to those of a number."""
+    directory = copy_checkpoint("qwen2", tmp_path)
+    tensors = {name: tensor.float() for name, tensor in load_file(directory / "model.safetensors").items()}
+    tensors["model.norm.weight"].view(torch.int32)[9] = bits
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight holds NaN or infinity in bfloat16"):
+        read(open_checkpoint(directory, "bfloat16"))
 
 
 def test_a_file_cut_after_it_was_checked_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from livescale.services.worker.engine.parameters import TORCH_DTYPES
 from livescale.services.worker.scheduling.batch import KvSlice
-from livescale.shared.memory.arena import Arena
+from livescale.shared.memory.arena import Arena, cuda_runtime
 from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import DType, ModelConfig
 
@@ -33,7 +33,7 @@ def allocate_host_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
         if device == CPU or not size_bytes:
             return torch.empty(size_bytes, dtype=torch.uint8).zero_()
         # Pinned here: torch would take as much as the next power of two.
-        (memory,) = Arena(size_bytes, torch.cuda.cudart()).place([size_bytes])  # type: ignore[no-untyped-call]
+        (memory,) = Arena(size_bytes, cuda_runtime()).place([size_bytes])
         return torch.frombuffer(memory, dtype=torch.uint8)
     except (RuntimeError, OSError) as error:
         raise MemoryError(f"host_kv_bytes: the host has no {size_bytes} bytes to give: {error}") from error

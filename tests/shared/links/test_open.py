@@ -4,12 +4,13 @@ import asyncio
 import re
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from livescale.shared.links.contract import Buffer, LinkError
-from livescale.shared.links.open import open_link
+from livescale.shared.links.open import open_link, ucx_environment
 from livescale.shared.runtime.settings import LinkSettings
 from tests.shared.links.conftest import connected
 
@@ -28,6 +29,12 @@ async def test_a_missing_ucx_is_an_error_that_says_what_to_do(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "livescale.shared.links.ucx", None)
     with pytest.raises(LinkError, match=r"UCX is not installed .*choose --transport socket"):
         await open_link(LinkSettings(transport="ucx"))
+
+
+def test_ucx_watches_memory_only_for_what_registers_it(tmp_path: Path) -> None:
+    assert ucx_environment("host", tmp_path / "none")["UCX_MEM_EVENTS"] == "n"
+    for memory, devices in (("host", tmp_path), ("pinned", tmp_path / "none"), ("cuda:0", tmp_path / "none")):
+        assert "UCX_MEM_EVENTS" not in ucx_environment(memory, devices)
 
 
 async def test_a_shaped_link_takes_the_time_its_rate_says() -> None:

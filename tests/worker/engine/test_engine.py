@@ -8,12 +8,18 @@ from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, PROMPT_CUT, Batch, ScheduledChunk, TokenSampling
 from livescale.shared.messages.requests import Sampling
-from tests.worker.engine.models import checkpointed
+from tests.worker.engine.models import Checkpointed, checkpointed
 from tests.worker.serving import random_prompt, serve, submit
 
-LLAMA = checkpointed("llama2-untied")
-TIED = checkpointed("qwen2-tied")
 PROMPT = tuple(random_prompt(0, 20))
+
+
+def llama() -> Checkpointed:
+    return checkpointed("llama2-untied")
+
+
+def tied() -> Checkpointed:
+    return checkpointed("qwen2-tied")
 
 
 def _chunk(tokens: tuple[int, ...] = PROMPT, start: int = 0, decode: bool = False) -> ScheduledChunk:
@@ -21,12 +27,12 @@ def _chunk(tokens: tuple[int, ...] = PROMPT, start: int = 0, decode: bool = Fals
 
 
 def test_no_layer_runs_before_its_block_was_added() -> None:
-    engine = LLAMA.empty_engine()
+    engine = llama().empty_engine()
     rows = engine.rows([_chunk()])
     with pytest.raises(BlockMissing, match="block 0"):
         engine.embed(rows)
-    engine.add_block(0, memoryview(LLAMA.blocks[0]))
-    engine.add_block(1, memoryview(LLAMA.blocks[1]))
+    engine.add_block(0, memoryview(llama().blocks[0]))
+    engine.add_block(1, memoryview(llama().blocks[1]))
     hidden = engine.layers(0, 1, engine.embed(rows), rows)
     with pytest.raises(BlockMissing, match="layer 1: block 2"):
         engine.layers(0, 2, hidden, rows)
@@ -35,44 +41,44 @@ def test_no_layer_runs_before_its_block_was_added() -> None:
 
 
 def test_a_tied_head_needs_the_embedding() -> None:
-    engine = TIED.empty_engine()
-    last = len(TIED.blocks) - 1
-    engine.add_block(last, memoryview(TIED.blocks[last]))
+    engine = tied().empty_engine()
+    last = len(tied().blocks) - 1
+    engine.add_block(last, memoryview(tied().blocks[last]))
     with pytest.raises(BlockMissing, match="logits: block 0"):
-        engine.head(torch.zeros(1, TIED.manifest.config.hidden_size))
+        engine.head(torch.zeros(1, tied().manifest.config.hidden_size))
 
 
 def test_blocks_may_be_added_in_any_order() -> None:
-    engine = TIED.empty_engine()
-    for index in reversed(range(len(TIED.blocks))):
-        engine.add_block(index, memoryview(TIED.blocks[index]))
+    engine = tied().empty_engine()
+    for index in reversed(range(len(tied().blocks))):
+        engine.add_block(index, memoryview(tied().blocks[index]))
     request = submit("a", PROMPT, max_tokens=4)
-    assert serve(engine, [(0, request)]).tokens == serve(TIED.engine(), [(0, request)]).tokens
+    assert serve(engine, [(0, request)]).tokens == serve(tied().engine(), [(0, request)]).tokens
 
 
 def test_adding_blocks_leaves_their_bytes_as_they_are() -> None:
-    before = [bytes(block) for block in TIED.blocks]
-    serve(TIED.engine(), [(0, submit("a", PROMPT, max_tokens=4))])
-    assert [bytes(block) for block in TIED.blocks] == before
+    before = [bytes(block) for block in tied().blocks]
+    serve(tied().engine(), [(0, submit("a", PROMPT, max_tokens=4))])
+    assert [bytes(block) for block in tied().blocks] == before
 
 
 def test_a_block_that_the_model_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match="blocks 0 to 3, not 4"):
-        LLAMA.empty_engine().add_block(4, memoryview(LLAMA.blocks[0]))
+        llama().empty_engine().add_block(4, memoryview(llama().blocks[0]))
 
 
 def test_a_buffer_that_is_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match="layer-0"):
-        LLAMA.empty_engine().add_block(1, memoryview(LLAMA.blocks[1])[:-1])
+        llama().empty_engine().add_block(1, memoryview(llama().blocks[1])[:-1])
 
 
 def test_kv_memory_that_holds_no_block_is_refused() -> None:
     with pytest.raises(ValueError, match="kv_bytes is 4096"):
-        TorchEngine(LLAMA.manifest, allocate_kv_memory(4_096), 16, 100)
+        TorchEngine(llama().manifest, allocate_kv_memory(4_096), 16, 100)
 
 
 def test_a_batch_has_rows_and_not_too_many() -> None:
-    engine = LLAMA.engine()
+    engine = llama().engine()
     with pytest.raises(ValueError, match="not 0"):
         engine.rows([])
     with pytest.raises(ValueError, match="not 2176"):
@@ -86,13 +92,13 @@ def test_a_prompt_is_cut_at_fixed_positions_only(start: int, count: int) -> None
 
 
 def test_a_step_without_draws_chooses_nothing() -> None:
-    engine = LLAMA.engine()
+    engine = llama().engine()
     assert engine.step(Batch(1, (ScheduledChunk("a", PROMPT, 0, range(8), decode=False),))) == []
 
 
 def test_layers_can_be_handed_over_in_the_middle() -> None:
     """Layer 0 here; activations and KV go to another worker, which runs the rest and decodes on."""
-    here, there = LLAMA.engine(), LLAMA.engine()
+    here, there = llama().engine(), llama().engine()
     rows = here.rows([_chunk()])
     activations = here.layers(0, 1, here.embed(rows), rows)
     moved = ScheduledChunk("a", PROMPT, 0, range(40, 48), decode=False)

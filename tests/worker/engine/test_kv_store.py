@@ -5,10 +5,21 @@ import torch
 
 from livescale.services.worker.engine.kv_store import KvStore, allocate_host_kv_memory, allocate_kv_memory
 from livescale.services.worker.scheduling.batch import KvSlice
-from livescale.shared.messages.parameters import DType
-from tests.worker.engine.models import checkpointed
+from livescale.shared.messages.parameters import DType, ModelConfig
 
-CONFIG = checkpointed("qwen2-tied").manifest.config
+CONFIG = ModelConfig(
+    family="qwen2",
+    vocab_size=771,
+    hidden_size=70,
+    intermediate_size=131,
+    num_hidden_layers=3,
+    num_attention_heads=7,
+    num_key_value_heads=1,
+    head_dim=10,
+    rms_norm_eps=1e-5,
+    rope_theta=10_000.0,
+    max_position_embeddings=2_200,
+)
 BLOCK_ITEMS = CONFIG.num_hidden_layers * 2 * CONFIG.num_key_value_heads * 16 * CONFIG.head_dim
 
 

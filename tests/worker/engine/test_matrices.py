@@ -15,6 +15,10 @@ TOKENS = tuple(range(3, 103))
 COMPILED = [kind(variant, "bfloat16") for variant in ("amx", "avx512_bf16", "portable", "amx-emulated")]
 
 
+def in_panels(matrix: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(to_panels(matrix.view(torch.uint16).numpy())).view(matrix.dtype)
+
+
 def logits(engine: TorchEngine) -> torch.Tensor:
     """The logits of a prompt, and of one token after it."""
     made = []
@@ -71,10 +75,10 @@ def test_torch_multiplies_panels_where_they_lie(supported: bool, monkeypatch: py
         torch.randn(192, 96, generator=generator).bfloat16(),
         torch.randn(16, 96, generator=generator).bfloat16(),
     )
-    made = multiply_panels([rows], to_panels(matrix))
+    made = multiply_panels([rows], in_panels(matrix))
     torch.testing.assert_close(made.double(), rows.double() @ matrix.double().T, atol=0.1, rtol=0.01)
     bias = torch.randn(192, generator=generator).bfloat16()
-    linear = TorchLinear({"m.weight": to_panels(matrix), "m.bias": bias}, "m")
+    linear = TorchLinear({"m.weight": in_panels(matrix), "m.bias": bias}, "m")
     assert torch.equal(linear(rows), made + bias)
     assert torch.equal(linear(torch.cat((rows, -rows, rows)))[32:], made + bias)
 

@@ -27,6 +27,7 @@ from tests.worker.engine.made_up import LATENCY, made_up_tokens
 from tests.worker.live.timed import TimedRunner
 from tests.worker.serving import serve
 
+BLOCKS = 5  # of the tiny models: the embedding, three layers, the head
 CONTEXT = 512
 CLOCK = LoopClock(epoch=1e6)
 
@@ -37,10 +38,8 @@ def parameters(dtype: DType, ranks: int = 1) -> tuple[Manifest, list[memoryview]
     on."""
     checkpoint = open_checkpoint(tiny_checkpoint("llama" if ranks == 1 else "qwen2"), dtype, ranks)
     memory = [memoryview(bytearray(block.size_bytes)) for block in checkpoint.layouts]
+    assert len(memory) == BLOCKS * ranks
     return checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)]), memory
-
-
-BLOCKS = len(parameters("float32")[1])
 
 
 class Undisturbed:

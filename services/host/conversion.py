@@ -1,0 +1,68 @@
+"""Numbers of a checkpoint in the type that they are served in, as torch converts them, bit for bit.
+
+They are handled as their bits, because numpy has no bfloat16. torch itself would take 2 s and 0.6 GB to import, which a
+host needs for nothing else where there is no GPU.
+"""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from livescale.services.host.safetensors_files import StoredDType
+from livescale.shared.messages.parameters import DType
+
+Bits = NDArray[np.unsignedinteger[Any]]
+
+STORED_BITS: dict[StoredDType, type[np.unsignedinteger[Any]]] = {"F32": np.uint32, "BF16": np.uint16, "F16": np.uint16}
+SERVED_BITS: dict[DType, type[np.unsignedinteger[Any]]] = {"float32": np.uint32, "bfloat16": np.uint16}
+SAME: dict[DType, StoredDType] = {"float32": "F32", "bfloat16": "BF16"}
+INFINITY: dict[StoredDType, int] = {"F32": 0x7F80_0000, "BF16": 0x7F80, "F16": 0x7C00}
+STRETCH = 1 << 18  # numbers at a time, which stay in the processor's cache from one step to the next
+
+
+def convert(bits: Bits, stored: StoredDType, dtype: DType, into: Bits) -> None:
+    """Fill `into` with these numbers in `dtype`, to the nearest, ties to even. They are finite.
+
+    What is too large for bfloat16 becomes infinite.
+    """
+    for start in range(0, len(bits), STRETCH):
+        piece, target = bits[start : start + STRETCH], into[start : start + STRETCH]
+        if stored == SAME[dtype]:
+            target[:] = piece
+        elif stored == "F16":
+            np.take(_halves(dtype), piece, out=target, mode="clip")  # no index is outside, and this mode is the fastest
+        elif stored == "BF16":
+            np.left_shift(piece, 16, out=target, dtype=np.uint32)
+        else:
+            target[:] = _round(piece)
+
+
+def are_finite(bits: Bits, stored: StoredDType) -> bool:
+    """Whether none of these numbers is NaN or infinite."""
+    infinity = INFINITY[stored]
+    negative = infinity | 1 << 8 * bits.itemsize - 1
+    for start in range(0, len(bits), STRETCH):
+        piece = bits[start : start + STRETCH]
+        # With a sign the greatest bits are those of a positive number, without one those of a negative one.
+        if piece.view(np.int32 if bits.itemsize == 4 else np.int16).max() >= infinity or piece.max() >= negative:
+            return False
+    return True
+
+
+def _round(bits: Bits) -> Bits:
+    """float32 to bfloat16."""
+    rounded = np.right_shift(bits, 16)
+    rounded &= 1
+    rounded += bits
+    rounded += 0x7FFF
+    rounded >>= 16
+    return rounded
+
+
+@cache
+def _halves(dtype: DType) -> Bits:
+    """Every number of float16 in `dtype`, by its bits."""
+    exact = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
+    return exact if dtype == "float32" else _round(exact).astype(np.uint16)
