@@ -116,8 +116,8 @@ class ModelledKv:
         equal: dict[bytes, int] = {}  # layers with the same states
         for number, layer in enumerate(layers):
             start = number * part_bytes
-            states = data[start : start + len(slots) * STATE_BYTES].tobytes()
-            equal[states] = equal.get(states, 0) | 1 << layer
+            came = data[start : start + len(slots) * STATE_BYTES].tobytes()
+            equal[came] = equal.get(came, 0) | 1 << layer
         self._clear(slots, self.mask(layers))
         for came, mask in equal.items():
             for offset, states in in_sequence(array("Q", came)):
