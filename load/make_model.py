@@ -48,12 +48,20 @@ SHAPES: dict[tuple[Family, Size], ModelShape] = {
     ("llama", "small"): ModelShape(8_009, 480, 1_120, 10, 10, 2, 64),
     ("llama", "medium"): ModelShape(16_007, 800, 2_144, 14, 10, 5, 64),
     ("llama", "large"): ModelShape(24_023, 1_536, 2_496, 24, 24, 8, 64),
+    ("llama", "light-kv"): ModelShape(8_009, 496, 1_984, 12, 16, 1, 16),
     ("qwen2", "tiny"): ModelShape(1_021, 192, 320, 3, 6, 2, 32),
     ("qwen2", "small"): ModelShape(8_011, 448, 1_344, 12, 7, 1, 64),
     ("qwen2", "medium"): ModelShape(16_033, 896, 2_368, 13, 14, 2, 64),
     ("qwen2", "large"): ModelShape(24_029, 1_536, 2_816, 25, 12, 2, 128),
+    ("qwen2", "light-kv"): ModelShape(8_011, 496, 2_240, 13, 16, 1, 16),
 }
-SHARD_SIZES: dict[Size, str] = {"tiny": "1MB", "small": "24MB", "medium": "96MB", "large": "384MB"}
+SHARD_SIZES: dict[Size, str] = {
+    "tiny": "1MB",
+    "small": "24MB",
+    "medium": "96MB",
+    "large": "384MB",
+    "light-kv": "24MB",
+}
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,8 +73,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def make_model(directory: Path, family: Family, size: Size, seed: int) -> Path:
-    """A checkpoint of about 1M (tiny), 30M (small), 120M (medium) or 500M (large) parameters; the same bytes for the
-    same seed.
+    """A checkpoint of about 1M (tiny), 30M (small), 120M (medium), 500M (large) or 50M (light-kv) parameters; the same
+    bytes for the same seed. The KV of light-kv weighs against its parameters as that of an 8B model does.
 
     Returns at once where `directory` already is this model. Raises FileExistsError where it is anything else, OSError
     where it cannot be written.

@@ -2,4 +2,4 @@
 
 from typing import Literal
 
-Size = Literal["tiny", "small", "medium", "large"]
+Size = Literal["tiny", "small", "medium", "large", "light-kv"]

@@ -48,6 +48,7 @@ POLICIES = (
     "services/router/fleet.py",
     "services/router/instances.py",
     "services/router/queue.py",
+    "services/worker/engine/modelled_kv.py",
     "services/worker/engine/modelled_steps.py",
     "services/worker/engine/sizes.py",
     "services/worker/kv/*.py",

@@ -12,7 +12,7 @@ from prometheus_client import Gauge
 
 from livescale.services.gateway.errors import ApiError, from_bus, from_end, overloaded, queue_full, timed_out
 from livescale.services.gateway.metrics import GatewayMetrics
-from livescale.services.gateway.output import TextOutput, TextPiece
+from livescale.services.gateway.output import Output, TextPiece
 from livescale.services.gateway.progress import MOVES, Fresh, GenerationState, already_ended, resumed
 from livescale.services.gateway.request_stream import Lost, RequestStream, Silent, TooSlow, Unplaced
 from livescale.services.gateway.streams import RequestStreams
@@ -98,7 +98,7 @@ class Generation:
     computed. `times` are for who traces or measures the request when it is over.
     """
 
-    def __init__(self, backend: Backend, submit: Submit, output: TextOutput, context: Context) -> None:
+    def __init__(self, backend: Backend, submit: Submit, output: Output, context: Context) -> None:
         self._backend = backend
         self._submit = submit
         self._output = output

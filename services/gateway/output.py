@@ -5,7 +5,7 @@ Text that has been emitted is never taken back.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from livescale.services.gateway.progress import Fresh
 
@@ -149,6 +149,13 @@ class TextPiece:
     text: str
     token_ids: tuple[int, ...]
     finish_reason: StopReason | None = None
+
+
+class Output(Protocol):
+    """What turns the tokens of one request into pieces for its client."""
+
+    def feed(self, fresh: Fresh) -> TextPiece:
+        """Return the next piece; one with a reason where the request is over."""
 
 
 class TextOutput:

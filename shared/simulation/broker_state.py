@@ -1,64 +1,14 @@
-"""What a broker of the in-process bus holds: listeners by subject, messages on their way, the key-value store."""
+"""What a broker of the in-process bus holds besides listeners: messages on their way, and the key-value store."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
 from heapq import heappop, heappush
 from itertools import count
 
-from livescale.shared.bus.addressing import matches
-from livescale.shared.bus.calls import Reply
 from livescale.shared.bus.codec import decode, encode
 from livescale.shared.bus.contract import Disconnected, M
 from livescale.shared.messages.message import Message
-
-Deliver = Callable[[str, bytes, Mapping[str, str], Reply | None], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Listener:
-    """One subscription at the broker. Each message goes to one of the listeners with the same `queue`."""
-
-    wanted: str
-    queue: str
-    deliver: Deliver
-
-
-class ListenerTable:
-    """The listeners of each subject that was ever sent to, in the order in which they came."""
-
-    def __init__(self) -> None:
-        self._listeners: dict[Listener, None] = {}
-        self._routes: dict[str, list[Listener]] = {}
-        self._turn = count()
-
-    def __contains__(self, listener: Listener) -> bool:
-        return listener in self._listeners
-
-    def add(self, listener: Listener) -> None:
-        self._listeners[listener] = None
-        for subject, route in self._routes.items():
-            if matches(listener.wanted, subject):
-                route.append(listener)
-
-    def remove(self, listener: Listener) -> None:
-        del self._listeners[listener]
-        for route in self._routes.values():
-            if listener in route:
-                route.remove(listener)
-
-    def choose(self, subject: str) -> list[Listener]:
-        """The listeners that get a message: all without a queue, and one of each queue. Those of a queue take turns."""
-        if subject not in self._routes:
-            self._routes[subject] = [one for one in self._listeners if matches(one.wanted, subject)]
-        everyone = list(self._routes[subject])
-        groups: dict[str, list[Listener]] = {}
-        for one in everyone:
-            if one.queue:
-                groups.setdefault(one.queue, []).append(one)
-        picked = [members[next(self._turn) % len(members)] for members in groups.values()]
-        return [one for one in everyone if not one.queue or one in picked]
 
 
 class DelayedDeliveries:

@@ -45,7 +45,8 @@ from livescale.shared.bus.contract import (
 from livescale.shared.bus.subscription import QueuedSubscription
 from livescale.shared.runtime.clock import Clock, SystemClock
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
-from livescale.shared.simulation.broker_state import DelayedDeliveries, Deliver, Listener, ListenerTable, LocalKeyValue
+from livescale.shared.simulation.broker_state import DelayedDeliveries, LocalKeyValue
+from livescale.shared.simulation.listeners import Deliver, Listener, ListenerTable
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """An event loop whose clock jumps to the next timer instead of sleeping.
 
 `run(main())` in a plain test function runs hours in milliseconds, the same way every time. If nothing is scheduled and
-nothing is ready, that is a deadlock, and an error. Work in threads (`run_in_executor`) takes no virtual time: the clock
-stands still until it is done. Sockets do not work here.
+nothing is ready, that is a deadlock, and an error. Work for threads (`run_in_executor`, `to_thread`) is done on the
+spot, takes no virtual time and ends in the order in which it was asked for: threads would end in either order, and no
+two runs would be the same. Sockets do not work here.
 
 Tasks that a `Process` starts can be stopped and continued, like a process with SIGSTOP and SIGCONT. None of its
 callbacks runs meanwhile, and its timers keep running time, as those of a real process do (`running_loop.py`).
@@ -133,20 +134,35 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             _run(timer)
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """Do the work now, whatever the executor. Its end is seen in the next turn of the loop, as that of a thread."""
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            result = func(*args)
+        except Exception as error:  # noqa: BLE001 whatever it is, it belongs to who asked
+            self.call_soon(_fail, future, error)
+        else:
+            self.call_soon(_end, future, result)
+        return future
+
+    def run_in_thread(self, executor: Executor, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """Have a thread do work that waits for other threads. The clock stands still until it is done."""
         future = super().run_in_executor(executor, func, *args)
         self.in_threads += 1
         future.add_done_callback(self._thread_done)
         return future
 
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        self.in_threads += 1
-        try:
-            await super().shutdown_default_executor()
-        finally:
-            self.in_threads -= 1
-
     def _thread_done(self, _: asyncio.Future[Any]) -> None:
         self.in_threads -= 1
+
+
+def _end(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 class _JumpingSelector(selectors.SelectSelector):

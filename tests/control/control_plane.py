@@ -23,7 +23,7 @@ from livescale.shared.process.run import Actor, World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import CountedIds
 from livescale.shared.runtime.settings import LiveName, PolicyName
-from livescale.shared.simulation.broker_state import Listener
+from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.virtual_time import Process
 from livescale.shared.subjects import CANCEL, DECISIONS, REGISTER, REMOVE, SCALE, SCALES, SNAPSHOT, SUBMIT, TOKENS

@@ -28,14 +28,14 @@ from livescale.shared.process.run import Actor, World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import CountedIds
 from livescale.shared.runtime.settings import LiveName
-from livescale.shared.simulation.broker_state import Listener
+from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.virtual_time import Process
 from livescale.shared.subjects import LEASE, PLAN, SCALE
 from tests.control.fake_host import FakeHost
 from tests.control.fake_worker import FakeWorker, Faults
 from tests.control.fakes import CLOCK, RATE, Node
-from tests.control.headless_gateway import Ask, HeadlessGateway
+from tests.control.headless_gateway import Ask, AskingGateway
 
 SERVICES: dict[str, Callable[[World], Actor]] = {
     "registry": lambda world: Registry(world, RegistrySettings()),
@@ -55,7 +55,7 @@ class DisturbedPlane:
         self.broker = LocalBroker(CLOCK)
         self.ids = CountedIds()
         self.fabric: dict[str, Node] = {}
-        self.running: dict[str, Actor | Node | HeadlessGateway] = {}
+        self.running: dict[str, Actor | Node | AskingGateway] = {}
         self.buses: dict[str, LocalBus] = {}
         self.lives: dict[str, asyncio.Task[None]] = {}
         self.asks: list[Ask] = []
@@ -107,14 +107,14 @@ class DisturbedPlane:
     def _make(self, name: str) -> Coroutine[Any, Any, None]:
         service, index = name.rsplit("-", 1)
         bus = self.buses[name] = self.broker.connect()
-        actor: Actor | Node | HeadlessGateway
+        actor: Actor | Node | AskingGateway
         match service:
             case "worker":
                 actor = FakeWorker(bus, name, f"box-{'ab'[int(index) % 2]}", self.fabric)
             case "host":
                 actor = FakeHost(bus, name, self.fabric)
             case "gateway":
-                actor = HeadlessGateway(bus, name)
+                actor = AskingGateway(bus, name)
             case _:
                 info = ServiceInfo(service, name, f"the {service}")
                 world = World(info, "box-a", bus, CLOCK, self.ids, Telemetry(service, name))
@@ -195,7 +195,7 @@ class DisturbedPlane:
 
     def ask(self, gateway: str, model: str, max_tokens: int, count: int = 1, seconds: float = 600.0) -> None:
         found = self.running.get(gateway)
-        for _ in range(count if isinstance(found, HeadlessGateway) else 0):
+        for _ in range(count if isinstance(found, AskingGateway) else 0):
             self.asks.append(Ask(len(self.asks), max_tokens, model, seconds))
             found.ask(self.asks[-1])  # type: ignore[union-attr]
 
@@ -212,7 +212,7 @@ class DisturbedPlane:
         if self.asks:
             ask = self.asks[index % len(self.asks)]
             for found in self.running.values():
-                if isinstance(found, HeadlessGateway):
+                if isinstance(found, AskingGateway):
                     found.leave(ask)
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
@@ -252,7 +252,7 @@ class DisturbedPlane:
             except InvariantBroken as error:
                 self.trouble.append(f"{CLOCK.now():.2f} s, {name}: {error}")
 
-    def _check(self, actor: Actor | Node | HeadlessGateway) -> None:
+    def _check(self, actor: Actor | Node | AskingGateway) -> None:
         match actor:
             case Registry():
                 actor._leases.check_invariants()
@@ -269,7 +269,7 @@ class DisturbedPlane:
                 office.policy.check_invariants()
             case FakeWorker():
                 actor.lifecycle.check_invariants()
-            case HeadlessGateway():
+            case AskingGateway():
                 actor.streams.check_invariants()
                 for generation in actor.generations.values():
                     generation.check_invariants()

@@ -3,16 +3,15 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from livescale.load.simulate.client import HeadlessGateway, TokenOutput
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.generation import Backend, Generation, HeldRequests
-from livescale.services.gateway.metrics import GatewayMetrics
+from livescale.services.gateway.generation import Generation
 from livescale.services.gateway.output import TextPiece
-from livescale.services.gateway.progress import Fresh
-from livescale.services.gateway.streams import Peers, RequestStreams
-from livescale.shared.bus.contract import Context
+from livescale.shared.bus.contract import Context, ServiceInfo
 from livescale.shared.messages.requests import Submit
-from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.runtime.clock import CountedIds
 from livescale.shared.simulation.local_bus import LocalBus
 from tests.control.fakes import CLOCK
 
@@ -33,32 +32,18 @@ class Ask:
     leaves: bool = False
 
 
-class PlainOutput:
-    """Tokens without a text."""
-
-    def feed(self, fresh: Fresh) -> TextPiece:
-        return TextPiece("", fresh.token_ids, None if fresh.finish_reason is None else "length")
-
-
-class HeadlessGateway:
+class AskingGateway(HeadlessGateway):
     """A gateway without HTTP, and the clients in front of it."""
 
     def __init__(self, bus: LocalBus, id: str) -> None:
-        self.id = id
-        metrics = GatewayMetrics(Telemetry("gateway", id), CLOCK)
-        self.streams = RequestStreams(bus, id, metrics, 1000, 1024)
-        self.engine = Backend(bus, CLOCK, self.streams, metrics, HeldRequests(metrics.router_waits, 1000))
-        self.membership = Membership(bus, CLOCK, "gateway", id, "box-a")
+        info = ServiceInfo("gateway", id, "a gateway without HTTP")
+        super().__init__(World(info, "box-a", bus, CLOCK, CountedIds(), Telemetry("gateway", id)))
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.generations: dict[int, Generation] = {}
 
     async def run(self) -> None:
-        arriving = await self.streams.listen()
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self.streams.run(arriving))
-                group.create_task(Peers(self.engine.bus, self.streams).run())
-                group.create_task(self.membership.run())
+            await super().run()
         finally:
             for task in self.tasks.values():
                 task.cancel()
@@ -94,7 +79,7 @@ class HeadlessGateway:
             max_tokens=ask.max_tokens,
             deadline=deadline,
         )
-        generation = self.generations[ask.number] = Generation(self.engine, submit, PlainOutput(), Context())  # type: ignore[arg-type]
+        generation = self.generations[ask.number] = Generation(self.backend, submit, TokenOutput(), Context())
         try:
             await generation.run(emit)
         except ApiError as error:

@@ -17,7 +17,8 @@ from click.testing import CliRunner
 from livescale.load import make_model as module
 from livescale.load.make_model import SHAPES, make_model
 from livescale.load.make_model_command import make_model_command
-from livescale.shared.messages.parameters import Family
+from livescale.load.sizes import Size
+from livescale.shared.messages.parameters import Family, ModelConfig
 from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.model.checkpoint import load_model_config
 from tests.checkpoints import FAMILIES, tiny_checkpoint
@@ -41,13 +42,34 @@ def test_another_seed_makes_other_parameters_and_another_tokenizer(tmp_path: Pat
     assert {name for name in ours if ours[name] != theirs[name]} >= {"model.safetensors", "tokenizer.json"}
 
 
-@pytest.mark.parametrize(("size", "about"), [("tiny", 1e6), ("small", 30e6), ("medium", 120e6), ("large", 500e6)])
+def parameters(family: Family, size: Size) -> tuple[ModelConfig, float]:
+    """The configuration of a made model, and how many parameters it has."""
+    tiny = load_model_config(tiny_checkpoint(family))
+    config = msgspec.structs.replace(tiny, **asdict(SHAPES[family, size]))
+    return config, sum(layout.size_bytes for layout in block_layouts(config, "bfloat16")) / 2
+
+
+SIZES: list[tuple[Size, float]] = [
+    ("tiny", 1e6),
+    ("small", 30e6),
+    ("medium", 120e6),
+    ("large", 500e6),
+    ("light-kv", 50e6),
+]
+
+
+@pytest.mark.parametrize(("size", "about"), SIZES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_sizes_are_what_they_are_called(family: Any, size: Any, about: float) -> None:
-    config = load_model_config(tiny_checkpoint(family))
-    layouts = block_layouts(msgspec.structs.replace(config, **asdict(SHAPES[family, size])), "bfloat16")
-    parameters = sum(layout.size_bytes for layout in layouts) / 2
-    assert 0.85 * about < parameters < 1.15 * about
+def test_sizes_are_what_they_are_called(family: Family, size: Size, about: float) -> None:
+    assert 0.85 * about < parameters(family, size)[1] < 1.15 * about
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_light_kv_weighs_against_the_parameters_as_that_of_an_8b_model(family: Family) -> None:
+    config, count = parameters(family, "light-kv")
+    of_a_token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    llama3_8b = 8.03e9 / (2 * 32 * 8 * 128)
+    assert count / of_a_token == pytest.approx(llama3_8b, rel=0.03)
 
 
 def test_the_families_differ_where_readers_go_wrong() -> None:

@@ -1,38 +1,33 @@
 """A model of an engine: it takes the time that a GPU would take, and computes nothing.
 
 Blocks must have arrived before their layers run, requests have KV blocks, and activations and KV have the sizes of the
-served model and are moved. Only the arithmetic is missing. Time is that of the event loop.
+served model and are moved. Only the arithmetic is missing. Every layer looks for the KV that it attends to: where some
+of it is missing or is not that of the request, tokens are others than they should be. Time is that of the event loop.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Sequence
 
 import structlog
 
-from livescale.services.worker.engine.contract import GPU_ROWS, BlockMissing, LayerwiseRun, Slab, StageResult, slabs
+from livescale.services.worker.engine.contract import GPU_ROWS, LayerwiseRun, StageResult
+from livescale.services.worker.engine.modelled_engine import ModelledEngine
 from livescale.services.worker.engine.modelled_steps import (
-    StateCache,
-    agreed,
     blocks_seconds,
-    choose_token,
     embedding_seconds,
-    first_state,
-    follow,
     layer_seconds,
-    read_states,
     step_seconds,
-    write_states,
 )
 from livescale.services.worker.engine.send_pauses import SendPauses
-from livescale.services.worker.engine.sizes import activation_bytes, block_bytes, kv_bytes, slice_bytes
-from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvSlice, ScheduledChunk, TokenSampling
+from livescale.services.worker.engine.sizes import block_bytes
+from livescale.services.worker.scheduling.batch import Batch, KvSlice, ScheduledChunk
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.ranks import Meeting
 from livescale.shared.model.latency import Latency
 from livescale.shared.runtime.clock import Clock
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 
 # Timers are late by about a millisecond. At most this much is subtracted from the next step; a longer delay is not
 # caused by the timer.
@@ -66,6 +61,7 @@ class ModelledRunner:
         self._speed = speed
         self._clock = clock
         self._model: ModelledEngine | None = None
+        self._seldom = RateLimitedLog(clock.now)
         self._free_at = 0.0
         self._late = 0.0
 
@@ -94,7 +90,7 @@ class ModelledRunner:
                 f"kv_bytes is {self._memory_bytes}; one block of this model's KV cache takes {each}; raise it"
             )
         self.rates = EngineRates()
-        self._model = ModelledEngine(manifest, blocks, self._block_tokens, self._host_bytes // each)
+        self._model = ModelledEngine(manifest, blocks, self._block_tokens, self._host_bytes // each, self._tell_missing)
         return blocks
 
     async def add_block(self, index: int, buffer: View) -> None:
@@ -131,13 +127,10 @@ class ModelledRunner:
         return _at_once(self._loaded().export_kv(blocks, layers))
 
     def export_slices(self, slices: Sequence[KvSlice]) -> asyncio.Future[memoryview]:
-        return _at_once(memoryview(bytearray(self._loaded().slices_bytes(slices))))
+        return _at_once(self._loaded().export_slices(slices))
 
     async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
-        """Check the size only. There is one state a token for all layers: it is here if any layer has run here."""
-        expected = self._loaded().slices_bytes(slices)
-        if data.nbytes != expected:
-            raise ValueError(f"{len(slices)} slices are {expected} bytes of KV, not {data.nbytes}")
+        self._loaded().import_slices(slices, data)
 
     async def unload(self) -> None:
         self._model = None
@@ -157,7 +150,11 @@ class ModelledRunner:
         self._late = min(now - due, MOST_LATE_SECONDS)
         return now - begun
 
-    def _loaded(self) -> "ModelledEngine":
+    def _tell_missing(self, chunk: ScheduledChunk, layers: range) -> None:
+        fields = {"position": chunk.start, "first_layer": layers.start, "last_layer": layers.stop - 1}
+        self._seldom.warning("kv_is_not_the_requests", chunk.request_id, **fields)
+
+    def _loaded(self) -> ModelledEngine:
         if self._model is None:
             raise RuntimeError("no model is loaded: call load first")
         return self._model
@@ -167,82 +164,3 @@ def _at_once(exported: memoryview) -> asyncio.Future[memoryview]:
     future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
     future.set_result(exported)
     return future
-
-
-class ModelledEngine:
-    """The blocks that came, and the states of all tokens in the KV cache."""
-
-    def __init__(self, manifest: Manifest, kv_blocks: int, block_tokens: int, host_blocks: int = 0) -> None:
-        self.layers = manifest.config.num_hidden_layers
-        self._manifest = manifest
-        self._block_tokens = block_tokens
-        self._missing = set(range(len(manifest.blocks)))
-        self._origin = first_state(manifest.version)
-        self._cache = StateCache(kv_blocks, block_tokens, host_blocks)
-
-    def add_block(self, index: int) -> None:
-        if not 0 <= index < len(self._manifest.blocks):
-            raise ValueError(f"the model has blocks 0 to {len(self._manifest.blocks) - 1}, not {index}")
-        self._missing.discard(index)
-
-    def step(self, batch: Batch) -> list[int]:
-        """Returns a token for each sampling of `batch`."""
-        self._need(range(len(self._manifest.blocks)))
-        for copy in batch.prefixes.copies:
-            self._cache.copy(copy.source, copy.target)
-        for kv in batch.imports:
-            self._cache.take(kv.blocks, kv.data)
-        return self._choose((self._states(chunk)[-1], chunk.sampling) for chunk in batch.chunks)
-
-    def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
-        """Run a part of the model. The states before `chunks` are also in the KV here: rows are valid only where both
-        agree. Only the first of several ranks receives the activation."""
-        self._need(blocks)
-        states = [state for chunk in chunks for state in self._states(chunk)]
-        if blocks.start and self._manifest.shard == 0:
-            states = list(map(agreed, states, read_states(activation, range(len(states)), len(states))))
-        if blocks.stop < len(self._manifest.blocks):
-            data = memoryview(bytearray(activation_bytes(self._manifest, len(states))))
-            write_states(data, states)
-            return StageResult(data, [])
-        ends = zip(accumulate(len(chunk.tokens) for chunk in chunks), chunks, strict=True)
-        return StageResult(NO_BYTES, self._choose((states[end - 1], chunk.sampling) for end, chunk in ends))
-
-    def run_layer(self, partials: Sequence[LayerwiseRun]) -> list[Slab]:
-        """Returns the rows that run together. The embedding runs with the first layer."""
-        layer = partials[0].done
-        self._need((layer + 1,) if layer else (0, 1))
-        run = list(slabs(partials, activation_bytes(self._manifest, 1)))
-        for slab in [] if layer else run:
-            for chunk, activation in zip(slab.chunks, slab.activations, strict=True):
-                write_states(activation, self._states(chunk))
-        for partial in partials:
-            partial.done += 1
-        return run
-
-    def export_kv(self, blocks: range, layers: int) -> memoryview:
-        tokens = len(blocks) * self._block_tokens
-        return self._cache.export(blocks, kv_bytes(self._manifest, tokens, layers, self._block_tokens))
-
-    def slices_bytes(self, slices: Sequence[KvSlice]) -> int:
-        return sum(slice_bytes(self._manifest, one) for one in slices)
-
-    def _states(self, chunk: ScheduledChunk) -> list[int]:
-        """The state of each token of `chunk`; they go into the cache, too."""
-        if chunk.entry is not None:
-            states = read_states(chunk.entry.activation, range(chunk.start, chunk.stop), chunk.entry.stop)
-        else:
-            before = self._cache.before(chunk) if chunk.start else self._origin
-            states = list(follow(before, chunk.tokens))
-        self._cache.write(chunk, states)
-        return states
-
-    def _choose(self, ends: Iterable[tuple[int, TokenSampling | None]]) -> list[int]:
-        """Choose a token for each end that samples one, by the state of its last token."""
-        vocab_size = self._manifest.config.vocab_size
-        return [choose_token(state, sampling, vocab_size) for state, sampling in ends if sampling is not None]
-
-    def _need(self, blocks: Iterable[int]) -> None:
-        missing = next((block for block in blocks if block in self._missing), None)
-        if missing is not None:
-            raise BlockMissing(f"cannot run: block {missing} ({self._manifest.blocks[missing].name}) was not added")

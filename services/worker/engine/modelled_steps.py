@@ -65,12 +65,15 @@ def step_seconds(latency: Latency, batch: Batch, layers: int) -> float:
 
 MASK = (1 << 64) - 1
 PRIME = 0x100000001B3  # of FNV-1a
-STATE = struct.Struct("<Q")
+INVERSE = pow(PRIME, -1, 1 << 64)
+MOST_TOKENS = 1 << 32
+STATE_BYTES = 8
+DAMAGED = int.from_bytes(b"damaged!")
 
 
 def first_state(version: str) -> int:
     """The state before the first token, by the model's version."""
-    return int.from_bytes(blake2b(version.encode(), digest_size=STATE.size).digest(), "little")
+    return int.from_bytes(blake2b(version.encode(), digest_size=STATE_BYTES).digest(), "little")
 
 
 def follow(state: int, tokens: Iterable[int]) -> Iterable[int]:
@@ -80,9 +83,15 @@ def follow(state: int, tokens: Iterable[int]) -> Iterable[int]:
         yield state
 
 
-def agreed(state: int, other: int) -> int:
-    """The state where both are the same, and else another number than either."""
-    return (2 * state - other) & MASK
+def follows(state: int, other: int) -> bool:
+    """Whether some token leads from one state to the other. Of two that have nothing to do with each other it is true
+    once in 4 billion times."""
+    return 0 < (other * INVERSE & MASK) ^ state <= MOST_TOKENS
+
+
+def damaged(tokens: Sequence[int]) -> "array[int]":
+    """States of rows that attended to something wrong. They follow no state of any request."""
+    return array("Q", follow(DAMAGED, tokens))
 
 
 def choose_token(state: int, sampling: TokenSampling, vocab_size: int) -> int:
@@ -100,55 +109,19 @@ def _mixed(number: int) -> int:
     return number ^ (number >> 31)
 
 
-class StateCache:
-    """The states of all tokens in the KV cache of `blocks` blocks, and in `host_blocks` blocks with negative
-    numbers."""
-
-    def __init__(self, blocks: int, block_tokens: int, host_blocks: int = 0) -> None:
-        self._block_tokens = block_tokens
-        self._blocks = blocks + host_blocks
-        self._states = array("Q", (0,)) * (self._blocks * block_tokens)
-
-    def before(self, chunk: ScheduledChunk) -> int:
-        """The state that `chunk` goes on from; it is not the first of its request."""
-        return self._states[self._slot(chunk) - 1]
-
-    def write(self, chunk: ScheduledChunk, states: Iterable[int]) -> None:
-        """Store the state of each token of `chunk`."""
-        slot = self._slot(chunk)
-        self._states[slot : slot + len(chunk.tokens)] = array("Q", states)
-
-    def export(self, blocks: range, size_bytes: int) -> memoryview:
-        """Copy `blocks`, filled up to the size that their keys and values would have."""
-        states = self._states[self._tokens(blocks)].tobytes()
-        data = bytearray(size_bytes)
-        data[: len(states)] = states
-        return memoryview(data)
-
-    def take(self, blocks: range, data: memoryview) -> None:
-        """Store what `export` returned for as many blocks."""
-        tokens = len(blocks) * self._block_tokens
-        self._states[self._tokens(blocks)] = array("Q", data[: STATE.size * tokens].tobytes())
-
-    def copy(self, source: range, target: range) -> None:
-        """Copy the states in `source` into as many other blocks."""
-        self._states[self._tokens(target)] = self._states[self._tokens(source)]
-
-    def _tokens(self, blocks: range) -> slice:
-        start = blocks.start % self._blocks * self._block_tokens
-        return slice(start, start + len(blocks) * self._block_tokens)
-
-    def _slot(self, chunk: ScheduledChunk) -> int:
-        return chunk.blocks.start * self._block_tokens + chunk.start
-
-
-def write_states(data: memoryview, states: Sequence[int]) -> None:
+def write_states(data: memoryview, states: "array[int]") -> None:
     """Write states into activations `[row, hidden]`, one at the beginning of each row."""
-    for row, state in enumerate(states):
-        STATE.pack_into(data, row * (len(data) // len(states)), state)
+    words, odd = divmod(len(data) // len(states), STATE_BYTES)
+    if odd:
+        for row, state in enumerate(states):
+            struct.pack_into("=Q", data, row * (words * STATE_BYTES + odd), state)
+    else:
+        data.cast("B").cast("Q")[::words] = memoryview(states)
 
 
-def read_states(data: memoryview, rows: range, positions: int) -> list[int]:
-    """Read the states of `rows` from activations that have so many positions."""
-    row_bytes = len(data) // positions
-    return [STATE.unpack_from(data, row * row_bytes)[0] for row in rows]
+def read_states(data: memoryview, rows: int) -> "array[int]":
+    """Read the states of activations of so many rows."""
+    words, odd = divmod(len(data) // rows, STATE_BYTES)
+    if odd:
+        return array("Q", (struct.unpack_from("=Q", data, row * (words * STATE_BYTES + odd))[0] for row in range(rows)))
+    return array("Q", data.cast("B").cast("Q")[::words].tobytes())

@@ -1,6 +1,7 @@
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 
@@ -60,17 +61,51 @@ def test_a_loop_without_end_stops_at_the_virtual_limit() -> None:
         virtual_time.run(main(), limit_seconds=1000)
 
 
-def test_the_clock_stands_still_while_a_thread_works() -> None:
-    async def main() -> tuple[float, str]:
-        loop = asyncio.get_running_loop()
+def test_work_for_threads_takes_no_time_and_ends_in_the_order_in_which_it_was_asked_for() -> None:
+    async def main() -> list[str]:
+        loop, seen = asyncio.get_running_loop(), list[str]()
         timer = asyncio.create_task(asyncio.sleep(1))
-        with ThreadPoolExecutor(1) as executor:
-            await loop.run_in_executor(executor, time.sleep, 0.05)
+        with ThreadPoolExecutor(2) as executor:
+            works = {
+                "slow": loop.run_in_executor(executor, time.sleep, 0.02),
+                "fast": loop.run_in_executor(executor, time.sleep, 0),
+                "to a thread": asyncio.ensure_future(asyncio.to_thread(time.sleep, 0.02)),
+                "last": loop.run_in_executor(None, time.sleep, 0),
+            }
+            for name, work in works.items():
+                assert not work.done()
+                work.add_done_callback(lambda _, name=name: seen.append(name))  # type: ignore[misc]
+            await asyncio.gather(*works.values())
+        assert loop.time() == 0.0
+        await timer
+        return seen
+
+    assert virtual_time.run(main()) == ["slow", "fast", "last", "to a thread"]
+
+
+def test_work_that_fails_fails_whoever_asked_for_it() -> None:
+    async def main() -> None:
+        abandoned = asyncio.create_task(asyncio.to_thread(int, "no number either"))
+        await asyncio.sleep(0)
+        abandoned.cancel()
+        with pytest.raises(ValueError, match="no number"):
+            await asyncio.to_thread(int, "no number")
+
+    virtual_time.run(main())
+
+
+def test_the_clock_stands_still_while_threads_wait_for_each_other() -> None:
+    async def main() -> float:
+        loop, both = asyncio.get_running_loop(), Barrier(2)
+        assert isinstance(loop, virtual_time.VirtualTimeLoop)
+        timer = asyncio.create_task(asyncio.sleep(1))
+        with ThreadPoolExecutor(2) as executor:
+            await asyncio.gather(*(loop.run_in_thread(executor, both.wait, 5.0) for _ in range(2)))
         at = loop.time()
         await timer
-        return at, await asyncio.to_thread(lambda: "done")
+        return at
 
-    assert virtual_time.run(main()) == (0.0, "done")
+    assert virtual_time.run(main()) == 0.0
 
 
 def test_the_wall_clock_starts_at_the_given_epoch() -> None:

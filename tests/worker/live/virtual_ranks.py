@@ -21,6 +21,12 @@ T = TypeVar("T")
 Tensors = list[torch.Tensor]
 
 
+def virtual_loop() -> VirtualTimeLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    return loop
+
+
 class Group:
     """A group of ranks, each with a thread of its own. A rank that waits for the others waits in virtual time: the
     clock goes on while all of them compute. Everything else is done on the loop."""
@@ -31,10 +37,8 @@ class Group:
         self._ranks: set[int] = set()
         self._lost: str | None = None
         self._given: dict[int, tuple[torch.Tensor, Answer[Tensors]]] = {}
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualTimeLoop)
-        self._loop = loop
-        self._patience = loop.call_later(MEETING.total_seconds(), self.lose, "the ranks did not meet")
+        self._loop = virtual_loop()
+        self._patience = self._loop.call_later(MEETING.total_seconds(), self.lose, "the ranks did not meet")
 
     async def join(self, rank: int) -> None:
         """Return once all are there. Raises RankLost."""
@@ -120,7 +124,7 @@ class RankRunner(TimedRunner):
         self._size = size
         self._group: Group | None = None
         self._jobs: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
-        self._is_busy = False
+        self._running: asyncio.Future[Any] | None = None
 
     async def open_meeting(self, address: str) -> int:
         return self._meetings.open(self._size)
@@ -138,6 +142,8 @@ class RankRunner(TimedRunner):
         self.leave()
         for _, answer in self._jobs:
             answer.cancel()
+        if self._running is not None:  # a thread is waited for without the loop, which this job may wait for
+            await asyncio.wait((self._running,))
         await super().close()
 
     def leave(self) -> None:
@@ -159,15 +165,14 @@ class RankRunner(TimedRunner):
         return answer
 
     def _next(self) -> None:
-        while self._jobs and not self._is_busy:
+        while self._jobs and self._running is None:
             job, answer = self._jobs.popleft()
             if not answer.cancelled():
-                self._is_busy = True
-                running = asyncio.get_running_loop().run_in_executor(self._thread, job)
-                running.add_done_callback(partial(self._ran, answer))
+                self._running = virtual_loop().run_in_thread(self._thread, job)
+                self._running.add_done_callback(partial(self._ran, answer))
 
     def _ran(self, answer: asyncio.Future[Any], running: asyncio.Future[Any]) -> None:
-        self._is_busy = False
+        self._running = None
         error = running.exception()
         if not answer.cancelled():
             answer.set_result(running.result()) if error is None else answer.set_exception(error)

@@ -1,0 +1,102 @@
+"""Clients of a simulation: requests go through the gateway's own streams and generations, only HTTP is left out."""
+
+import asyncio
+from collections.abc import Sequence
+
+from livescale.load.records import Ask, RequestRecord
+from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.generation import Backend, Generation, HeldRequests
+from livescale.services.gateway.metrics import GatewayMetrics
+from livescale.services.gateway.output import TextPiece
+from livescale.services.gateway.progress import Fresh
+from livescale.services.gateway.streams import Peers, RequestStreams
+from livescale.shared.bus.contract import Context
+from livescale.shared.messages.requests import Sampling, Submit
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World
+
+MAX_REQUESTS, STREAM_QUEUE = 100_000, 4096
+PATIENCE_SECONDS = 3600.0
+
+
+class TokenOutput:
+    """Hands on tokens without a text."""
+
+    def feed(self, fresh: Fresh) -> TextPiece:
+        reason = fresh.finish_reason
+        return TextPiece("", fresh.token_ids, None if reason is None else "stop" if reason == "stop" else "length")
+
+
+class HeadlessGateway:
+    """A gateway without HTTP."""
+
+    def __init__(self, world: World) -> None:
+        self.id = world.info.id
+        metrics = GatewayMetrics(world.telemetry, world.clock)
+        self.streams = RequestStreams(world.bus, self.id, metrics, MAX_REQUESTS, STREAM_QUEUE)
+        held = HeldRequests(metrics.router_waits, MAX_REQUESTS)
+        self.backend = Backend(world.bus, world.clock, self.streams, metrics, held)
+        self.membership = Membership(world.bus, world.clock, "gateway", self.id, world.host)
+
+    async def run(self) -> None:
+        arriving = await self.streams.listen()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.streams.run(arriving), name="streams")
+            tasks.create_task(Peers(self.backend.bus, self.streams).run(), name="peers")
+            tasks.create_task(self.membership.run(), name="membership")
+
+    async def why_not_ready(self) -> str | None:
+        return await self.membership.why_not_ready()
+
+
+async def fetch(gateway: HeadlessGateway, model: str, ask: Ask, seconds: float = PATIENCE_SECONDS) -> RequestRecord:
+    """Send one request now, and follow it to its end; whatever goes wrong is in the record."""
+    clock = gateway.backend.clock
+    sent, token_ids, token_at = clock.wall(), list[int](), list[float]()
+
+    async def emit(piece: TextPiece) -> None:
+        token_ids.extend(piece.token_ids)
+        token_at.extend([clock.wall()] * len(piece.token_ids))
+
+    submit = Submit(
+        request_id=f"{gateway.id}-{ask.index}",
+        model=model,
+        gateway=gateway.id,
+        prompt=ask.prompt,
+        sampling=Sampling(temperature=ask.temperature, seed=ask.seed),
+        max_tokens=ask.max_tokens,
+        deadline=sent + seconds,
+    )
+    generation, refusal = Generation(gateway.backend, submit, TokenOutput(), Context()), None
+    try:
+        await generation.run(emit)
+    except ApiError as error:
+        refusal = error
+    retry_after_ms = None if refusal is None else refusal.retry_after_ms
+    return RequestRecord(
+        index=ask.index,
+        due=sent,
+        sent=sent,
+        ended=clock.wall(),
+        prompt_tokens=len(ask.prompt),
+        asked_tokens=ask.max_tokens,
+        id=submit.request_id,
+        status=200 if refusal is None else refusal.status,
+        finish_reason=generation.finish_reason,
+        error=None if refusal is None else str(refusal),
+        retry_after=None if retry_after_ms is None else retry_after_ms / 1000,
+        token_ids=token_ids,
+        token_at=token_at,
+    )
+
+
+async def replay(gateway: HeadlessGateway, model: str, asks: Sequence[Ask]) -> list[RequestRecord]:
+    """Send each request when it is due, counted from now; returns when all have ended, in the order of `asks`."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+
+    async def one(ask: Ask) -> RequestRecord:
+        await asyncio.sleep(begun + ask.at - loop.time())
+        return await fetch(gateway, model, ask)
+
+    return await asyncio.gather(*(one(ask) for ask in asks))

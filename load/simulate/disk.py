@@ -1,0 +1,58 @@
+"""A disk of a simulation: its checkpoints are made up, and reading them takes the time of a disk."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+from livescale.services.host.checkpoint import Checkpoint
+from livescale.services.host.stored import Stored
+from livescale.shared.messages.parameters import Manifest, ModelConfig, ModelSpec
+from livescale.shared.model.block_layout import block_layouts
+from livescale.shared.model.checkpoint import CheckpointError
+from livescale.shared.model.sharding import check_shards
+from livescale.shared.transfer.arrivals import checksum
+
+MEMORY_BYTES = 1 << 60  # as much as anyone asks for: the limit of a host is its cache
+
+
+class ModelledDisk:
+    """A disk that has `models`, by their paths, and reads `rate` bytes a second.
+
+    Blocks are zeros but for some bytes at their beginning, by which models differ.
+    """
+
+    def __init__(self, models: Mapping[str, ModelConfig], rate: float) -> None:
+        self._models = models
+        self._rate = rate
+
+    def free_bytes(self) -> int:
+        return MEMORY_BYTES
+
+    async def open(self, spec: ModelSpec) -> Stored:
+        config = self._models.get(spec.path)
+        if config is None:
+            raise CheckpointError(f"{spec.path}: no such checkpoint; the simulation has {', '.join(self._models)}")
+        dtype, shards, layout = spec.form
+        try:
+            check_shards(config, shards)
+        except ValueError as error:
+            raise CheckpointError(f"{spec.path}: {error}") from None
+        layouts = block_layouts(config, dtype, shards, layout)
+        return Stored(Checkpoint(Path(spec.path), config, dtype, layouts, {}, shards, layout))
+
+    async def allocate(self, sizes: Sequence[int]) -> list[memoryview]:
+        return [memoryview(bytearray(size)) for size in sizes]
+
+    async def read(self, stored: Stored, blocks: Mapping[int, memoryview]) -> AsyncGenerator[int, None]:
+        for index, block in blocks.items():
+            await asyncio.sleep(block.nbytes / self._rate)
+            content = blake2b(f"{stored.checkpoint.directory} {index}".encode(), digest_size=16).digest()
+            block[: len(content)] = content
+            yield checksum(block)
+
+    async def keep(self, stored: Stored, manifest: Manifest, blocks: Sequence[memoryview]) -> None:
+        """Keep nothing: a simulation leaves no files."""
+
+    async def close(self) -> None:
+        """Do nothing: no work goes on beside the event loop."""

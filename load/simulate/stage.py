@@ -1,0 +1,204 @@
+"""A cluster in one process under virtual time: the services' own actors, with disks, links and engines that take the
+time of real ones. The stage starts and ends processes; it decides nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+import msgspec
+from msgspec.structs import replace
+
+from livescale.load.simulate.client import HeadlessGateway
+from livescale.load.simulate.disk import ModelledDisk
+from livescale.load.simulate.event_log import EventLog
+from livescale.services.host.actor import HostService
+from livescale.services.host.settings import HostSettings
+from livescale.services.monitor.actor import Monitor
+from livescale.services.monitor.settings import MonitorSettings
+from livescale.services.planner.actor import Planner
+from livescale.services.planner.settings import PlannerSettings
+from livescale.services.registry.actor import Registry
+from livescale.services.registry.settings import RegistrySettings
+from livescale.services.router.main import Router
+from livescale.services.router.settings import RouterSettings
+from livescale.services.worker.actor import Worker
+from livescale.services.worker.main import runner_maker
+from livescale.services.worker.resources import ResourceMaker
+from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.bus.contract import ServiceInfo
+from livescale.shared.links.calendars import LocalCalendar
+from livescale.shared.links.contract import Link
+from livescale.shared.links.shaping import Cluster, ShapedLink
+from livescale.shared.memory.devices import CPU
+from livescale.shared.messages.membership import ServiceName
+from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.process.run import DESCRIPTIONS, Actor, Build, World
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.runtime.clock import CountedIds, LoopClock
+from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
+from livescale.shared.simulation.modelled_links import ModelledNetwork
+from livescale.shared.simulation.virtual_time import Process
+from livescale.shared.topology.topology import Topology
+
+EPOCH = 1_000_000.0  # wall time at the start
+MESSAGE_SECONDS = 0.00025  # measured on a bus and on links that nobody else uses
+CONTROL_HOST = "control"  # the machine of the services that have no place in a topology
+
+
+class StageSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is started: a host for each host of the topology, a worker for each GPU, and one of each other service.
+
+    `models` are the checkpoints on every disk, by path. `seed` varies what messages take, by half of
+    `message_seconds` more or less.
+    """
+
+    topology: Topology
+    models: Mapping[str, ModelConfig]
+    seed: int = 0
+    message_seconds: float = MESSAGE_SECONDS
+    registry: RegistrySettings = RegistrySettings()
+    router: RouterSettings = RouterSettings()
+    planner: PlannerSettings = PlannerSettings()
+    monitor: MonitorSettings = MonitorSettings()
+    host: HostSettings = HostSettings()
+    worker: WorkerSettings = WorkerSettings()
+
+
+@dataclass(frozen=True)
+class StageProcess:
+    """A process that runs. `actor` is what its service made of it."""
+
+    actor: Actor
+    bus: LocalBus
+    task: asyncio.Task[None]
+    context: Process
+    telemetry: Telemetry
+
+
+@dataclass
+class Stage:
+    """The processes of a cluster, by id, and what joins them."""
+
+    settings: StageSettings
+    tasks: asyncio.TaskGroup
+    clock: LoopClock = field(default_factory=lambda: LoopClock(EPOCH))
+    processes: dict[str, StageProcess] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        told = self.settings
+        chance = Random(told.seed)
+        self.broker = LocalBroker(self.clock, delays=lambda subject: (told.message_seconds * chance.uniform(0.5, 1.5),))
+        self.log = EventLog(self.broker)
+        self.operator = self.broker.connect()
+        self._network = ModelledNetwork(told.message_seconds)
+        self._calendar = LocalCalendar()
+        self._ids = CountedIds()
+        self._builds = dict(self._find_builds())
+
+    @property
+    def gateway(self) -> HeadlessGateway:
+        actor = self.processes["gateway-0"].actor
+        assert isinstance(actor, HeadlessGateway)
+        return actor
+
+    def worker(self, id: str) -> Worker:
+        """The actor of a worker that runs."""
+        actor = self.processes[id].actor
+        assert isinstance(actor, Worker)
+        return actor
+
+    def start_all(self) -> None:
+        for id in self._builds:
+            self.start(id)
+
+    def start(self, id: str) -> None:
+        """Start a process that does not run, or no longer does."""
+        service, host, build = self._builds[id]
+        bus, telemetry, context = self.broker.connect(), Telemetry(service, id), Process()
+        world = World(ServiceInfo(service, id, DESCRIPTIONS[service]), host, bus, self.clock, self._ids, telemetry)
+        actor = build(world)
+        task = self.tasks.create_task(actor.run(), name=id, context=context.context())
+        self.processes[id] = StageProcess(actor, bus, task, context, telemetry)
+
+    async def stop(self, id: str) -> None:
+        """End a process as planned: it takes no more calls, and leaves."""
+        process = self.processes.pop(id)
+        await process.bus.drain()
+        process.task.cancel()
+        await asyncio.wait([process.task])
+        await process.bus.close()
+
+    async def kill(self, id: str) -> None:
+        """End a process at once: nobody hears from it again, but links notice that it is gone."""
+        process = self.processes.pop(id)
+        process.bus.hold()
+        process.task.cancel()
+        await asyncio.wait([process.task])
+        process.bus.forget()
+        await process.bus.close()
+
+    async def close(self) -> None:
+        """End all processes at once."""
+        for process in self.processes.values():
+            process.task.cancel()
+        await asyncio.wait([process.task for process in self.processes.values()])
+        self.processes.clear()
+        for bus in list(self.broker.buses):
+            await bus.close()
+
+    def _find_builds(self) -> "list[tuple[str, tuple[ServiceName, str, Build]]]":
+        told = self.settings
+        control: dict[ServiceName, Build] = {
+            "registry": lambda world: Registry(world, told.registry, told.topology),
+            "router": lambda world: Router(world, told.router),
+            "planner": lambda world: Planner(world, self._planner_settings(), told.topology),
+            "monitor": lambda world: Monitor(world, told.monitor),
+            "gateway": HeadlessGateway,
+        }
+        builds = [(f"{service}-0", (service, CONTROL_HOST, build)) for service, build in control.items()]
+        workers = 0
+        for number, host in enumerate(told.topology.hosts):
+            builds.append((f"host-{number}", ("host", host.id, self._host(host.id, host.disk))))
+            for gpu in host.gpus:
+                builds.append((f"worker-{workers}", ("worker", host.id, self._worker(gpu.id))))
+                workers += 1
+        return builds
+
+    def _planner_settings(self) -> PlannerSettings:
+        told = self.settings.planner
+        return told if told.link_rate else replace(told, link_rate=self.settings.topology.slowest_nic)
+
+    def _host(self, place: str, disk_rate: float) -> Build:
+        def build(world: World) -> HostService:
+            told = replace(self.settings.host, id=world.info.id, place=place)
+            disk = ModelledDisk(self.settings.models, disk_rate)
+            return HostService(world, told, disk, lambda: self._link(world.info.id, place))
+
+        return build
+
+    def _worker(self, place: str) -> Build:
+        def build(world: World) -> Worker:
+            told = replace(self.settings.worker, id=world.info.id, place=place, engine="modelled")
+            make_runner = runner_maker(told, CPU)
+            maker = ResourceMaker(lambda: make_runner(world.clock), lambda: self._link(world.info.id, place))
+            return Worker(world, told, maker)
+
+        return build
+
+    async def _link(self, id: str, place: str) -> Link:
+        beneath = self._network.open(id.encode())
+        return ShapedLink(beneath, Cluster(self.settings.topology, place), self._calendar)
+
+
+@asynccontextmanager
+async def stage(settings: StageSettings) -> AsyncIterator[Stage]:
+    """A stage on which all processes are started. Within virtual time."""
+    async with asyncio.TaskGroup() as tasks:
+        made = Stage(settings, tasks)
+        made.start_all()
+        try:
+            yield made
+        finally:
+            await made.close()

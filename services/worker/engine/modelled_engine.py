@@ -1,0 +1,164 @@
+"""The state of a modelled engine: which blocks came, what is in its KV cache, and which tokens follow from that."""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun, Slab, StageResult, slabs
+from livescale.services.worker.engine.modelled_kv import ModelledKv
+from livescale.services.worker.engine.modelled_steps import (
+    choose_token,
+    damaged,
+    first_state,
+    follow,
+    read_states,
+    write_states,
+)
+from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes, slice_bytes
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvSlice, ScheduledChunk, TokenSampling
+from livescale.shared.messages.parameters import Manifest
+
+OnMissing = Callable[[ScheduledChunk, range], None]
+
+
+class ModelledEngine:
+    """The blocks that came, and what is in the KV cache."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        kv_blocks: int,
+        block_tokens: int,
+        host_blocks: int = 0,
+        on_missing: OnMissing = lambda chunk, layers: None,
+    ) -> None:
+        """`on_missing` is called with a chunk and layers that attended to something else than the request's KV."""
+        self.layers = manifest.config.num_hidden_layers
+        self._manifest = manifest
+        self._block_tokens = block_tokens
+        self._missing = set(range(len(manifest.blocks)))
+        self._origin = first_state(manifest.version)
+        self._kv = ModelledKv(self.layers, kv_blocks, block_tokens, host_blocks)
+        self._on_missing = on_missing
+
+    def add_block(self, index: int) -> None:
+        if not 0 <= index < len(self._manifest.blocks):
+            raise ValueError(f"the model has blocks 0 to {len(self._manifest.blocks) - 1}, not {index}")
+        self._missing.discard(index)
+
+    def step(self, batch: Batch) -> list[int]:
+        """Returns a token for each sampling of `batch`."""
+        self._need(range(len(self._manifest.blocks)))
+        for copy in batch.prefixes.copies:
+            self._kv.copy(self._kv.slots(copy.source), self._kv.slots(copy.target))
+        for kv in batch.imports:
+            self._kv.take(self._kv.slots(kv.blocks), range(kv.layers), kv.data)
+        return self._choose((self._enter(chunk)[-1], chunk.sampling) for chunk in batch.chunks)
+
+    def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        """Run a part of the model. Only the first of several ranks receives the activation."""
+        self._need(blocks)
+        layers = range(max(blocks.start - 1, 0), min(blocks.stop - 1, self.layers))
+        rows = sum(len(chunk.tokens) for chunk in chunks)
+        came = read_states(activation, rows) if blocks.start and self._leads else None
+        states, ends = array("Q"), []
+        for chunk in chunks:
+            start = len(states)
+            stop = start + len(chunk.tokens)
+            states += self._run(chunk, layers, None if came is None else came[start:stop])
+            ends.append((states[-1], chunk.sampling))
+        if blocks.stop < len(self._manifest.blocks):
+            data = memoryview(bytearray(activation_bytes(self._manifest, rows)))
+            write_states(data, states)
+            return StageResult(data, [])
+        return StageResult(NO_BYTES, self._choose(ends))
+
+    def run_layer(self, partials: Sequence[LayerwiseRun]) -> list[Slab]:
+        """Returns the rows that run together. The embedding runs with the first layer."""
+        layer = partials[0].done
+        self._need((layer + 1,) if layer else (0, 1))
+        run = list(slabs(partials, activation_bytes(self._manifest, 1)))
+        for slab in run:
+            for chunk, activation in zip(slab.chunks, slab.activations, strict=True):
+                came = read_states(activation, len(chunk.tokens)) if layer and self._leads else None
+                states = self._run(chunk, range(layer, layer + 1), came)
+                if states != came:
+                    write_states(activation, states)
+        for partial in partials:
+            partial.done += 1
+        return run
+
+    def export_kv(self, blocks: range, layers: int) -> memoryview:
+        tokens = len(blocks) * self._block_tokens
+        data = memoryview(bytearray(kv_bytes(self._manifest, tokens, layers, self._block_tokens)))
+        self._kv.export(self._kv.slots(blocks), range(layers), data)
+        return data
+
+    def export_slices(self, slices: Sequence[KvSlice]) -> memoryview:
+        data = memoryview(bytearray(self._slices_bytes(slices)))
+        for one, part in self._parts(slices, data):
+            self._kv.export(self._kv.slots(one.blocks)[one.start : one.stop], one.layers, part)
+        return data
+
+    def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
+        """Raises ValueError for a wrong number of bytes."""
+        expected = self._slices_bytes(slices)
+        if data.nbytes != expected:
+            raise ValueError(f"{len(slices)} slices are {expected} bytes of KV, not {data.nbytes}")
+        for one, part in self._parts(slices, data):
+            self._kv.take(self._kv.slots(one.blocks)[one.start : one.stop], one.layers, part)
+
+    @property
+    def _leads(self) -> bool:
+        """Whether this rank has activations; it is told no others' when it is led."""
+        return self._manifest.shard == 0
+
+    def _slices_bytes(self, slices: Sequence[KvSlice]) -> int:
+        return sum(slice_bytes(self._manifest, one) for one in slices)
+
+    def _parts(self, slices: Sequence[KvSlice], data: memoryview) -> Iterator[tuple[KvSlice, memoryview]]:
+        start = 0
+        for one in slices:
+            stop = start + slice_bytes(self._manifest, one)
+            yield one, data[start:stop]
+            start = stop
+
+    def _enter(self, chunk: ScheduledChunk) -> "array[int]":
+        """Run all layers that are left of `chunk`."""
+        came = None
+        if chunk.entry is not None and self._leads:
+            row_bytes = activation_bytes(self._manifest, 1)
+            rows = chunk.entry.activation[chunk.start * row_bytes : chunk.stop * row_bytes]
+            came = read_states(rows, len(chunk.tokens))
+        return self._run(chunk, range(chunk.layer, self.layers), came)
+
+    def _run(self, chunk: ScheduledChunk, layers: range, came: "array[int] | None") -> "array[int]":
+        """Run `layers` of `chunk`, whose rows come with the states `came` from the layer before. Returns their states.
+
+        They depend on what these layers attend to in the cache, and go into it.
+        """
+        kv, mask = self._kv, self._kv.mask(layers)
+        first = chunk.blocks.start * self._block_tokens
+        slots = range(first + chunk.start, first + chunk.stop)
+        before = kv.last(range(first, slots.start), mask, self._origin)
+        if before is None:
+            self._on_missing(chunk, layers)
+            states = damaged(chunk.tokens)
+        elif came is not None and layers.start and came == kv.read(slots, layers.start - 1):
+            states = came  # as this worker has made them
+        else:
+            states = array("Q", follow(before, chunk.tokens))
+            if came is not None and came != states:
+                self._on_missing(chunk, layers)
+                states = damaged(chunk.tokens)
+        kv.write(slots.start, states, mask)
+        return states
+
+    def _choose(self, ends: Iterable[tuple[int, TokenSampling | None]]) -> list[int]:
+        """Choose a token for each end that samples one, by the state of its last token."""
+        vocab_size = self._manifest.config.vocab_size
+        return [choose_token(state, sampling, vocab_size) for state, sampling in ends if sampling is not None]
+
+    def _need(self, blocks: Iterable[int]) -> None:
+        missing = next((block for block in blocks if block in self._missing), None)
+        if missing is not None:
+            raise BlockMissing(f"cannot run: block {missing} ({self._manifest.blocks[missing].name}) was not added")

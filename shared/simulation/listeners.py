@@ -1,0 +1,87 @@
+"""The listeners of the in-process bus, found by subject: the work for a message grows with who hears it, not with who
+does not."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from livescale.shared.bus.calls import Reply
+
+Deliver = Callable[[str, bytes, Mapping[str, str], Reply | None], None]
+
+ANY, REST = "*", ">"  # of a subscription: any one token, and one or more to the end
+
+
+@dataclass(frozen=True, eq=False)
+class Listener:
+    """One subscription at the broker. Each message goes to one of the listeners with the same `queue`."""
+
+    wanted: str
+    queue: str
+    deliver: Deliver
+
+
+@dataclass
+class SubjectNode:
+    """The subscriptions that begin with the same tokens. `here` are those that end with them, each with its number."""
+
+    following: dict[str, "SubjectNode"] = field(default_factory=dict)
+    here: dict[Listener, int] = field(default_factory=dict)
+
+    def find(self, tokens: Sequence[str], at: int = 0) -> Iterator[tuple[int, Listener]]:
+        """Yield the number and listener of each subscription that matches `tokens` from token `at` on."""
+        if at == len(tokens):
+            for listener, number in self.here.items():
+                yield number, listener
+            return
+        rest = self.following.get(REST)
+        if rest is not None:
+            for listener, number in rest.here.items():
+                yield number, listener
+        for token in (ANY, tokens[at]):
+            child = self.following.get(token)
+            if child is not None:
+                yield from child.find(tokens, at + 1)
+
+
+class ListenerTable:
+    """All listeners. A message goes to those that match its subject, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._listeners: set[Listener] = set()
+        self._root = SubjectNode()
+        self._numbers = count()
+        self._turn = count()
+
+    def __contains__(self, listener: Listener) -> bool:
+        return listener in self._listeners
+
+    def add(self, listener: Listener) -> None:
+        self._listeners.add(listener)
+        node = self._root
+        for token in listener.wanted.split("."):
+            node = node.following.setdefault(token, SubjectNode())
+        node.here[listener] = next(self._numbers)
+
+    def remove(self, listener: Listener) -> None:
+        self._listeners.remove(listener)
+        tokens, path = listener.wanted.split("."), [self._root]
+        for token in tokens:
+            path.append(path[-1].following[token])
+        del path[-1].here[listener]
+        for token, parent, node in zip(reversed(tokens), reversed(path[:-1]), reversed(path[1:]), strict=True):
+            if node.here or node.following:
+                break
+            del parent.following[token]
+
+    def choose(self, subject: str) -> list[Listener]:
+        """The listeners that get a message: all without a queue, and one of each queue. Those of a queue take turns."""
+        everyone = [listener for _, listener in sorted(self._root.find(subject.split(".")), key=lambda found: found[0])]
+        groups: dict[str, list[Listener]] = {}
+        for one in everyone:
+            if one.queue:
+                groups.setdefault(one.queue, []).append(one)
+        if not groups:
+            return everyone
+        picked = {members[next(self._turn) % len(members)] for members in groups.values()}
+        return [one for one in everyone if not one.queue or one in picked]

@@ -1,0 +1,181 @@
+"""Links between processes of one event loop: messages are handed over after a delay, and nothing is shaped.
+
+They keep the contract of `shared/links`: messages are matched by tag and peer, both ends name channel and secret, what
+ends a channel fails what waits for it at the other end a moment later. Wrap them in a `ShapedLink` for rates.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+
+from livescale.shared.links.contract import Buffer, LinkError
+from livescale.shared.links.link_path import LinkPath
+
+PATH = LinkPath("modelled", "a simulation hands messages over in its own memory")
+Way = tuple[bytes, bytes, int, bytes]  # from one address to another, on a channel, under a secret
+
+
+class Mailbox:
+    """What is on its way, or has come, from one process to another on one channel."""
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+        self.is_closed = False
+        self.peer: ModelledPeer | None = None  # of the process that receives
+        self._came: dict[int, deque[bytes]] = {}  # by tag, as what waits
+        self._waiting: dict[int, deque[asyncio.Future[bytes]]] = {}
+
+    def put(self, tag: int, data: bytes) -> None:
+        waiting = self._waiting.get(tag)
+        while waiting:
+            receive = waiting.popleft()
+            if not receive.done():
+                receive.set_result(data)
+                return
+        self._waiting.pop(tag, None)
+        self._came.setdefault(tag, deque()).append(data)
+
+    def take(self, tag: int) -> asyncio.Future[bytes]:
+        """The next message with this tag. What came before the channel was closed can still be had."""
+        receive: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        came = self._came.get(tag)
+        if came:
+            receive.set_result(came.popleft())
+            if not came:
+                del self._came[tag]
+        elif self.is_closed:
+            receive.set_exception(LinkError(f"receive {tag:#x}: the peer closed the channel"))
+        else:
+            self._waiting.setdefault(tag, deque()).append(receive)
+        return receive
+
+    def close(self) -> None:
+        self.is_closed = True
+        for tag, waiting in self._waiting.items():
+            for receive in waiting:
+                if not receive.done():
+                    receive.set_exception(LinkError(f"receive {tag:#x}: the peer closed the channel"))
+        self._waiting.clear()
+
+
+class ModelledNetwork:
+    """What joins the links of a simulation. A message takes `delay_seconds`, beside what shaping adds."""
+
+    def __init__(self, delay_seconds: float) -> None:
+        if delay_seconds <= 0:
+            raise ValueError(f"delay_seconds is {delay_seconds}: messages take time, give more than 0")
+        self.delay_seconds = delay_seconds
+        self._mailboxes: dict[bytes, dict[Way, Mailbox]] = {}  # of each open link, by its address
+
+    def open(self, address: bytes) -> "ModelledLink":
+        """A link at this address. Raises LinkError where another one is there."""
+        if address in self._mailboxes:
+            raise LinkError(f"address: a link at {address!r} is open already")
+        self._mailboxes[address] = {}
+        return ModelledLink(self, address)
+
+    def has(self, address: bytes) -> bool:
+        return address in self._mailboxes
+
+    def mailbox(self, way: Way) -> Mailbox:
+        """The mailbox of this way, which is there until either end closes it."""
+        sender, receiver, *_ = way
+        box = self._mailboxes[sender].get(way) or Mailbox(way)
+        for address in (sender, receiver):
+            self._mailboxes[address][way] = box
+        return box
+
+    def close(self, box: Mailbox) -> None:
+        """Close a way. Idempotent."""
+        box.close()
+        for address in box.way[:2]:
+            boxes = self._mailboxes.get(address, {})
+            if boxes.get(box.way) is box:
+                del boxes[box.way]
+
+    def remove(self, address: bytes) -> None:
+        """Close all ways to and from a link that is gone; its peers notice a moment later."""
+        for box in list(self._mailboxes.pop(address, {}).values()):
+            if box.way[1] == address:
+                self.close(box)
+            else:
+                self.close_later(box)
+
+    def close_later(self, box: Mailbox) -> None:
+        asyncio.get_running_loop().call_later(self.delay_seconds, self.close, box)
+
+
+class ModelledPeer:
+    """One end of a channel."""
+
+    path = PATH
+
+    def __init__(self, network: ModelledNetwork, comes: Mailbox, goes: Mailbox) -> None:
+        self._network = network
+        self._comes = comes
+        self._goes = goes
+
+    @property
+    def is_open(self) -> bool:
+        return not (self._comes.is_closed or self._goes.is_closed)
+
+    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        data = bytes(in_host_memory(buffer))
+        if self.is_open:
+            await self._or_close(asyncio.sleep(self._network.delay_seconds, data))
+        if not self.is_open:
+            raise LinkError(f"send {tag:#x}: the peer closed the channel")
+        self._goes.put(tag, data)
+
+    async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        view = in_host_memory(buffer)
+        try:
+            async with asyncio.timeout(timeout):
+                data = await self._or_close(self._comes.take(tag))
+        except TimeoutError:
+            raise LinkError(f"receive {tag:#x} took more than {timeout:g} s") from None
+        if len(data) != view.nbytes:
+            await self.close()
+            raise LinkError(f"receive {tag:#x}: {len(data)} bytes came, not {view.nbytes}")
+        view[:] = data
+
+    async def close(self) -> None:
+        self._network.close(self._comes)
+        self._network.close_later(self._goes)
+
+    async def _or_close(self, moving: Awaitable[bytes]) -> bytes:
+        """Await what moves. A caller that stops waiting for it closes the channel."""
+        try:
+            return await moving
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+
+
+class ModelledLink:
+    """The link of one process."""
+
+    def __init__(self, network: ModelledNetwork, address: bytes) -> None:
+        self.address = address
+        self._network = network
+
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> ModelledPeer:
+        await asyncio.sleep(self._network.delay_seconds)
+        if not self._network.has(self.address):
+            raise LinkError("connect: this link is closed")
+        if not self._network.has(address):
+            raise LinkError(f"connect: no process is at {address!r}")
+        comes = self._network.mailbox((address, self.address, channel, secret))
+        if comes.peer is None or not comes.peer.is_open:
+            goes = self._network.mailbox((self.address, address, channel, secret))
+            comes.peer = ModelledPeer(self._network, comes, goes)
+        return comes.peer
+
+    async def close(self) -> None:
+        self._network.remove(self.address)
+
+
+def in_host_memory(buffer: Buffer) -> memoryview:
+    """The buffer's bytes: there is no other memory in a simulation."""
+    assert isinstance(buffer.view, memoryview)
+    return buffer.view

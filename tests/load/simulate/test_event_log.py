@@ -1,0 +1,45 @@
+"""The log of a simulation: what arrived on which subject, and when."""
+
+import asyncio
+
+from livescale.load.simulate.event_log import EventLog, LoggedEvent
+from livescale.shared.bus.codec import encode
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.requests import Cancel
+from livescale.shared.simulation import virtual_time
+from livescale.shared.simulation.local_bus import LocalBroker
+from livescale.shared.subjects import CANCEL, LEASE
+
+
+def change(id: str) -> LeaseChanged:
+    return LeaseChanged(service="worker", id=id, epoch=1, state="dead", reason="silent", at=0.0)
+
+
+def heard(*ids: str) -> EventLog:
+    async def main() -> EventLog:
+        broker = LocalBroker(delays=lambda subject: (0.5,))
+        log, bus = EventLog(broker), broker.connect()
+        for id in ids:
+            bus.publish(LEASE, change(id), id=id)
+            bus.publish(CANCEL, Cancel(request_id=id))
+            await asyncio.sleep(1.0)
+        await bus.close()
+        return log
+
+    return virtual_time.run(main())
+
+
+def test_what_is_wanted_is_kept_with_the_moment_of_its_arrival() -> None:
+    log = heard("a", "b")
+    assert log.events == [
+        LoggedEvent(0.5, "evt.lease.a", encode(change("a"), json=True)),
+        LoggedEvent(1.5, "evt.lease.b", encode(change("b"), json=True)),
+    ]
+    assert log.of("evt.lease.b") == log.events[1:]
+    assert log.of("tok") == []
+
+
+def test_the_digest_is_of_everything() -> None:
+    digests = [heard(*ids).digest() for ids in (("a", "b"), ("a", "b"), ("b", "a"), ("a",))]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3

@@ -1,0 +1,76 @@
+"""All services together under virtual time: a scale-out under load, deaths in it, and the same run every time."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+from livescale.load.records import RequestRecord, find_fault
+from livescale.load.simulate.stage import stage
+from livescale.shared.messages.requests import Sampling, Submit
+from livescale.shared.simulation import virtual_time
+from tests.load.simulate.clusters import VOCABULARY, settings
+from tests.load.simulate.scale_out import ASKS, Victim, played
+from tests.worker.engine.made_up import made_up_tokens
+
+once = cache(played)
+
+
+def undisturbed(record: RequestRecord, version: str) -> list[int]:
+    """The tokens of a request that nothing happens to."""
+    ask = ASKS[record.index]
+    sampling = Sampling(temperature=ask.temperature, seed=ask.seed)
+    submit = Submit(
+        request_id="alone",
+        model="m",
+        gateway="none",
+        prompt=ask.prompt,
+        sampling=sampling,
+        max_tokens=ask.max_tokens,
+        deadline=0.0,
+    )
+    return made_up_tokens(version, VOCABULARY, submit)
+
+
+@pytest.mark.parametrize("victim", ["nobody", "target", "source"])
+def test_a_live_scale_out_serves_every_request_with_the_tokens_of_an_undisturbed_one(victim: Victim) -> None:
+    outcome = once(victim)
+    assert [find_fault(record) for record in outcome.records] == [None] * len(ASKS)
+    for record in outcome.records:
+        assert record.token_ids == undisturbed(record, outcome.version)
+    leases = [event for event in outcome.events if event.subject.startswith("evt.lease")]
+    deaths = [event.subject for event in leases if b'"dead"' in event.data]
+    assert deaths == ([f"evt.lease.{outcome.lost}"] if outcome.lost else [])
+
+
+def test_two_runs_of_one_seed_are_the_same() -> None:
+    first, second = once("target"), played("target")
+    assert {event.subject.split(".")[1] for event in first.events if event.subject.startswith("evt")} >= {
+        *("decision", "plan", "transfer", "layer", "instance", "lease")
+    }
+    assert {event.subject.split(".")[0] for event in first.events} == {"evt", "tok", "req"}
+    for one, other in zip(first.events, second.events, strict=False):
+        assert one == other  # the first that differs
+    assert first.digest == second.digest
+    assert first.records == second.records
+
+
+def test_a_run_is_the_same_in_a_process_that_hashes_otherwise() -> None:
+    code = "from tests.load.simulate.scale_out import played; print(played('target').digest)"
+    environment = {**os.environ, "PYTHONHASHSEED": "7" if os.environ.get("PYTHONHASHSEED") != "7" else "8"}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.split()[-1] == once("target").digest
+
+
+def test_another_seed_is_another_run() -> None:
+    async def idle(seed: int) -> str:
+        async with stage(settings(2, seed)) as made:
+            await asyncio.sleep(2.0)
+            assert made.log.of("evt.lease")
+            return made.log.digest()
+
+    digests = [virtual_time.run(idle(seed)) for seed in (1, 1, 2)]
+    assert digests[0] == digests[1] != digests[2]
