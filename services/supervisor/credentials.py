@@ -96,10 +96,12 @@ ROLES: Mapping[str, RoleSubjects] = {
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
             *(subjects.ADMIT, subjects.REPLAY, subjects.RUNNING, subjects.HELP, subjects.PULL, subjects.TOOK),
             *(subjects.MEETING, subjects.RANK_TAKE, subjects.PIPELINE, subjects.MOVE_KV, subjects.GIVE_KV),
+            *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV),
         ),
         asks=(
             *(subjects.PULL, subjects.TOOK, subjects.MEETING, subjects.RANK_TAKE),
             *(subjects.MOVE_KV, subjects.GIVE_KV),
+            *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV),
         ),
         tells=(
             *(subjects.TOKENS, subjects.ENDED, subjects.MOVED, subjects.WITHDRAW),

@@ -17,7 +17,6 @@ from livescale.shared.process.run import World
 from livescale.shared.process.system_port import WhyNotReady, starting
 from livescale.shared.subjects import (
     ABORT,
-    ADMIT,
     CANCEL_WORK,
     DRAIN,
     GIVE_KV,
@@ -117,7 +116,7 @@ class Worker:
             Endpoint(SERVE, self._in_epoch(deployment.serve), me),
             Endpoint(DRAIN, self._in_epoch(deployment.drain), me),
             Endpoint(ABORT, deployment.abort, me),
-            Endpoint(ADMIT, deployment.instance.admit, me),
+            *deployment.disaggregation.endpoints(self._id),
             Endpoint(RUNNING, deployment.instance.tell_running, me),
             Endpoint(REPLAY, serving.replay, me),
             Endpoint(HELP, self._in_epoch(deployment.source.help), me),

@@ -58,6 +58,7 @@ class EngineLoad(Message, frozen=True, kw_only=True):
 
     `waiting_tokens`: prompt tokens admitted and not yet prefilled. `kv_blocks_used` are those that hold tokens, or are
     about to. `kv_full`: a request waits here for KV blocks; it is no use to give more to this engine now.
+    `reserved_requests` are prefilled elsewhere and will be decoded here; `reserved_blocks`, of those used, are theirs.
     """
 
     waiting_requests: Count
@@ -68,6 +69,8 @@ class EngineLoad(Message, frozen=True, kw_only=True):
     kv_blocks_total: Count
     kv_block_tokens: Positive
     kv_full: bool = False
+    reserved_requests: Count = 0
+    reserved_blocks: Count = 0
     prefill_tokens_per_second: Amount | None = None
     decode_tokens_per_second: Amount | None = None
 

@@ -65,6 +65,14 @@ def check_plan_policy(policy: PolicyName, live: LiveName) -> None:
         )
 
 
+KvTransferMode = Annotated[
+    Literal["by-layer", "by-request"],
+    Meta(
+        description="With --disaggregation: when KV leaves the worker that prefills. by-layer: as each layer of it is "
+        "computed; by-request: once the whole prompt is"
+    ),
+]
+
 LiveEveryHop = Annotated[
     bool,
     Meta(

@@ -10,7 +10,15 @@ from itertools import accumulate
 
 import structlog
 
-from livescale.services.worker.engine.contract import GPU_ROWS, BlockMissing, LayerwiseRun, Slab, StageResult, slabs
+from livescale.services.worker.engine.contract import (
+    GPU_ROWS,
+    BlockMissing,
+    KvTaker,
+    LayerwiseRun,
+    Slab,
+    StageResult,
+    slabs,
+)
 from livescale.services.worker.engine.modelled_steps import (
     StateCache,
     agreed,
@@ -26,7 +34,15 @@ from livescale.services.worker.engine.modelled_steps import (
 )
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.sizes import activation_bytes, block_bytes, kv_bytes, slice_bytes
-from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvSlice, ScheduledChunk, TokenSampling
+from livescale.services.worker.kv.tiers import KvCopy
+from livescale.services.worker.scheduling.batch import (
+    NO_BYTES,
+    Batch,
+    KvPiece,
+    KvSlice,
+    ScheduledChunk,
+    TokenSampling,
+)
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
@@ -58,6 +74,7 @@ class ModelledRunner:
         self.rates = EngineRates()
         self.joined_rows = GPU_ROWS
         self.on_last_layer: Callable[[], None] | None = None
+        self.on_kv: KvTaker = lambda export, layers, data: None
         self.pauses = SendPauses()  # no step takes the processor, so nothing has to wait for one
         self._memory_bytes = memory_bytes
         self._host_bytes = host_bytes
@@ -104,6 +121,10 @@ class ModelledRunner:
     async def step(self, batch: Batch) -> list[int]:
         model = self._loaded()
         tokens, seconds = model.step(batch), step_seconds(self._latency, batch, model.layers)
+        if batch.exports:
+            took = await self._take_by_layers(batch, seconds)
+            self.rates.observe(batch, took)
+            return tokens
         last = 0.0 if self.on_last_layer is None else seconds / model.layers
         took = await self._take(seconds - last)
         if self.on_last_layer is not None:
@@ -111,6 +132,17 @@ class ModelledRunner:
             took += await self._take(last)
         self.rates.observe(batch, took)
         return tokens
+
+    async def _take_by_layers(self, batch: Batch, seconds: float) -> float:
+        """Be busy for a step, while its KV leaves layer by layer. Returns how long it was."""
+        model, took = self._loaded(), 0.0
+        for layer in range(model.layers):
+            if layer == model.layers - 1 and self.on_last_layer is not None:
+                self.on_last_layer()
+            took += await self._take(seconds / model.layers)
+            for export, layers in batch.leaving.get(layer, ()):
+                self.on_kv(export, layers, model.export_slices([export.slice(layers)]))
+        return took
 
     async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         model = self._loaded()
@@ -131,13 +163,13 @@ class ModelledRunner:
         return _at_once(self._loaded().export_kv(blocks, layers))
 
     def export_slices(self, slices: Sequence[KvSlice]) -> asyncio.Future[memoryview]:
-        return _at_once(memoryview(bytearray(self._loaded().slices_bytes(slices))))
+        return _at_once(self._loaded().export_slices(slices))
 
     async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
-        """Check the size only. There is one state a token for all layers: it is here if any layer has run here."""
-        expected = self._loaded().slices_bytes(slices)
-        if data.nbytes != expected:
-            raise ValueError(f"{len(slices)} slices are {expected} bytes of KV, not {data.nbytes}")
+        self._loaded().import_slices(slices, data)
+
+    async def lay_down(self, copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
+        self._loaded().lay_down(copies, pieces)
 
     async def unload(self) -> None:
         self._model = None
@@ -188,8 +220,7 @@ class ModelledEngine:
     def step(self, batch: Batch) -> list[int]:
         """Returns a token for each sampling of `batch`."""
         self._need(range(len(self._manifest.blocks)))
-        for copy in batch.prefixes.copies:
-            self._cache.copy(copy.source, copy.target)
+        self.lay_down(batch.prefixes.copies, ())
         for kv in batch.imports:
             self._cache.take(kv.blocks, kv.data)
         return self._choose((self._states(chunk)[-1], chunk.sampling) for chunk in batch.chunks)
@@ -224,8 +255,26 @@ class ModelledEngine:
         tokens = len(blocks) * self._block_tokens
         return self._cache.export(blocks, kv_bytes(self._manifest, tokens, layers, self._block_tokens))
 
-    def slices_bytes(self, slices: Sequence[KvSlice]) -> int:
-        return sum(slice_bytes(self._manifest, one) for one in slices)
+    def export_slices(self, slices: Sequence[KvSlice]) -> memoryview:
+        parts = [self._cache.export_slice(one, slice_bytes(self._manifest, one)) for one in slices]
+        return memoryview(bytearray(b"".join(parts)))
+
+    def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
+        """A state is here once it has come with each layer, or if any layer has run here."""
+        expected = sum(slice_bytes(self._manifest, one) for one in slices)
+        if data.nbytes != expected:
+            raise ValueError(f"{len(slices)} slices are {expected} bytes of KV, not {data.nbytes}")
+        start = 0
+        for one in slices:
+            stop = start + slice_bytes(self._manifest, one)
+            self._cache.take_slice(one, data[start:stop], self.layers)
+            start = stop
+
+    def lay_down(self, copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
+        for copy in copies:
+            self._cache.copy(copy.source, copy.target)
+        for one, data in pieces:
+            self.import_slices([one], data)
 
     def _states(self, chunk: ScheduledChunk) -> list[int]:
         """The state of each token of `chunk`; they go into the cache, too."""

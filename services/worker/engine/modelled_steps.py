@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import chain, pairwise
 
-from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.batch import Batch, KvSlice, ScheduledChunk, TokenSampling
 from livescale.shared.model.latency import EMBEDDING_SHARE, HEAD_SHARE, Latency, Work
 
 
@@ -108,6 +108,7 @@ class StateCache:
         self._block_tokens = block_tokens
         self._blocks = blocks + host_blocks
         self._states = array("Q", (0,)) * (self._blocks * block_tokens)
+        self._partial: dict[int, tuple[int, int]] = {}  # by slot: a state that came, and with which layers, as bits
 
     def before(self, chunk: ScheduledChunk) -> int:
         """The state that `chunk` goes on from; it is not the first of its request."""
@@ -116,7 +117,7 @@ class StateCache:
     def write(self, chunk: ScheduledChunk, states: Iterable[int]) -> None:
         """Store the state of each token of `chunk`."""
         slot = self._slot(chunk)
-        self._states[slot : slot + len(chunk.tokens)] = array("Q", states)
+        self._put(slot, array("Q", states))
 
     def export(self, blocks: range, size_bytes: int) -> memoryview:
         """Copy `blocks`, filled up to the size that their keys and values would have."""
@@ -128,11 +129,44 @@ class StateCache:
     def take(self, blocks: range, data: memoryview) -> None:
         """Store what `export` returned for as many blocks."""
         tokens = len(blocks) * self._block_tokens
-        self._states[self._tokens(blocks)] = array("Q", data[: STATE.size * tokens].tobytes())
+        self._put(self._tokens(blocks).start, array("Q", data[: STATE.size * tokens].tobytes()))
+
+    def export_slice(self, one: KvSlice, size_bytes: int) -> bytearray:
+        """Copy the states of a slice, once for each of its layers, each filled up to the size of its keys and
+        values."""
+        first = one.blocks.start * self._block_tokens
+        states = self._states[first + one.start : first + one.stop].tobytes()
+        return bytearray().join(states.ljust(size_bytes // len(one.layers), b"\0") for _ in one.layers)
+
+    def take_slice(self, one: KvSlice, data: memoryview, layers: int) -> None:
+        """Store what `export_slice` returned. A state is here once it has come with each of the model's layers, and
+        what lay there is lost before."""
+        each = len(data) // len(one.layers)
+        first = one.blocks.start * self._block_tokens + one.start
+        for number, layer in enumerate(one.layers):
+            part = data[number * each : number * each + STATE.size * (one.stop - one.start)]
+            for slot, state in enumerate(array("Q", part.tobytes()), start=first):
+                self._come(slot, state, 1 << layer, (1 << layers) - 1)
+
+    def _come(self, slot: int, state: int, layer: int, all_layers: int) -> None:
+        if self._states[slot] == state:
+            return
+        before, came = self._partial.pop(slot, (state, 0))
+        came = came | layer if before == state else layer
+        if came == all_layers:
+            self._states[slot] = state
+        else:
+            self._states[slot], self._partial[slot] = _mixed(state), (state, came)
+
+    def _put(self, slot: int, states: "array[int]") -> None:
+        self._states[slot : slot + len(states)] = states
+        if self._partial:
+            for one in range(slot, slot + len(states)):
+                self._partial.pop(one, None)
 
     def copy(self, source: range, target: range) -> None:
         """Copy the states in `source` into as many other blocks."""
-        self._states[self._tokens(target)] = self._states[self._tokens(source)]
+        self._put(self._tokens(target).start, self._states[self._tokens(source)])
 
     def _tokens(self, blocks: range) -> slice:
         start = blocks.start % self._blocks * self._block_tokens
