@@ -97,6 +97,7 @@ class PrefillSide:
         """Forget requests that ended, or lost their place, before their first step."""
         for id, one in list(self._outgoing.items()):
             if one.transfer.state is TransferState.EXPECTED and not one.is_open(self._serving.scheduler):
+                one.sequence.awaits_take_over = False
                 del self._outgoing[id]
 
     def _kv_left(self, export: KvExport, layers: range, data: memoryview) -> None:

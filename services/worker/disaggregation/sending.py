@@ -10,7 +10,7 @@ from livescale.services.worker.disaggregation.outgoing import OutgoingKv
 from livescale.services.worker.disaggregation.pieces import StagedPiece, pack_header
 from livescale.services.worker.disaggregation.transfer import TransferState
 from livescale.services.worker.scheduling.batch import KvSlice
-from livescale.shared.bus.contract import BusError, Refusal
+from livescale.shared.bus.contract import BusError, Refusal, ServiceAbsent
 from livescale.shared.links.contract import Buffer, LinkError, Peer
 from livescale.shared.messages.disaggregation import Reserve, Reserved, TakeOver
 from livescale.shared.messages.requests import leaving
@@ -38,8 +38,11 @@ class KvSender:
         self._ticket = 0
 
     async def run(self, one: OutgoingKv) -> bool:
-        """Returns whether the decode worker took the request. After a failure it is asked once more, but only when the
-        request is ready: blocks that are kept early may keep others waiting there."""
+        """Returns whether the decode worker took the request.
+
+        After a failure it is asked once more, but only when the request is ready: blocks that are kept early may keep
+        others waiting there. Where it then has no room, the request waits no longer.
+        """
         for attempt in range(ATTEMPTS):
             if attempt:
                 await self.sampled(one)
@@ -52,11 +55,13 @@ class KvSender:
                 one.transfer.move(TransferState.OFFERED)
                 await self._offer(one)
             except (BusError, LinkError, RuntimeError) as error:
-                refused = isinstance(error, Refusal)
-                self._counts.failures.labels("refused" if refused else "broken").inc()
+                asking, ready = one.transfer.state is TransferState.ASKING, one.sequence.has_sampled
+                self._counts.failures.labels("refused" if asking else "broken").inc()
                 log.warning("kv_transfer_failed", request=one.request_id, to=one.decode, error=str(error))
+                if asking and isinstance(error, (Refusal, ServiceAbsent)):
+                    one.asked = None  # nothing is kept there
                 self._void(one, str(error))
-                if isinstance(error, Refusal) and error.code != 429 and one.transfer.state is not TransferState.OFFERED:
+                if asking and (ready or (isinstance(error, Refusal) and error.code != 429)):
                     return False
                 one.transfer.move(TransferState.ASKING)
             else:
