@@ -18,6 +18,7 @@ from livescale.shared.process.system_port import WhyNotReady, starting
 from livescale.shared.subjects import (
     ABORT,
     CANCEL_WORK,
+    CHANGE_ROLE,
     DRAIN,
     GIVE_KV,
     HELP,
@@ -91,7 +92,7 @@ class Worker:
                 world.host,
                 address=resources.link.address,
                 report=lambda epoch: make_report(
-                    self._id, epoch, self._settings, self._maker.device, resources, self._deployment
+                    world, epoch, self._settings, self._maker.device, resources, self._deployment
                 ),
                 on_stale=lambda: self._deployment.give_up(),
                 place=self._settings.place,
@@ -117,6 +118,7 @@ class Worker:
             Endpoint(DRAIN, self._in_epoch(deployment.drain), me),
             Endpoint(ABORT, deployment.abort, me),
             *deployment.disaggregation.endpoints(self._id),
+            Endpoint(CHANGE_ROLE, self._in_epoch(deployment.disaggregation.change_role), me),
             Endpoint(RUNNING, deployment.instance.tell_running, me),
             Endpoint(REPLAY, serving.replay, me),
             Endpoint(HELP, self._in_epoch(deployment.source.help), me),

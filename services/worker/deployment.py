@@ -270,9 +270,9 @@ class Deployment:
             await self._release()
 
     async def _release(self) -> None:
-        assignment = self.lifecycle.assignment
+        lifecycle = self.lifecycle
         await self._clear()
-        if self.lifecycle.assignment is assignment:  # else it was fenced meanwhile
+        if self.lifecycle is lifecycle:  # else it was fenced meanwhile
             self.instance.tell("spare")
             self.lifecycle.release()
             self._on_change()

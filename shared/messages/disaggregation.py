@@ -1,10 +1,10 @@
-"""Prefill and decode on different workers: KV goes from the one that prefills a request to the one that decodes it.
+"""Roles, and prefill and decode at different workers: KV goes from the one that prefills to the one that decodes.
 
 Control goes over the bus. KV goes over a channel of the link that only these two know: its number is made of the
 ticket, its secret is the reservation's.
 """
 
-from livescale.shared.messages.membership import Address
+from livescale.shared.messages.membership import Address, Role
 from livescale.shared.messages.message import Amount, Count, Message, Name, TokenId
 from livescale.shared.messages.requests import Submit
 from livescale.shared.messages.transfers import Node, Secret, Ticket
@@ -59,3 +59,31 @@ class ReleaseKv(Message, frozen=True, kw_only=True):
     request_id: Name
     reason: str
     ended: bool = False
+
+
+class SetRole(Message, frozen=True, kw_only=True):
+    """Operator -> planner: have the instance that this worker leads prefer this work. Nothing is loaded or drained.
+
+    Refused with 404 for an unknown worker, with 409 for one that leads no instance.
+    """
+
+    worker: Name
+    role: Role
+
+
+class RoleSet(Message, frozen=True, kw_only=True):
+    """Planner -> operator: the instance has this role, and had the other one before."""
+
+    worker: Name
+    instance: Name
+    role: Role
+    before: Role | None = None
+
+
+class ChangeRole(Message, frozen=True, kw_only=True):
+    """Planner -> worker: your instance has this role from now on. What runs goes on as it is; the router follows your
+    reports. Refused with 409 for another instance or epoch."""
+
+    instance: Name
+    role: Role
+    epoch: Count

@@ -1,12 +1,17 @@
 """Both ends of disaggregation at one worker. Every worker has both, whatever its role: the router chooses."""
 
+import structlog
+
 from livescale.services.worker.disaggregation.context import KvContext
 from livescale.services.worker.disaggregation.decode import DecodeSide
 from livescale.services.worker.disaggregation.prefill import PrefillSide
 from livescale.shared.bus.contract import Ack, Context, Endpoint
+from livescale.shared.messages.disaggregation import ChangeRole
 from livescale.shared.messages.requests import Admit
 from livescale.shared.runtime.settings import KvTransferMode
 from livescale.shared.subjects import ADMIT, RELEASE_KV, RESERVE, TAKE_OVER
+
+log = structlog.get_logger()
 
 
 class Disaggregation:
@@ -32,6 +37,19 @@ class Disaggregation:
         if command.decode is not None:
             self.prefill.expect(command.request.request_id, command.decode)
         return answer
+
+    async def change_role(self, command: ChangeRole, context: Context) -> Ack:
+        """Answer CHANGE_ROLE: say another role in reports. Nothing else changes, so what is under way goes on.
+
+        Raises Refusal 409 for another instance.
+        """
+        lifecycle = self._instance.lifecycle
+        before = None if lifecycle.assignment is None else lifecycle.assignment.role
+        lifecycle.change_role(command.instance, command.role)
+        if before != command.role:
+            log.info("role_changed", instance=command.instance, role=command.role, before=before)
+            self._instance.changed()
+        return Ack()
 
     def lost(self, worker: str) -> None:
         """The registry has declared this worker dead."""
