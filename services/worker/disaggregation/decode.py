@@ -16,6 +16,7 @@ from livescale.services.worker.disaggregation.pieces import HEADER as PIECE_HEAD
 from livescale.services.worker.disaggregation.pieces import KvCoverage, unpack_header
 from livescale.services.worker.engine.sizes import slice_bytes
 from livescale.services.worker.instance.lifecycle import WorkerState
+from livescale.services.worker.instance.spans import HandOffTimes
 from livescale.services.worker.scheduling.reservations import Reservation
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Ack, Context, Refusal
@@ -49,8 +50,11 @@ class DecodeSide:
 
     async def reserve(self, command: Reserve, context: Context) -> Reserved:
         """Answer RESERVE: keep KV blocks for a request. Raises Refusal 409 or 429 where this worker does not."""
-        name = reservation_name(command.prefill.id, command.ticket)
+        name = reservation_name(command.prefill.id, command.ticket, command.request.request_id)
         one = self._incoming.get(name)
+        if one is not None and one.asked.secret != command.secret:
+            self._drop(one, f"{command.prefill.id} was started again")
+            raise Refusal(429, "KV blocks are still kept for an earlier transfer of this name")
         if one is None:
             one = self._reserve(name, command)
         return Reserved(address=self._worker.link.address, cached=one.reservation.cached)
@@ -70,7 +74,8 @@ class DecodeSide:
         positions, layers = len(reservation.sequence.tokens), served.manifest.config.num_hidden_layers
         cached = reservation.cached
         came, laid = KvCoverage(positions, cached, layers), KvCoverage(positions, cached, layers)
-        one = self._incoming[name] = IncomingKv(command, scheduler, reservation, came, laid)
+        began = self._worker.clock.now()
+        one = self._incoming[name] = IncomingKv(command, scheduler, reservation, came, laid, layers, began)
         self._serving.idle.clear()
         receiving = self._worker.start(self._receive(name, one, served.manifest), f"KV from {name}")
         if receiving is None:
@@ -83,7 +88,7 @@ class DecodeSide:
 
     async def take_over(self, command: TakeOver, context: Context) -> Ack:
         """Answer TAKE_OVER: the request is this worker's from now on. Raises Refusal 409 where it stays where it is."""
-        name = reservation_name(command.prefill, command.ticket)
+        name = reservation_name(command.prefill, command.ticket, command.request_id)
         one = self._incoming.get(name)
         if one is not None:
             expected = command.request_id, len(command.generated)
@@ -111,11 +116,14 @@ class DecodeSide:
             self._taken.popitem(last=False)
         log.info("request_taken_over", request=command.request_id, of=command.prefill, tokens=len(sequence.tokens))
         request = replace(sequence.request, generated=command.generated)
+        now, layers = self._worker.clock.now(), one.layers
+        times = HandOffTimes(command.prefill, one.began, now, layers, one.received_bytes)
+        self._worker.spans.taken(request, times)
         self._serving.take_over(request, command.waited, command.silent)
 
     async def release(self, command: ReleaseKv, context: Context) -> Ack:
         """Answer RELEASE_KV: keep no blocks for the request. Raises Refusal 409 where it was taken over before."""
-        name = reservation_name(command.prefill, command.ticket)
+        name = reservation_name(command.prefill, command.ticket, command.request_id)
         if name in self._taken and not command.ended:
             raise Refusal(409, f"request {command.request_id} was taken over")
         if name in self._taken:
@@ -130,6 +138,8 @@ class DecodeSide:
         for one in list(self._incoming.values()):
             if one.asked.prefill.id == worker:
                 self._drop(one, f"{worker} is dead")
+        for name in [name for name in self._taken if name.startswith(f"{worker}/")]:
+            del self._taken[name]
 
     async def end(self, reason: str) -> None:
         """Keep nothing any more. Once this returns, nothing writes into the KV cache."""

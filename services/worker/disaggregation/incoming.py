@@ -14,21 +14,26 @@ MOST_LAID_BYTES = 16 << 20
 MOST_STAGED_BYTES = 32 << 20
 
 
-def reservation_name(prefill: str, ticket: int) -> str:
+def reservation_name(prefill: str, ticket: int, request_id: str) -> str:
     """The name under which KV blocks are kept for a transfer. No request has it as its id."""
-    return f"{prefill}/{ticket}"
+    return f"{prefill}/{ticket}/{request_id}"
 
 
 @dataclass(eq=False)
 class IncomingKv:
-    """One transfer to this worker, for a `reservation` of `scheduler`. `came` counts what has arrived, `laid` what is
-    in the KV cache."""
+    """One transfer to this worker, for a `reservation` of `scheduler`, of a model with so many `layers`.
+
+    `came` counts what has arrived, `laid` what is in the KV cache. It `began` at this time of the worker's clock.
+    """
 
     asked: Reserve
     scheduler: Scheduler
     reservation: Reservation
     came: KvCoverage
     laid: KvCoverage
+    layers: int
+    began: float
+    received_bytes: int = 0
     staged_bytes: int = 0
     _staged: deque[tuple[KvRegion, memoryview]] = field(default_factory=deque)
 
@@ -60,6 +65,7 @@ class IncomingKv:
         """Keep a piece that came, until it is laid down."""
         self.came.add(region)
         self.staged_bytes += data.nbytes
+        self.received_bytes += data.nbytes
         self._staged.append((region, data))
 
     def take(self) -> list[tuple[KvRegion, memoryview]]:

@@ -35,7 +35,7 @@ class KvSender:
         self._serving = context.serving
         self._counts = context.counts
         self._void = void
-        self._ticket = 0
+        self._ticket = int(context.worker.clock.wall() * 1000)  # a worker that is started again goes on with others
 
     async def run(self, one: OutgoingKv) -> bool:
         """Returns whether the decode worker took the request.

@@ -100,7 +100,7 @@ class WorkerMetrics:
         next one counts here."""
         self.admitted(request, now, waited)
         times = self._times[request.request_id]
-        times.started, times.first, times.last = now, now - silent, now - silent
+        times.first = times.last = now - silent
 
     def waited(self, request_id: str, now: float) -> float:
         """Seconds since the request was admitted; 0 for one that is not known."""
@@ -128,7 +128,7 @@ class WorkerMetrics:
         """Count a step that began at the time `begun` and is over."""
         for chunk in batch.chunks:
             times = self._times.get(chunk.request_id)
-            if times is not None and times.started is None:
+            if times is not None and times.started is None and times.first is None:
                 times.started = begun
                 self._observe(self._queue, begun - times.admitted)
         self._add(self._prompt, batch.prefill_rows)

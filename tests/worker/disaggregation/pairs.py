@@ -24,10 +24,10 @@ def with_pair(act: Act, *others: str, kind: EngineKind = MODELLED) -> None:
     run(whole(), limit_seconds=600)
 
 
-async def ask(pool: WorkerPool, count: int = 1, length: int = 200, tokens: int = 12, **fields: float) -> None:
-    """Submit so many requests to p, for d to decode."""
-    for number in range(count):
-        request = submit(f"r{number}", random_prompt(number, length), max_tokens=tokens, **fields)
+async def ask(pool: WorkerPool, count: int = 1, length: int = 200, tokens: int = 12, first: int = 0) -> None:
+    """Submit so many requests to p, for d to decode; the first one is named by its number."""
+    for number in range(first, first + count):
+        request = submit(f"r{number}", random_prompt(number, length), max_tokens=tokens)
         await pool.client.submit(request, "p", decode="d")
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from livescale.services.worker.disaggregation.context import DATA
 from livescale.services.worker.disaggregation.prefill import LATE_SECONDS
+from livescale.shared.messages.disaggregation import ChangeRole
 from livescale.shared.messages.membership import Stale
-from livescale.shared.subjects import STALE
+from livescale.shared.subjects import CHANGE_ROLE, STALE
 from tests.worker.disaggregation.pairs import ask, counted, failed, reserved, scheduler_of, taken, with_pair
 from tests.worker.live.engines import CLOCK
 from tests.worker.live.members import used
@@ -277,5 +278,39 @@ def test_a_stale_epoch_is_joined_again_with_nothing_kept() -> None:
         await pool.until(lambda: reserved(pool) == 2)
         pool.bus.publish(STALE, Stale(id="d", epoch=1), id="d")
         await pool.until(lambda: pool.state("d") == "spare")
+
+    with_pair(act)
+
+
+def test_a_prefill_worker_that_is_started_again_is_not_taken_for_what_it_was() -> None:
+    async def act(pool: WorkerPool) -> None:
+        await ask(pool, 2)
+        await pool.until(lambda: len(pool.client.moves) == 2)
+        slow_link(pool)
+        await ask(pool, 2, first=2)
+        await pool.until(lambda: reserved(pool) == 2)
+        await pool.kill("p")
+        slow_link(pool, 0.003)
+        pool.faults.gone.clear()
+        pool.aborted.clear()
+        await pool.start("p")
+        await pool.loaded("p")
+        await ask(pool, 2, first=4)
+        await pool.until(lambda: taken(pool) == 2)
+
+    with_pair(act)
+
+
+def test_a_role_that_changes_while_kv_is_on_its_way_changes_nothing_of_that() -> None:
+    async def act(pool: WorkerPool) -> None:
+        slow_link(pool, 0.05)
+        await ask(pool, 2)
+        await pool.until(lambda: reserved(pool) == 2)
+        for worker, role in (("p", "decode"), ("d", "prefill")):
+            order = ChangeRole(instance=f"m-{worker}", role=role, epoch=1)  # type: ignore[arg-type]
+            await pool.bus.call(CHANGE_ROLE, order, timeout=1, id=worker)
+        await pool.until(lambda: (pool.reports["p"].role, pool.reports["d"].role) == ("decode", "prefill"))
+        await pool.until(lambda: taken(pool) == 2)
+        assert [pool.state(worker) for worker in ("p", "d")] == ["serving", "serving"]
 
     with_pair(act)
