@@ -3,6 +3,15 @@
 from livescale.shared.bus.contract import EVENTS as EVENTS
 from livescale.shared.bus.contract import Ack, Call, Topic
 from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
+from livescale.shared.messages.disaggregation import (
+    ChangeRole,
+    ReleaseKv,
+    Reserve,
+    Reserved,
+    RoleSet,
+    SetRole,
+    TakeOver,
+)
 from livescale.shared.messages.live import Help, Pull, Pulled, RequestsMoved, Took, Withdraw
 from livescale.shared.messages.membership import (
     AskIncidents,
@@ -77,6 +86,9 @@ SCALE: Call[Scale, ScaleAccepted] = Call(
 SCALES: Call[AskScales, ScaleRecords] = Call(
     "svc.planner.scales", AskScales, ScaleRecords, queue=True, doc="records of past and running scales"
 )
+ROLE: Call[SetRole, RoleSet] = Call(
+    "svc.planner.role", SetRole, RoleSet, queue=True, doc="give an instance another role"
+)
 DECISIONS: Call[AskDecisions, Decisions] = Call(
     "svc.monitor.decisions", AskDecisions, Decisions, queue=True, doc="the last decisions, holds included"
 )
@@ -103,6 +115,12 @@ RANK_TAKE: Call[RankTake, Ack] = Call("worker.{id}.take", RankTake, Ack, doc="re
 PIPELINE: Call[Pipeline, Ack] = Call("worker.{id}.pipeline", Pipeline, Ack, doc="run a stage of an execution pipeline")
 MOVE_KV: Call[MoveKv, Ack] = Call("worker.{id}.move-kv", MoveKv, Ack, doc="get KV from the others of a pipeline")
 GIVE_KV: Call[MoveKv, Ack] = Call("worker.{id}.give-kv", MoveKv, Ack, doc="send KV to another of a pipeline")
+CHANGE_ROLE: Call[ChangeRole, Ack] = Call("worker.{id}.role", ChangeRole, Ack, doc="prefer other work")
+RESERVE: Call[Reserve, Reserved] = Call(
+    "worker.{id}.reserve", Reserve, Reserved, doc="keep KV blocks for a request that another worker prefills"
+)
+TAKE_OVER: Call[TakeOver, Ack] = Call("worker.{id}.take-over", TakeOver, Ack, doc="decode a request that was prefilled")
+RELEASE_KV: Call[ReleaseKv, Ack] = Call("worker.{id}.release-kv", ReleaseKv, Ack, doc="keep KV blocks no longer")
 # Workers and hosts alike hold and send parameters.
 SEND: Call[Send, Ack] = Call("node.{id}.send", Send, Ack, doc="send parameters")
 ABORT: Call[Abort, Ack] = Call("node.{id}.abort", Abort, Ack, doc="end a plan")

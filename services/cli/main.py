@@ -31,6 +31,7 @@ COMMANDS = {
     "status": LazyCommand("livescale.services.cli.status:status", "Show processes, workers, instances and queues."),
     "metrics": LazyCommand("livescale.services.cli.metrics:metrics", "Print all processes' metrics, or their ports."),
     "scale": LazyCommand("livescale.services.cli.scale:scale", "Set the number of instances of a model."),
+    "role": LazyCommand("livescale.services.cli.role:role", "Have an instance prefill, decode, or do both."),
     "why": LazyCommand("livescale.services.cli.why:why", "Explain why a model was scaled, or was not."),
     "topology": LazyCommand(
         "livescale.services.cli.topology:topology", "Show and draw a cluster, from a file or this machine."

@@ -23,7 +23,7 @@ REPORT_SECONDS = 1.5
 RECENT = 10
 MEMORY_SECONDS = 1.0
 # Columns that are not shown where they are zero in every row.
-QUIET = frozenset({"rank", "ready", "total", "live_layers", "live_queue"})
+QUIET = frozenset({"rank", "ready", "total", "live_layers", "live_queue", "sends_kv_of", "keeps_blocks"})
 
 EPILOG = """
 \b

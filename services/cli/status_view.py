@@ -111,11 +111,16 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstanceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance. It sends the KV of so many requests (`sends_kv_of`) to those that decode them, and keeps so many KV
+    blocks (`keeps_blocks`) for requests that others prefill."""
+
     id: str
     model: str
     role: str | None
     state: str
     workers: list[str]
+    sends_kv_of: int
+    keeps_blocks: int
 
 
 class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,6 +252,8 @@ def instance_rows(workers: Sequence[WorkerReport]) -> list[InstanceRow]:
             role=reports[0].role,
             state=min((each.state for each in reports), key=PROGRESS.index),
             workers=[each.id for each in reports],
+            sends_kv_of=reports[0].sending_kv,
+            keeps_blocks=0 if reports[0].load is None else reports[0].load.reserved_blocks,
         )
         for instance, reports in sorted(ranks.items())
     ]

@@ -6,15 +6,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from livescale.services.gateway.answers import Listing, instances
-from livescale.services.gateway.bodies import ModelRequest, ScaleRequest
+from livescale.services.gateway.bodies import ModelRequest, RoleRequest, ScaleRequest
 from livescale.services.gateway.errors import bad_request, from_bus
 from livescale.services.gateway.models import RegisteredModels
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import json_answer
 from livescale.shared.bus.contract import A, Bus, BusError, Call, Q
+from livescale.shared.messages.disaggregation import SetRole
 from livescale.shared.messages.registry import AskSnapshot, Named
 from livescale.shared.messages.scaling import AskDecisions, Scale
-from livescale.shared.subjects import DECISIONS, REGISTER, REMOVE, SCALE, SNAPSHOT
+from livescale.shared.subjects import DECISIONS, REGISTER, REMOVE, ROLE, SCALE, SNAPSHOT
 
 ASK_TIMEOUT_SECONDS = 2.0
 # Longer, as the planner and the hosts check the order before they answer.
@@ -55,6 +56,11 @@ class Admin:
         body = parse_body(await read_body(request, self.max_body_bytes), ScaleRequest)
         message = Scale(model=body.model, instances=body.instances)
         return json_answer(await self._ask(SCALE, message, ORDER_TIMEOUT_SECONDS, model=body.model), 202)
+
+    async def set_role(self, request: Request) -> Response:
+        body = parse_body(await read_body(request, self.max_body_bytes), RoleRequest)
+        message = SetRole(worker=body.worker, role=body.role)
+        return json_answer(await self._ask(ROLE, message, ORDER_TIMEOUT_SECONDS))
 
     async def decisions(self, request: Request) -> Response:
         limit = request.query_params.get("limit", "20")

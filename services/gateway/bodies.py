@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from livescale.shared.messages.membership import Role
 from livescale.shared.messages.message import Amount, Count, Positive
 from livescale.shared.messages.parameters import DType, Layout, ModelSpec, Path, Share, TensorParallelSize
 from livescale.shared.messages.registry import Register
@@ -123,6 +124,13 @@ class ScaleRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model: ModelName
     instances: Annotated[int, Meta(ge=0)]
+
+
+class RoleRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /admin/v1/role: have the instance that this worker leads prefer this work."""
+
+    worker: Annotated[str, Meta(min_length=1, max_length=256)]
+    role: Role
 
 
 class BoundsRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="ScalingBounds"):

@@ -15,6 +15,7 @@ from livescale.services.gateway.admin import Admin
 from livescale.services.gateway.catalog import Catalog
 from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.probes import Probes
+from livescale.shared.messages.disaggregation import RoleSet
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import ScaleAccepted
 
@@ -192,6 +193,16 @@ def _admin_orders(admin: Admin) -> list[Operation]:
             "Have this many instances of a model",
             {202: ScaleAccepted},
             body=bodies.ScaleRequest,
+            errors=(*BODY_ERRORS, 404, 409, *BUS_ERRORS),
+            protected=True,
+        ),
+        Operation(
+            "POST",
+            "/admin/v1/role",
+            admin.set_role,
+            "Have the instance that a worker leads prefer to prefill, to decode, or neither; only routing changes",
+            {200: RoleSet},
+            body=bodies.RoleRequest,
             errors=(*BODY_ERRORS, 404, 409, *BUS_ERRORS),
             protected=True,
         ),

@@ -13,6 +13,7 @@ from livescale.services.planner.fleet import check_target
 from livescale.services.planner.metrics import PlannerMetrics
 from livescale.services.planner.outbox import SavedRecords, send
 from livescale.services.planner.plans.plan import CannotPlan
+from livescale.services.planner.roles import RoleOrders
 from livescale.services.planner.running_scale import NodeCommand, RunningScale
 from livescale.services.planner.scale_out import ScaleOut
 from livescale.services.planner.scale_planner import ScalePlanner
@@ -26,7 +27,7 @@ from livescale.shared.messages.scaling import AskScales, Scale, ScaleAccepted, S
 from livescale.shared.messages.transfers import Abort, BlockReady, InstanceServing, Transfer
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
-from livescale.shared.subjects import BLOCK, HEARTBEAT, INSTANCE, LEASE, PLAN, SCALE, SCALES, TRANSFER
+from livescale.shared.subjects import BLOCK, HEARTBEAT, INSTANCE, LEASE, PLAN, ROLE, SCALE, SCALES, TRANSFER
 from livescale.shared.topology.topology import Topology
 
 TICK_SECONDS = 0.5  # between two checks of what is overdue
@@ -53,6 +54,7 @@ class Planner:
         self._aborting: set[str] = set()
         self._replanning: set[str] = set()
         self._saved = SavedRecords(world.bus.kv)
+        self._roles = RoleOrders(world.bus, self._cluster, self._metrics)
         self._inherited: dict[str, ScaleRecord] = {}  # an earlier planner's, to be taken over
 
     async def run(self) -> None:
@@ -68,7 +70,8 @@ class Planner:
         leases = await self._bus.subscribe(LEASE)
         workers = await self._bus.subscribe(HEARTBEAT, service="worker")
         self._bus.watch_connection(self._connection_changed)
-        await self._bus.serve(self._info, [Endpoint(SCALE, self._scale), Endpoint(SCALES, self._records)])
+        calls = [Endpoint(SCALE, self._scale), Endpoint(SCALES, self._records), Endpoint(ROLE, self._roles.set)]
+        await self._bus.serve(self._info, calls)
         async with self._calls as group:
             group.create_task(self._follow_transfers(transfers), name="transfers")
             group.create_task(self._follow_blocks(blocks), name="blocks")

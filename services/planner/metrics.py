@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import get_args
 
-from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.membership import Role, WorkerReport
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.process.telemetry import Telemetry
 
 PHASES = ("planned", "commanded", "first_byte", "live", "first_layer", "whole", "serving", "spare")
+ROLES: tuple[Role, ...] = get_args(Role)
 THERE = ("loading", "live", "serving")
 RATIOS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -39,6 +41,16 @@ class PlannerMetrics:
         self._scales = telemetry.counter(
             "livescale_scales_total", "Scales that ended, by outcome", ["state"], [("done",), ("failed",)]
         )
+        self._roles = telemetry.counter(
+            "livescale_role_switches_total",
+            "Instances that were given another role",
+            ["role"],
+            [(role,) for role in ROLES],
+        )
+
+    def role_set(self, role: Role) -> None:
+        """Count an instance that was given another role."""
+        self._roles.labels(role).inc()
 
     def accepted(self, model: str, target: int) -> None:
         """Note how many instances of a model were asked for last."""

@@ -16,13 +16,14 @@ class RouterLimits:
 
     `look_ahead` is the number of requests that an instance may have beyond its slots, so that a slot never waits for
     the router. `silent_seconds`: an instance that reports no request at all for this long has none, whatever was
-    admitted to it.
+    admitted to it. `disaggregates`: prompts go to instances of the role prefill, and are decoded by others.
     """
 
     max_waiting: int = 4096
     max_waiting_tokens: int = 1 << 22
     look_ahead: int = 1
     silent_seconds: float = 2.0
+    disaggregates: bool = False
 
 
 def check_request(

@@ -12,7 +12,7 @@ class AdmitTo:
     request before, and `reason` says why this worker was chosen.
 
     The request has waited here since `since`, in seconds since the epoch; where it came before this worker took any
-    requests, for the scale named `scale`.
+    requests, for the scale named `scale`. The worker `decode` is to go on with it after its first token.
     """
 
     worker: str
@@ -22,6 +22,7 @@ class AdmitTo:
     reason: str
     since: float
     scale: str | None = None
+    decode: str | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 
 from livescale.services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
-from livescale.services.router.instances import AdmittedRequest, InstanceView
+from livescale.services.router.instances import AdmittedRequest, InstanceView, Promises
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.requests import RequestsEnded, Running, Submit
@@ -43,6 +43,7 @@ class ServingFleet:
     def __init__(self, silent_seconds: float) -> None:
         self._silent_seconds = silent_seconds
         self._instances: dict[str, InstanceView] = {}
+        self._promises = Promises()
         self._suspects: set[str] = set()
         # By worker: its last epoch that was declared dead. Reports of that epoch are ignored.
         self._dead: dict[str, int] = {}
@@ -120,7 +121,7 @@ class ServingFleet:
             known = None
         if leads:
             if known is None:
-                known = self._instances[report.id] = InstanceView(report.id)
+                known = self._instances[report.id] = InstanceView(report.id, self._promises)
             was_serving = known.serves
             known.update(report, now)
             if known.serves and not was_serving:
@@ -155,13 +156,14 @@ class ServingFleet:
         for request_id in ended.request_ids:
             instance = self._instances.get(ended.worker)
             if instance is None or instance.release(request_id) is None:
-                self._end_moved(request_id)
+                self._end_moved(request_id, ended.worker)
 
-    def _end_moved(self, request_id: str) -> None:
+    def _end_moved(self, request_id: str, worker: str) -> None:
         """Note that a request ended at a worker that took it over, before the message of that move came or after it was
         lost."""
         for instance in self._instances.values():
-            if instance.was_live:
+            admission = instance.admitted.get(request_id)
+            if admission is not None and (instance.was_live or admission.decode == worker):
                 instance.release(request_id)
 
     def on_moved(self, moved: RequestsMoved, now: float) -> list[Effect]:
@@ -178,7 +180,7 @@ class ServingFleet:
         if instance is None:
             return _tell_lost(request_id, admission, f"{worker} took it over and is gone")
         admission.confirm()  # the answer of the worker that gave it away may still be on its way
-        admission.at = now
+        admission.at, admission.decode = now, None
         instance.take(request_id, admission)
         return [StopWork(worker, request_id, "its client waits no longer")] if admission.stopped else []
 

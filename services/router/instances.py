@@ -7,7 +7,7 @@ from math import ceil
 
 from livescale.services.router.capacity import most_tokens
 from livescale.services.router.queue import Waiting
-from livescale.shared.messages.membership import EngineLoad, WorkerReport, WorkerState
+from livescale.shared.messages.membership import EngineLoad, Role, WorkerReport, WorkerState
 from livescale.shared.messages.requests import Running, Submit
 from livescale.shared.policy.state_machine import StateMachine
 
@@ -51,13 +51,15 @@ MOVES = StateMachine(
 @dataclass
 class AdmittedRequest:
     """A request that was given to a worker. `waiting` is its place in this router's queue; None where an earlier router
-    admitted it. `blocks` are KV blocks, `at` is in seconds since the epoch."""
+    admitted it. `blocks` are KV blocks, `at` is in seconds since the epoch. The worker `decode` is to go on with it
+    after its first token."""
 
     gateway: str
     waiting: Waiting | None
     blocks: int
     at: float
     state: AdmissionState = AdmissionState.ASKED
+    decode: str | None = None
 
     @property
     def confirmed(self) -> bool:
@@ -83,6 +85,36 @@ class AdmittedRequest:
             )
 
 
+class Promises:
+    """Requests that were given to one worker and are to be decoded by another, with the KV blocks that they need there.
+
+    A promise ends when its request moves there, or is no longer where it was.
+    """
+
+    def __init__(self) -> None:
+        self._workers: dict[str, str] = {}  # by request
+        self._blocks: dict[str, dict[str, int]] = {}  # by worker that decodes, and request
+
+    def keep(self, request_id: str, worker: str, blocks: int) -> None:
+        """Count a request as on its way to this worker."""
+        self._workers[request_id] = worker
+        self._blocks.setdefault(worker, {})[request_id] = blocks
+
+    def drop(self, request_id: str) -> None:
+        """Forget a request, if it is on its way anywhere."""
+        worker = self._workers.pop(request_id, None)
+        if worker is not None:
+            del self._blocks[worker][request_id]
+
+    def requests(self, worker: str) -> int:
+        """The number of requests on their way to a worker."""
+        return len(self._blocks.get(worker, ()))
+
+    def blocks(self, worker: str) -> int:
+        """The number of KV blocks that they need there."""
+        return sum(self._blocks.get(worker, {}).values())
+
+
 class InstanceView:
     """An instance, seen through the reports of its leading worker (rank 0).
 
@@ -95,8 +127,11 @@ class InstanceView:
     requests, and gets nothing new while a request waits there for blocks.
     """
 
-    def __init__(self, worker: str) -> None:
+    def __init__(self, worker: str, promises: Promises | None = None) -> None:
         self.worker = worker
+        self.role: Role | None = None
+        self.host: str | None = None
+        self._promises = promises or Promises()
         self.id: str | None = None
         self.epoch = 0
         self.model: str | None = None
@@ -134,26 +169,30 @@ class InstanceView:
         self.model, self.version, self.scale = report.model, report.version, report.plan_id
         if self.serves and self.open_since is None:
             self.open_since = now
+        self.role, self.host = report.role, report.host
         self.helping = frozenset(report.helping)
         self.was_live = self.was_live or report.state == "live"
         self._load = load = report.load
         self.refusing = False
-        requests = 0 if load is None else load.waiting_requests + load.running_requests
+        requests = 0 if load is None else load.waiting_requests + load.running_requests + load.reserved_requests
         if requests >= len(self.admitted):  # otherwise the report is older than the last admission
             self._new_tokens = 0
         blocks = 0 if load is None else load.kv_blocks_used
-        self._other_requests = max(0, requests - len(self.admitted))
-        self._other_blocks = max(0, blocks - self._own_blocks)
+        self._other_requests = max(0, requests - len(self.admitted) - self._promises.requests(self.worker))
+        self._other_blocks = max(0, blocks - self._own_blocks - self._promises.blocks(self.worker))
         if requests or load is None:
             self.idle_since = None
         elif self.idle_since is None:
             self.idle_since = now
 
-    def admit(self, waiting: Waiting, now: float) -> None:
-        """Count a request that this router gives to the worker."""
+    def admit(self, waiting: Waiting, now: float, decode: str | None = None) -> None:
+        """Count a request that this router gives to the worker, also at the worker that is to `decode` it."""
         request = waiting.request
         self._new_tokens += waiting.tokens
-        self.take(request.request_id, AdmittedRequest(request.gateway, waiting, self._need(request), now))
+        admission = AdmittedRequest(request.gateway, waiting, self._need(request), now, decode=decode)
+        self.take(request.request_id, admission)
+        if decode is not None:
+            self._promises.keep(request.request_id, decode, admission.blocks)
 
     def adopt(self, running: Iterable[Running], now: float) -> None:
         """Take over requests that an earlier router admitted."""
@@ -171,6 +210,8 @@ class InstanceView:
     def release(self, request_id: str) -> AdmittedRequest | None:
         """Note that the request is no longer here. Returns what was kept for it; None if it never was here."""
         admission = self.admitted.pop(request_id, None)
+        if admission is not None and admission.decode is not None:
+            self._promises.drop(request_id)
         self._own_blocks -= 0 if admission is None else admission.blocks
         return admission
 
@@ -202,16 +243,31 @@ class InstanceView:
         if load is None or load.kv_full or self.never_fits(request):
             return False
         slots = load.max_requests + look_ahead - self._requests()
-        blocks = load.kv_blocks_total - self._own_blocks - self._other_blocks
-        return slots > 0 and self._need(request) <= blocks and self._prefills_soon(load)
+        return slots > 0 and self._need(request) <= self.free_blocks and self._prefills_soon(load)
+
+    def has_room_to_decode(self, request: Submit) -> bool:
+        """Whether there is a slot for a request that another worker prefills, and KV blocks for it and one token."""
+        load = self._load
+        if load is None or load.kv_full or load.waiting_requests or self.never_fits(request):
+            return False
+        tokens = len(request.prompt) + len(request.generated) + 1
+        return self._requests() < load.max_requests and self._blocks(tokens) <= self.free_blocks
+
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks that nothing has, is given, or is promised; 0 while that is unknown."""
+        return 0 if self._load is None else self._load.kv_blocks_total - self._taken_blocks
 
     def share(self) -> tuple[float, float]:
         """How full the instance is, from 0 to 1 and above: its slots, then its KV blocks."""
         load = self._load
         if load is None:
             return 1.0, 1.0
-        blocks = self._own_blocks + self._other_blocks
-        return self._requests() / max(1, load.max_requests), blocks / max(1, load.kv_blocks_total)
+        return self._requests() / max(1, load.max_requests), self._taken_blocks / max(1, load.kv_blocks_total)
+
+    @property
+    def _taken_blocks(self) -> int:
+        return self._own_blocks + self._other_blocks + self._promises.blocks(self.worker)
 
     def _prefills_soon(self, load: EngineLoad) -> bool:
         """Whether little waits to be prefilled. A live instance may queue more, as its helpers take requests from its
@@ -228,4 +284,4 @@ class InstanceView:
         return 0 if self._load is None else ceil(tokens / self._load.kv_block_tokens)
 
     def _requests(self) -> int:
-        return len(self.admitted) + self._other_requests
+        return len(self.admitted) + self._other_requests + self._promises.requests(self.worker)

@@ -69,7 +69,12 @@ class Office:
     ) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
         self.policy = RouterPolicy(
-            RouterLimits(settings.max_waiting, settings.max_waiting_tokens, settings.look_ahead),
+            RouterLimits(
+                settings.max_waiting,
+                settings.max_waiting_tokens,
+                settings.look_ahead,
+                disaggregates=settings.disaggregation == "on",
+            ),
             settings.retry_after_ms,
         )
         self._membership = membership
@@ -189,7 +194,8 @@ class Office:
     async def _admit(self, effect: AdmitTo) -> None:
         request_id, worker, asked = effect.request.request_id, effect.worker, self._clock.wall()
         context = Context(effect.request.deadline, effect.epoch, request_id, effect.request.traceparent)
-        admit = Admit(request=leaving(effect.request, self._clock.wall()), attempt=effect.attempt)
+        request = leaving(effect.request, self._clock.wall())
+        admit = Admit(request=request, attempt=effect.attempt, decode=effect.decode)
         try:
             await self._bus.call(ADMIT, admit, timeout=ADMIT_SECONDS, context=context, id=worker)
         except BusError as error:

@@ -18,6 +18,7 @@ from livescale.services.router.capacity import WorkerCapacity, fitted, never_fit
 from livescale.services.router.effects import AdmitTo, Effect, FinishRequest
 from livescale.services.router.fleet import ConversationPlaces, ServingFleet
 from livescale.services.router.instances import InstanceView
+from livescale.services.router.pairs import choose_decode, may_prefill, relieve_helpers
 from livescale.services.router.queue import ArrivalRate, Queue, Waiting
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import RequestsMoved
@@ -41,6 +42,7 @@ class RouterPolicy:
         self._arrivals = Counter[str]()
         self._rates: dict[str, ArrivalRate] = {}
         self._contexts = ConversationPlaces()
+        self._decodes = ConversationPlaces()  # where conversations are decoded, where that is another worker
 
     def on_models(self, entries: Iterable[ModelEntry]) -> list[Effect]:
         """Take over the registry's list of models. Requests that wait for a model that is out of service end."""
@@ -129,7 +131,8 @@ class RouterPolicy:
         to."""
         effects = self._fleet.on_moved(moved, now)
         for request in self._fleet.requests_at(moved.worker, moved.request_ids):
-            self._contexts.went(request, moved.worker)
+            if self._decodes.last(request) != moved.worker:
+                self._contexts.went(request, moved.worker)
         return effects
 
     def on_members(self, members: Iterable[Member], now: float) -> None:
@@ -200,16 +203,34 @@ class RouterPolicy:
         if candidates and all(one.never_fits(request) for one in candidates):
             return _finish(waiting, "error", never_fits(request, largest), 400)
         with_room = [one for one in candidates if one.has_room(request, self._limits.look_ahead)]
-        if not with_room:
+        suitable = relieve_helpers(with_room)
+        suitable = may_prefill(suitable, candidates) if self._disaggregates(request.model) else suitable
+        if not suitable:
             return None
         if len(request.generated) >= request.max_tokens:
             return _finish(waiting, "length")  # it has as many tokens as fit here; who began it had room for more
-        suitable = relieve_helpers(with_room)
         best, reason = self._choose(request, suitable)
+        decode, reason = self._choose_decode(request, best, candidates, reason)
         self._contexts.went(request, best.worker)
-        best.admit(waiting, now)
+        best.admit(waiting, now, decode)
         scale = best.scale if waiting.since < (best.open_since or 0.0) else None
-        return AdmitTo(best.worker, best.epoch, request, waiting.attempt, reason, waiting.since, scale)
+        return AdmitTo(best.worker, best.epoch, request, waiting.attempt, reason, waiting.since, scale, decode)
+
+    def _choose_decode(
+        self, request: Submit, prefill: InstanceView, candidates: Sequence[InstanceView], reason: str
+    ) -> tuple[str | None, str]:
+        """Choose the worker that is to decode a request, if it is another one, and say why both were chosen."""
+        if not self._disaggregates(request.model):
+            return None, reason
+        decode, why = choose_decode(request, prefill, candidates, self._decodes.last(request))
+        if decode is not None:
+            self._decodes.went(request, decode)
+        return decode, f"{reason}; {why}"
+
+    def _disaggregates(self, model: str) -> bool:
+        """Whether another worker may decode what one prefills. Instances of several ranks do both."""
+        entry = self._models.get(model)
+        return self._limits.disaggregates and (entry is None or entry.spec.tensor_parallel_size == 1)
 
     def _choose(self, request: Submit, suitable: Sequence[InstanceView]) -> tuple[InstanceView, str]:
         """Choose one of the instances that have room, and say why. No request waits for its context: where the slot is
@@ -263,13 +284,6 @@ class RouterPolicy:
             arriving_tokens_per_second=rate.tokens_per_second(now),
             traceparent=queue.oldest_traceparent(),
         )
-
-
-def relieve_helpers(with_room: Sequence[InstanceView]) -> list[InstanceView]:
-    """While an instance that still loads has room, leave out the instances that help it: they take what they can from
-    its queue, and it computes the first layers meanwhile (BlitzScale 5.2)."""
-    live = {one.worker for one in with_room if one.state == "live"}
-    return [one for one in with_room if not one.helping & live]
 
 
 def _finish(waiting: Waiting, reason: FinishReason, error: str | None = None, code: int | None = None) -> FinishRequest:

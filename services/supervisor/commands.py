@@ -84,7 +84,10 @@ def service_commands(
     workers, hosts = places(settings, placement)
     return [
         *(command(service, control_flags(service, settings, placement)) for service in CONTROL),
-        *(command("router", index=index) for index in range(1, settings.routers)),
+        *(
+            command("router", control_flags("router", settings, placement), index)
+            for index in range(1, settings.routers)
+        ),
         *(worker(index, place) for index, place in enumerate(workers)),
         *(command("host", {**link, **place}, index) for index, place in enumerate(hosts)),
     ]
@@ -109,11 +112,14 @@ def engine_flags(settings: StackSettings) -> Flags:
 
 
 def control_flags(service: ServiceName, settings: StackSettings, placement: Placement | None) -> Flags:
-    """What only registry and planner are told: the topology, the rate of links, how to plan, and models' defaults."""
+    """What only registry, planner and routers are told: the topology, the rate of links, how to plan, models' defaults,
+    whether to disaggregate."""
     cluster: Flags = {"topology": placement.topology} if placement else {}
     match service:
         case "registry":
             return {**cluster, **spec_flags(settings)}
+        case "router":
+            return {"disaggregation": settings.disaggregation}
         case "planner":
             return {
                 "link_rate": settings.link_rate,

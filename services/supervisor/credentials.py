@@ -41,7 +41,7 @@ ROLES: Mapping[str, RoleSubjects] = {
     "gateway": RoleSubjects(
         asks=(
             *(subjects.SUBMIT, subjects.REPLAY, subjects.METRICS, subjects.MODELS, subjects.SNAPSHOT),
-            *(subjects.REGISTER, subjects.REMOVE, subjects.SCALE, subjects.DECISIONS),
+            *(subjects.REGISTER, subjects.REMOVE, subjects.SCALE, subjects.ROLE, subjects.DECISIONS),
         ),
         tells=(subjects.CANCEL, subjects.CANCEL_WORK),
         hears=(subjects.TOKENS, subjects.LEASE, subjects.HEARTBEAT),
@@ -69,10 +69,11 @@ ROLES: Mapping[str, RoleSubjects] = {
         keeps=True,
     ),
     "planner": RoleSubjects(
-        answers=(subjects.SCALE, subjects.SCALES),
+        answers=(subjects.SCALE, subjects.SCALES, subjects.ROLE),
         asks=(
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
             *(subjects.SNAPSHOT, subjects.MANIFEST, subjects.KEEP, subjects.HELP, subjects.PIPELINE),
+            subjects.CHANGE_ROLE,
         ),
         tells=(subjects.PLAN, subjects.PIPELINE_OVER),
         hears=(subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE, subjects.LEASE, subjects.HEARTBEAT),
@@ -96,10 +97,12 @@ ROLES: Mapping[str, RoleSubjects] = {
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
             *(subjects.ADMIT, subjects.REPLAY, subjects.RUNNING, subjects.HELP, subjects.PULL, subjects.TOOK),
             *(subjects.MEETING, subjects.RANK_TAKE, subjects.PIPELINE, subjects.MOVE_KV, subjects.GIVE_KV),
+            *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV, subjects.CHANGE_ROLE),
         ),
         asks=(
             *(subjects.PULL, subjects.TOOK, subjects.MEETING, subjects.RANK_TAKE),
             *(subjects.MOVE_KV, subjects.GIVE_KV),
+            *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV),
         ),
         tells=(
             *(subjects.TOKENS, subjects.ENDED, subjects.MOVED, subjects.WITHDRAW),

@@ -8,9 +8,11 @@ from msgspec import Meta
 from livescale.shared.runtime.settings import (
     HOST_AND_PORT,
     BusSettings,
+    DisaggregationName,
     EngineName,
     EngineProfile,
     EngineSpeed,
+    KvTransferMode,
     LiveEveryHop,
     LiveName,
     LiveWhen,
@@ -57,6 +59,7 @@ WORKER_FLAGS = (
     "host_kv_bytes",
     "enable_prefix_caching",
     "switch_kv",
+    "kv_transfer",
 )
 
 
@@ -195,6 +198,8 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
     switch_kv: SwitchKv = "auto"
+    disaggregation: DisaggregationName = "off"
+    kv_transfer: KvTransferMode = "by-layer"
     ttft_slo: TtftSlo = 1.0
     nats_url: Annotated[str, Meta(description="URL of a NATS server to use; by default the system starts its own")] = ""
     start_timeout_s: Annotated[

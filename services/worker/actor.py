@@ -17,8 +17,8 @@ from livescale.shared.process.run import World
 from livescale.shared.process.system_port import WhyNotReady, starting
 from livescale.shared.subjects import (
     ABORT,
-    ADMIT,
     CANCEL_WORK,
+    CHANGE_ROLE,
     DRAIN,
     GIVE_KV,
     HELP,
@@ -92,7 +92,7 @@ class Worker:
                 world.host,
                 address=resources.link.address,
                 report=lambda epoch: make_report(
-                    self._id, epoch, self._settings, self._maker.device, resources, self._deployment
+                    world, epoch, self._settings, self._maker.device, resources, self._deployment
                 ),
                 on_stale=lambda: self._deployment.give_up(),
                 place=self._settings.place,
@@ -117,7 +117,8 @@ class Worker:
             Endpoint(SERVE, self._in_epoch(deployment.serve), me),
             Endpoint(DRAIN, self._in_epoch(deployment.drain), me),
             Endpoint(ABORT, deployment.abort, me),
-            Endpoint(ADMIT, deployment.instance.admit, me),
+            *deployment.disaggregation.endpoints(self._id),
+            Endpoint(CHANGE_ROLE, self._in_epoch(deployment.disaggregation.change_role), me),
             Endpoint(RUNNING, deployment.instance.tell_running, me),
             Endpoint(REPLAY, serving.replay, me),
             Endpoint(HELP, self._in_epoch(deployment.source.help), me),

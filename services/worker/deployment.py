@@ -9,6 +9,8 @@ from functools import partial
 
 import structlog
 
+from livescale.services.worker.disaggregation.context import KvContext
+from livescale.services.worker.disaggregation.sides import Disaggregation
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import Lifecycle, WorkerState, check_load
@@ -69,6 +71,7 @@ class Deployment:
         self.source, self.live = LiveSource(live_context), LiveRole(live_context)
         live, source, switch_kv = self.live, self.source, settings.switch_kv
         self.pipelines = PipelineMember(context, instance, group, live, source, switch_kv)
+        self.disaggregation = Disaggregation(KvContext.of(context, instance), settings.kv_transfer)
         serving.on_batch, serving.on_rank_lost = lambda batch: group.leader.tell(batch), self._rank_lost
 
     @property
@@ -103,6 +106,7 @@ class Deployment:
         self.live.lost(worker)
         self.pipelines.lost(worker)
         self.group.lost(worker)
+        self.disaggregation.lost(worker)
 
     async def load(self, command: Load, context: Context) -> Ack:
         check_load(command)
@@ -266,9 +270,9 @@ class Deployment:
             await self._release()
 
     async def _release(self) -> None:
-        assignment = self.lifecycle.assignment
+        lifecycle = self.lifecycle
         await self._clear()
-        if self.lifecycle.assignment is assignment:  # else it was fenced meanwhile
+        if self.lifecycle is lifecycle:  # else it was fenced meanwhile
             self.instance.tell("spare")
             self.lifecycle.release()
             self._on_change()
@@ -280,6 +284,7 @@ class Deployment:
         await self.pipelines.end(reason)
         await self.live.end(reason)
         await self.group.end()
+        await self.disaggregation.end(reason)
         self._outgoing.abort_all()
         await self._outgoing.none.wait()
         await self._runner.unload()

@@ -6,19 +6,21 @@ from livescale.services.worker.deployment import Deployment
 from livescale.services.worker.resources import Resources
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.messages.membership import Holding, PeerTraffic, WorkerReport
+from livescale.shared.process.run import World
 
 
 def make_report(
-    worker: str, epoch: int, settings: WorkerSettings, device: str, resources: Resources, deployment: Deployment
+    world: World, epoch: int, settings: WorkerSettings, device: str, resources: Resources, deployment: Deployment
 ) -> WorkerReport:
     """Return the state of the worker, and what it has and does where it is not spare."""
     instance = deployment.instance
     common = WorkerReport(
-        id=worker,
+        id=world.info.id,
         epoch=epoch,
         state=instance.lifecycle.state.value,
         arena_bytes=settings.arena_bytes,
         device=device,
+        host=world.host,
         engine=settings.engine,
         paths=resources.paths.by_peer,
         flows_out=deployment.flows_out,
@@ -51,6 +53,7 @@ def make_report(
         pipeline=pipelines.pipeline,
         stage=pipelines.span,
         kv_way=pipelines.kv_way,
+        sending_kv=len(deployment.disaggregation.prefill),
     )
 
 

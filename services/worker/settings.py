@@ -7,7 +7,14 @@ from msgspec import Meta
 from livescale.services.worker.engine.kernels.variants import KernelsName
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK
 from livescale.services.worker.scheduling.limits import SchedulerLimits
-from livescale.shared.runtime.settings import EngineName, EngineProfile, EngineSpeed, LinkSettings, SwitchKv
+from livescale.shared.runtime.settings import (
+    EngineName,
+    EngineProfile,
+    EngineSpeed,
+    KvTransferMode,
+    LinkSettings,
+    SwitchKv,
+)
 
 MIB = 1024 * 1024
 
@@ -113,6 +120,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
         ),
     ] = 1800.0
     switch_kv: SwitchKv = "auto"
+    kv_transfer: KvTransferMode = "by-layer"
     kernels: Annotated[
         KernelsName,
         Meta(

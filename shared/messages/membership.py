@@ -58,6 +58,7 @@ class EngineLoad(Message, frozen=True, kw_only=True):
 
     `waiting_tokens`: prompt tokens admitted and not yet prefilled. `kv_blocks_used` are those that hold tokens, or are
     about to. `kv_full`: a request waits here for KV blocks; it is no use to give more to this engine now.
+    `reserved_requests` are prefilled elsewhere and will be decoded here; `reserved_blocks`, of those used, are theirs.
     """
 
     waiting_requests: Count
@@ -68,6 +69,8 @@ class EngineLoad(Message, frozen=True, kw_only=True):
     kv_blocks_total: Count
     kv_block_tokens: Positive
     kv_full: bool = False
+    reserved_requests: Count = 0
+    reserved_blocks: Count = 0
     prefill_tokens_per_second: Amount | None = None
     decode_tokens_per_second: Amount | None = None
 
@@ -99,14 +102,14 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     """A worker's heartbeat, sent twice a second and at every change. `instance` and `model` are None on a spare.
 
     `plan_id`: the plan that it loads or loaded for. `traffic`: with each process that serving moves bytes to or from;
-    None is unknown, not zero. `device`: where its parameters lie. `paths`: which way they came from each node lately.
-    `engine`: what runs its model; tokens of a `modelled` engine are not real. `kv_blocks`: for the model that it loads
-    or holds.
+    None is unknown, not zero. `device`: where its parameters lie. `host`: its machine. `paths`: which way parameters
+    came from each node lately. `engine`: what runs its model; tokens of a `modelled` engine are not real. `kv_blocks`:
+    for the model that it loads or holds.
 
     In live scaling, `helping`: the workers that it takes requests over from. `live_layers`: through how many layers it
     can run requests while it loads; `live_waiting`: how many of them wait; `handed_over`: how many it gave to which
     worker. `pipeline`, `stage`: the execution pipeline that it is part of, and its blocks there. `kv_way`: how it gets
-    the KV of requests that it goes on with.
+    the KV of requests that it goes on with. `sending_kv`: how many requests it prefills for others to decode.
     """
 
     service: ClassVar[ServiceName] = "worker"
@@ -122,6 +125,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     holding: Holding | None = None
     arena_bytes: Count = 0
     device: Name = "cpu"
+    host: Name | None = None
     engine: Name = "torch"
     paths: dict[Name, Name] = {}
     load: EngineLoad | None = None
@@ -133,6 +137,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     pipeline: Name | None = None
     stage: str = ""
     kv_way: str = ""
+    sending_kv: Count = 0
     handed_over: dict[Name, Count] = {}
     traffic: list[PeerTraffic] | None = None
 

@@ -64,10 +64,14 @@ class Submitted(Message, frozen=True, kw_only=True):
 
 
 class Admit(Message, frozen=True, kw_only=True):
-    """Router -> worker: this request is yours. `attempt` tells apart two admissions of one request."""
+    """Router -> worker: this request is yours. `attempt` tells apart two admissions of one request.
+
+    `decode`: the worker that shall go on with it after its first token, if it has room.
+    """
 
     request: Submit
     attempt: Count = 0
+    decode: Name | None = None
 
 
 class AskRunning(Message, frozen=True):

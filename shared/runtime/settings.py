@@ -65,6 +65,22 @@ def check_plan_policy(policy: PolicyName, live: LiveName) -> None:
         )
 
 
+DisaggregationName = Annotated[
+    Literal["off", "on"],
+    Meta(
+        description="Whether instances of the role prefill hand requests over to others after their first token. off: "
+        "every instance does everything; on: prompts go to instances that prefill, which send the KV to the instance "
+        "that decodes, while they compute it. `livescale role` gives an instance its role"
+    ),
+]
+KvTransferMode = Annotated[
+    Literal["by-layer", "by-request"],
+    Meta(
+        description="With --disaggregation: when KV leaves the worker that prefills. by-layer: as each layer of it is "
+        "computed; by-request: once the whole prompt is"
+    ),
+]
+
 LiveEveryHop = Annotated[
     bool,
     Meta(

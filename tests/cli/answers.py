@@ -6,6 +6,7 @@ from click.testing import CliRunner, Result
 
 from livescale.services.cli.main import cli
 from livescale.shared.bus.contract import Context, Endpoint, Refusal
+from livescale.shared.messages.disaggregation import RoleSet, SetRole
 from livescale.shared.messages.membership import (
     AskIncidents,
     AskMetrics,
@@ -27,7 +28,7 @@ from livescale.shared.messages.scaling import (
     ScaleRecord,
     ScaleRecords,
 )
-from livescale.shared.subjects import DECISIONS, INCIDENTS, METRICS, MODELS, SCALE, SCALES, SNAPSHOT
+from livescale.shared.subjects import DECISIONS, INCIDENTS, METRICS, MODELS, ROLE, SCALE, SCALES, SNAPSHOT
 from tests.nats_server import NatsServer
 
 DECISION = Decision(
@@ -69,6 +70,11 @@ class Answers:
         self.scaled_to = message.instances
         return ScaleAccepted(scale_id="scale-1", actual=1, target=message.instances, reason="one spare worker")
 
+    async def role(self, message: SetRole, context: Context) -> RoleSet:
+        if message.worker != "worker-0":
+            raise Refusal(404, f"no worker {message.worker!r} is alive; `livescale status` lists them")
+        return RoleSet(worker="worker-0", instance="instance-1", role=message.role, before="colocated")
+
     async def scales(self, message: AskScales, context: Context) -> ScaleRecords:
         if message.model != "tiny":
             return ScaleRecords()
@@ -97,6 +103,7 @@ class Answers:
             Endpoint(SNAPSHOT, self.snapshot),
             Endpoint(SCALE, self.scale),
             Endpoint(SCALES, self.scales),
+            Endpoint(ROLE, self.role),
             Endpoint(DECISIONS, self.decisions),
             Endpoint(MODELS, self.models),
             Endpoint(INCIDENTS, self.incidents),

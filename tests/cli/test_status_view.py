@@ -3,7 +3,15 @@
 from msgspec.structs import replace
 
 from livescale.services.cli.status_view import live_rows, make_status
-from livescale.shared.messages.membership import Holding, Member, QueueLoad, ServiceName, WorkerReport, WorkerState
+from livescale.shared.messages.membership import (
+    EngineLoad,
+    Holding,
+    Member,
+    QueueLoad,
+    ServiceName,
+    WorkerReport,
+    WorkerState,
+)
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import ModelEntry, Snapshot
 from livescale.shared.model.latency import MADE_UP
@@ -46,6 +54,24 @@ def test_what_a_worker_was_while_it_loaded_is_told_no_more_once_it_serves() -> N
     served = replace(worker("worker-1", "serving", "i-1"), live_layers=4, live_waiting=1)
     (row,) = make_status(Snapshot(workers=[served]), []).workers
     assert (row.live_layers, row.live_queue) == (0, 0)
+
+
+def test_an_instance_is_shown_with_its_role_and_the_kv_that_goes_and_comes() -> None:
+    kept = EngineLoad(
+        waiting_requests=0,
+        waiting_tokens=0,
+        running_requests=1,
+        max_requests=4,
+        kv_blocks_used=9,
+        kv_blocks_total=10,
+        kv_block_tokens=16,
+        reserved_requests=2,
+        reserved_blocks=7,
+    )
+    prefill = replace(worker("worker-0", "serving", "i-0"), role="prefill", sending_kv=2)
+    decode = replace(worker("worker-1", "serving", "i-1"), role="decode", load=kept)
+    rows = make_status(Snapshot(workers=[prefill, decode]), []).instances
+    assert [(row.role, row.sends_kv_of, row.keeps_blocks) for row in rows] == [("prefill", 2, 0), ("decode", 0, 7)]
 
 
 def test_a_worker_of_a_pipeline_is_shown_with_its_stage() -> None:

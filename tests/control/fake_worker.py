@@ -3,8 +3,11 @@
 import asyncio
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from livescale.services.worker.instance.lifecycle import Lifecycle
 from livescale.shared.bus.contract import Ack, Bus, Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.messages.disaggregation import ChangeRole
 from livescale.shared.messages.membership import Holding, PeerTraffic, WorkerReport, WorkerState
 from livescale.shared.messages.transfers import Abort, BlockReady, Drain, Inflow, InstanceServing, Load, Serve, Transfer
 from livescale.shared.process.membership import Membership
@@ -13,6 +16,7 @@ from livescale.shared.subjects import (
     ADMIT,
     BLOCK,
     CANCEL_WORK,
+    CHANGE_ROLE,
     DRAIN,
     HELP,
     INSTANCE,
@@ -71,6 +75,7 @@ class FakeWorker(Node):
             Endpoint(SERVE, self.serve, holes),
             Endpoint(DRAIN, self.drain, holes),
             Endpoint(ADMIT, self.engine.admit, holes),
+            Endpoint(CHANGE_ROLE, self.change_role, holes),
             Endpoint(RUNNING, self.engine.tell_running, holes),
             Endpoint(REPLAY, self.engine.replay, holes),
             Endpoint(ABORT, self.abort, holes),
@@ -99,6 +104,14 @@ class FakeWorker(Node):
     @property
     def state(self) -> WorkerState:
         return self.lifecycle.state.value
+
+    async def change_role(self, command: ChangeRole, context: Context) -> Ack:
+        assert command.epoch == self.membership.epoch
+        assert self.order is not None
+        assert self.order.instance == command.instance
+        self.order = replace(self.order, role=command.role)
+        self.membership.changed()
+        return Ack()
 
     def report(self, epoch: int) -> WorkerReport:
         load = self.order

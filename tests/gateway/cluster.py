@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.messages.disaggregation import RoleSet, SetRole
 from livescale.shared.messages.membership import AskMetrics, Join, Joined, MetricsText
 from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Named, Register, Snapshot
 from livescale.shared.messages.requests import (
@@ -32,6 +33,7 @@ from livescale.shared.subjects import (
     REGISTER,
     REMOVE,
     REPLAY,
+    ROLE,
     SCALE,
     SNAPSHOT,
     SUBMIT,
@@ -81,6 +83,11 @@ class Cluster:
         self._sent: dict[str, list[Tokens]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
+    async def _role(self, message: SetRole, context: Context) -> RoleSet:
+        if message.worker != WORKER:
+            raise Refusal(404, f"no worker {message.worker!r} is alive")
+        return RoleSet(worker=WORKER, instance="instance-1", role=message.role, before="colocated")
+
     async def start(self) -> None:
         await self.take_office()
         endpoints = [
@@ -90,6 +97,7 @@ class Cluster:
             Endpoint(REGISTER, self._register),
             Endpoint(REMOVE, self._remove),
             Endpoint(SCALE, self._scale),
+            Endpoint(ROLE, self._role),
             Endpoint(DECISIONS, self._decisions),
             Endpoint(REPLAY, self._replay, {"id": WORKER}),
             Endpoint(METRICS, self._metrics, {"id": WORKER}),

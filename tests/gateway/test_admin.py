@@ -38,6 +38,14 @@ async def test_operators_register_scale_and_ask_why(served: ServedGateway) -> No
     assert (await served.get("/admin/v1/decisions?limit=many"))[0] == 400
 
 
+async def test_operators_give_instances_roles(served: ServedGateway) -> None:
+    status, body = await served.post("/admin/v1/role", {"worker": "worker-1", "role": "prefill"})
+    assert (status, body["instance"], body["before"], body["role"]) == (200, "instance-1", "colocated", "prefill")
+    assert (await served.post("/admin/v1/role", {"worker": "worker-9", "role": "prefill"}))[0] == 404
+    status, body = await served.post("/admin/v1/role", {"worker": "worker-1", "role": "both"})
+    assert (status, body["error"]["param"]) == (400, "role")
+
+
 async def test_a_model_without_a_tokenizer_is_not_registered(served: ServedGateway, tmp_path: Path) -> None:
     directory = copy_checkpoint("qwen2", tmp_path)
     (directory / "tokenizer.json").unlink()

@@ -49,11 +49,14 @@ def lease(id: str, state: LeaseState, epoch: int = 1, service: ServiceName = "wo
 
 
 def policy(
-    *reports: WorkerReport, look_ahead: int = 0, max_waiting: int = 10, max_waiting_tokens: int = 1000
+    *reports: WorkerReport,
+    look_ahead: int = 0,
+    max_waiting: int = 10,
+    max_waiting_tokens: int = 1000,
+    disaggregates: bool = False,
 ) -> RouterPolicy:
-    made = RouterPolicy(
-        RouterLimits(max_waiting=max_waiting, max_waiting_tokens=max_waiting_tokens, look_ahead=look_ahead), 1000
-    )
+    limits = RouterLimits(max_waiting, max_waiting_tokens, look_ahead, disaggregates=disaggregates)
+    made = RouterPolicy(limits, 1000)
     made.on_models([entry("m"), entry("n")])
     for one in reports:
         assert hear(made, one) == []

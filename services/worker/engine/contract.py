@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from livescale.services.worker.engine.send_pauses import SendPauses
-from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, NO_BYTES, Batch, KvSlice, ScheduledChunk
+from livescale.services.worker.kv.tiers import KvCopy
+from livescale.services.worker.scheduling.batch import (
+    MAX_BATCH_ROWS,
+    NO_BYTES,
+    Batch,
+    KvExport,
+    KvPiece,
+    KvSlice,
+    ScheduledChunk,
+)
 from livescale.services.worker.scheduling.rates import EngineRates
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
@@ -104,18 +113,23 @@ class RankLost(RuntimeError):
     """Another rank of this instance is gone or too late, and this one cannot go on without it."""
 
 
+# Takes a piece of KV that leaves in a step: of which export it is, its layers, its bytes.
+KvTaker = Callable[[KvExport, range, memoryview], None]
+
+
 class Runner(Protocol):
     """One engine at a time, and KV memory that is kept for every model. `rates` and `pauses` are what its steps show.
 
     Calls are carried out in the order they were made. A caller that is cancelled leaves its step running: the next call
     waits for it. Requests with short prompts run their layers together up to `joined_rows` rows. `on_last_layer` is
-    called when the last layer of a step begins.
+    called when the last layer of a step begins, `on_kv` with each piece of KV that leaves in a step.
     """
 
     rates: EngineRates
     pauses: SendPauses
     joined_rows: int
     on_last_layer: Callable[[], None] | None  # as the last layer of a step begins
+    on_kv: KvTaker
 
     async def ready(self) -> None:
         """Return once the KV memory is there. Raises MemoryError."""
@@ -167,6 +181,10 @@ class Runner(Protocol):
     async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
         """Store what `export_slices` returned for the same positions and layers. Raises ValueError for a wrong number
         of bytes."""
+
+    async def lay_down(self, copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
+        """Make these copies within the cache, then store pieces of KV from other workers. Raises ValueError for a wrong
+        number of bytes. A caller that is cancelled leaves this running."""
 
     async def unload(self) -> None:
         """Forget the model and let go of its buffers."""

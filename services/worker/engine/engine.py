@@ -17,6 +17,7 @@ from livescale.services.worker.engine.contract import (
     NO_GPU_FEATURES,
     BlockMissing,
     GpuFeatures,
+    KvTaker,
     LayerwiseRun,
     StageResult,
     slabs,
@@ -31,7 +32,7 @@ from livescale.services.worker.engine.parameters import TORCH_DTYPES, Linear, Te
 from livescale.services.worker.engine.rope import RopeTable
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.tensor_parallel import Ranks, embed_part, shared, side_by_side
-from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvExport, ScheduledChunk, TokenSampling
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.model.block_layout import EMBEDDING
@@ -87,6 +88,8 @@ class TorchEngine:
         self._norm: Norm | None = None
         self._head: Linear | None = None
         self.on_last_layer: Callable[[], None] = lambda: None
+        self.on_kv: KvTaker = lambda export, layers, data: None
+        self._leaving: dict[int, list[tuple[KvExport, range]]] = {}  # of the step that runs
 
     @torch.inference_mode()
     def add_block(self, index: int, buffer: View) -> None:
@@ -144,7 +147,13 @@ class TorchEngine:
             if layer == self._config.num_hidden_layers - 1:
                 self.on_last_layer()
             hidden = self._layers[layer](hidden, rows)
+            if layer in self._leaving:
+                self._export(layer)
         return hidden[: rows.count]
+
+    def _export(self, layer: int) -> None:
+        for export, layers in self._leaving[layer]:
+            self.on_kv(export, layers, self.store.export_slices([export.slice(layers)]))
 
     @torch.inference_mode()
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -157,9 +166,16 @@ class TorchEngine:
 
     @torch.inference_mode()
     def step(self, batch: Batch) -> list[int]:
-        """Run all layers that are left of each chunk of `batch`. Rank 0 returns a token for each of its samplings."""
+        """Run all layers that are left of each chunk of `batch`. Rank 0 returns a token for each of its samplings.
+
+        `on_kv` is called with each piece of KV that leaves, as soon as its last layer has run.
+        """
         self.lay_down(batch)
-        hidden, rows = self._through(batch.chunks)
+        self._leaving = batch.leaving
+        try:
+            hidden, rows = self._through(batch.chunks)
+        finally:
+            self._leaving = {}
         if not batch.samplings:
             return []
         return self._chosen(self.head(hidden[rows.sampled]), batch.samplings)

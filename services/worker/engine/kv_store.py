@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import torch
 
 from livescale.services.worker.engine.parameters import TORCH_DTYPES
-from livescale.services.worker.scheduling.batch import KvSlice
+from livescale.services.worker.kv.tiers import KvCopy
+from livescale.services.worker.scheduling.batch import KvPiece, KvSlice
 from livescale.shared.memory.arena import Arena, cuda_runtime
 from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import DType, ModelConfig
@@ -124,6 +125,13 @@ class KvStore:
         items = torch.frombuffer(data, dtype=self.cache.dtype)
         for part, came in zip(parts, torch.split_with_sizes(items, [one.numel() for one in parts]), strict=True):
             part.copy_(came.view(part.shape))
+
+    def lay_down(self, copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
+        """Make these copies, then store each piece. Raises ValueError for a wrong number of bytes."""
+        for copy in copies:
+            self.copy_kv(copy.source, copy.target)
+        for one, data in pieces:
+            self.import_slices([one], data)
 
     def copy_kv(self, source: range, target: range) -> None:
         """Copy the KV of all layers in `source` into as many other blocks."""

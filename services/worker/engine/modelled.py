@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from livescale.services.worker.engine.contract import GPU_ROWS, LayerwiseRun, StageResult
+from livescale.services.worker.engine.contract import GPU_ROWS, KvTaker, LayerwiseRun, StageResult
 from livescale.services.worker.engine.modelled_engine import ModelledEngine
 from livescale.services.worker.engine.modelled_steps import (
     blocks_seconds,
@@ -20,7 +20,8 @@ from livescale.services.worker.engine.modelled_steps import (
 )
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.sizes import block_bytes
-from livescale.services.worker.scheduling.batch import Batch, KvSlice, ScheduledChunk
+from livescale.services.worker.kv.tiers import KvCopy
+from livescale.services.worker.scheduling.batch import Batch, KvPiece, KvSlice, ScheduledChunk
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
@@ -53,6 +54,7 @@ class ModelledRunner:
         self.rates = EngineRates()
         self.joined_rows = GPU_ROWS
         self.on_last_layer: Callable[[], None] | None = None
+        self.on_kv: KvTaker = lambda export, layers, data: None
         self.pauses = SendPauses()  # no step takes the processor, so nothing has to wait for one
         self._memory_bytes = memory_bytes
         self._host_bytes = host_bytes
@@ -100,6 +102,10 @@ class ModelledRunner:
     async def step(self, batch: Batch) -> list[int]:
         model = self._loaded()
         tokens, seconds = model.step(batch), step_seconds(self._latency, batch, model.layers)
+        if batch.exports:
+            took = await self._take_by_layers(batch, seconds)
+            self.rates.observe(batch, took)
+            return tokens
         last = 0.0 if self.on_last_layer is None else seconds / model.layers
         took = await self._take(seconds - last)
         if self.on_last_layer is not None:
@@ -107,6 +113,17 @@ class ModelledRunner:
             took += await self._take(last)
         self.rates.observe(batch, took)
         return tokens
+
+    async def _take_by_layers(self, batch: Batch, seconds: float) -> float:
+        """Be busy for a step, while its KV leaves layer by layer. Returns how long it was."""
+        model, took = self._loaded(), 0.0
+        for layer in range(model.layers):
+            if layer == model.layers - 1 and self.on_last_layer is not None:
+                self.on_last_layer()
+            took += await self._take(seconds / model.layers)
+            for export, layers in batch.leaving.get(layer, ()):
+                self.on_kv(export, layers, model.export_slices([export.slice(layers)]))
+        return took
 
     async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         model = self._loaded()
@@ -131,6 +148,9 @@ class ModelledRunner:
 
     async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
         self._loaded().import_slices(slices, data)
+
+    async def lay_down(self, copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
+        self._loaded().lay_down(copies, pieces)
 
     async def unload(self) -> None:
         self._model = None

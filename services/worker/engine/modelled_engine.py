@@ -14,7 +14,15 @@ from livescale.services.worker.engine.modelled_steps import (
     write_states,
 )
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes, slice_bytes
-from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvSlice, ScheduledChunk, TokenSampling
+from livescale.services.worker.kv.tiers import KvCopy
+from livescale.services.worker.scheduling.batch import (
+    NO_BYTES,
+    Batch,
+    KvPiece,
+    KvSlice,
+    ScheduledChunk,
+    TokenSampling,
+)
 from livescale.shared.messages.parameters import Manifest
 
 OnMissing = Callable[[ScheduledChunk, range], None]
@@ -48,8 +56,7 @@ class ModelledEngine:
     def step(self, batch: Batch) -> list[int]:
         """Returns a token for each sampling of `batch`."""
         self._need(range(len(self._manifest.blocks)))
-        for copy in batch.prefixes.copies:
-            self._kv.copy(self._kv.slots(copy.source), self._kv.slots(copy.target))
+        self.lay_down(batch.prefixes.copies, ())
         for kv in batch.imports:
             self._kv.take(self._kv.slots(kv.blocks), range(kv.layers), kv.data)
         return self._choose((self._enter(chunk)[-1], chunk.sampling) for chunk in batch.chunks)
@@ -106,6 +113,13 @@ class ModelledEngine:
             raise ValueError(f"{len(slices)} slices are {expected} bytes of KV, not {data.nbytes}")
         for one, part in self._parts(slices, data):
             self._kv.take(self._kv.slots(one.blocks)[one.start : one.stop], one.layers, part)
+
+    def lay_down(self, copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
+        """Make copies that are due, then store pieces. Raises ValueError for a wrong number of bytes."""
+        for copy in copies:
+            self._kv.copy(self._kv.slots(copy.source), self._kv.slots(copy.target))
+        for one, data in pieces:
+            self.import_slices([one], data)
 
     @property
     def _leads(self) -> bool:

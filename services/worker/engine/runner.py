@@ -17,6 +17,7 @@ from livescale.services.worker.engine.contract import (
     GPU_ROWS,
     NO_GPU_FEATURES,
     GpuFeatures,
+    KvTaker,
     LayerwiseRun,
     StageResult,
 )
@@ -28,7 +29,15 @@ from livescale.services.worker.engine.matrices import laid_out_shapes
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup, least, open_store, reach_store
-from livescale.services.worker.scheduling.batch import Batch, KvSlice, ScheduledChunk, TokenSampling
+from livescale.services.worker.kv.tiers import KvCopy
+from livescale.services.worker.scheduling.batch import (
+    Batch,
+    KvExport,
+    KvPiece,
+    KvSlice,
+    ScheduledChunk,
+    TokenSampling,
+)
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU
@@ -63,6 +72,7 @@ class EngineRunner:
         self.pauses = SendPauses()
         self.joined_rows = CPU_ROWS if device == CPU else GPU_ROWS
         self.on_last_layer: Callable[[], None] | None = None
+        self.on_kv: KvTaker = lambda export, layers, data: None
         self._device = device
         self._kernels = (kernels or choose_kernels("auto", threads)) if device == CPU else KernelChoice(TORCH, None)
         self._on_gpu = on_gpu
@@ -120,6 +130,9 @@ class EngineRunner:
             if self.on_last_layer is not None:
                 loop.call_soon_threadsafe(self.on_last_layer)
 
+        def kv_leaves(export: KvExport, layers: range, data: memoryview) -> None:
+            loop.call_soon_threadsafe(self.on_kv, export, layers, data)
+
         def make() -> int:
             memory, host_memory, ranks = self._memory.result(), self._host_memory.result(), self._ranks
             self._engine = TorchEngine(
@@ -132,7 +145,7 @@ class EngineRunner:
                 host_memory,
                 self._on_gpu,
             )
-            self._engine.on_last_layer = last_layer_begins
+            self._engine.on_last_layer, self._engine.on_kv = last_layer_begins, kv_leaves
             self.rates.fetch_tokens_per_second = self._engine.store.fetch_rate()
             blocks = self._engine.store.blocks
             # Blocks are named by the rank that leads: each rank has them.
@@ -199,6 +212,11 @@ class EngineRunner:
         """Store what `export_slices` returned for the same positions and layers. Raises ValueError for a wrong number
         of bytes."""
         await self.call(lambda: self._loaded().store.import_slices(slices, data))
+
+    async def lay_down(self, copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
+        """Make these copies within the cache, then store pieces of KV from other workers. Raises ValueError for a wrong
+        number of bytes."""
+        await self.call(lambda: self._loaded().store.lay_down(copies, pieces))
 
     async def unload(self) -> None:
         """Forget the model and let go of its buffers."""

@@ -6,7 +6,7 @@ commands that do not fit; the actor carries them out. `check_load` refuses a LOA
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from livescale.shared.bus.contract import Refusal
@@ -134,6 +134,12 @@ class Lifecycle:
             return False
         self.leave()
         return True
+
+    def change_role(self, instance: str, role: Role) -> None:
+        """Give the instance another role, in whatever state it is."""
+        self._expect(instance)
+        if self.assignment is not None:
+            self.assignment = replace(self.assignment, role=role)
 
     def leave(self) -> None:
         """Go from serving to draining without a command."""

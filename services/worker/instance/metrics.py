@@ -95,6 +95,13 @@ class WorkerMetrics:
         self._times[request.request_id] = RequestTimes(request, now - waited, now)
         self._observe(self._prompt_size, len(request.prompt))
 
+    def taken_over(self, request: Submit, now: float, waited: float, silent: float) -> None:
+        """Take a request that another worker prefilled: its last token came `silent` seconds ago, and the gap to the
+        next one counts here."""
+        self.admitted(request, now, waited)
+        times = self._times[request.request_id]
+        times.first = times.last = now - silent
+
     def waited(self, request_id: str, now: float) -> float:
         """Seconds since the request was admitted; 0 for one that is not known."""
         return now - self._times[request_id].admitted if request_id in self._times else 0.0
@@ -121,7 +128,7 @@ class WorkerMetrics:
         """Count a step that began at the time `begun` and is over."""
         for chunk in batch.chunks:
             times = self._times.get(chunk.request_id)
-            if times is not None and times.started is None:
+            if times is not None and times.started is None and times.first is None:
                 times.started = begun
                 self._observe(self._queue, begun - times.admitted)
         self._add(self._prompt, batch.prefill_rows)

@@ -41,6 +41,7 @@ class ServingLoop:
         self.on_step: Callable[[], None] = lambda: None
         self.on_first_token: Callable[[], None] | None = None
         self.on_batch: Callable[[Batch], None] = lambda batch: None  # it is going to be run
+        self.with_exports: Callable[[Batch], Batch] = lambda batch: batch  # with the KV that leaves in it
         self.on_rank_lost: Callable[[str], None] = lambda reason: None
         self._version: str | None = None
         self._opened_at = clock.now()
@@ -142,16 +143,23 @@ class ServingLoop:
         Its gateway learns which worker has it now.
         """
         late = scheduler.adopt(request, entry, filled)
-        self._asked()
         self._metrics.admitted(request, self._clock.now(), waited)
+        self._came(request)
+        return late
+
+    def take_over(self, request: Submit, waited: float, silent: float) -> None:
+        """Go on with a request that the scheduler has taken over. Its last token came `silent` seconds ago."""
+        self._metrics.taken_over(request, self._clock.now(), waited, silent)
+        self._came(request)
+
+    def _came(self, request: Submit) -> None:
+        self._asked()
         self.idle.clear()
         # A gateway that missed a token of the earlier worker may ask for it here.
         self._history.record(Tokens(request_id=request.request_id, index=0, token_ids=request.generated))
-        mine = Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])
-        self._send(request.gateway, [mine])
+        self._send(request.gateway, [Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])])
         self.wake()
         self.on_step()
-        return late
 
     def release(self, request_id: str, taker: str, layers: int) -> None:
         """Drop a request that another worker goes on with, `taker`; so many `layers` of it were run here."""
@@ -207,7 +215,8 @@ class ServingLoop:
     def _next_batch(self, scheduler: Scheduler) -> Batch | None:
         rates = self._runner.rates
         scheduler.weigh_fetches(rates.fetch_tokens_per_second, rates.prefill_tokens_per_second)
-        return scheduler.next_batch(pace=rates.pace)
+        batch = scheduler.next_batch(pace=rates.pace)
+        return None if batch is None else self.with_exports(batch)
 
     async def _wait_for_work(self, scheduler: Scheduler | None) -> None:
         """Wait for work, or for the first deadline: a request that waits for KV from elsewhere waits no longer than

@@ -22,7 +22,7 @@ class RequestTimes:
     """The moments of one request, in seconds of the worker's clock.
 
     `admitted` is when the first worker took it, `came` when this one did. `live` is when the first layer of it was run
-    before the model was whole.
+    before the model was whole. A request that another worker prefilled has a `first` token and was never `started`.
     """
 
     request: Submit
@@ -112,7 +112,8 @@ def request_spans(
     request = times.request
     common = request_attributes(request.request_id, request.model)
     begun = times.started if times.live is None else times.live
-    parts = [TimedSpan("queue", times.came, now if begun is None else begun, common)]
+    was_prefilled = begun is None and times.first is not None  # by another worker
+    parts = [] if was_prefilled else [TimedSpan("queue", times.came, now if begun is None else begun, common)]
     if begun is not None:
         prefill = {
             **common,
@@ -123,7 +124,7 @@ def request_spans(
         parts.append(TimedSpan("prefill", begun, now if times.first is None else times.first, prefill))
     if times.first is not None:
         decode = {**common, "gen_ai.usage.output_tokens": times.tokens}
-        parts.append(TimedSpan("decode", times.first, now, decode))
+        parts.append(TimedSpan("decode", max(times.first, times.came), now, decode))
     last = parts.pop()
     return [*parts, replace(last, attributes={**last.attributes, **(more or {})}, error=error)]
 

@@ -94,6 +94,16 @@ class BlockManager:
             return None
         return self._own(owner, blocks, most)
 
+    def rename(self, owner: str, name: str) -> None:
+        """Have another owner, `name`, own the blocks of `owner`.
+
+        Raises KeyError where it has none, and ValueError where the other has some.
+        """
+        if name in self._of:
+            raise ValueError(f"{name} already owns blocks {self._of[name].blocks}")
+        stretch = self._of[name] = self._of.pop(owner)
+        stretch.owner = name
+
     def put(self, blocks: range) -> None:
         """Note that content without an owner lies in these blocks: what lay there before can no longer be claimed."""
         self._had[blocks.start : blocks.stop] = bytes((True,)) * len(blocks)

@@ -6,8 +6,10 @@ from livescale.services.worker.kv.block_manager import BlockManager
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.prefix_cache import PrefixCache
+from livescale.services.worker.scheduling.reservations import Reservation, Reservations
 from livescale.services.worker.scheduling.sequence import Filled, Sequence, order
 from livescale.services.worker.scheduling.session_cache import SessionCache
+from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.policy.invariants import check
 
 
@@ -21,6 +23,7 @@ class BlockAllocation:
     every request ends.
 
     A request in a batch under way keeps its blocks. One that needs them waits, and runs in a later batch.
+    `reservations` are for requests that are neither: they give way to any that could run.
     """
 
     def __init__(self, limits: SchedulerLimits) -> None:
@@ -30,6 +33,7 @@ class BlockAllocation:
         self.contexts: SessionCache | None = None
         self.waiting: dict[str, Sequence] = {}
         self.running: dict[str, Sequence] = {}  # in the order they started
+        self.reservations = Reservations(self.kv)
         self.kv_full = False
         self._preempted: list[str] = []
 
@@ -45,6 +49,23 @@ class BlockAllocation:
 
     def get(self, request_id: str) -> Sequence | None:
         return self.waiting.get(request_id) or self.running.get(request_id)
+
+    def load(self, prefill_rate: float | None, decode_rate: float | None) -> EngineLoad:
+        """What there is to do and room for. The rates, in tokens per second, are the runner's."""
+        return EngineLoad(
+            waiting_requests=len(self.waiting),
+            waiting_tokens=sum(sequence.waiting_tokens for sequence in self.all()),
+            running_requests=len(self.running),
+            max_requests=self.limits.max_num_seqs,
+            kv_blocks_used=self.kv.used,
+            kv_blocks_total=self.kv.total,
+            kv_block_tokens=self.limits.kv_block_tokens,
+            kv_full=self.kv_full and bool(self.waiting),
+            reserved_requests=len(self.reservations),
+            reserved_blocks=self.reservations.blocks,
+            prefill_tokens_per_second=prefill_rate,
+            decode_tokens_per_second=decode_rate,
+        )
 
     def release(self, request_id: str) -> None:
         """Forget a request that is here, waiting or running, and free its blocks."""
@@ -81,25 +102,57 @@ class BlockAllocation:
                 if met is None:
                     self._grown(sequence)
                     break
+                if met in self.reservations:
+                    if self.reservations.drop(met, "a request that runs needs its blocks"):
+                        continue
+                    break
                 if not self._make_way(max(sequence, self.running[met], key=order)):
                     break
 
     def start(self) -> None:
         """Start waiting requests in order until one does not fit. A later one never overtakes it."""
         self.kv_full = False
-        while len(self.running) < self.limits.max_num_seqs:
+        while True:
             startable = (one for one in self.waiting.values() if not one.held and not one.in_flight)
             sequence = min(startable, key=order, default=None)
             if sequence is None:
                 return
-            blocks = self._place(sequence)
+            has_slot = self._has_slot()
+            blocks = self._place(sequence) if has_slot else None
             if blocks is None:
-                self.kv_full = True
+                if self.reservations.make_way("a request that is ready needs its place"):
+                    continue
+                self.kv_full = has_slot
                 return
             sequence.blocks = blocks
             self.running[sequence.request_id] = self.waiting.pop(sequence.request_id)
             if self.prefixes is not None:
                 self._begin(sequence, self.prefixes)
+
+    def reserve(self, name: str, sequence: Sequence) -> Reservation | None:
+        """Give blocks to a request that another worker prefills, for one token more than it has.
+
+        None while there is no room, or anything waits here.
+        """
+        if self.waiting or not self._has_slot():
+            return None
+        count, most = self.limits.blocks(len(sequence.tokens) + 1), self.limits.most_blocks(sequence.request)
+        blocks = self.kv.place(name, count, most)
+        if blocks is None:
+            return None
+        sequence.blocks = blocks
+        if self.prefixes is not None:
+            self._begin(sequence, self.prefixes)
+        reservation = Reservation(name, sequence, sequence.computed)
+        self.reservations.add(reservation)
+        return reservation
+
+    def take_over(self, name: str, generated: list[int]) -> Sequence:
+        """Run the request of a reservation, after these tokens. Raises ValueError as `Reservations.take` does."""
+        sequence = self.reservations.take(name)
+        sequence.take_over(generated)
+        self.running[sequence.request_id] = sequence
+        return sequence
 
     def start_in(self, sequence: Sequence, filled: Filled) -> None:
         """Start a waiting request in the blocks where its KV is filled already.
@@ -107,7 +160,7 @@ class BlockAllocation:
         Where another request owns one of these blocks, it keeps waiting.
         """
         count, most = self.limits.blocks(len(sequence.tokens)), self.limits.most_blocks(sequence.request)
-        if len(self.running) >= self.limits.max_num_seqs:
+        if not self._has_slot():
             return
         blocks = self.kv.claim(sequence.request_id, range(filled.first_block, filled.first_block + count), most)
         if blocks is not None:
@@ -121,6 +174,9 @@ class BlockAllocation:
         self.waiting[sequence.request_id] = self.running.pop(sequence.request_id)
         sequence.preempt()
         self._preempted.append(sequence.request_id)
+
+    def _has_slot(self) -> bool:
+        return len(self.running) + len(self.reservations) < self.limits.max_num_seqs
 
     def _begin(self, sequence: Sequence, prefixes: PrefixCache) -> None:
         """Look the prompt up in the prefix cache, unless other workers have run a part of it: that is not mixed with
@@ -145,7 +201,9 @@ class BlockAllocation:
         """
         count, most = self.limits.blocks(len(sequence.tokens)), self.limits.most_blocks(sequence.request)
         while (blocks := self.kv.place(sequence.request_id, count, most)) is None:
-            if not sequence.preempted or min(map(order, self.running.values())) < order(sequence):
+            if not sequence.preempted or not self.running:
+                return None
+            if min(map(order, self.running.values())) < order(sequence):
                 return None
             if not self._make_way(max(self.running.values(), key=order)):
                 return None
@@ -167,10 +225,11 @@ class BlockAllocation:
         if self.prefixes is not None:
             self.prefixes.check_invariants()
         check(self._broken())
+        check(self.reservations.broken())
 
     def _broken(self) -> Iterator[str]:
         yield from (f"scheduler: {id} waits and runs" for id in self.waiting.keys() & self.running.keys())
-        for id in self.kv.owners ^ self.running.keys():
+        for id in self.kv.owners ^ {*self.running, *(one.name for one in self.reservations)}:
             yield f"scheduler: {id} {'runs without' if id in self.running else 'does not run and has'} KV blocks"
         for id, sequence in self.running.items():
             if id in self.kv.owners and sequence.blocks != self.kv.owned(id):

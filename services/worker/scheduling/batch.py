@@ -73,6 +73,28 @@ class KvSlice:
     layers: range
 
 
+# A part of a request's KV, and its bytes.
+KvPiece = tuple[KvSlice, memoryview]
+
+
+class KvExport(Struct, frozen=True):
+    """KV that leaves while a step computes it: positions `start` to `stop` - 1 of a request, whose KV lies in `blocks`.
+
+    Each of `pieces`, which are ranges of layers, is copied as soon as its last layer has run. `ticket` names the
+    transfer that it belongs to.
+    """
+
+    ticket: int
+    blocks: range
+    start: int
+    stop: int
+    pieces: tuple[range, ...]
+
+    def slice(self, layers: range) -> KvSlice:
+        """The part of one piece."""
+        return KvSlice(self.blocks, self.start, self.stop, layers)
+
+
 @dataclass(frozen=True)
 class PrefixUse:
     """What the prefix cache contributes to a step. `copies` are made in this order. For the requests that began,
@@ -122,7 +144,7 @@ class Batch(Struct, frozen=True, dict=True):
     """The chunks of one step, in order of the layer at which they enter; those of one request in order of position.
 
     `preempted` names the requests that lost their KV blocks when the step was made. The copies of `prefixes` are made
-    before `imports` are stored.
+    before `imports` are stored. `exports` leave while the step is computed.
     """
 
     step: int
@@ -130,6 +152,7 @@ class Batch(Struct, frozen=True, dict=True):
     preempted: tuple[str, ...] = ()
     imports: tuple[KvImport, ...] = ()
     prefixes: PrefixUse = PrefixUse()
+    exports: tuple[KvExport, ...] = ()
 
     @cached_property
     def prefill_rows(self) -> int:
@@ -138,6 +161,15 @@ class Batch(Struct, frozen=True, dict=True):
     @cached_property
     def decode_rows(self) -> int:
         return sum(len(chunk.tokens) for chunk in self.chunks if chunk.decode)
+
+    @cached_property
+    def leaving(self) -> dict[int, list[tuple[KvExport, range]]]:
+        """The pieces of `exports` by the layer after which each leaves."""
+        pieces: dict[int, list[tuple[KvExport, range]]] = {}
+        for export in self.exports:
+            for layers in export.pieces:
+                pieces.setdefault(layers.stop - 1, []).append((export, layers))
+        return pieces
 
     @property
     def layers_before(self) -> int:

@@ -15,7 +15,7 @@ from itertools import islice
 
 from livescale.services.worker.kv.block_manager import BlockManager
 from livescale.services.worker.kv.radix_tree import RadixNode, RadixTree, Segment
-from livescale.services.worker.kv.tiers import BlockTiers, PendingCopies
+from livescale.services.worker.kv.tiers import BlockTiers, KvCopy, PendingCopies
 from livescale.services.worker.scheduling.batch import PrefixUse
 from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.shared.policy.invariants import check
@@ -127,6 +127,10 @@ class PrefixCache:
         use = PrefixUse(self._copies.take(), self._queries, self._hits, self._fetched)
         self._queries = self._hits = self._fetched = 0
         return use
+
+    def due_copies(self) -> tuple[KvCopy, ...]:
+        """The copies that are due, which are then no longer."""
+        return self._copies.take()
 
     def clear(self) -> None:
         """Forget everything: nothing that was computed can be used any more."""

@@ -3,6 +3,7 @@
 from collections.abc import Container, Iterator
 from itertools import combinations
 
+from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.allocation import BlockAllocation
 from livescale.services.worker.scheduling.batch import Batch, LayerEntry, PrefixUse
 from livescale.services.worker.scheduling.batching import Scheduled, choose_chunks, prompt_budget
@@ -10,6 +11,7 @@ from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.outputs import TokenOutput, token_output
 from livescale.services.worker.scheduling.prefix_cache import fetch_pays
 from livescale.services.worker.scheduling.rates import DecodePace
+from livescale.services.worker.scheduling.reservations import Reservation
 from livescale.services.worker.scheduling.sequence import Filled, LateKv, Sequence, order
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import EngineLoad
@@ -29,6 +31,7 @@ class Scheduler:
     def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
         self._allocation = BlockAllocation(limits)
+        self.reservations = self._allocation.reservations
         self._under_way: dict[int, list[Scheduled]] = {}  # by step
         self._arrivals = 0
         self._steps = 0
@@ -75,6 +78,19 @@ class Scheduler:
         if filled is not None:
             self._allocation.start_in(sequence, filled)
         return sequence.late
+
+    def reserve(self, name: str, request: Submit) -> Reservation | None:
+        """Keep KV blocks for a request that passed `check`. None while there is no room."""
+        self._arrivals += 1
+        return self._allocation.reserve(name, Sequence(request, self._arrivals))
+
+    def take_over(self, name: str, generated: list[int]) -> Sequence:
+        """Go on with the request of a reservation, all KV of which is here, after these tokens. Raises ValueError."""
+        return self._allocation.take_over(name, generated)
+
+    def due_copies(self) -> tuple[KvCopy, ...]:
+        """The prefix cache's copies that are due before anything else is stored; they are then made."""
+        return () if self._allocation.prefixes is None else self._allocation.prefixes.due_copies()
 
     def kv_came(self, request_id: str, late: LateKv, data: memoryview | None) -> None:
         """Take the KV of an adopted request's first layers. Without `data` it is lost, and everything is computed
@@ -151,6 +167,7 @@ class Scheduler:
         """End all requests with `error`, those under way included: the engine's state cannot be trusted."""
         self._under_way.clear()
         self._forget_prefixes()
+        self.reservations.drop_all(error)
         return [self._end(sequence, "error", error=error) for sequence in self._allocation.all()]
 
     def next_batch(self, at_once: int = 1, pace: DecodePace | None = None) -> Batch | None:
@@ -200,7 +217,7 @@ class Scheduler:
 
     @property
     def is_empty(self) -> bool:
-        return not self._allocation.all()
+        return not self._allocation.all() and not self.reservations
 
     @property
     def waiting(self) -> int:
@@ -223,19 +240,7 @@ class Scheduler:
 
     def load(self, prefill_rate: float | None = None, decode_rate: float | None = None) -> EngineLoad:
         """What there is to do and room for. The rates, in tokens per second, are the runner's."""
-        here = self._allocation
-        return EngineLoad(
-            waiting_requests=self.waiting,
-            waiting_tokens=sum(sequence.waiting_tokens for sequence in here.all()),
-            running_requests=len(here.running),
-            max_requests=self.limits.max_num_seqs,
-            kv_blocks_used=here.kv.used,
-            kv_blocks_total=here.kv.total,
-            kv_block_tokens=self.limits.kv_block_tokens,
-            kv_full=here.kv_full and bool(here.waiting),
-            prefill_tokens_per_second=prefill_rate,
-            decode_tokens_per_second=decode_rate,
-        )
+        return self._allocation.load(prefill_rate, decode_rate)
 
     def check_invariants(self) -> None:
         """Check that running requests own their blocks, and that no two batches share a request. Raises
@@ -260,7 +265,10 @@ class Scheduler:
             self._allocation.contexts.clear()
 
     def _choose(self, at_once: int, pace: DecodePace) -> Iterator[Scheduled]:
-        to_run = [one for one in self._allocation.running.values() if not one.held and not one.lacks_kv]
+        running = self._allocation.running.values()
+        to_run = [
+            one for one in running if not (one.held or one.is_waiting or (one.awaits_take_over and one.has_sampled))
+        ]
         ready = [one for one in to_run if not one.in_flight and self._allocation.has_room(one)]
         under_way = (sum(chunk.decode for _, chunk in chosen) for chosen in self._under_way.values())
         yield from choose_chunks(ready, -(-len(to_run) // at_once), self.limits, pace, max(under_way, default=0))

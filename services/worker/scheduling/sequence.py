@@ -48,9 +48,10 @@ class Sequence:
 
     `entry` says at which layer rows enter whose first layers have run before. `late` is KV of such layers that is not
     in the cache yet; nothing is decoded before it is. A `held` sequence belongs to another component, and no step runs
-    it. One that is `in_flight` is in a step now. `filled` is a second place of its KV. `prefix` is the last segment of
-    the prompt that the prefix cache keeps, or None where it may keep no more. `cached` counts the tokens of the prompt
-    that were in the cache when the sequence began.
+    it. One that `awaits_take_over` is to be decoded elsewhere, and no step runs it here after its first token. One that
+    is `in_flight` is in a step now. `filled` is a second place of its KV. `prefix` is the last segment of the prompt
+    that the prefix cache keeps, or None where it may keep no more. `cached` counts the tokens of the prompt that were
+    in the cache when the sequence began.
     """
 
     def __init__(self, request: Submit, arrival: int) -> None:
@@ -68,6 +69,7 @@ class Sequence:
         self.prefix: RadixNode | None = None
         self.cached = 0
         self.held = False
+        self.awaits_take_over = False
         self.in_flight = False
 
     @property
@@ -78,6 +80,11 @@ class Sequence:
     def generated(self) -> int:
         """The number of generated tokens, those before a resumption included."""
         return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def has_sampled(self) -> bool:
+        """Whether a token was generated since the request came here."""
+        return self.generated > len(self.request.generated)
 
     @property
     def waiting_tokens(self) -> int:
@@ -95,8 +102,10 @@ class Sequence:
         return 0 if self.entry is None else self.entry.layer
 
     @property
-    def lacks_kv(self) -> bool:
-        """Whether the sequence has to wait for the KV of its first layers."""
+    def is_waiting(self) -> bool:
+        """Whether the sequence has to wait, for the KV of its first layers or for the worker that decodes it."""
+        if self.awaits_take_over and self.has_sampled:
+            return True
         return self.late is not None and self.late.data is None and self.computed >= self.late.stop
 
     @property
@@ -165,10 +174,16 @@ class Sequence:
         """Forget what was computed: the KV blocks are gone, the tokens stay."""
         self.blocks, self.computed, self.preempted = range(0), 0, True
         self.entry = self.late = self.filled = self.prefix = None
+        self.awaits_take_over = False
 
     def go_on_from(self, filled: Filled) -> None:
         """Count the positions that are `filled` as computed, and no longer as filled."""
         self.computed, self.filled = filled.stop, None
+
+    def take_over(self, generated: list[int]) -> None:
+        """Go on after these tokens, all that were generated. The KV of all positions but the last one's is here."""
+        self.tokens = [*self.request.prompt, *generated]
+        self.computed = len(self.tokens) - 1
 
     def append(self, token: int) -> FinishReason | None:
         """Append a sampled token. Returns why the request ends with it, or None."""

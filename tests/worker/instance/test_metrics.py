@@ -106,3 +106,15 @@ def test_a_request_is_measured_from_admission_to_its_last_token() -> None:
         "request_time_per_output_token_seconds_count": 1,
     }
     assert {name: found[name] for name in expected} == expected
+
+
+def test_of_a_request_that_another_worker_prefilled_the_gap_to_its_next_token_counts_and_no_first_token() -> None:
+    telemetry, metrics = served()
+    metrics.taken_over(REQUEST, now=10.0, waited=3.0, silent=0.5)
+    chunk = ScheduledChunk("req-1", (1,), start=3, blocks=range(1), decode=True)
+    metrics.stepped(Batch(step=1, chunks=(chunk,)), begun=10.0)
+    metrics.emitted([Tokens(request_id="req-1", index=1, token_ids=[5], finish_reason="length")], now=11.0)
+    found = values(telemetry)
+    assert (found["time_to_first_token_seconds_count"], found["request_queue_time_seconds_count"]) == (0, 0)
+    assert found["inter_token_latency_seconds_sum"] == 1.5
+    assert found["e2e_request_latency_seconds_sum"] == 4.0

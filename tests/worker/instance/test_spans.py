@@ -50,6 +50,7 @@ def cut(one: RequestTimes) -> list[tuple[str, float, float]]:
         (times(), [("queue", 10.0, 20.0)]),
         (times(started=12.0), [("queue", 10.0, 12.0), ("prefill", 12.0, 20.0)]),
         (times(started=12.0, first=15.0), [("queue", 10.0, 12.0), ("prefill", 12.0, 15.0), ("decode", 15.0, 20.0)]),
+        (times(first=9.0), [("decode", 10.0, 20.0)]),  # another worker prefilled it
         (times(live=11.0), [("queue", 10.0, 11.0), ("prefill", 11.0, 20.0)]),
         (
             times(live=11.0, started=14.0, first=15.0),

@@ -33,6 +33,7 @@ class Wish:
     ends: list[str] = field(default_factory=list)
     submissions: int = 0
     cancelled: bool = False
+    decode: str | None = None  # the worker that is to decode it
 
     @property
     def is_over(self) -> bool:
@@ -71,9 +72,9 @@ class Client:
         self._act = act
         self._current: dict[str, Wish] = {}
 
-    async def submit(self, request: Submit, worker: str) -> None:
+    async def submit(self, request: Submit, worker: str, decode: str | None = None) -> None:
         """Ask for it at this worker, or, where it does not take it, at any."""
-        wish = Wish(request)
+        wish = Wish(request, decode=decode)
         self.wishes.append(wish)
         await self._place(wish, worker)
 
@@ -135,7 +136,7 @@ class Client:
         self._current[request.request_id] = wish
         self.places[request.request_id] = worker
         with suppress(BusError):
-            await self._bus.call(ADMIT, Admit(request=request), timeout=1, id=worker)
+            await self._bus.call(ADMIT, Admit(request=request, decode=wish.decode), timeout=1, id=worker)
             if wish.cancelled:
                 self._stop(request.request_id)
             return True

@@ -36,7 +36,7 @@ def late_kv(member: Member) -> int:
 def moving() -> list[str]:
     """Return what is under way between workers."""
     names = [task.get_name() for task in asyncio.all_tasks()]
-    return [name for name in names if name.startswith(("hand-off ", "take ", "KV for "))]
+    return [name for name in names if name.startswith(("hand-off ", "take ", "KV "))]
 
 
 def check_invariants(members: Iterable[Member]) -> None:

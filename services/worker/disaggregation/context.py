@@ -1,0 +1,91 @@
+"""What both ends of a KV transfer run with: the channel between them, what they count, and how long they wait."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from livescale.services.worker.instance.context import WorkerContext
+from livescale.services.worker.instance.handoff import FIRST_CHANNEL as FIRST_HANDOFF
+from livescale.services.worker.instance.handoff import TAG_BITS, Channel
+from livescale.services.worker.instance.held import HeldInstance
+from livescale.services.worker.instance.lifecycle import WorkerState
+from livescale.services.worker.instance.loading import Loading
+from livescale.services.worker.instance.serving import ServingLoop
+from livescale.shared.messages.transfers import Node
+from livescale.shared.process.telemetry import Telemetry
+
+# Channels of KV transfers are numbered above those of hand-offs and of pipelines.
+FIRST_CHANNEL = 1 << 26
+HEADER, DATA = 2, 3  # what a message on the channel is, in its tag
+PIECE_SECONDS = 10.0  # within which a piece moves, or the transfer is given up
+FAILURES = ("refused", "broken", "late", "lost")
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+def tag(kind: int, number: int) -> int:
+    """The tag of a piece's header or data."""
+    return kind << TAG_BITS | number
+
+
+class KvTransferCounts:
+    """What a worker counts of KV transfers, at the end that prefills unless another is named."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self.seconds = telemetry.histogram(
+            "livescale_kv_transfer_seconds",
+            "Of a request's KV from prefill to decode: the whole of it, and the part after the first token",
+            ["part"],
+            [("whole",), ("exposed",)],
+            buckets=SECONDS,
+        )
+        self.sent = telemetry.counter(
+            "livescale_kv_transfer_bytes_total", "Bytes of KV sent to the workers that decode"
+        )
+        self.taken = telemetry.counter(
+            "livescale_kv_transfers_total", "Requests that were prefilled here and taken over by another worker"
+        )
+        self.failures = telemetry.counter(
+            "livescale_kv_transfer_failures_total",
+            "Transfers that failed, by reason; the request is offered again, or decoded where it was prefilled",
+            ["reason"],
+            [(reason,) for reason in FAILURES],
+        )
+        self.reserved = telemetry.gauge(
+            "livescale_kv_reserved_blocks", "KV blocks that are kept here for requests that others prefill"
+        )
+
+
+@dataclass(frozen=True)
+class KvContext:
+    """What gives requests to workers that decode, and takes them from those that prefill, whatever model is served."""
+
+    worker: WorkerContext
+    instance: HeldInstance
+    counts: KvTransferCounts
+
+    @classmethod
+    def of(cls, worker: WorkerContext, instance: HeldInstance) -> Self:
+        """Return the context of this worker, with everything counted from zero."""
+        return cls(worker, instance, KvTransferCounts(worker.world.telemetry))
+
+    @property
+    def serving(self) -> ServingLoop:
+        """The loop that requests leave and join."""
+        return self.instance.serving
+
+    @property
+    def served(self) -> Loading | None:
+        """The model that is served whole by this worker alone; None where there is none."""
+        loading, state = self.instance.loading, self.instance.lifecycle.state
+        serves = state in (WorkerState.SERVING, WorkerState.DRAINING)
+        return loading if serves and loading is not None and loading.manifest.shards == 1 else None
+
+    def channel(self, prefill: Node | str, decode: Node | str, ticket: int, secret: bytes) -> Channel:
+        """The way between two workers, one of which is this one, for one transfer. The other is named with its address.
+
+        Two workers may send to each other under the same ticket.
+        """
+        ids = [one if isinstance(one, str) else one.id for one in (prefill, decode)]
+        other = prefill if isinstance(prefill, Node) else decode
+        assert isinstance(other, Node)
+        number = FIRST_CHANNEL - FIRST_HANDOFF + 2 * ticket + (ids[0] < ids[1])
+        return Channel(self.worker.link, other, number, secret)

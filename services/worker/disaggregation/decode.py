@@ -1,0 +1,224 @@
+"""The worker that decodes: it keeps KV blocks for requests that others prefill, and goes on with them.
+
+KV is laid down between two steps, a bounded part at a time. Nothing is decoded before all of it is here.
+"""
+
+import asyncio
+from collections import OrderedDict
+from contextlib import suppress
+
+import structlog
+from msgspec.structs import replace
+
+from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, tag
+from livescale.services.worker.disaggregation.incoming import IncomingKv, reservation_name
+from livescale.services.worker.disaggregation.pieces import HEADER as PIECE_HEADER
+from livescale.services.worker.disaggregation.pieces import KvCoverage, unpack_header
+from livescale.services.worker.engine.sizes import slice_bytes
+from livescale.services.worker.instance.lifecycle import WorkerState
+from livescale.services.worker.instance.spans import HandOffTimes
+from livescale.services.worker.scheduling.reservations import Reservation
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.shared.bus.contract import Ack, Context, Refusal
+from livescale.shared.links.contract import Buffer, LinkError, Peer
+from livescale.shared.messages.disaggregation import ReleaseKv, Reserve, Reserved, TakeOver
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.requests import arrived
+from livescale.shared.transfer.arrivals import checksum
+from livescale.shared.transfer.flow_end import together
+
+SILENT_SECONDS = 60.0  # between two pieces: a long prompt may be computed beside many others
+MOST_TAKEN = 1024  # transfers that are remembered, for those who ask again
+
+log = structlog.get_logger()
+
+
+class DecodeSide:
+    """All requests that this worker is to decode and others prefill."""
+
+    def __init__(self, context: KvContext) -> None:
+        self._context = context
+        self._worker = context.worker
+        self._serving = context.serving
+        self._incoming: dict[str, IncomingKv] = {}
+        self._receiving: dict[str, asyncio.Task[None]] = {}
+        self._taken: OrderedDict[str, None] = OrderedDict()
+        context.counts.reserved.set_function(self._reserved_blocks)
+
+    def __len__(self) -> int:
+        return len(self._incoming)
+
+    async def reserve(self, command: Reserve, context: Context) -> Reserved:
+        """Answer RESERVE: keep KV blocks for a request. Raises Refusal 409 or 429 where this worker does not."""
+        name = reservation_name(command.prefill.id, command.ticket, command.request.request_id)
+        one = self._incoming.get(name)
+        if one is not None and one.asked.secret != command.secret:
+            self._drop(one, f"{command.prefill.id} was started again")
+            raise Refusal(429, "KV blocks are still kept for an earlier transfer of this name")
+        if one is None:
+            one = self._reserve(name, command)
+        return Reserved(address=self._worker.link.address, cached=one.reservation.cached)
+
+    def _reserve(self, name: str, command: Reserve) -> IncomingKv:
+        served, scheduler = self._context.served, self._serving.scheduler
+        if served is None or scheduler is None or self._context.instance.lifecycle.state is not WorkerState.SERVING:
+            raise Refusal(409, "this worker serves no model whole and alone")
+        if served.manifest.version != command.version:
+            raise Refusal(409, f"version: {served.manifest.version} is served here, not {command.version}")
+        request = arrived(command.request, self._worker.clock.wall())
+        scheduler.check(request)
+        reservation = scheduler.reserve(name, request)
+        if reservation is None:
+            raise Refusal(429, "there are no KV blocks for one more request now")
+        scheduler.reservations.on_drop = self._dropped
+        positions, layers = len(reservation.sequence.tokens), served.manifest.config.num_hidden_layers
+        cached = reservation.cached
+        came, laid = KvCoverage(positions, cached, layers), KvCoverage(positions, cached, layers)
+        began = self._worker.clock.now()
+        one = self._incoming[name] = IncomingKv(command, scheduler, reservation, came, laid, layers, began)
+        self._serving.idle.clear()
+        receiving = self._worker.start(self._receive(name, one, served.manifest), f"KV from {name}")
+        if receiving is None:
+            scheduler.reservations.writer_ended(reservation)
+            self._drop(one, "this worker is ending")
+            raise Refusal(409, "this worker is ending")
+        self._receiving[name] = receiving
+        self._serving.on_step()
+        return one
+
+    async def take_over(self, command: TakeOver, context: Context) -> Ack:
+        """Answer TAKE_OVER: the request is this worker's from now on. Raises Refusal 409 where it stays where it is."""
+        name = reservation_name(command.prefill, command.ticket, command.request_id)
+        one = self._incoming.get(name)
+        if one is not None:
+            expected = command.request_id, len(command.generated)
+            request = one.asked.request
+            if expected != (request.request_id, len(request.generated) + 1):
+                raise Refusal(400, f"generated: {len(command.generated)} tokens, one more than before are expected")
+            while not (one.is_whole or one.is_over):
+                await self._serving.changes.wait()
+        if name in self._taken:
+            return Ack()
+        scheduler = self._serving.scheduler
+        if one is None or not one.is_whole or one.scheduler is not scheduler:
+            raise Refusal(409, f"no KV blocks are kept for {command.request_id}")
+        if command.request_id in one.scheduler:
+            self._drop(one, "the request is here already")
+            raise Refusal(409, f"request {command.request_id} is here already")
+        self._go_on(name, one, command)
+        return Ack()
+
+    def _go_on(self, name: str, one: IncomingKv, command: TakeOver) -> None:
+        sequence = one.scheduler.take_over(name, command.generated)
+        del self._incoming[name]
+        self._taken[name] = None
+        if len(self._taken) > MOST_TAKEN:
+            self._taken.popitem(last=False)
+        log.info("request_taken_over", request=command.request_id, of=command.prefill, tokens=len(sequence.tokens))
+        request = replace(sequence.request, generated=command.generated)
+        now, layers = self._worker.clock.now(), one.layers
+        times = HandOffTimes(command.prefill, one.began, now, layers, one.received_bytes)
+        self._worker.spans.taken(request, times)
+        self._serving.take_over(request, command.waited, command.silent)
+
+    async def release(self, command: ReleaseKv, context: Context) -> Ack:
+        """Answer RELEASE_KV: keep no blocks for the request. Raises Refusal 409 where it was taken over before."""
+        name = reservation_name(command.prefill, command.ticket, command.request_id)
+        if name in self._taken and not command.ended:
+            raise Refusal(409, f"request {command.request_id} was taken over")
+        if name in self._taken:
+            self._serving.cancel(command.request_id)
+        one = self._incoming.get(name)
+        if one is not None:
+            self._drop(one, command.reason)
+        return Ack()
+
+    def lost(self, worker: str) -> None:
+        """This worker is dead: what it has not handed over goes on elsewhere."""
+        for one in list(self._incoming.values()):
+            if one.asked.prefill.id == worker:
+                self._drop(one, f"{worker} is dead")
+        for name in [name for name in self._taken if name.startswith(f"{worker}/")]:
+            del self._taken[name]
+
+    async def end(self, reason: str) -> None:
+        """Keep nothing any more. Once this returns, nothing writes into the KV cache."""
+        for one in list(self._incoming.values()):
+            self._drop(one, reason)
+        if self._receiving:
+            await asyncio.wait(self._receiving.values())
+
+    def _drop(self, one: IncomingKv, reason: str) -> None:
+        one.scheduler.reservations.drop(one.reservation.name, reason)
+
+    def _dropped(self, reservation: Reservation, reason: str) -> None:
+        """Blocks are given up: nothing more is written into them, and they are free once nothing is."""
+        log.info(
+            "kv_reservation_dropped", request=reservation.sequence.request_id, name=reservation.name, reason=reason
+        )
+        self._incoming.pop(reservation.name, None)
+        receiving = self._receiving.get(reservation.name)
+        if receiving is not None:
+            receiving.cancel()
+        self._serving.wake()
+
+    async def _receive(self, name: str, one: IncomingKv, manifest: Manifest) -> None:
+        """Lay down all KV of a request, and close the channel. Where it does not come, nothing is kept for it."""
+        asked, peer, error = one.asked, None, "it was dropped"
+        channel = self._context.channel(asked.prefill, self._worker.me, asked.ticket, asked.secret)
+        try:
+            peer = await channel.connect()
+            await together(self._take_pieces(one, peer, manifest), self._lay_down(one))
+        except (LinkError, RuntimeError, ValueError) as failure:
+            error = str(failure)
+        finally:
+            if not one.laid.is_full:
+                await self._barrier()
+            self._receiving.pop(name, None)
+            one.scheduler.reservations.writer_ended(one.reservation)
+            if not one.laid.is_full:
+                self._drop(one, error)
+            self._serving.wake()
+            if peer is not None:
+                await peer.close()
+
+    async def _take_pieces(self, one: IncomingKv, peer: Peer, manifest: Manifest) -> None:
+        """Receive pieces until every position has come in every layer. Raises LinkError, also where one is damaged."""
+        number, layers = 0, manifest.config.num_hidden_layers
+        while not one.came.is_full:
+            while not one.has_room:
+                await self._serving.changes.wait()
+            header = memoryview(bytearray(PIECE_HEADER.size))
+            await peer.receive(tag(HEADER, number), Buffer(header), timeout=SILENT_SECONDS)
+            region, size_bytes, digest = unpack_header(header, one.positions, layers)
+            if size_bytes != slice_bytes(manifest, one.slice(region)):
+                raise LinkError(f"a piece of {region} has {size_bytes} bytes")
+            data = memoryview(bytearray(size_bytes))
+            await peer.receive(tag(DATA, number), Buffer(data), timeout=PIECE_SECONDS)
+            if checksum(data) != digest:
+                raise LinkError(f"a piece of {size_bytes} bytes arrived damaged, its checksum is another")
+            one.stage(region, data)
+            number += 1
+            self._serving.changes.tell()
+
+    async def _lay_down(self, one: IncomingKv) -> None:
+        """Lay down what comes, between steps."""
+        while not one.laid.is_full:
+            taken = one.take()
+            if not taken:
+                await self._serving.changes.wait()
+                continue
+            # Of the engine's jobs, copies that are due are the first, and what is in these blocks by then is theirs.
+            await self._worker.runner.lay_down(one.scheduler.due_copies(), one.pieces(taken))
+            for region, _ in taken:
+                one.laid.add(region)
+            self._serving.changes.tell()
+
+    async def _barrier(self) -> None:
+        """Return once the engine has done what it was asked before: a write may be among it."""
+        with suppress(RuntimeError):  # no model is loaded any more
+            await self._worker.runner.lay_down((), ())
+
+    def _reserved_blocks(self) -> float:
+        scheduler: Scheduler | None = self._serving.scheduler
+        return 0.0 if scheduler is None else scheduler.reservations.blocks

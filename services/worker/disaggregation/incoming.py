@@ -1,0 +1,83 @@
+"""KV on its way to this worker, which is to decode its request: what has come, and what is laid down of it. Pure."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from livescale.services.worker.disaggregation.pieces import KvCoverage, KvRegion
+from livescale.services.worker.scheduling.batch import KvPiece, KvSlice
+from livescale.services.worker.scheduling.reservations import Reservation
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.shared.messages.disaggregation import Reserve
+
+# What is laid down between two steps, and what may wait for it. A piece may have more by itself.
+MOST_LAID_BYTES = 16 << 20
+MOST_STAGED_BYTES = 32 << 20
+
+
+def reservation_name(prefill: str, ticket: int, request_id: str) -> str:
+    """The name under which KV blocks are kept for a transfer. No request has it as its id."""
+    return f"{prefill}/{ticket}/{request_id}"
+
+
+@dataclass(eq=False)
+class IncomingKv:
+    """One transfer to this worker, for a `reservation` of `scheduler`, of a model with so many `layers`.
+
+    `came` counts what has arrived, `laid` what is in the KV cache. It `began` at this time of the worker's clock.
+    """
+
+    asked: Reserve
+    scheduler: Scheduler
+    reservation: Reservation
+    came: KvCoverage
+    laid: KvCoverage
+    layers: int
+    began: float
+    received_bytes: int = 0
+    staged_bytes: int = 0
+    _staged: deque[tuple[KvRegion, memoryview]] = field(default_factory=deque)
+
+    @property
+    def positions(self) -> int:
+        """The positions that the request has before its first token."""
+        return len(self.asked.request.prompt) + len(self.asked.request.generated)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the request may be taken over: all of its KV is here, and nothing writes any more."""
+        return self.laid.is_full and self.reservation.wanted and not self.reservation.written
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
+        return not self.reservation.wanted
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another piece may be received."""
+        return self.staged_bytes < MOST_STAGED_BYTES
+
+    def slice(self, region: KvRegion) -> KvSlice:
+        """Where a piece goes."""
+        return KvSlice(self.reservation.sequence.blocks, region.start, region.stop, region.layers)
+
+    def stage(self, region: KvRegion, data: memoryview) -> None:
+        """Keep a piece that came, until it is laid down."""
+        self.came.add(region)
+        self.staged_bytes += data.nbytes
+        self.received_bytes += data.nbytes
+        self._staged.append((region, data))
+
+    def take(self) -> list[tuple[KvRegion, memoryview]]:
+        """Take the pieces to lay down before the next step."""
+        taken: list[tuple[KvRegion, memoryview]] = []
+        size_bytes = 0
+        while self._staged and (not taken or size_bytes + self._staged[0][1].nbytes <= MOST_LAID_BYTES):
+            taken.append(self._staged.popleft())
+            size_bytes += taken[-1][1].nbytes
+        self.staged_bytes -= size_bytes
+        return taken
+
+    def pieces(self, taken: list[tuple[KvRegion, memoryview]]) -> list[KvPiece]:
+        """Where in the cache these go."""
+        return [(self.slice(region), data) for region, data in taken]

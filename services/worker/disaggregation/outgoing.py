@@ -1,0 +1,45 @@
+"""A request whose KV goes to the worker that is to decode it, as the worker that prefills it keeps it. Pure."""
+
+from dataclasses import dataclass
+
+from livescale.services.worker.disaggregation.pieces import KvRegion
+from livescale.services.worker.disaggregation.transfer import KvTransfer
+from livescale.services.worker.scheduling.batch import KvExport
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.scheduling.sequence import Sequence
+from livescale.shared.messages.disaggregation import Reserve
+
+
+@dataclass(eq=False)
+class OutgoingKv:
+    """A request on its way to `decode`, of a model of this `version`.
+
+    `number` names it among those of this worker, in the exports of steps. `asked` is what blocks were last asked for
+    with; None once they are given up. `began` is when the first step did, `sampled` when the first token was noticed.
+    """
+
+    decode: str
+    scheduler: Scheduler
+    sequence: Sequence
+    transfer: KvTransfer
+    version: str
+    number: int = -1
+    asked: Reserve | None = None
+    began: float = 0.0
+    sampled: float | None = None
+    sent_bytes: int = 0
+    is_lost: bool = False
+    is_late: bool = False
+
+    @property
+    def request_id(self) -> str:
+        return self.sequence.request_id
+
+    def is_open(self, served: Scheduler | None) -> bool:
+        """Whether the request may still go: it is here, it has its KV, and the decode worker lives."""
+        is_here = served is self.scheduler and self.scheduler.get(self.request_id) is self.sequence
+        return is_here and self.sequence.awaits_take_over and not self.is_lost
+
+    def take(self, export: KvExport, layers: range, data: memoryview) -> bool:
+        """Take a piece that a step has computed. Returns whether it is wanted."""
+        return self.transfer.left(KvRegion(export.start, export.stop, layers), data)

@@ -1,0 +1,208 @@
+"""The worker that prefills: it sends the KV of its requests to the workers that decode them, while it computes it.
+
+A request stays here until its decode worker has answered that it goes on with it. Until then its KV stays here, too:
+where nothing comes of the transfer, the request is decoded here.
+"""
+
+import asyncio
+
+import structlog
+from msgspec.structs import replace
+
+from livescale.services.worker.disaggregation.context import KvContext
+from livescale.services.worker.disaggregation.outgoing import OutgoingKv
+from livescale.services.worker.disaggregation.sending import CALL_SECONDS, RETRY_SECONDS, KvSender
+from livescale.services.worker.disaggregation.transfer import KvTransfer, TransferState
+from livescale.services.worker.engine.sizes import kv_bytes
+from livescale.services.worker.instance.lifecycle import WorkerState
+from livescale.services.worker.scheduling.batch import Batch, KvExport
+from livescale.shared.bus.contract import BusError, Refusal
+from livescale.shared.messages.disaggregation import ReleaseKv
+from livescale.shared.messages.live import RequestsMoved
+from livescale.shared.runtime.settings import KvTransferMode
+from livescale.shared.subjects import MOVED, RELEASE_KV
+
+MOST_STAGED_BYTES = 64 << 20  # of pieces that have left the cache; further ones stay there until these are sent
+LATE_SECONDS = 5.0  # after the first token: then the request is decoded here
+
+log = structlog.get_logger()
+
+
+class PrefillSide:
+    """All requests of this worker that are to be decoded elsewhere."""
+
+    def __init__(self, context: KvContext, mode: KvTransferMode) -> None:
+        self._context = context
+        self._worker = context.worker
+        self._serving = context.serving
+        self._counts = context.counts
+        self._by_layer = mode == "by-layer"
+        self._sender = KvSender(context, self._void)
+        self._outgoing: dict[str, OutgoingKv] = {}  # by request
+        self._carrying: set[asyncio.Task[None]] = set()
+        self._releasing: dict[asyncio.Task[None], str] = {}  # and the worker that is told
+        context.worker.runner.on_kv = self._kv_left
+        context.serving.with_exports = self.with_exports
+
+    def __len__(self) -> int:
+        return len(self._outgoing)
+
+    def expect(self, request_id: str, decode: str) -> None:
+        """Have a request that was just admitted decoded by another worker, where that is of any use."""
+        served, scheduler = self._context.served, self._serving.scheduler
+        sequence = None if scheduler is None else scheduler.get(request_id)
+        if served is None or scheduler is None or sequence is None or decode == self._worker.me:
+            return
+        is_new = not scheduler.is_begun(sequence) and request_id not in self._outgoing
+        last = sequence.request.max_tokens - sequence.generated <= 1
+        self._forget()
+        if not is_new or last or self._context.instance.lifecycle.state is not WorkerState.SERVING:
+            return
+        layers = served.manifest.config.num_hidden_layers
+        layer_bytes = kv_bytes(served.manifest, 1, 1, block_tokens=1)
+        transfer = KvTransfer(len(sequence.tokens), layers, layer_bytes, by_layer=self._by_layer)
+        sequence.awaits_take_over = True
+        self._outgoing[request_id] = OutgoingKv(decode, scheduler, sequence, transfer, served.manifest.version)
+
+    def with_exports(self, batch: Batch) -> Batch:
+        """Have KV leave in a step that is about to begin. With a request's first step its transfer begins."""
+        if not self._outgoing:
+            return batch
+        self._forget()
+        spans: dict[str, tuple[int, int]] = {}
+        for chunk in batch.chunks:
+            if chunk.request_id in self._outgoing:
+                start, _ = spans.get(chunk.request_id, (chunk.start, 0))
+                spans[chunk.request_id] = start, chunk.stop
+        exports = [self._export(self._outgoing[id], *span) for id, span in spans.items()]
+        leaving = tuple(one for one in exports if one is not None)
+        return replace(batch, exports=leaving) if leaving else batch
+
+    def _export(self, one: OutgoingKv, start: int, stop: int) -> KvExport | None:
+        if not one.is_open(self._serving.scheduler):
+            return None
+        room = MOST_STAGED_BYTES - sum(other.transfer.staged_bytes for other in self._outgoing.values())
+        pieces = one.transfer.step(start, stop, room)
+        if one.transfer.state is TransferState.EXPECTED:
+            one.transfer.move(TransferState.ASKING)
+            one.number, one.began = self._sender.next_ticket(), self._worker.clock.now()
+            carrying = self._worker.start(self._carry(one), f"KV to {one.decode} {one.request_id}")
+            if carrying is not None:
+                self._carrying.add(carrying)
+                carrying.add_done_callback(self._carrying.discard)
+        stop = min(stop, one.transfer.positions)
+        return KvExport(one.number, one.sequence.blocks, start, stop, pieces) if pieces else None
+
+    def _forget(self) -> None:
+        """Forget requests that ended, or lost their place, before their first step."""
+        for id, one in list(self._outgoing.items()):
+            if one.transfer.state is TransferState.EXPECTED and not one.is_open(self._serving.scheduler):
+                one.sequence.awaits_take_over = False
+                del self._outgoing[id]
+
+    def _kv_left(self, export: KvExport, layers: range, data: memoryview) -> None:
+        """Take a piece of KV that a step has computed."""
+        for one in self._outgoing.values():
+            if one.number == export.ticket and one.take(export, layers, data):
+                self._serving.changes.tell()
+
+    def lost(self, worker: str) -> None:
+        """This worker is dead: what was on its way to it is decoded here."""
+        for one in self._outgoing.values():
+            if one.decode == worker:
+                one.is_lost = True
+        for task, told in self._releasing.items():
+            if told == worker:
+                task.cancel()
+        self._serving.changes.tell()
+
+    async def end(self) -> None:
+        """Send nothing any more, as nothing here is this worker's own any more, or nothing is left."""
+        for task in self._carrying:
+            task.cancel()
+        if self._carrying:
+            await asyncio.wait(self._carrying)
+        self._outgoing.clear()
+
+    async def _carry(self, one: OutgoingKv) -> None:
+        """Bring a request to its decode worker, or find that it stays here. Nothing of it goes out after this."""
+        work = asyncio.ensure_future(self._sender.run(one))
+        others = asyncio.ensure_future(self._watch(one)), asyncio.ensure_future(self._be_late(one))
+        try:
+            await asyncio.wait((work, *others), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (work, *others):
+                task.cancel()
+            await asyncio.wait((work, *others))
+            taken = work.done() and not work.cancelled() and work.result()
+            self._settle(one, taken=taken)
+
+    def _settle(self, one: OutgoingKv, *, taken: bool) -> None:
+        self._outgoing.pop(one.request_id, None)
+        if taken and not self._has_ended(one):
+            self._let_go(one)
+            return
+        if one.is_late or one.is_lost:
+            self._counts.failures.labels("late" if one.is_late else "lost").inc()
+        one.transfer.move(TransferState.OVER if self._has_ended(one) else TransferState.KEPT)
+        one.sequence.awaits_take_over = False
+        self._serving.wake()
+        log.info("kv_transfer_ended", request=one.request_id, to=one.decode, state=one.transfer.state)
+        self._void(one, "the prefill worker has nothing to hand over")
+
+    def _has_ended(self, one: OutgoingKv) -> bool:
+        return one.scheduler is not self._serving.scheduler or one.scheduler.get(one.request_id) is not one.sequence
+
+    async def _watch(self, one: OutgoingKv) -> None:
+        """Return once the transfer is of no use: the request has ended or lost its KV, or the decode worker is gone."""
+        while one.is_open(self._serving.scheduler):
+            await self._serving.changes.wait()
+
+    async def _be_late(self, one: OutgoingKv) -> None:
+        """Return once the request has waited for long after its first token."""
+        await self._sender.sampled(one)
+        await asyncio.sleep(LATE_SECONDS)
+        one.is_late = True
+
+    def _let_go(self, one: OutgoingKv) -> None:
+        """Forget the request, which is the decode worker's now."""
+        one.transfer.move(TransferState.TAKEN)
+        now, layers = self._worker.clock.now(), one.transfer.layers
+        self._counts.taken.inc()
+        self._counts.seconds.labels("whole").observe(now - one.began)
+        self._counts.seconds.labels("exposed").observe(now - (one.sampled or now))
+        log.info("request_given", request=one.request_id, to=one.decode, size_bytes=one.sent_bytes)
+        self._serving.release(one.request_id, one.decode, layers)
+        me = self._worker.me
+        moved = RequestsMoved(worker=one.decode, previous=me, request_ids=[one.request_id], layers=layers)
+        self._worker.bus.publish(MOVED, moved, previous=me)
+
+    def _void(self, one: OutgoingKv, reason: str) -> None:
+        """Have the decode worker keep nothing for the request any more, whether or not it does."""
+        if one.asked is not None and not one.is_lost:
+            void = ReleaseKv(
+                prefill=self._worker.me,
+                ticket=one.asked.ticket,
+                request_id=one.request_id,
+                reason=reason,
+                ended=self._has_ended(one),
+            )
+            one.asked = None
+            releasing = self._worker.start(self._release(one, void), f"KV release {one.request_id}")
+            if releasing is not None:
+                self._releasing[releasing] = one.decode
+                releasing.add_done_callback(self._releasing.pop)
+
+    async def _release(self, one: OutgoingKv, void: ReleaseKv) -> None:
+        while True:
+            try:
+                await self._worker.bus.call(RELEASE_KV, void, timeout=CALL_SECONDS, id=one.decode)
+            except Refusal:
+                # It was taken, though no answer came: both make the same tokens, and this one stops.
+                if not self._has_ended(one):
+                    self._let_go(one)
+                return
+            except BusError:
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return

@@ -1,0 +1,149 @@
+"""How the KV of one request is brought to the worker that decodes it: reserve, send, offer, and once more."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, tag
+from livescale.services.worker.disaggregation.outgoing import OutgoingKv
+from livescale.services.worker.disaggregation.pieces import StagedPiece, pack_header
+from livescale.services.worker.disaggregation.transfer import TransferState
+from livescale.services.worker.scheduling.batch import KvSlice
+from livescale.shared.bus.contract import BusError, Refusal, ServiceAbsent
+from livescale.shared.links.contract import Buffer, LinkError, Peer
+from livescale.shared.messages.disaggregation import Reserve, Reserved, TakeOver
+from livescale.shared.messages.requests import leaving
+from livescale.shared.messages.transfers import Node
+from livescale.shared.subjects import RESERVE, TAKE_OVER
+from livescale.shared.transfer.arrivals import checksum
+
+TICKETS = 1 << 24  # and they begin again
+ATTEMPTS = 3
+CALL_SECONDS = 1.0
+RETRY_SECONDS = 0.25
+
+log = structlog.get_logger()
+
+
+class KvSender:
+    """Brings requests to the workers that decode them. `void` gives up what is kept for a request there."""
+
+    def __init__(self, context: KvContext, void: Callable[[OutgoingKv, str], None]) -> None:
+        self._context = context
+        self._worker = context.worker
+        self._serving = context.serving
+        self._counts = context.counts
+        self._void = void
+        self._ticket = int(context.worker.clock.wall() * 1000)  # a worker that is started again goes on with others
+
+    async def run(self, one: OutgoingKv) -> bool:
+        """Returns whether the decode worker took the request.
+
+        After a failure it is asked once more, but only when the request is ready: blocks that are kept early may keep
+        others waiting there. Where it then has no room, the request waits no longer.
+        """
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                await self.sampled(one)
+                one.transfer.again()
+            one.asked = None
+            try:
+                reserved = await self._reserve(one)
+                one.transfer.move(TransferState.SENDING)
+                await self._send_all(one, reserved)
+                one.transfer.move(TransferState.OFFERED)
+                await self._offer(one)
+            except (BusError, LinkError, RuntimeError) as error:
+                asking, ready = one.transfer.state is TransferState.ASKING, one.sequence.has_sampled
+                self._counts.failures.labels("refused" if asking else "broken").inc()
+                log.warning("kv_transfer_failed", request=one.request_id, to=one.decode, error=str(error))
+                if asking and isinstance(error, (Refusal, ServiceAbsent)):
+                    one.asked = None  # nothing is kept there
+                self._void(one, str(error))
+                if asking and (ready or (isinstance(error, Refusal) and error.code != 429)):
+                    return False
+                one.transfer.move(TransferState.ASKING)
+            else:
+                return True
+        return False
+
+    async def _reserve(self, one: OutgoingKv) -> Reserved:
+        world, wall = self._worker.world, self._worker.clock.wall()
+        me = Node(id=self._worker.me, place="worker", address=self._worker.link.address)
+        request = leaving(one.sequence.request, wall)
+        one.asked = Reserve(
+            prefill=me,
+            ticket=self.next_ticket(),
+            secret=world.ids.secret(),
+            request=request,
+            version=one.version,
+        )
+        return await self._worker.bus.call(RESERVE, one.asked, timeout=CALL_SECONDS, id=one.decode)
+
+    async def _send_all(self, one: OutgoingKv, reserved: Reserved) -> None:
+        """Send the KV of all positions that the other end lacks, as they are computed. Raises LinkError."""
+        asked = one.asked
+        assert asked is not None
+        decode = Node(id=one.decode, place="worker", address=reserved.address)
+        channel = self._context.channel(self._worker.me, decode, asked.ticket, asked.secret)
+        async with channel.giving() as peer:
+            number = 0
+            while True:
+                piece = one.transfer.next(one.sequence.computed, reserved.cached)
+                if piece is not None:
+                    await self._send(one, peer, number, piece)
+                    number += 1
+                elif one.transfer.is_sent and one.sequence.has_sampled:
+                    return
+                else:
+                    await self._serving.changes.wait()
+
+    async def _send(self, one: OutgoingKv, peer: Peer, number: int, piece: StagedPiece) -> None:
+        region, data = piece.region, piece.data
+        if not data:
+            kv = KvSlice(one.sequence.blocks, region.start, region.stop, region.layers)
+            data = await self._worker.runner.export_slices([kv])
+        header = pack_header(region, data.nbytes, checksum(data))
+        told = Buffer(memoryview(bytearray(header)))
+        await peer.send(tag(HEADER, number), told, timeout=PIECE_SECONDS)
+        await peer.send(tag(DATA, number), Buffer(data), timeout=PIECE_SECONDS)
+        self._counts.sent.inc(data.nbytes)
+        one.sent_bytes += data.nbytes
+        one.transfer.sent(piece)
+
+    async def _offer(self, one: OutgoingKv) -> None:
+        """Return once the decode worker has said that the request is its own; it is asked until it answers. Raises
+        Refusal."""
+        await self.sampled(one)
+        sequence, now, asked = one.sequence, self._worker.clock.now(), one.asked
+        assert asked is not None
+        assert one.sampled is not None
+        command = TakeOver(
+            prefill=self._worker.me,
+            ticket=asked.ticket,
+            request_id=one.request_id,
+            generated=sequence.tokens[sequence.prompt_tokens :],
+            waited=self._serving.waited(one.request_id),
+            silent=now - one.sampled,
+        )
+        while True:
+            try:
+                await self._worker.bus.call(TAKE_OVER, command, timeout=CALL_SECONDS, id=one.decode)
+            except Refusal:
+                raise
+            except BusError as error:
+                log.warning("take_over_in_doubt", request=one.request_id, to=one.decode, error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    async def sampled(self, one: OutgoingKv) -> None:
+        while not one.sequence.has_sampled:
+            await self._serving.changes.wait()
+        if one.sampled is None:
+            one.sampled = self._worker.clock.now()
+
+    def next_ticket(self) -> int:
+        self._ticket = (self._ticket + 1) % TICKETS
+        return self._ticket

@@ -1,0 +1,62 @@
+"""Both ends of disaggregation at one worker. Every worker has both, whatever its role: the router chooses."""
+
+import structlog
+
+from livescale.services.worker.disaggregation.context import KvContext
+from livescale.services.worker.disaggregation.decode import DecodeSide
+from livescale.services.worker.disaggregation.prefill import PrefillSide
+from livescale.shared.bus.contract import Ack, Context, Endpoint
+from livescale.shared.messages.disaggregation import ChangeRole
+from livescale.shared.messages.requests import Admit
+from livescale.shared.runtime.settings import KvTransferMode
+from livescale.shared.subjects import ADMIT, RELEASE_KV, RESERVE, TAKE_OVER
+
+log = structlog.get_logger()
+
+
+class Disaggregation:
+    """What this worker prefills for others, and what it decodes for others."""
+
+    def __init__(self, context: KvContext, mode: KvTransferMode) -> None:
+        self._instance = context.instance
+        self.prefill = PrefillSide(context, mode)
+        self.decode = DecodeSide(context)
+
+    def endpoints(self, id: str) -> list[Endpoint]:
+        """The calls that are answered here."""
+        return [
+            Endpoint(ADMIT, self.admit, {"id": id}),
+            Endpoint(RESERVE, self.decode.reserve, {"id": id}),
+            Endpoint(TAKE_OVER, self.decode.take_over, {"id": id}),
+            Endpoint(RELEASE_KV, self.decode.release, {"id": id}),
+        ]
+
+    async def admit(self, command: Admit, context: Context) -> Ack:
+        """Answer ADMIT, as the instance does; a request may be for another worker to decode."""
+        answer = await self._instance.admit(command, context)
+        if command.decode is not None:
+            self.prefill.expect(command.request.request_id, command.decode)
+        return answer
+
+    async def change_role(self, command: ChangeRole, context: Context) -> Ack:
+        """Answer CHANGE_ROLE: say another role in reports. Nothing else changes, so what is under way goes on.
+
+        Raises Refusal 409 for another instance.
+        """
+        lifecycle = self._instance.lifecycle
+        before = None if lifecycle.assignment is None else lifecycle.assignment.role
+        lifecycle.change_role(command.instance, command.role)
+        if before != command.role:
+            log.info("role_changed", instance=command.instance, role=command.role, before=before)
+            self._instance.changed()
+        return Ack()
+
+    def lost(self, worker: str) -> None:
+        """The registry has declared this worker dead."""
+        self.prefill.lost(worker)
+        self.decode.lost(worker)
+
+    async def end(self, reason: str) -> None:
+        """Send nothing, and keep nothing for others. Once this returns nothing is written into the KV cache."""
+        await self.prefill.end()
+        await self.decode.end(reason)

@@ -1,0 +1,126 @@
+"""One request's KV as it leaves the worker that prefills it: what is to be sent, and whose the request is. Pure."""
+
+from collections import deque
+from enum import StrEnum
+
+from livescale.services.worker.disaggregation.pieces import KvRegion, StagedPiece, cut, layer_pieces
+from livescale.shared.policy.state_machine import StateMachine
+
+
+class TransferState(StrEnum):
+    """The states of a transfer.
+
+    `expected`: no step of the request has begun. `asking`: for KV blocks at the decode worker. `sending`: it has blocks
+    there. `offered`: everything was sent, and the decode worker is asked to go on. Then it is `taken`, or `kept`: the
+    request goes on here. `over`: the request has ended.
+    """
+
+    EXPECTED = "expected"
+    ASKING = "asking"
+    SENDING = "sending"
+    OFFERED = "offered"
+    TAKEN = "taken"
+    KEPT = "kept"
+    OVER = "over"
+
+
+ENDS = frozenset({TransferState.KEPT, TransferState.OVER})
+MOVES = StateMachine(
+    "a transfer",
+    {
+        TransferState.EXPECTED: frozenset({TransferState.ASKING, *ENDS}),
+        TransferState.ASKING: frozenset({TransferState.ASKING, TransferState.SENDING, *ENDS}),
+        TransferState.SENDING: frozenset({TransferState.ASKING, TransferState.OFFERED, *ENDS}),
+        TransferState.OFFERED: frozenset({TransferState.ASKING, TransferState.TAKEN, *ENDS}),
+        # A decode worker may say late that it has the request: both make the same tokens, and this one stops.
+        TransferState.KEPT: frozenset({TransferState.TAKEN, TransferState.OVER}),
+        TransferState.TAKEN: frozenset({TransferState.OVER}),
+        TransferState.OVER: frozenset(),
+    },
+)
+
+
+class KvTransfer:
+    """The KV of a request with so many `positions` before its first token, in so many `layers`.
+
+    A layer has `layer_bytes` bytes a position. Pieces leave while a step computes them, if `by_layer`, and otherwise
+    once the request's prompt is computed; what finds no room then stays in the cache, and is copied out later.
+    """
+
+    def __init__(self, positions: int, layers: int, layer_bytes: int, *, by_layer: bool) -> None:
+        self.state = TransferState.EXPECTED
+        self.positions = positions
+        self.staged_bytes = 0  # of pieces that leave, or have left the cache and are not sent
+        self.layers = layers
+        self._layer_bytes = layer_bytes
+        self._by_layer = by_layer
+        self._reached = 0  # positions before it are computed by the steps so far, or were in the cache
+        self._leaving: set[KvRegion] = set()
+        self._to_send: deque[StagedPiece] = deque()
+
+    def move(self, state: TransferState) -> None:
+        """Go to another state. Raises ValueError for one that cannot follow."""
+        self.state = MOVES.advance(self.state, state)
+
+    def step(self, start: int, stop: int, room_bytes: int) -> tuple[range, ...]:
+        """Note that a step begins that computes these positions, and return the pieces that leave during it.
+
+        There are none where they have not all room in `room_bytes`: then they stay in the cache.
+        """
+        stop = min(stop, self.positions)
+        self._defer(self._reached, start)
+        self._reached = max(stop, self._reached)
+        size_bytes = (stop - start) * self._layer_bytes * self.layers
+        if start >= stop or not self._by_layer or size_bytes > room_bytes:
+            self._defer(start, stop)
+            return ()
+        pieces = layer_pieces(self.layers, (stop - start) * self._layer_bytes)
+        self._leaving.update(KvRegion(start, stop, layers) for layers in pieces)
+        self.staged_bytes += size_bytes
+        return pieces
+
+    def left(self, region: KvRegion, data: memoryview) -> bool:
+        """Take a piece that a step has computed. Returns whether it is still wanted."""
+        if region not in self._leaving:
+            return False
+        self._leaving.remove(region)
+        self._to_send.append(StagedPiece(region, data))
+        return True
+
+    def again(self) -> None:
+        """Send everything once more, from the cache, to blocks that were asked for anew."""
+        self._leaving.clear()
+        self._to_send.clear()
+        self.staged_bytes = 0
+        self._defer(0, self._reached)
+
+    def next(self, computed: int, cached: int) -> StagedPiece | None:
+        """Take the next piece to send, while positions before `computed` are in the cache here, and those before
+        `cached` at the other end. None while there is none."""
+        if not self._by_layer and computed < self.positions:
+            return None
+        for _ in range(len(self._to_send)):
+            piece = self._to_send.popleft()
+            if piece.region.stop <= cached:
+                self.sent(piece)
+            elif piece.data:
+                return piece
+            elif piece.region.stop <= computed:
+                return StagedPiece(piece.region.from_position(cached))
+            else:
+                self._to_send.append(piece)
+        return None
+
+    def sent(self, piece: StagedPiece) -> None:
+        """Note that a piece needs no memory any more."""
+        self.staged_bytes -= piece.data.nbytes
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether nothing is left to send."""
+        return self._reached == self.positions and not self._leaving and not self._to_send
+
+    def _defer(self, start: int, stop: int) -> None:
+        if start < stop:
+            regions = cut(start, stop, self.layers, self._layer_bytes)
+            self._to_send.extend(StagedPiece(region) for region in regions)

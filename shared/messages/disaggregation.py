@@ -1,0 +1,89 @@
+"""Roles, and prefill and decode at different workers: KV goes from the one that prefills to the one that decodes.
+
+Control goes over the bus. KV goes over a channel of the link that only these two know: its number is made of the
+ticket, its secret is the reservation's.
+"""
+
+from livescale.shared.messages.membership import Address, Role
+from livescale.shared.messages.message import Amount, Count, Message, Name, TokenId
+from livescale.shared.messages.requests import Submit
+from livescale.shared.messages.transfers import Node, Secret, Ticket
+
+
+class Reserve(Message, frozen=True, kw_only=True):
+    """Prefill worker -> decode worker, as the first step of a request begins: keep KV blocks for it.
+
+    `prefill` names the sender and where its link is reached, `ticket` the transfer. The same command again has the same
+    answer. Refused with 429 where there is no room now, with 409 where the version is not served.
+    """
+
+    prefill: Node
+    ticket: Ticket
+    secret: Secret
+    request: Submit
+    version: Name
+
+
+class Reserved(Message, frozen=True, kw_only=True):
+    """The blocks are kept. Positions before `cached` are in the decode worker's prefix cache, and need not be sent."""
+
+    address: Address
+    cached: Count = 0
+
+
+class TakeOver(Message, frozen=True, kw_only=True):
+    """Prefill worker -> decode worker: all KV was sent; go on with the request after `generated`, all of its tokens.
+
+    Once this is answered the request is the decode worker's, which waits for KV that is still on its way. The same
+    command again has the same answer. Refused with 409 where the request stays with the prefill worker.
+    `waited`: seconds since it was admitted; `silent`: seconds since its last token.
+    """
+
+    prefill: Name
+    ticket: Ticket
+    request_id: Name
+    generated: list[TokenId]
+    waited: Amount = 0.0
+    silent: Amount = 0.0
+
+
+class ReleaseKv(Message, frozen=True, kw_only=True):
+    """Prefill worker -> decode worker: the reservation is void, for this reason. Repeated until it is answered.
+
+    Refused with 409 where the request was taken over already: then it is no longer the prefill worker's. One that has
+    `ended` is cancelled even then.
+    """
+
+    prefill: Name
+    ticket: Ticket
+    request_id: Name
+    reason: str
+    ended: bool = False
+
+
+class SetRole(Message, frozen=True, kw_only=True):
+    """Operator -> planner: have the instance that this worker leads prefer this work. Nothing is loaded or drained.
+
+    Refused with 404 for an unknown worker, with 409 for one that leads no instance.
+    """
+
+    worker: Name
+    role: Role
+
+
+class RoleSet(Message, frozen=True, kw_only=True):
+    """Planner -> operator: the instance has this role, and had the other one before."""
+
+    worker: Name
+    instance: Name
+    role: Role
+    before: Role | None = None
+
+
+class ChangeRole(Message, frozen=True, kw_only=True):
+    """Planner -> worker: your instance has this role from now on. What runs goes on as it is; the router follows your
+    reports. Refused with 409 for another instance or epoch."""
+
+    instance: Name
+    role: Role
+    epoch: Count

@@ -1,0 +1,101 @@
+"""An order to change a role, in the whole control plane: only routing changes, and the worker keeps its role."""
+
+import pytest
+
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.disaggregation import RoleSet, SetRole
+from livescale.shared.messages.membership import Role
+from livescale.shared.simulation import virtual_time
+from livescale.shared.subjects import ROLE
+from tests.control.control_plane import ControlPlane, control_plane
+
+
+async def order(plane: ControlPlane, role: Role, worker: str = "") -> RoleSet:
+    worker = worker or (await plane.serving())[0]
+    return await plane.operator.call(ROLE, SetRole(worker=worker, role=role), timeout=5.0)
+
+
+async def roles(plane: ControlPlane) -> list[str | None]:
+    return [one.role for one in (await plane.snapshot()).workers if one.state == "serving"]
+
+
+def test_a_worker_takes_the_role_that_it_is_given_without_a_load_or_a_drain() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            before = {worker.id: worker.plan_id for worker in (await plane.snapshot()).workers}
+            answer = await order(plane, "prefill")
+            assert (answer.before, answer.role) == ("colocated", "prefill")
+
+            async def has_role() -> bool:
+                return await roles(plane) == ["prefill"]
+
+            await plane.until(has_role)
+            assert {worker.id: worker.plan_id for worker in (await plane.snapshot()).workers} == before
+            assert (await order(plane, "prefill")).before == "prefill"
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_an_order_or_an_answer_that_is_lost_is_given_again() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            for lost in ("worker.", "answer."):
+                left = [2]
+
+                def lose(subject: str, lost: str = lost, left: list[int] = left) -> tuple[float, ...]:
+                    is_order = subject.endswith(".role") and f"{lost}" in subject and "planner" not in subject
+                    if is_order and left[0]:
+                        left[0] -= 1
+                        return ()
+                    return (0.0,)
+
+                plane.broker.delays = lose
+                assert (await order(plane, "decode")).role == "decode"
+                assert left == [0]
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_worker_that_does_not_answer_is_an_error_and_the_order_may_be_repeated() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            plane.broker.lose = lambda subject: subject.endswith(".role") and "worker" in subject
+            with pytest.raises(Refusal, match="give the order again") as refused:
+                await order(plane, "decode")
+            assert refused.value.code == 503
+            plane.broker.lose = lambda subject: False
+            assert (await order(plane, "decode")).before == "colocated"
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_worker_keeps_its_role_though_the_planner_starts_anew() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            await order(plane, "decode")
+            await plane.kill("planner-0")
+            plane.restart("planner")
+            await plane.until_serving(1)
+            assert await roles(plane) == ["decode"]
+
+            async def answers() -> bool:
+                try:
+                    return (await order(plane, "prefill")).before == "decode"
+                except Refusal:
+                    return False
+
+            await plane.until(answers)
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+@pytest.mark.parametrize(("worker", "code"), [("worker-9", 404), ("spare", 409)])
+def test_only_who_leads_an_instance_has_a_role(worker: str, code: int) -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            spare = next(one.id for one in (await plane.snapshot()).workers if one.state == "spare")
+            with pytest.raises(Refusal) as refused:
+                await order(plane, "decode", spare if worker == "spare" else worker)
+            assert refused.value.code == code
+
+    virtual_time.run(main(), limit_seconds=100)

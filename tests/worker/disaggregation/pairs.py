@@ -1,0 +1,57 @@
+"""A worker that prefills and one that decodes, under virtual time: real workers and engines, links that take time."""
+
+from collections.abc import Awaitable, Callable
+
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.shared.simulation.virtual_time import run
+from tests.worker.live.engines import MODELLED, EngineKind
+from tests.worker.live.pool import WorkerPool, worker_pool
+from tests.worker.serving import random_prompt, submit
+
+Act = Callable[[WorkerPool], Awaitable[None]]
+
+
+def with_pair(act: Act, *others: str, kind: EngineKind = MODELLED) -> None:
+    """Have p and d serve, and others too. When `act` returns, every request ends with its tokens and leaves nothing."""
+
+    async def whole() -> None:
+        async with worker_pool("p", "d", *others, kind=kind) as pool:
+            for worker in ("p", "d", *others):
+                await pool.loaded(worker)
+            await act(pool)
+            await pool.done()
+
+    run(whole(), limit_seconds=600)
+
+
+async def ask(pool: WorkerPool, count: int = 1, length: int = 200, tokens: int = 12, first: int = 0) -> None:
+    """Submit so many requests to p, for d to decode; the first one is named by its number."""
+    for number in range(first, first + count):
+        request = submit(f"r{number}", random_prompt(number, length), max_tokens=tokens)
+        await pool.client.submit(request, "p", decode="d")
+
+
+def counted(pool: WorkerPool, worker: str, what: str, **labels: str) -> float:
+    """What a worker counted of KV transfers."""
+    value = pool.members[worker].telemetry.registry.get_sample_value(f"livescale_kv_{what}", labels)
+    return value or 0.0
+
+
+def taken(pool: WorkerPool) -> float:
+    """How many requests d took over from p."""
+    return counted(pool, "p", "transfers_total")
+
+
+def failed(pool: WorkerPool, reason: str, worker: str = "p") -> float:
+    return counted(pool, worker, "transfer_failures_total", reason=reason)
+
+
+def scheduler_of(pool: WorkerPool, worker: str) -> Scheduler:
+    scheduler = pool.members[worker].worker._serving.scheduler
+    assert scheduler is not None
+    return scheduler
+
+
+def reserved(pool: WorkerPool, worker: str = "d") -> int:
+    """How many requests KV blocks are kept for."""
+    return len(scheduler_of(pool, worker).reservations)

@@ -1,0 +1,54 @@
+import pytest
+
+from livescale.services.worker.disaggregation.pieces import (
+    LEAST_PIECE_BYTES,
+    MOST_PIECE_BYTES,
+    KvCoverage,
+    KvRegion,
+    cut,
+    layer_pieces,
+    pack_header,
+    unpack_header,
+)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 7, 24, 80])
+@pytest.mark.parametrize("layer_bytes", [1, 4096, 100_000, LEAST_PIECE_BYTES, 3 * LEAST_PIECE_BYTES])
+def test_pieces_of_a_step_are_all_layers_in_order_and_worth_a_message(layers: int, layer_bytes: int) -> None:
+    pieces = layer_pieces(layers, layer_bytes)
+    assert [layer for piece in pieces for layer in piece] == list(range(layers))
+    if len(pieces) > 1:
+        assert len(pieces[-1]) == 1
+        assert all(len(piece) * layer_bytes >= LEAST_PIECE_BYTES or piece == range(layers - 1) for piece in pieces[:-1])
+
+
+def test_what_is_less_than_a_piece_is_not_cut() -> None:
+    assert layer_pieces(24, LEAST_PIECE_BYTES // 24) == (range(24),)
+    assert layer_pieces(4, LEAST_PIECE_BYTES // 2) == (range(3), range(3, 4))
+
+
+def test_what_lies_in_the_cache_is_cut_into_pieces_of_bounded_size() -> None:
+    regions = list(cut(100, 1500, layers=8, layer_bytes=4096))
+    covered = {(position, layer) for one in regions for position in range(one.start, one.stop) for layer in one.layers}
+    assert covered == {(position, layer) for position in range(100, 1500) for layer in range(8)}
+    assert sum((one.stop - one.start) * len(one.layers) for one in regions) == len(covered)
+    assert all((one.stop - one.start) * len(one.layers) * 4096 <= MOST_PIECE_BYTES for one in regions)
+
+
+def test_a_piece_that_is_not_of_the_request_is_refused() -> None:
+    region = KvRegion(5, 20, range(2, 4))
+    assert unpack_header(pack_header(region, 77, 99), 20, 4) == (region, 77, 99)
+    for positions, layers in ((19, 4), (20, 3)):
+        with pytest.raises(ValueError, match=r"of 19|of 3"):
+            unpack_header(pack_header(region, 77, 99), positions, layers)
+    with pytest.raises(ValueError, match="positions 7 to 7"):
+        unpack_header(pack_header(KvRegion(7, 7, range(1)), 0, 0), 20, 4)
+
+
+def test_kv_is_here_once_every_position_has_come_in_every_layer() -> None:
+    coverage = KvCoverage(10, cached=4, layers=2)
+    for region in (KvRegion(4, 8, range(2)), KvRegion(8, 10, range(1)), KvRegion(6, 9, range(1, 2))):
+        coverage.add(region)
+        assert not coverage.is_full
+    coverage.add(KvRegion(9, 10, range(1, 2)))
+    assert coverage.is_full
