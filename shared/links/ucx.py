@@ -59,6 +59,7 @@ class UcxPeer:
         self._greeted = False
         self._left = False
         self._sending = 0
+        self._requests = set[UCXRequest]()
         self.under_way = 0
         self._endpoint: Any = engine.endpoint(address)
         self.number = engine.made[address]
@@ -109,6 +110,7 @@ class UcxPeer:
 
     async def _run(self, request: UCXRequest, memory: Array, what: str, timeout: float) -> None:
         done = self._engine.watch(request, memory)
+        self._requests.add(request)
         # A timer alone: `asyncio.timeout` and `asyncio.wait` cost more than all else that is done for a chunk.
         timer = asyncio.get_running_loop().call_later(timeout, _expire, done)
         self.under_way += 1
@@ -121,13 +123,17 @@ class UcxPeer:
             raise
         finally:
             timer.cancel()
+            self._requests.discard(request)
             self.under_way -= 1
         if error is not None:
             raise LinkError(f"{what}: {self._lost or error}")
 
     async def _abandon(self, request: UCXRequest, memory: Array, reason: str) -> str | None:
         """Close the endpoint, and wait until nothing writes into the buffer. Returns what became of the request."""
+        is_stuck = self.is_stuck
         self._leave(reason)
+        if is_stuck:
+            return reason  # the engine keeps the buffer, from which a send only reads
         done = self._engine.watch(request, memory)
         await asyncio.wait((done,), timeout=SETTLE_SECONDS)
         return done.result() if done.done() else "the transport did not let go of the buffer"
@@ -137,8 +143,19 @@ class UcxPeer:
         if self._lost is None:
             request, memory = self._say(self._goodbye(self._mine))
             self._engine.watch(request, memory)
+            self._requests.add(request)
             self._engine.push(request)
             self.lose(reason)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether sends alone are under way, and TCP cannot get rid of them: the network may be cut."""
+        return self.path.name == "tcp" and 0 < self.under_way == self._sending
+
+    @property
+    def unfinished(self) -> list[UCXRequest]:
+        """What UCX has not completed, the goodbye included."""
+        return [request for request in self._requests if not request.completed]
 
     def hear_goodbye(self) -> None:
         """Note that the other end has closed. What it took is confirmed in a moment, so sends under way may end first:
@@ -244,7 +261,9 @@ class UcxLink:
         """
         self._peers.pop((address, channel), None)
         paired = self._numbers.pop((peer.theirs, channel), None) == peer.number
-        if paired or peer.under_way:
+        if peer.is_stuck:
+            self._engine.close_later(endpoint, peer.unfinished)
+        elif paired or peer.under_way:
             self._engine.close_endpoint(endpoint)
         else:
             self._spent.setdefault(address, []).append(endpoint)

@@ -15,6 +15,7 @@ import socket
 import struct
 import time
 from collections import Counter
+from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_size_t, c_uint, c_uint64, c_void_p, sizeof
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ class UcxEngine:
         # A request writes into its buffer until it is completed, even if no caller waits for it any more: both are kept
         # here.
         self._pending: dict[UCXRequest, tuple[asyncio.Future[str | None], Array]] = {}
+        self._closing: list[tuple[UCXEndpoint, Sequence[UCXRequest]]] = []
         self._soon: asyncio.Handle | None = None
         self._resting: asyncio.TimerHandle | None = None
         self._looks = 0
@@ -82,6 +84,15 @@ class UcxEngine:
         """Close an endpoint, and end every request that is under way on it."""
         endpoint.close_blocking(period=10**9, max_attempts=1)
         self.reap()
+
+    def close_later(self, endpoint: UCXEndpoint, requests: Sequence[UCXRequest]) -> None:
+        """Close an endpoint once these requests are completed.
+
+        A TCP connection that is closed by force while it cannot send is used by UCX after it is freed, and the process
+        dies once the network is back. As it is, these requests end then, or when the kernel gives the connection up.
+        """
+        self._closing.append((endpoint, requests))
+        self.wake()
 
     def watch(self, request: UCXRequest, memory: Array) -> asyncio.Future[str | None]:
         """A future for the completion of `request`: None, or what went wrong."""
@@ -111,6 +122,9 @@ class UcxEngine:
         """Free the worker and its descriptors. Every endpoint has to be closed before."""
         self._tick.cancel()
         self._stop_listening()
+        closing, self._closing = self._closing, []
+        for endpoint, _ in closing:
+            self.close_endpoint(endpoint)
         self.reap()
         if self._soon is not None:
             self._soon.cancel()
@@ -156,6 +170,11 @@ class UcxEngine:
             future, _ = self._pending.pop(request)
             if not future.done():
                 future.set_result(_error_of(request))
+        over = [one for one in self._closing if all(request.completed for request in one[1])]
+        if over:
+            self._closing = [one for one in self._closing if one not in over]
+            for endpoint, _ in over:
+                self.close_endpoint(endpoint)
 
 
 def _error_of(request: UCXRequest) -> str | None:

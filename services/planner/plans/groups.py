@@ -119,6 +119,16 @@ def shard(
         yield from gather_all(port, group, lane, lanes)
 
 
+def share_out(sender: ClusterNode, group: Group) -> Iterator[TransferFlow]:
+    """Yield a flow to each member from the memory of their host.
+
+    It has no limit of its own, so lanes and an all-gather gain only where the domain is faster than the way to that
+    memory. Where workers are CPU cores these are the same memory, and members map what the host sends them.
+    """
+    for target in group.targets:
+        yield TransferFlow(sender.id, target.node.id, target.missing, 0, 1, path_kind(sender, target.node))
+
+
 def gather_all(
     port: ClusterNode, group: Group, lane: int = 0, lanes: int = 1, order: Mapping[int, int] | None = None
 ) -> Iterator[TransferFlow]:
@@ -183,4 +193,6 @@ class NearCopies:
             return []
         if sender.place != "host":  # the next group of this machine goes on from here
             self._machines[sender.machine] = group.nodes[0]
+        elif all(node.at.domain_bandwidth <= node.host_link for node in group.nodes):
+            return list(share_out(sender, group))
         return list(shard([sender], group.nodes, group, lanes))

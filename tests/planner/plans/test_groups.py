@@ -77,6 +77,14 @@ class TestNear:
         assert hops(made, "host_link") == [("s", f"s/{index}") for index in range(4)]
         assert {flow.lanes for flow in made.flows} == {4}
 
+    def test_each_takes_all_of_the_hosts_own_copy_where_the_domain_is_no_faster(self) -> None:
+        """Workers that are cores of one machine map it, and nothing has to be sent between them."""
+        topology = cluster(machine("s", 3), scale_up=1.0)
+        made = plan_checked_chains(topology, ["s"], [f"s/{index}" for index in range(3)])
+        assert [(flow.sender, flow.receiver, flow.lanes) for flow in made.flows] == [
+            ("s", f"s/{index}", 1) for index in range(3)
+        ]
+
     def test_the_network_is_used_where_it_is_faster_than_the_host_link(self) -> None:
         topology = cluster(machine("s", host_link=0.5), *singles(1))
         assert hops(plan_checked_chains(topology, ["s", "h0/0"], ["s/0"])) == [("h0/0", "s/0")]
