@@ -34,7 +34,7 @@ def make_model_command(directory: Path, family: Family, size: Size, seed: int) -
 
     The size tiny has about 1M parameters, small 30M, medium 120M and large 500M. The same seed makes the same bytes.
     """
-    # Torch and transformers take seconds to import, and --help needs neither.
+    # Torch takes seconds to import, and --help does not need it.
     from livescale.load.make_model import make_model
 
     try:
