@@ -5,21 +5,26 @@ them, a model repeats one token, which hides errors of position, cache and order
 """
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 
 import msgspec
 import torch
-import transformers
 from safetensors import SafetensorError
-from transformers.utils.logging import disable_progress_bar
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
 
 from livescale.load.make_tokenizer import DIALECTS, make_tokenizer, save_tokenizer
 from livescale.load.sizes import Size
 from livescale.shared.messages.parameters import Family
+from livescale.shared.model.block_layout import ITEM_BYTES, Shapes, block_shapes
+from livescale.shared.model.checkpoint import load_model_config
 
 RECIPE_FILE = "livescale-made.json"
 CONTEXT = 4_096
@@ -55,12 +60,12 @@ SHAPES: dict[tuple[Family, Size], ModelShape] = {
     ("qwen2", "large"): ModelShape(24_029, 1_536, 2_816, 25, 12, 2, 128),
     ("qwen2", "light-kv"): ModelShape(8_011, 496, 2_240, 13, 16, 1, 16),
 }
-SHARD_SIZES: dict[Size, str] = {
-    "tiny": "1MB",
-    "small": "24MB",
-    "medium": "96MB",
-    "large": "384MB",
-    "light-kv": "24MB",
+SHARD_BYTES: dict[Size, int] = {
+    "tiny": 1_000_000,
+    "small": 24_000_000,
+    "medium": 96_000_000,
+    "large": 384_000_000,
+    "light-kv": 24_000_000,
 }
 
 
@@ -113,53 +118,85 @@ def _write(directory: Path, recipe: Recipe) -> None:
     shape = SHAPES[recipe.family, recipe.size]
     tokenizer = make_tokenizer(recipe.family, shape.vocab_size, recipe.seed)
     save_tokenizer(tokenizer, recipe.family, directory)
-    config = _config(recipe.family, shape, tokenizer)
-    with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    embedding_std = TIED_EMBEDDING_STD if config.tie_word_embeddings else EMBEDDING_STD
-    parameters = {
-        name: _parameter(name, parameter.shape, embedding_std, recipe.seed)
-        for name, parameter in model.named_parameters()
-    }
-    model.load_state_dict(parameters, strict=False, assign=True)  # strict would miss a tied head's second name
-    model.tie_weights()
-    model.generation_config = _generation_config(recipe.family, tokenizer)
-    shard_size = SHARD_SIZES[recipe.size] if recipe.family == "llama" else "50GB"
-    disable_progress_bar()
-    model.save_pretrained(directory, max_shard_size=shard_size)
+    _save_json(directory / "config.json", _config(recipe.family, shape, tokenizer))
+    _save_json(directory / "generation_config.json", _generation_config(recipe.family, tokenizer))
+    blocks = block_shapes(load_model_config(directory))
+    _save_parameters(directory, recipe, {name: shape for block in blocks.values() for name, shape in block.items()})
     (directory / RECIPE_FILE).write_bytes(msgspec.json.encode(recipe))
     for file in directory.iterdir():
         file.chmod(0o644)  # safetensors writes files that only their owner can read, and containers run as another user
 
 
-def _config(
-    family: Family, shape: ModelShape, tokenizer: "transformers.PreTrainedTokenizerFast"
-) -> "transformers.PreTrainedConfig":
-    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    common = {**asdict(shape), **ids, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5}
+def _save_json(path: Path, content: dict[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+
+def _config(family: Family, shape: ModelShape, tokenizer: Tokenizer) -> dict[str, object]:
+    dialect, tied = DIALECTS[family], family == "qwen2"
+    common = {
+        **asdict(shape),
+        "model_type": family,
+        "dtype": "bfloat16",
+        "bos_token_id": dialect.bos and tokenizer.token_to_id(dialect.bos),
+        "eos_token_id": tokenizer.token_to_id(dialect.end_of_turn),
+        "hidden_act": "silu",
+        "max_position_embeddings": CONTEXT,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": tied,
+    }
     if family == "qwen2":
-        return transformers.Qwen2Config(**common, tie_word_embeddings=True, rope_parameters=_rope("default"))
+        return {**common, "architectures": ["Qwen2ForCausalLM"], "rope_parameters": _rope("default")}
     llama3 = {
         "factor": 8.0,
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 512,
     }
-    return transformers.LlamaConfig(**common, tie_word_embeddings=False, rope_parameters={**_rope("llama3"), **llama3})
+    return {**common, "architectures": ["LlamaForCausalLM"], "rope_parameters": {**_rope("llama3"), **llama3}}
 
 
 def _rope(kind: str) -> dict[str, str | float]:
     return {"rope_type": kind, "rope_theta": 10_000.0}
 
 
-def _generation_config(
-    family: Family, tokenizer: "transformers.PreTrainedTokenizerFast"
-) -> "transformers.GenerationConfig":
+def _generation_config(family: Family, tokenizer: Tokenizer) -> dict[str, object]:
     dialect = DIALECTS[family]
-    ends = tokenizer.convert_tokens_to_ids([dialect.end_of_turn, dialect.end_of_text])
-    return transformers.GenerationConfig(
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=ends, pad_token_id=tokenizer.pad_token_id, do_sample=False
-    )
+    ends = [tokenizer.token_to_id(end) for end in (dialect.end_of_turn, dialect.end_of_text)]
+    return {
+        "bos_token_id": dialect.bos and tokenizer.token_to_id(dialect.bos),
+        "eos_token_id": ends,
+        "pad_token_id": ends[1],
+        "do_sample": False,
+    }
+
+
+def _save_parameters(directory: Path, recipe: Recipe, shapes: Shapes) -> None:
+    """Llama's are in several files with an index, Qwen2's in a single one: both occur."""
+    std = TIED_EMBEDDING_STD if recipe.family == "qwen2" else EMBEDDING_STD
+    files = _cut(shapes, SHARD_BYTES[recipe.size]) if recipe.family == "llama" else [[*shapes]]
+    weight_map: dict[str, str] = {}
+    for number, names in enumerate(files, start=1):
+        file = f"model-{number:05}-of-{len(files):05}.safetensors" if len(files) > 1 else "model.safetensors"
+        tensors = {name: _parameter(name, torch.Size(shapes[name]), std, recipe.seed) for name in names}
+        save_file(tensors, directory / file, {"format": "pt"})
+        weight_map |= dict.fromkeys(names, file)
+    if len(files) > 1:
+        total = {"total_size": sum(map(_size_bytes, shapes.values()))}
+        _save_json(directory / "model.safetensors.index.json", {"metadata": total, "weight_map": weight_map})
+
+
+def _cut(shapes: Shapes, limit_bytes: int) -> list[list[str]]:
+    """The names of the tensors of each file, in order, and no more than fit."""
+    files: list[list[str]] = [[]]
+    for name, shape in shapes.items():
+        if files[-1] and sum(_size_bytes(shapes[other]) for other in files[-1]) + _size_bytes(shape) > limit_bytes:
+            files.append([])
+        files[-1].append(name)
+    return files
+
+
+def _size_bytes(shape: Sequence[int]) -> int:
+    return prod(shape) * ITEM_BYTES["bfloat16"]
 
 
 def _parameter(name: str, shape: torch.Size, embedding_std: float, seed: int) -> torch.Tensor:

@@ -36,7 +36,7 @@ def make_model_command(directory: Path, family: Family, size: Size, seed: int) -
     light beside them as that of an 8B model: all parameters weigh as much as the KV of 122,000 tokens. In the others it
     is 6 to 16 times as heavy. The same seed makes the same bytes.
     """
-    # Torch and transformers take seconds to import, and --help needs neither.
+    # Torch takes seconds to import, and --help does not need it.
     from livescale.load.make_model import make_model
 
     try:

@@ -1,12 +1,12 @@
 """Trains a byte-level BPE tokenizer on generated text, for made checkpoints; the same seed gives the same tokenizer."""
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from livescale.shared.messages.parameters import Family
@@ -68,7 +68,7 @@ DIALECTS: dict[Family, Dialect] = {
 }
 
 
-def make_tokenizer(family: Family, vocab_size: int, seed: int) -> "transformers.PreTrainedTokenizerFast":
+def make_tokenizer(family: Family, vocab_size: int, seed: int) -> Tokenizer:
     """A tokenizer of exactly `vocab_size` tokens."""
     dialect = DIALECTS[family]
     tokenizer = Tokenizer(models.BPE())
@@ -86,18 +86,24 @@ def make_tokenizer(family: Family, vocab_size: int, seed: int) -> "transformers.
     if dialect.bos is not None:
         bos = (dialect.bos, tokenizer.token_to_id(dialect.bos))
         tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos[0]} $A", special_tokens=[bos])
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token=dialect.bos,
-        eos_token=dialect.end_of_turn,
-        pad_token=dialect.end_of_text,
-        chat_template=dialect.chat_template,
-    )
+    return tokenizer
 
 
-def save_tokenizer(tokenizer: "transformers.PreTrainedTokenizerFast", family: Family, directory: Path) -> None:
+def save_tokenizer(tokenizer: Tokenizer, family: Family, directory: Path) -> None:
     """Both places where checkpoints keep a chat template occur: tokenizer_config.json and chat_template.jinja."""
-    tokenizer.save_pretrained(directory, save_jinja_files=DIALECTS[family].template_in_own_file)
+    dialect = DIALECTS[family]
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": dialect.bos,
+        "eos_token": dialect.end_of_turn,
+        "pad_token": dialect.end_of_text,
+    }
+    if dialect.template_in_own_file:
+        (directory / "chat_template.jinja").write_text(dialect.chat_template)
+    else:
+        config["chat_template"] = dialect.chat_template
+    (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def generated_text(chance: random.Random) -> Iterator[str]:

@@ -18,7 +18,7 @@ FAMILIES: tuple[Family, ...] = ("llama", "qwen2")
 
 def tiny_checkpoint(family: Family) -> Path:
     """Llama is sharded and has a head of its own; Qwen2 is a single file with a tied head."""
-    from livescale.load.make_model import make_model  # of transformers, which takes seconds to import
+    from livescale.load.make_model import make_model  # of torch, which takes seconds to import
 
     return make_model(_directory() / family, family, "tiny", seed=7)
 

@@ -42,6 +42,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(5_000)  # with the usual 700 a tenth of the time goes into looking for garbage
         gc.enable()
 
 

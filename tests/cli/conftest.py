@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from livescale.services.cli import status
 from livescale.shared.bus.contract import ServiceInfo
 from livescale.shared.bus.nats import NatsBus
 from tests.cli.answers import Answers
@@ -17,6 +18,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     for name in ("NATS_URL", "LIVESCALE_NATS_URL", "LIVESCALE_NAMESPACE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LIVESCALE_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(status, "REPORT_SECONDS", 0.3)  # no router reports, unless a test does it ten times as often
     before = structlog.get_config()
     yield
     structlog.configure(**before)

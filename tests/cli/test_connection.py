@@ -4,8 +4,10 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
+from livescale.services.cli import connection
 from livescale.services.cli.main import cli
 from livescale.services.supervisor.run_files import announce, pointer_path
 from tests.cli.answers import Answers, run
@@ -31,12 +33,20 @@ async def test_the_system_of_this_machine_is_found_without_flags(server: NatsSer
     assert json.loads(result.output)["processes"][0]["id"] == "worker-0"
 
 
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait long for a server that is not there."""
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("no_patience")
 def test_without_a_server_it_is_told_where_one_was_looked_for(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["status"])
     assert result.exit_code == 1
     assert f"{tmp_path / 'run.json'} names no running `livescale up`, and NATS_URL is not set" in result.output
 
 
+@pytest.mark.usefixtures("no_patience")
 def test_without_a_server_the_remedy_is_told() -> None:
     result = CliRunner().invoke(cli, ["status", "--nats-url", "nats://127.0.0.1:9"])
     assert result.exit_code == 1

@@ -47,7 +47,8 @@ def test_what_is_no_message_is_said(data: bytes) -> None:
 
 
 @pytest.mark.system
-def test_no_server_is_a_clear_error(unused_tcp_port: int) -> None:
+def test_no_server_is_a_clear_error(unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("livescale.services.cli.tap.CONNECT_SECONDS", 0.2)
     url = f"nats://127.0.0.1:{unused_tcp_port}"
     result = click.testing.CliRunner().invoke(tap, ["--nats-url", url, "--limit", "1"])
     assert result.exit_code == 1

@@ -14,6 +14,7 @@ from livescale.services.supervisor.bus_server import start_nats
 from livescale.services.supervisor.credentials import EVERYBODY, MEMBERSHIP, ROLES, SUPERVISION, permissions
 from livescale.services.supervisor.processes import Supervisor
 from livescale.shared import subjects
+from livescale.shared.bus import jetstream
 from livescale.shared.bus.contract import (
     Ack,
     Call,
@@ -94,7 +95,7 @@ async def test_without_a_credential_the_server_is_closed(tmp_path: Path) -> None
         bare = "nats://" + url.rpartition("@")[2]
         for wrong in (bare, bare.replace("//", "//worker:wrong@"), bare.replace("//", "//nobody:x@")):
             with pytest.raises(Disconnected, match=r"(?i)authorization violation"):
-                await NatsBus.connect(wrong, "default", "worker-0", timeout=1.0)
+                await NatsBus.connect(wrong, "default", "worker-0", timeout=0.5)
 
 
 @pytest.mark.system
@@ -132,13 +133,14 @@ async def test_a_gateway_cannot_command_a_worker_and_a_worker_cannot_depose_anot
 
 
 @pytest.mark.system
-async def test_a_worker_keeps_no_state(tmp_path: Path) -> None:
+async def test_a_worker_keeps_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with buses(tmp_path, "registry", "worker") as [registry, worker]:
         await registry.kv.put("models.a", Named(model="a"))
         assert await registry.kv.get("models.a", Named) == Named(model="a")
         assert list(await registry.kv.list("models", Named)) == ["models.a"]
         await registry.kv.delete("models.a")
         await registry.keep_events()
+        monkeypatch.setattr(jetstream, "TIMEOUT_SECONDS", 0.5)  # the server answers nothing
         with pytest.raises(Exception, match=r"did not answer|JetStream"):
             await asyncio.wait_for(worker.kv.put("models.a", Named(model="b")), 6)
 

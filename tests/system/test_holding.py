@@ -87,14 +87,23 @@ async def test_a_request_wakes_a_model_once_and_calm_puts_it_to_sleep(
     sleepy: System, http: aiohttp.ClientSession
 ) -> None:
     await eventually(sleepy, sleeps)
+    decisions, scales = await told(sleepy)
     woken = token_ids(await stream(http, body("m")))
     assert len(woken) == 8
     assert token_ids(await stream(http, body("m"))) == woken
     await eventually(sleepy, sleeps)
-    told = json.loads((await asyncio.to_thread(sleepy.command, "why", "m", "--limit", "100", "--json")).stdout)
-    decided = [(one["action"], one["current"], one["target"]) for one in told["decisions"] if one["action"] != "hold"]
-    assert decided == [("out", 0, 1), ("in", 1, 0)]
-    assert [scale["state"] for scale in told["scales"]] == ["done", "done"]
+    decided, done = await told(sleepy)
+    assert decided[len(decisions) :] == [("out", 0, 1), ("in", 1, 0)]
+    assert done[len(scales) :] == ["done", "done"]
+
+
+async def told(system: System) -> tuple[list[tuple[str, int, int]], list[str]]:
+    """What `why` tells of `m`: the decisions to change something, and the states of scales, oldest first."""
+    found = json.loads((await asyncio.to_thread(system.command, "why", "m", "--limit", "1000", "--json")).stdout)
+    decisions = [
+        (one["action"], one["current"], one["target"]) for one in found["decisions"] if one["action"] != "hold"
+    ]
+    return decisions, [scale["state"] for scale in found["scales"]]
 
 
 @pytest.mark.system

@@ -18,6 +18,7 @@ from livescale.load.stats import Tally
 from livescale.shared.runtime.clock import SystemClock
 from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import System, start, stop
+from tests.system.test_hung import hang
 
 PATIENCE_SECONDS = 30.0
 
@@ -156,6 +157,11 @@ def test_status_why_and_tap_show_what_goes_on(system: System) -> None:
     wrong = system.command("scale", "other", "--instances", "2", check=False)
     assert wrong.returncode != 0
     assert "other" in wrong.stderr
+
+
+@pytest.mark.system
+def test_a_router_that_hangs_is_started_again_and_all_is_served(system: System) -> None:
+    hang(system, "router-0")
 
 
 def shared_memory(pids: list[int]) -> set[Path]:

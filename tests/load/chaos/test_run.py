@@ -16,7 +16,7 @@ LIVESCALE = (sys.executable, "-m", "livescale.services.cli.main")
 @pytest.mark.parametrize(
     ("live", "minutes", "seed", "faults"),
     [
-        ("zigzag", 0.35, 71, 5),
+        ("zigzag", 0.17, 4355, 5),
         pytest.param("zigzag", 1, 1934, 6, marks=pytest.mark.slow),
         pytest.param("off", 1, 1934, 6, marks=pytest.mark.slow),
     ],

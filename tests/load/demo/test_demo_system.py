@@ -15,7 +15,7 @@ LIVESCALE = (sys.executable, "-m", "livescale.services.cli.main")
 @pytest.mark.system
 def test_the_demo_serves_a_burst_checks_every_token_and_reports(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
-    arrivals = [*range(5), *(2 + hundredth / 100 for hundredth in range(75))]
+    arrivals = [*range(5), *(2 + hundredth / 100 for hundredth in range(40))]
     trace.write_text("arrival_s,prompt,output\n" + "".join(f"{at},1500,30\n" for at in sorted(arrivals)))
     # Seconds of work at once, on a fast machine too: the demo is good only if that brings an instance.
     more = ["--rate-scale", "8", "--length-scale", "1", "--duration", "5"]

@@ -60,7 +60,7 @@ def test_every_request_ends_once_with_its_tokens(
 RANKS = [EngineKind(dtype, ranks=2, kv_bytes=kv) for dtype in ("float32", "bfloat16") for kv in (MIB, MIB // 3)]
 
 
-@examples(3)
+@examples(2)  # of some seconds each
 @given(
     events=events(*ORDINARY * 15, *RARE, *OF_RANKS),
     mode=MODES,
