@@ -17,7 +17,7 @@ from livescale.shared.subjects import MANIFEST
 from tests.load.simulate.clusters import CONFIG, asks, quiet, registered, reports, settings, until, until_serving
 
 Victim = Literal["nobody", "target", "source"]
-ASKS = asks(100, rate=36.0, prompt=900, tokens=16)
+ASKS = asks(80, rate=36.0, prompt=900, tokens=8)
 
 
 class Outcome(msgspec.Struct, frozen=True):
