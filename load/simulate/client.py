@@ -19,7 +19,7 @@ MAX_REQUESTS, STREAM_QUEUE = 100_000, 4096
 PATIENCE_SECONDS = 3600.0
 
 
-class TokenOutput:
+class TokensOnly:
     """Hands on tokens without a text."""
 
     def feed(self, fresh: Fresh) -> TextPiece:
@@ -67,7 +67,7 @@ async def fetch(gateway: HeadlessGateway, model: str, ask: Ask, seconds: float =
         max_tokens=ask.max_tokens,
         deadline=sent + seconds,
     )
-    generation, refusal = Generation(gateway.backend, submit, TokenOutput(), Context()), None
+    generation, refusal = Generation(gateway.backend, submit, TokensOnly(), Context()), None
     try:
         await generation.run(emit)
     except ApiError as error:

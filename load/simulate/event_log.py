@@ -1,4 +1,4 @@
-"""What was said on the bus of a simulation, and when: the same in every run of the same seed."""
+"""What was said on the bus of a simulation, and when: the same in every run of one seed."""
 
 import asyncio
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ LOGGED = ("evt.>", "tok.>", "req.>")
 
 
 class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
-    """A message as it arrived, `at` seconds of virtual time."""
+    """A message as it was sent, `at` seconds of virtual time."""
 
     at: float
     subject: str
@@ -22,12 +22,12 @@ class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventLog:
-    """All messages on subjects like `wanted`, in the order of their arrival."""
+    """All messages on subjects like `wanted`, in the order of sending."""
 
     def __init__(self, broker: LocalBroker, wanted: Iterable[str] = LOGGED) -> None:
         self.events: list[LoggedEvent] = []
         for subject in wanted:
-            broker.routes.add(Listener(subject, "", lambda subject, data, headers, reply: self._note(subject, data)))
+            broker.watchers.add(Listener(subject, "", lambda subject, data, headers, reply: self._note(subject, data)))
 
     def of(self, start: str) -> list[LoggedEvent]:
         """The events on subjects that begin like this."""

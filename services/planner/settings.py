@@ -1,8 +1,9 @@
 """What the planner can be told by flags and environment variables."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from livescale.services.planner.plans.plan import Policy
 from livescale.shared.runtime.settings import (
@@ -15,6 +16,7 @@ from livescale.shared.runtime.settings import (
     TtftSlo,
     check_plan_policy,
 )
+from livescale.shared.topology.topology import Topology
 
 
 class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -43,6 +45,10 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_plan_policy(self.plan_policy, self.live)
+
+    def in_topology(self, topology: Topology | None) -> Self:
+        """Return the settings with a link rate, which is that of the topology's slowest NIC unless one is given."""
+        return self if topology is None or self.link_rate else replace(self, link_rate=topology.slowest_nic)
 
     def policy_for(self, live: LiveName) -> Policy:
         """Return the policy by which plans are made in this live mode. Raises ValueError for one that does not suit the

@@ -51,7 +51,10 @@ from livescale.shared.simulation.listeners import Deliver, Listener, ListenerTab
 
 @dataclass
 class LocalBroker:
-    """What the connections share: listeners, the key-value store, and whether the server is up."""
+    """What the connections share: listeners, the key-value store, and whether the server is up.
+
+    `watchers` see each message as it is sent, lost ones too, and change nothing.
+    """
 
     clock: Clock = field(default_factory=SystemClock)
     max_payload: int = MAX_PAYLOAD_BYTES
@@ -61,6 +64,7 @@ class LocalBroker:
     values: dict[str, bytes] = field(default_factory=dict)
     buses: list["LocalBus"] = field(default_factory=list)
     routes: ListenerTable = field(default_factory=ListenerTable)
+    watchers: ListenerTable = field(default_factory=ListenerTable)
     arrivals: DelayedDeliveries = field(default_factory=DelayedDeliveries)
 
     def connect(self) -> "LocalBus":
@@ -88,6 +92,8 @@ class LocalBroker:
         sender: Hashable = None,
     ) -> int:
         """Hand a message to its listeners, in the order in which they came. Returns how many got it."""
+        for watcher in self.watchers.choose(subject):
+            watcher.deliver(subject, data, headers, None)
         chosen = self.routes.choose(subject)
         if not self.lose(subject):
             for listener in chosen:

@@ -173,11 +173,10 @@ class _JumpingSelector(selectors.SelectSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self._loop.in_threads and timeout != 0:
+        if timeout == 0:
+            return super().select(0) if self._loop.in_threads else []
+        if self._loop.in_threads:
             return self._wait_for_threads()
-        ready = super().select(0)
-        if ready or timeout == 0:
-            return ready
         if timeout is None:
             raise Deadlock(f"every task waits, no timer is set: {_describe(asyncio.all_tasks(self._loop))}")
         self._loop.now += timeout

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from livescale.load.simulate.client import HeadlessGateway, TokenOutput
+from livescale.load.simulate.client import HeadlessGateway, TokensOnly
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.generation import Generation
 from livescale.services.gateway.output import TextPiece
@@ -79,7 +79,7 @@ class AskingGateway(HeadlessGateway):
             max_tokens=ask.max_tokens,
             deadline=deadline,
         )
-        generation = self.generations[ask.number] = Generation(self.backend, submit, TokenOutput(), Context())
+        generation = self.generations[ask.number] = Generation(self.backend, submit, TokensOnly(), Context())
         try:
             await generation.run(emit)
         except ApiError as error:

@@ -1,4 +1,4 @@
-"""Small clusters for a stage, a model for them, and what to do with both."""
+"""Small clusters to simulate, a model for them, and what to do with both."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ import structlog
 from msgspec.structs import replace
 
 from livescale.load.records import Ask
-from livescale.load.simulate.stage import Stage, StageSettings
+from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.bus.contract import BusError
@@ -22,8 +22,8 @@ from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, Topo
 
 PATH = "/models/m"
 VOCABULARY = 4_099
-# Beside its parameters as fast as 120 Gbps would be for the 8B model, whose latencies it has.
-NIC = 6.5e6
+# Beside its parameters as fast as 80 Gbps would be for the 8B model, whose latencies it has.
+NIC = 4e6
 MEMORY = 1 << 36
 CONFIG = ModelConfig(
     family="llama",
@@ -44,7 +44,7 @@ def gpu(id: str, domain: str, nic: float) -> Gpu:
     return Gpu(id=id, domain=domain, memory_bytes=MEMORY, nic_in=nic, nic_out=nic, host_link=nic)
 
 
-def cluster(hosts: int, nic: float = NIC) -> Topology:
+def topology(hosts: int, nic: float = NIC) -> Topology:
     """Hosts with a GPU each, on one leaf switch."""
     return Topology(
         name="small",
@@ -74,9 +74,9 @@ def cluster(hosts: int, nic: float = NIC) -> Topology:
     )
 
 
-def settings(hosts: int, seed: int = 0) -> StageSettings:
-    return StageSettings(
-        topology=cluster(hosts),
+def settings(hosts: int, seed: int = 0) -> VirtualClusterSettings:
+    return VirtualClusterSettings(
+        topology=topology(hosts),
         models={PATH: CONFIG},
         seed=seed,
         planner=PlannerSettings(live="zigzag"),
@@ -110,9 +110,9 @@ def quiet() -> Iterator[None]:
         structlog.reset_defaults()
 
 
-async def reports(stage: Stage, state: str) -> list[str]:
+async def reports(cluster: VirtualCluster, state: str) -> list[str]:
     """The workers in this state, as the registry has it."""
-    workers: list[WorkerReport] = (await stage.operator.call(SNAPSHOT, AskSnapshot(), timeout=5.0)).workers
+    workers: list[WorkerReport] = (await cluster.operator.call(SNAPSHOT, AskSnapshot(), timeout=5.0)).workers
     return [worker.id for worker in workers if worker.state == state]
 
 
@@ -122,23 +122,23 @@ async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60.0) -> 
             await asyncio.sleep(0.02)
 
 
-async def until_serving(stage: Stage, count: int) -> None:
+async def until_serving(cluster: VirtualCluster, count: int) -> None:
     async def holds() -> bool:
-        return len(await reports(stage, "serving")) >= count
+        return len(await reports(cluster, "serving")) >= count
 
     await until(holds)
 
 
-async def registered(stage: Stage, **spec: int) -> None:
+async def registered(cluster: VirtualCluster, **spec: int) -> None:
     """Register the model as soon as a registry is there, and wait for its first instance."""
     model = replace(ModelSpec(name="m", path=PATH, downscale_delay_s=600.0), **spec)
 
     async def taken() -> bool:
         try:
-            await stage.operator.call(REGISTER, Register(spec=model), timeout=5.0)
+            await cluster.operator.call(REGISTER, Register(spec=model), timeout=5.0)
         except BusError:
             return False
         return True
 
     await until(taken)
-    await until_serving(stage, 1)
+    await until_serving(cluster, 1)

@@ -7,8 +7,8 @@ import msgspec
 
 from livescale.load.records import RequestRecord
 from livescale.load.simulate.client import replay
+from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
 from livescale.load.simulate.event_log import LoggedEvent
-from livescale.load.simulate.stage import Stage, stage
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import Named
@@ -17,7 +17,7 @@ from livescale.shared.subjects import MANIFEST
 from tests.load.simulate.clusters import CONFIG, asks, quiet, registered, reports, settings, until, until_serving
 
 Victim = Literal["nobody", "target", "source"]
-ASKS = asks(75, rate=36.0, prompt=900, tokens=16)
+ASKS = asks(80, rate=36.0, prompt=900, tokens=8)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -30,32 +30,32 @@ class Outcome(msgspec.Struct, frozen=True):
     lost: str
 
 
-def handed_off(stage: Stage) -> list[RequestsMoved]:
+def handed_off(cluster: VirtualCluster) -> list[RequestsMoved]:
     """Requests of which two workers ran some layers each."""
-    events = [event for event in stage.log.events if event.subject.endswith(".moved")]
+    events = [event for event in cluster.log.events if event.subject.endswith(".moved")]
     moves = [msgspec.msgpack.decode(event.data, type=RequestsMoved) for event in events]
     return [move for move in moves if 0 < move.layers < CONFIG.num_hidden_layers]
 
 
-async def end(stage: Stage, victim: Victim) -> str:
+async def end(cluster: VirtualCluster, victim: Victim) -> str:
     """Wait until three targets were live and one handed a request over, and kill one of the pair."""
     live = set[str]()
 
     async def under_way() -> bool:
-        live.update(await reports(stage, "live"))
-        return len(live) >= 3 and bool(handed_off(stage))
+        live.update(await reports(cluster, "live"))
+        return len(live) >= 3 and bool(handed_off(cluster))
 
     await until(under_way)
     if victim == "nobody":
         return ""
-    move = handed_off(stage)[-1]
+    move = handed_off(cluster)[-1]
     lost = move.previous if victim == "target" else move.worker
-    await stage.kill(lost)
+    await cluster.kill(lost)
     return lost
 
 
 async def scale_out(victim: Victim, seed: int) -> Outcome:
-    async with stage(settings(6, seed)) as made:
+    async with virtual_cluster(settings(6, seed)) as made:
         await registered(made, max_instances=4)
         replaying = asyncio.create_task(replay(made.gateway, "m", ASKS))
         lost = await end(made, victim)

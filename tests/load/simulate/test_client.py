@@ -6,14 +6,14 @@ import pytest
 
 from livescale.load.records import Ask, find_fault
 from livescale.load.simulate.client import fetch, replay
-from livescale.load.simulate.stage import stage
+from livescale.load.simulate.cluster import virtual_cluster
 from livescale.shared.simulation import virtual_time
 from tests.load.simulate.clusters import quiet, registered, settings
 
 
 def test_requests_are_sent_when_they_are_due_and_told_token_by_token() -> None:
     async def main() -> None:
-        async with stage(settings(1)) as made:
+        async with virtual_cluster(settings(1)) as made:
             await registered(made)
             begun = made.clock.wall()
             asks = [Ask(0, 0.5, [1] * 100, 5), Ask(1, 0.0, [2] * 40, 3)]
@@ -33,7 +33,7 @@ def test_requests_are_sent_when_they_are_due_and_told_token_by_token() -> None:
 
 def test_what_is_refused_is_in_the_record() -> None:
     async def main() -> None:
-        async with stage(settings(1)) as made:
+        async with virtual_cluster(settings(1)) as made:
             await registered(made)
             nobody = await fetch(made.gateway, "nobody", Ask(0, 0.0, [1], 1))
             assert nobody.status == 404

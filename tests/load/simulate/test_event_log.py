@@ -1,4 +1,4 @@
-"""The log of a simulation: what arrived on which subject, and when."""
+"""The log of a simulation: what was sent on which subject, and when."""
 
 import asyncio
 
@@ -29,11 +29,11 @@ def heard(*ids: str) -> EventLog:
     return virtual_time.run(main())
 
 
-def test_what_is_wanted_is_kept_with_the_moment_of_its_arrival() -> None:
+def test_what_is_wanted_is_kept_with_the_moment_it_was_sent() -> None:
     log = heard("a", "b")
     assert log.events == [
-        LoggedEvent(0.5, "evt.lease.a", encode(change("a"), json=True)),
-        LoggedEvent(1.5, "evt.lease.b", encode(change("b"), json=True)),
+        LoggedEvent(0.0, "evt.lease.a", encode(change("a"), json=True)),
+        LoggedEvent(1.0, "evt.lease.b", encode(change("b"), json=True)),
     ]
     assert log.of("evt.lease.b") == log.events[1:]
     assert log.of("tok") == []
@@ -43,3 +43,16 @@ def test_the_digest_is_of_everything() -> None:
     digests = [heard(*ids).digest() for ids in (("a", "b"), ("a", "b"), ("b", "a"), ("a",))]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
+
+
+def test_a_message_that_is_lost_is_logged_and_one_that_the_sender_could_not_send_is_not() -> None:
+    async def main() -> None:
+        broker = LocalBroker(lose=lambda subject: True)
+        log, bus = EventLog(broker), broker.connect()
+        bus.publish(LEASE, change("a"), id="a")
+        broker.down()
+        bus.publish(LEASE, change("b"), id="b")
+        assert [event.subject for event in log.events] == ["evt.lease.a"]
+        await bus.close()
+
+    virtual_time.run(main())

@@ -1,5 +1,5 @@
 """A cluster in one process under virtual time: the services' own actors, with disks, links and engines that take the
-time of real ones. The stage starts and ends processes; it decides nothing."""
+time of real ones. It starts and ends processes, and decides nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -43,11 +43,11 @@ from livescale.shared.simulation.virtual_time import Process
 from livescale.shared.topology.topology import Topology
 
 EPOCH = 1_000_000.0  # wall time at the start
-MESSAGE_SECONDS = 0.00025  # measured on a bus and on links that nobody else uses
+MESSAGE_SECONDS = 0.00025  # as a bus takes that has little to do
 CONTROL_HOST = "control"  # the machine of the services that have no place in a topology
 
 
-class StageSettings(msgspec.Struct, frozen=True, kw_only=True):
+class VirtualClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is started: a host for each host of the topology, a worker for each GPU, and one of each other service.
 
     `models` are the checkpoints on every disk, by path. `seed` varies what messages take, by half of
@@ -67,24 +67,22 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class StageProcess:
+class VirtualProcess:
     """A process that runs. `actor` is what its service made of it."""
 
     actor: Actor
     bus: LocalBus
     task: asyncio.Task[None]
-    context: Process
-    telemetry: Telemetry
 
 
 @dataclass
-class Stage:
+class VirtualCluster:
     """The processes of a cluster, by id, and what joins them."""
 
-    settings: StageSettings
+    settings: VirtualClusterSettings
     tasks: asyncio.TaskGroup
     clock: LoopClock = field(default_factory=lambda: LoopClock(EPOCH))
-    processes: dict[str, StageProcess] = field(default_factory=dict)
+    processes: dict[str, VirtualProcess] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         told = self.settings
@@ -103,12 +101,6 @@ class Stage:
         assert isinstance(actor, HeadlessGateway)
         return actor
 
-    def worker(self, id: str) -> Worker:
-        """The actor of a worker that runs."""
-        actor = self.processes[id].actor
-        assert isinstance(actor, Worker)
-        return actor
-
     def start_all(self) -> None:
         for id in self._builds:
             self.start(id)
@@ -116,11 +108,10 @@ class Stage:
     def start(self, id: str) -> None:
         """Start a process that does not run, or no longer does."""
         service, host, build = self._builds[id]
-        bus, telemetry, context = self.broker.connect(), Telemetry(service, id), Process()
-        world = World(ServiceInfo(service, id, DESCRIPTIONS[service]), host, bus, self.clock, self._ids, telemetry)
-        actor = build(world)
-        task = self.tasks.create_task(actor.run(), name=id, context=context.context())
-        self.processes[id] = StageProcess(actor, bus, task, context, telemetry)
+        bus, info = self.broker.connect(), ServiceInfo(service, id, DESCRIPTIONS[service])
+        actor = build(World(info, host, bus, self.clock, self._ids, Telemetry(service, id)))
+        task = self.tasks.create_task(actor.run(), name=id, context=Process().context())
+        self.processes[id] = VirtualProcess(actor, bus, task)
 
     async def stop(self, id: str) -> None:
         """End a process as planned: it takes no more calls, and leaves."""
@@ -153,7 +144,7 @@ class Stage:
         control: dict[ServiceName, Build] = {
             "registry": lambda world: Registry(world, told.registry, told.topology),
             "router": lambda world: Router(world, told.router),
-            "planner": lambda world: Planner(world, self._planner_settings(), told.topology),
+            "planner": lambda world: Planner(world, told.planner.in_topology(told.topology), told.topology),
             "monitor": lambda world: Monitor(world, told.monitor),
             "gateway": HeadlessGateway,
         }
@@ -165,10 +156,6 @@ class Stage:
                 builds.append((f"worker-{workers}", ("worker", host.id, self._worker(gpu.id))))
                 workers += 1
         return builds
-
-    def _planner_settings(self) -> PlannerSettings:
-        told = self.settings.planner
-        return told if told.link_rate else replace(told, link_rate=self.settings.topology.slowest_nic)
 
     def _host(self, place: str, disk_rate: float) -> Build:
         def build(world: World) -> HostService:
@@ -193,10 +180,10 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(settings: StageSettings) -> AsyncIterator[Stage]:
-    """A stage on which all processes are started. Within virtual time."""
+async def virtual_cluster(settings: VirtualClusterSettings) -> AsyncIterator[VirtualCluster]:
+    """A cluster whose processes are started. Within virtual time."""
     async with asyncio.TaskGroup() as tasks:
-        made = Stage(settings, tasks)
+        made = VirtualCluster(settings, tasks)
         made.start_all()
         try:
             yield made

@@ -6,13 +6,15 @@ import subprocess
 import sys
 from functools import cache
 
+import msgspec
 import pytest
 
 from livescale.load.records import RequestRecord, find_fault
-from livescale.load.simulate.stage import stage
+from livescale.load.simulate.cluster import virtual_cluster
+from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.simulation import virtual_time
-from tests.load.simulate.clusters import VOCABULARY, settings
+from tests.load.simulate.clusters import VOCABULARY, quiet, settings
 from tests.load.simulate.scale_out import ASKS, Victim, played
 from tests.worker.engine.made_up import made_up_tokens
 
@@ -65,12 +67,36 @@ def test_a_run_is_the_same_in_a_process_that_hashes_otherwise() -> None:
     assert ran.stdout.split()[-1] == once("target").digest
 
 
+def test_a_process_leaves_or_dies_and_is_started_again() -> None:
+    async def main() -> list[tuple[int, LeaseChanged]]:
+        async with virtual_cluster(settings(2)) as made:
+            await asyncio.sleep(1.0)
+            await made.stop("worker-1")
+            await asyncio.sleep(0.1)
+            await made.kill("host-1")
+            await asyncio.sleep(3.0)
+            for id in ("worker-1", "host-1"):
+                made.start(id)
+            await asyncio.sleep(1.0)
+            events = made.log.of("evt.lease")
+            return [(round(event.at), msgspec.json.decode(event.data, type=LeaseChanged)) for event in events]
+
+    with quiet():
+        leases = virtual_time.run(main())
+    told = {id: [(lease.state, at) for at, lease in leases if lease.id == id] for id in ("worker-1", "host-1")}
+    assert told == {
+        "worker-1": [("alive", 0), ("dead", 1), ("alive", 4)],
+        "host-1": [("alive", 0), ("suspect", 3), ("dead", 4), ("alive", 4)],
+    }
+
+
 def test_another_seed_is_another_run() -> None:
     async def idle(seed: int) -> str:
-        async with stage(settings(2, seed)) as made:
+        async with virtual_cluster(settings(2, seed)) as made:
             await asyncio.sleep(2.0)
             assert made.log.of("evt.lease")
             return made.log.digest()
 
-    digests = [virtual_time.run(idle(seed)) for seed in (1, 1, 2)]
+    with quiet():
+        digests = [virtual_time.run(idle(seed)) for seed in (1, 1, 2)]
     assert digests[0] == digests[1] != digests[2]
