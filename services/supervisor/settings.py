@@ -17,6 +17,7 @@ from livescale.shared.runtime.settings import (
     LiveName,
     LiveWhen,
     PolicyName,
+    PrefillShare,
     Settings,
     SwitchKv,
     TopologyName,
@@ -199,6 +200,7 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     live_when: LiveWhen = "always"
     switch_kv: SwitchKv = "auto"
     disaggregation: DisaggregationName = "off"
+    prefill_share: PrefillShare = 0.5
     kv_transfer: KvTransferMode = "by-layer"
     ttft_slo: TtftSlo = 1.0
     nats_url: Annotated[str, Meta(description="URL of a NATS server to use; by default the system starts its own")] = ""

@@ -105,6 +105,12 @@ def test_when_the_last_who_decodes_is_gone_those_who_prefill_do_everything() -> 
     assert pairs(made, request("r")) == [("p", None)]
 
 
+def test_an_instance_that_still_loads_takes_prompts_whatever_its_role_and_decodes_nothing() -> None:
+    made = pool(prefill(engine=load(slots=1, running=1)), decode("d", state="live"))
+    assert pairs(made, request("r")) == [("d", None)]
+    assert pairs(pool(prefill(state="live"), decode("d")), request("r")) == [("p", None)]
+
+
 def test_a_prompt_waits_for_who_prefills_as_long_as_one_is_there() -> None:
     made = pool(prefill(engine=load(slots=1, running=1)), decode("d"))
     assert pairs(made, request("r")) == []

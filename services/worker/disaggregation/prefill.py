@@ -40,6 +40,7 @@ class PrefillSide:
         self._sender = KvSender(context, self._void)
         self._outgoing: dict[str, OutgoingKv] = {}  # by request
         self._carrying: set[asyncio.Task[None]] = set()
+        self._dead: set[str] = set()  # workers that were declared dead, and have not reserved anything since
         self._releasing: dict[asyncio.Task[None], str] = {}  # and the worker that is told
         context.worker.runner.on_kv = self._kv_left
         context.serving.with_exports = self.with_exports
@@ -107,7 +108,8 @@ class PrefillSide:
                 self._serving.changes.tell()
 
     def lost(self, worker: str) -> None:
-        """This worker is dead: what was on its way to it is decoded here."""
+        """This worker is dead: what was on its way to it is decoded here, and nothing is kept there."""
+        self._dead.add(worker)
         for one in self._outgoing.values():
             if one.decode == worker:
                 one.is_lost = True
@@ -179,7 +181,9 @@ class PrefillSide:
 
     def _void(self, one: OutgoingKv, reason: str) -> None:
         """Have the decode worker keep nothing for the request any more, whether or not it does."""
-        if one.asked is not None and not one.is_lost:
+        if one.is_reserved:
+            self._dead.discard(one.decode)
+        if one.asked is not None and not one.is_lost and one.decode not in self._dead:
             void = ReleaseKv(
                 prefill=self._worker.me,
                 ticket=one.asked.ticket,

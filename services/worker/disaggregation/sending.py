@@ -47,9 +47,10 @@ class KvSender:
             if attempt:
                 await self.sampled(one)
                 one.transfer.again()
-            one.asked = None
+            one.asked, one.is_reserved = None, False
             try:
                 reserved = await self._reserve(one)
+                one.is_reserved = True
                 one.transfer.move(TransferState.SENDING)
                 await self._send_all(one, reserved)
                 one.transfer.move(TransferState.OFFERED)
