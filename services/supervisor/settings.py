@@ -50,6 +50,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     upscale_delay_s: Annotated[float, Meta(ge=0)] = 0.0
     downscale_delay_s: Annotated[float, Meta(ge=0)] = 5.0
     downscale_to_zero_delay_s: Annotated[float, Meta(ge=0)] = 60.0
+    disaggregation: Literal["off", "on"] | None = None
 
 
 # Flags of a system that are passed on to all workers as they are, and are not among its `worker_options`. The system

@@ -89,10 +89,11 @@ def test_a_worker_keeps_its_role_though_the_planner_starts_anew() -> None:
     virtual_time.run(main(), limit_seconds=100)
 
 
-def test_new_instances_get_roles_by_their_share_where_there_is_disaggregation() -> None:
+@pytest.mark.parametrize(("system", "own"), [("on", None), ("off", "on")])
+def test_new_instances_get_roles_by_their_share_where_there_is_disaggregation(system: str, own: str | None) -> None:
     async def main() -> None:
-        async with control_plane(workers=4, disaggregation="on") as plane:
-            await plane.register(spec(min_instances=4, max_instances=4))
+        async with control_plane(workers=4, register=False, disaggregation=system) as plane:
+            await plane.register(spec(min_instances=4, max_instances=4, disaggregation=own))
             await plane.until_serving(4)
             assert sorted(map(str, await roles(plane))) == ["decode", "decode", "prefill", "prefill"]
             plans = [record.plan for record in await plane.records()]

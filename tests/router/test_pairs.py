@@ -143,9 +143,15 @@ def test_a_conversation_is_decoded_where_its_last_request_was() -> None:
 def test_without_disaggregation_and_with_several_ranks_roles_change_nothing() -> None:
     assert pairs(policy(prefill(), decode("d")), request("r")) == [("d", None)]
     made = pool(prefill(), decode("d"))
-    spec = replace(entry("m").spec, tensor_parallel_size=2)
-    made.on_models([replace(entry("m"), spec=spec)])
+    made.on_models([replace(entry("m"), spec=replace(entry("m").spec, tensor_parallel_size=2, disaggregation="on"))])
     assert pairs(made, request("r")) == [("d", None)]
+
+
+def test_a_model_s_own_setting_goes_before_that_of_the_system() -> None:
+    for disaggregates, own, expected in ((False, "on", ("p", "d")), (True, "off", ("d", None))):
+        made = policy(prefill(), decode("d"), disaggregates=disaggregates)
+        made.on_models([replace(entry("m"), spec=replace(entry("m").spec, disaggregation=own))])
+        assert pairs(made, request("r")) == [expected]
 
 
 ROLES: list[Role | None] = [None, "colocated", "prefill", "decode"]

@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, tag
+from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, piece_digest, tag
 from livescale.services.worker.disaggregation.incoming import IncomingKv, reservation_name
 from livescale.services.worker.disaggregation.pieces import HEADER as PIECE_HEADER
 from livescale.services.worker.disaggregation.pieces import KvCoverage, unpack_header
@@ -25,7 +25,6 @@ from livescale.shared.links.contract import Buffer, LinkError, Peer
 from livescale.shared.messages.disaggregation import ReleaseKv, Reserve, Reserved, TakeOver
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import arrived
-from livescale.shared.transfer.arrivals import checksum
 from livescale.shared.transfer.flow_end import together
 
 SILENT_SECONDS = 60.0  # between two pieces: a long prompt may be computed beside many others
@@ -203,7 +202,7 @@ class DecodeSide:
                 raise LinkError(f"a piece of {region} has {size_bytes} bytes")
             data = memoryview(bytearray(size_bytes))
             await peer.receive(tag(DATA, number), Buffer(data), timeout=PIECE_SECONDS)
-            if checksum(data) != digest:
+            if piece_digest(region, data) != digest:
                 raise LinkError(f"a piece of {size_bytes} bytes arrived damaged, its checksum is another")
             one.stage(region, data)
             number += 1

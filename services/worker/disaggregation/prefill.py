@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from livescale.services.worker.disaggregation.context import KvContext
 from livescale.services.worker.disaggregation.outgoing import OutgoingKv
 from livescale.services.worker.disaggregation.sending import CALL_SECONDS, RETRY_SECONDS, KvSender
-from livescale.services.worker.disaggregation.transfer import KvTransfer, TransferState
+from livescale.services.worker.disaggregation.transfer import KvTransfer, KvTransferState
 from livescale.services.worker.engine.sizes import kv_bytes
 from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.scheduling.batch import Batch, KvExport
@@ -84,8 +84,8 @@ class PrefillSide:
             return None
         room = MOST_STAGED_BYTES - sum(other.transfer.staged_bytes for other in self._outgoing.values())
         pieces = one.transfer.step(start, stop, room)
-        if one.transfer.state is TransferState.EXPECTED:
-            one.transfer.move(TransferState.ASKING)
+        if one.transfer.state is KvTransferState.EXPECTED:
+            one.transfer.move(KvTransferState.ASKING)
             one.number, one.began = self._sender.next_ticket(), self._worker.clock.now()
             carrying = self._worker.start(self._carry(one), f"KV to {one.decode} {one.request_id}")
             if carrying is not None:
@@ -97,7 +97,7 @@ class PrefillSide:
     def _forget(self) -> None:
         """Forget requests that ended, or lost their place, before their first step."""
         for id, one in list(self._outgoing.items()):
-            if one.transfer.state is TransferState.EXPECTED and not one.is_open(self._serving.scheduler):
+            if one.transfer.state is KvTransferState.EXPECTED and not one.is_open(self._serving.scheduler):
                 one.sequence.awaits_take_over = False
                 del self._outgoing[id]
 
@@ -146,7 +146,7 @@ class PrefillSide:
             return
         if one.is_late or one.is_lost:
             self._counts.failures.labels("late" if one.is_late else "lost").inc()
-        one.transfer.move(TransferState.OVER if self._has_ended(one) else TransferState.KEPT)
+        one.transfer.move(KvTransferState.OVER if self._has_ended(one) else KvTransferState.KEPT)
         one.sequence.awaits_take_over = False
         self._serving.wake()
         log.info("kv_transfer_ended", request=one.request_id, to=one.decode, state=one.transfer.state)
@@ -168,7 +168,7 @@ class PrefillSide:
 
     def _let_go(self, one: OutgoingKv) -> None:
         """Forget the request, which is the decode worker's now."""
-        one.transfer.move(TransferState.TAKEN)
+        one.transfer.move(KvTransferState.TAKEN)
         now, layers = self._worker.clock.now(), one.transfer.layers
         self._counts.taken.inc()
         self._counts.seconds.labels("whole").observe(now - one.began)

@@ -156,7 +156,7 @@ class StateCache:
         if came == all_layers:
             self._states[slot] = state
         else:
-            self._states[slot], self._partial[slot] = _mixed(state), (state, came)
+            self._states[slot], self._partial[slot] = _mixed((state + 1) & MASK), (state, came)
 
     def _put(self, slot: int, states: "array[int]") -> None:
         self._states[slot : slot + len(states)] = states
