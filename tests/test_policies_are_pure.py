@@ -27,6 +27,7 @@ POLICIES = (
     "services/planner/orders.py",
     "services/planner/pipelines.py",
     "services/planner/plans/*.py",
+    "services/planner/role_shares.py",
     "services/planner/running_scale.py",
     "services/planner/scale_in.py",
     "services/planner/scale_out.py",

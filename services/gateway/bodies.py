@@ -159,6 +159,9 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
     max_model_len: Annotated[Positive | None, Meta(description="Tokens of a request, prompt and output")] = None
     tensor_parallel_size: Annotated[TensorParallelSize | None, Meta(description="Workers of an instance")] = None
     layout: Annotated[Layout | None, Meta(description="How parameters lie; panels is for workers on CPUs")] = None
+    disaggregation: Annotated[
+        Literal["off", "on"] | None, Meta(description="Whether some instances prefill and others decode")
+    ] = None
 
     def register(self) -> Register:
         """The message for the registry; it names the fields that were given."""

@@ -15,6 +15,7 @@ from livescale.services.planner.live import choose_live, is_needed
 from livescale.services.planner.orders import Orders
 from livescale.services.planner.plans.execution_pipelines import foresee_pipelines
 from livescale.services.planner.plans.plan import CannotPlan, Policy, TransferPlan
+from livescale.services.planner.role_shares import choose_roles, roles_of
 from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.scale_in import ScaleIn
 from livescale.services.planner.scale_out import ScaleOut
@@ -23,6 +24,7 @@ from livescale.services.planner.shard_planner import ShardPlan, ShardPlanner
 from livescale.services.planner.store import ScaleStore
 from livescale.services.planner.times import keeps_block_times, message_times
 from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import Role
 from livescale.shared.messages.scaling import Decision, Scale, ScaleRecord
 from livescale.shared.messages.transfers import LiveMode, Plan, PlannedInstance
 from livescale.shared.runtime.clock import Ids
@@ -122,13 +124,18 @@ class ScalePlanner:
         plans = [shard.made for shard in shards]
         live_targets, why_live = self._choose_live(live, decision, plans, teams, predicted)
         tied = view.manifest.config.tie_word_embeddings
-        reasons = [why, *(reason for shard in shards for reason in self._shards.explain(view, shard)), *why_live]
+        roles, why_roles = self._choose_roles(view, len(teams))
+        why_plan = (reason for shard in shards for reason in self._shards.explain(view, shard))
+        reasons = [why, *why_plan, *why_live, *why_roles]
         tickets = self._store.fresh_tickets()
         return Plan(
             id=self._ids.new("scale"),
             model=view.entry.spec.name,
             version=view.manifest.version,
-            instances=[PlannedInstance(id=self._ids.new("instance"), ranks=ranks) for ranks in teams],
+            instances=[
+                PlannedInstance(id=self._ids.new("instance"), ranks=ranks, role=role)
+                for ranks, role in zip(teams, roles, strict=True)
+            ],
             flows=[flow for shard in shards for flow in shard.flows(tickets)],
             size_bytes=view.entry.size_bytes,
             reasons=list(dict.fromkeys(reasons)),
@@ -139,6 +146,14 @@ class ScalePlanner:
             live_targets=live_targets,
             pipelines=foresee_pipelines(plans, teams, ready, tied=tied) if live == "pipeline" and live_targets else [],
         )
+
+    def _choose_roles(self, view: ModelView, count: int) -> tuple[list[Role], list[str]]:
+        """Choose the roles of so many new instances, and say why. Those of several ranks do everything."""
+        model, settings = view.entry.spec, self._settings
+        if (model.disaggregation or settings.disaggregation) == "off" or model.tensor_parallel_size > 1:
+            return ["colocated"] * count, []
+        there = roles_of(model.name, view.snapshot.workers, self._store.planned(model.name), self._store.leaving())
+        return choose_roles(there.values(), count, settings.prefill_share)
 
     def _choose_policy(self, live: LiveMode) -> Policy:
         """Return the policy for this mode. Raises Refusal 400 if the set policy does not suit the mode asked for."""

@@ -7,10 +7,12 @@ from msgspec.structs import replace
 
 from livescale.services.planner.plans.plan import Policy
 from livescale.shared.runtime.settings import (
+    DisaggregationName,
     LiveEveryHop,
     LiveName,
     LiveWhen,
     PolicyName,
+    PrefillShare,
     ProcessSettings,
     TopologyName,
     TtftSlo,
@@ -35,6 +37,8 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
     ttft_slo: TtftSlo = 1.0
+    disaggregation: DisaggregationName = "off"
+    prefill_share: PrefillShare = 0.5
     patience_seconds: Annotated[
         float, Meta(description="Seconds without any arriving block after which a scale-out is given up", gt=0)
     ] = 30.0

@@ -7,6 +7,7 @@ from itertools import count
 from livescale.services.planner.running_scale import RunningScale
 from livescale.services.planner.scale_out import ScaleOut
 from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.messages.transfers import PlannedInstance
 from livescale.shared.policy.invariants import check
 
 KEPT = 500  # scales
@@ -51,6 +52,10 @@ class ScaleStore:
     def coming(self, model: str) -> frozenset[str]:
         """Return the instances of this model that running scales are going to add."""
         return frozenset(id for scale in self.running() if scale.model == model for id in scale.coming)
+
+    def planned(self, model: str) -> list[PlannedInstance]:
+        """Return the instances of this model that running scales add, as they were planned."""
+        return [one for scale in self._outs() if scale.model == model for one in scale.plan.instances]
 
     def leaving(self) -> frozenset[str]:
         """Return the instances that running scales are going to remove."""

@@ -17,10 +17,15 @@ def relieve_helpers(with_room: Sequence[InstanceView]) -> list[InstanceView]:
 
 
 def may_prefill(with_room: Sequence[InstanceView], candidates: Iterable[InstanceView]) -> list[InstanceView]:
-    """Those with room that prefill. An instance that only decodes is left out, unless all open candidates do that."""
-    if all(one.role == "decode" for one in candidates):
+    """Those with room that prefill. An instance that only decodes is left out, unless all open candidates do that, or
+    it is live: while it loads it can begin prompts, and decode nothing."""
+    if all(_only_decodes(one) for one in candidates):
         return list(with_room)
-    return [one for one in with_room if one.role != "decode"]
+    return [one for one in with_room if not _only_decodes(one)]
+
+
+def _only_decodes(instance: InstanceView) -> bool:
+    return instance.role == "decode" and instance.state != "live"
 
 
 def choose_decode(
@@ -33,7 +38,7 @@ def choose_decode(
     come first, and of them the one with the most free blocks; what is reserved, and what this router has promised to
     others, is not free.
     """
-    if prefill.role != "prefill":
+    if prefill.role != "prefill" or prefill.state != "serving":
         return None, f"{prefill.worker} decodes itself"
     others = [one for one in candidates if one.worker != prefill.worker and one.state == "serving"]
     with_room = [one for one in others if one.role != "prefill" and one.has_room_to_decode(request)]

@@ -229,8 +229,10 @@ class RouterPolicy:
 
     def _disaggregates(self, model: str) -> bool:
         """Whether another worker may decode what one prefills. Instances of several ranks do both."""
-        entry = self._models.get(model)
-        return self._limits.disaggregates and (entry is None or entry.spec.tensor_parallel_size == 1)
+        spec = None if (entry := self._models.get(model)) is None else entry.spec
+        if spec is not None and (spec.tensor_parallel_size > 1 or spec.disaggregation is not None):
+            return spec.tensor_parallel_size == 1 and spec.disaggregation == "on"
+        return self._limits.disaggregates
 
     def _choose(self, request: Submit, suitable: Sequence[InstanceView]) -> tuple[InstanceView, str]:
         """Choose one of the instances that have room, and say why. No request waits for its context: where the slot is

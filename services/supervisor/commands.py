@@ -128,6 +128,8 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
                 "live_every_hop": settings.live_every_hop,
                 "live_when": settings.live_when,
                 "ttft_slo": settings.ttft_slo,
+                "disaggregation": settings.disaggregation,
+                "prefill_share": settings.prefill_share,
                 **cluster,
             }
         case _:

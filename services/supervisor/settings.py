@@ -17,6 +17,7 @@ from livescale.shared.runtime.settings import (
     LiveName,
     LiveWhen,
     PolicyName,
+    PrefillShare,
     Settings,
     SwitchKv,
     TopologyName,
@@ -49,6 +50,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     upscale_delay_s: Annotated[float, Meta(ge=0)] = 0.0
     downscale_delay_s: Annotated[float, Meta(ge=0)] = 5.0
     downscale_to_zero_delay_s: Annotated[float, Meta(ge=0)] = 60.0
+    disaggregation: Literal["off", "on"] | None = None
 
 
 # Flags of a system that are passed on to all workers as they are, and are not among its `worker_options`. The system
@@ -199,6 +201,7 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     live_when: LiveWhen = "always"
     switch_kv: SwitchKv = "auto"
     disaggregation: DisaggregationName = "off"
+    prefill_share: PrefillShare = 0.5
     kv_transfer: KvTransferMode = "by-layer"
     ttft_slo: TtftSlo = 1.0
     nats_url: Annotated[str, Meta(description="URL of a NATS server to use; by default the system starts its own")] = ""

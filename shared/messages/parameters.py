@@ -149,6 +149,7 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     `max_model_len`: tokens a request may have, prompt and output together; None takes the checkpoint's own limit.
     `tensor_parallel_size`: how many workers make an instance, each with its shard of every layer.
     `layout`: how its parameters lie wherever they are kept, and are moved; `panels` is for workers on CPUs.
+    `disaggregation`: whether its instances hand requests over to others that decode them; None as the system does.
     """
 
     name: Name
@@ -163,6 +164,7 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     max_model_len: Positive | None = None
     tensor_parallel_size: TensorParallelSize = 1
     layout: Layout = "plain"
+    disaggregation: Literal["off", "on"] | None = None
 
     @property
     def form(self) -> tuple[DType, int, Layout]:

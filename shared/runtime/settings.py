@@ -70,7 +70,16 @@ DisaggregationName = Annotated[
     Meta(
         description="Whether instances of the role prefill hand requests over to others after their first token. off: "
         "every instance does everything; on: prompts go to instances that prefill, which send the KV to the instance "
-        "that decodes, while they compute it. `livescale role` gives an instance its role"
+        "that decodes, while they compute it. `livescale role` gives an instance another role"
+    ),
+]
+PrefillShare = Annotated[
+    float,
+    Meta(
+        description="With --disaggregation on: share of a model's instances that prefill, as far as new ones can keep "
+        "to it. The first one prefills, the second decodes",
+        ge=0,
+        le=1,
     ),
 ]
 KvTransferMode = Annotated[

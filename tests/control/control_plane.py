@@ -22,7 +22,7 @@ from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import Actor, World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import CountedIds
-from livescale.shared.runtime.settings import LiveName, PolicyName
+from livescale.shared.runtime.settings import DisaggregationName, LiveName, PolicyName
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.virtual_time import Process
@@ -142,6 +142,7 @@ class ControlPlane:
         rate: float = RATE,
         live: LiveName = "off",
         slo: float | None = None,
+        disaggregation: DisaggregationName = "off",
     ) -> None:
         """Start all services. With `slo`, targets go live only where a stop would break it."""
         planner = PlannerSettings(
@@ -151,10 +152,12 @@ class ControlPlane:
             live=live,
             live_when="always" if slo is None else "needed",
             ttft_slo=slo or 1.0,
+            disaggregation=disaggregation,
         )
+        router = RouterSettings(look_ahead=look_ahead, max_waiting=50, disaggregation=disaggregation)
         self._makers: dict[str, Callable[[World], Actor]] = {
             "registry": lambda world: Registry(world, RegistrySettings()),
-            "router": lambda world: Router(world, RouterSettings(look_ahead=look_ahead, max_waiting=50)),
+            "router": lambda world: Router(world, router),
             "planner": lambda world: Planner(world, planner),
             "monitor": lambda world: Monitor(world, MonitorSettings()),
         }

@@ -28,6 +28,7 @@ ROUTES = {
     "/admin/v1/models/{model}": {"delete"},
     "/admin/v1/instances": {"get"},
     "/admin/v1/scale": {"post"},
+    "/admin/v1/role": {"post"},
     "/admin/v1/decisions": {"get"},
 }
 

@@ -7,7 +7,7 @@ from livescale.shared.messages.disaggregation import RoleSet, SetRole
 from livescale.shared.messages.membership import Role
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import ROLE
-from tests.control.control_plane import ControlPlane, control_plane
+from tests.control.control_plane import ControlPlane, control_plane, spec
 
 
 async def order(plane: ControlPlane, role: Role, worker: str = "") -> RoleSet:
@@ -85,6 +85,19 @@ def test_a_worker_keeps_its_role_though_the_planner_starts_anew() -> None:
                     return False
 
             await plane.until(answers)
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+@pytest.mark.parametrize(("system", "own"), [("on", None), ("off", "on")])
+def test_new_instances_get_roles_by_their_share_where_there_is_disaggregation(system: str, own: str | None) -> None:
+    async def main() -> None:
+        async with control_plane(workers=4, register=False, disaggregation=system) as plane:
+            await plane.register(spec(min_instances=4, max_instances=4, disaggregation=own))
+            await plane.until_serving(4)
+            assert sorted(map(str, await roles(plane))) == ["decode", "decode", "prefill", "prefill"]
+            plans = [record.plan for record in await plane.records()]
+            assert all(plan is None or any(why.startswith("roles ") for why in plan.reasons) for plan in plans)
 
     virtual_time.run(main(), limit_seconds=100)
 

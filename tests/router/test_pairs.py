@@ -105,6 +105,12 @@ def test_when_the_last_who_decodes_is_gone_those_who_prefill_do_everything() -> 
     assert pairs(made, request("r")) == [("p", None)]
 
 
+def test_an_instance_that_still_loads_takes_prompts_whatever_its_role_and_decodes_nothing() -> None:
+    made = pool(prefill(engine=load(slots=1, running=1)), decode("d", state="live"))
+    assert pairs(made, request("r")) == [("d", None)]
+    assert pairs(pool(prefill(state="live"), decode("d")), request("r")) == [("p", None)]
+
+
 def test_a_prompt_waits_for_who_prefills_as_long_as_one_is_there() -> None:
     made = pool(prefill(engine=load(slots=1, running=1)), decode("d"))
     assert pairs(made, request("r")) == []
@@ -137,9 +143,15 @@ def test_a_conversation_is_decoded_where_its_last_request_was() -> None:
 def test_without_disaggregation_and_with_several_ranks_roles_change_nothing() -> None:
     assert pairs(policy(prefill(), decode("d")), request("r")) == [("d", None)]
     made = pool(prefill(), decode("d"))
-    spec = replace(entry("m").spec, tensor_parallel_size=2)
-    made.on_models([replace(entry("m"), spec=spec)])
+    made.on_models([replace(entry("m"), spec=replace(entry("m").spec, tensor_parallel_size=2, disaggregation="on"))])
     assert pairs(made, request("r")) == [("d", None)]
+
+
+def test_a_model_s_own_setting_goes_before_that_of_the_system() -> None:
+    for disaggregates, own, expected in ((False, "on", ("p", "d")), (True, "off", ("d", None))):
+        made = policy(prefill(), decode("d"), disaggregates=disaggregates)
+        made.on_models([replace(entry("m"), spec=replace(entry("m").spec, disaggregation=own))])
+        assert pairs(made, request("r")) == [expected]
 
 
 ROLES: list[Role | None] = [None, "colocated", "prefill", "decode"]

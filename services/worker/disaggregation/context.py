@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
+from livescale.services.worker.disaggregation.pieces import KvRegion, pack_header
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import FIRST_CHANNEL as FIRST_HANDOFF
 from livescale.services.worker.instance.handoff import TAG_BITS, Channel
@@ -12,6 +13,7 @@ from livescale.services.worker.instance.loading import Loading
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.shared.messages.transfers import Node
 from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.transfer.arrivals import checksum
 
 # Channels of KV transfers are numbered above those of hand-offs and of pipelines.
 FIRST_CHANNEL = 1 << 26
@@ -24,6 +26,11 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 def tag(kind: int, number: int) -> int:
     """The tag of a piece's header or data."""
     return kind << TAG_BITS | number
+
+
+def piece_digest(region: KvRegion, data: memoryview) -> int:
+    """The digest of a piece: of its bytes, and of where they go."""
+    return checksum(data) ^ checksum(memoryview(pack_header(region, data.nbytes, 0)))
 
 
 class KvTransferCounts:

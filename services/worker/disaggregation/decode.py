@@ -6,11 +6,12 @@ KV is laid down between two steps, a bounded part at a time. Nothing is decoded 
 import asyncio
 from collections import OrderedDict
 from contextlib import suppress
+from functools import partial
 
 import structlog
 from msgspec.structs import replace
 
-from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, tag
+from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, piece_digest, tag
 from livescale.services.worker.disaggregation.incoming import IncomingKv, reservation_name
 from livescale.services.worker.disaggregation.pieces import HEADER as PIECE_HEADER
 from livescale.services.worker.disaggregation.pieces import KvCoverage, unpack_header
@@ -24,7 +25,6 @@ from livescale.shared.links.contract import Buffer, LinkError, Peer
 from livescale.shared.messages.disaggregation import ReleaseKv, Reserve, Reserved, TakeOver
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import arrived
-from livescale.shared.transfer.arrivals import checksum
 from livescale.shared.transfer.flow_end import together
 
 SILENT_SECONDS = 60.0  # between two pieces: a long prompt may be computed beside many others
@@ -77,12 +77,13 @@ class DecodeSide:
         began = self._worker.clock.now()
         one = self._incoming[name] = IncomingKv(command, scheduler, reservation, came, laid, layers, began)
         self._serving.idle.clear()
-        receiving = self._worker.start(self._receive(name, one, served.manifest), f"KV from {name}")
+        receiving = self._worker.start(self._receive(one, served.manifest), f"KV from {name}")
         if receiving is None:
             scheduler.reservations.writer_ended(reservation)
             self._drop(one, "this worker is ending")
             raise Refusal(409, "this worker is ending")
         self._receiving[name] = receiving
+        receiving.add_done_callback(partial(self._received, name, one))
         self._serving.on_step()
         return one
 
@@ -158,29 +159,35 @@ class DecodeSide:
         )
         self._incoming.pop(reservation.name, None)
         receiving = self._receiving.get(reservation.name)
-        if receiving is not None:
+        if receiving is not None and receiving is not asyncio.current_task():
             receiving.cancel()
         self._serving.wake()
 
-    async def _receive(self, name: str, one: IncomingKv, manifest: Manifest) -> None:
+    async def _receive(self, one: IncomingKv, manifest: Manifest) -> None:
         """Lay down all KV of a request, and close the channel. Where it does not come, nothing is kept for it."""
-        asked, peer, error = one.asked, None, "it was dropped"
+        asked, peer = one.asked, None
         channel = self._context.channel(asked.prefill, self._worker.me, asked.ticket, asked.secret)
         try:
             peer = await channel.connect()
             await together(self._take_pieces(one, peer, manifest), self._lay_down(one))
-        except (LinkError, RuntimeError, ValueError) as failure:
-            error = str(failure)
+        except (LinkError, RuntimeError, ValueError) as error:
+            self._drop(one, str(error))
         finally:
             if not one.laid.is_full:
                 await self._barrier()
-            self._receiving.pop(name, None)
-            one.scheduler.reservations.writer_ended(one.reservation)
-            if not one.laid.is_full:
-                self._drop(one, error)
-            self._serving.wake()
+            self._writer_ended(one)
             if peer is not None:
                 await peer.close()
+
+    def _received(self, name: str, one: IncomingKv, receiving: asyncio.Task[None]) -> None:
+        """Note that a transfer is over, also one that was dropped before it began."""
+        self._receiving.pop(name, None)
+        self._writer_ended(one)
+
+    def _writer_ended(self, one: IncomingKv) -> None:
+        if one.reservation.written:
+            one.scheduler.reservations.writer_ended(one.reservation)
+            self._serving.wake()
 
     async def _take_pieces(self, one: IncomingKv, peer: Peer, manifest: Manifest) -> None:
         """Receive pieces until every position has come in every layer. Raises LinkError, also where one is damaged."""
@@ -195,7 +202,7 @@ class DecodeSide:
                 raise LinkError(f"a piece of {region} has {size_bytes} bytes")
             data = memoryview(bytearray(size_bytes))
             await peer.receive(tag(DATA, number), Buffer(data), timeout=PIECE_SECONDS)
-            if checksum(data) != digest:
+            if piece_digest(region, data) != digest:
                 raise LinkError(f"a piece of {size_bytes} bytes arrived damaged, its checksum is another")
             one.stage(region, data)
             number += 1

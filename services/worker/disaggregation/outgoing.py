@@ -15,7 +15,8 @@ class OutgoingKv:
     """A request on its way to `decode`, of a model of this `version`.
 
     `number` names it among those of this worker, in the exports of steps. `asked` is what blocks were last asked for
-    with; None once they are given up. `began` is when the first step did, `sampled` when the first token was noticed.
+    with; None once they are given up. `is_reserved` once that was answered. `began` is when the first step did,
+    `sampled` when the first token was noticed.
     """
 
     decode: str
@@ -25,6 +26,7 @@ class OutgoingKv:
     version: str
     number: int = -1
     asked: Reserve | None = None
+    is_reserved: bool = False
     began: float = 0.0
     sampled: float | None = None
     sent_bytes: int = 0

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from livescale.services.worker.disaggregation.context import KvContext
 from livescale.services.worker.disaggregation.outgoing import OutgoingKv
 from livescale.services.worker.disaggregation.sending import CALL_SECONDS, RETRY_SECONDS, KvSender
-from livescale.services.worker.disaggregation.transfer import KvTransfer, TransferState
+from livescale.services.worker.disaggregation.transfer import KvTransfer, KvTransferState
 from livescale.services.worker.engine.sizes import kv_bytes
 from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.scheduling.batch import Batch, KvExport
@@ -40,6 +40,7 @@ class PrefillSide:
         self._sender = KvSender(context, self._void)
         self._outgoing: dict[str, OutgoingKv] = {}  # by request
         self._carrying: set[asyncio.Task[None]] = set()
+        self._dead: set[str] = set()  # workers that were declared dead, and have not reserved anything since
         self._releasing: dict[asyncio.Task[None], str] = {}  # and the worker that is told
         context.worker.runner.on_kv = self._kv_left
         context.serving.with_exports = self.with_exports
@@ -83,8 +84,8 @@ class PrefillSide:
             return None
         room = MOST_STAGED_BYTES - sum(other.transfer.staged_bytes for other in self._outgoing.values())
         pieces = one.transfer.step(start, stop, room)
-        if one.transfer.state is TransferState.EXPECTED:
-            one.transfer.move(TransferState.ASKING)
+        if one.transfer.state is KvTransferState.EXPECTED:
+            one.transfer.move(KvTransferState.ASKING)
             one.number, one.began = self._sender.next_ticket(), self._worker.clock.now()
             carrying = self._worker.start(self._carry(one), f"KV to {one.decode} {one.request_id}")
             if carrying is not None:
@@ -96,7 +97,7 @@ class PrefillSide:
     def _forget(self) -> None:
         """Forget requests that ended, or lost their place, before their first step."""
         for id, one in list(self._outgoing.items()):
-            if one.transfer.state is TransferState.EXPECTED and not one.is_open(self._serving.scheduler):
+            if one.transfer.state is KvTransferState.EXPECTED and not one.is_open(self._serving.scheduler):
                 one.sequence.awaits_take_over = False
                 del self._outgoing[id]
 
@@ -107,7 +108,8 @@ class PrefillSide:
                 self._serving.changes.tell()
 
     def lost(self, worker: str) -> None:
-        """This worker is dead: what was on its way to it is decoded here."""
+        """This worker is dead: what was on its way to it is decoded here, and nothing is kept there."""
+        self._dead.add(worker)
         for one in self._outgoing.values():
             if one.decode == worker:
                 one.is_lost = True
@@ -144,7 +146,7 @@ class PrefillSide:
             return
         if one.is_late or one.is_lost:
             self._counts.failures.labels("late" if one.is_late else "lost").inc()
-        one.transfer.move(TransferState.OVER if self._has_ended(one) else TransferState.KEPT)
+        one.transfer.move(KvTransferState.OVER if self._has_ended(one) else KvTransferState.KEPT)
         one.sequence.awaits_take_over = False
         self._serving.wake()
         log.info("kv_transfer_ended", request=one.request_id, to=one.decode, state=one.transfer.state)
@@ -166,7 +168,7 @@ class PrefillSide:
 
     def _let_go(self, one: OutgoingKv) -> None:
         """Forget the request, which is the decode worker's now."""
-        one.transfer.move(TransferState.TAKEN)
+        one.transfer.move(KvTransferState.TAKEN)
         now, layers = self._worker.clock.now(), one.transfer.layers
         self._counts.taken.inc()
         self._counts.seconds.labels("whole").observe(now - one.began)
@@ -179,7 +181,9 @@ class PrefillSide:
 
     def _void(self, one: OutgoingKv, reason: str) -> None:
         """Have the decode worker keep nothing for the request any more, whether or not it does."""
-        if one.asked is not None and not one.is_lost:
+        if one.is_reserved:
+            self._dead.discard(one.decode)
+        if one.asked is not None and not one.is_lost and one.decode not in self._dead:
             void = ReleaseKv(
                 prefill=self._worker.me,
                 ticket=one.asked.ticket,

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import structlog
 
-from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, tag
+from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, piece_digest, tag
 from livescale.services.worker.disaggregation.outgoing import OutgoingKv
 from livescale.services.worker.disaggregation.pieces import StagedPiece, pack_header
-from livescale.services.worker.disaggregation.transfer import TransferState
+from livescale.services.worker.disaggregation.transfer import KvTransferState
 from livescale.services.worker.scheduling.batch import KvSlice
 from livescale.shared.bus.contract import BusError, Refusal, ServiceAbsent
 from livescale.shared.links.contract import Buffer, LinkError, Peer
@@ -16,7 +16,6 @@ from livescale.shared.messages.disaggregation import Reserve, Reserved, TakeOver
 from livescale.shared.messages.requests import leaving
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import RESERVE, TAKE_OVER
-from livescale.shared.transfer.arrivals import checksum
 
 TICKETS = 1 << 24  # and they begin again
 ATTEMPTS = 3
@@ -47,15 +46,16 @@ class KvSender:
             if attempt:
                 await self.sampled(one)
                 one.transfer.again()
-            one.asked = None
+            one.asked, one.is_reserved = None, False
             try:
                 reserved = await self._reserve(one)
-                one.transfer.move(TransferState.SENDING)
+                one.is_reserved = True
+                one.transfer.move(KvTransferState.SENDING)
                 await self._send_all(one, reserved)
-                one.transfer.move(TransferState.OFFERED)
+                one.transfer.move(KvTransferState.OFFERED)
                 await self._offer(one)
             except (BusError, LinkError, RuntimeError) as error:
-                asking, ready = one.transfer.state is TransferState.ASKING, one.sequence.has_sampled
+                asking, ready = one.transfer.state is KvTransferState.ASKING, one.sequence.has_sampled
                 self._counts.failures.labels("refused" if asking else "broken").inc()
                 log.warning("kv_transfer_failed", request=one.request_id, to=one.decode, error=str(error))
                 if asking and isinstance(error, (Refusal, ServiceAbsent)):
@@ -63,7 +63,7 @@ class KvSender:
                 self._void(one, str(error))
                 if asking and (ready or (isinstance(error, Refusal) and error.code != 429)):
                     return False
-                one.transfer.move(TransferState.ASKING)
+                one.transfer.move(KvTransferState.ASKING)
             else:
                 return True
         return False
@@ -104,7 +104,7 @@ class KvSender:
         if not data:
             kv = KvSlice(one.sequence.blocks, region.start, region.stop, region.layers)
             data = await self._worker.runner.export_slices([kv])
-        header = pack_header(region, data.nbytes, checksum(data))
+        header = pack_header(region, data.nbytes, piece_digest(region, data))
         told = Buffer(memoryview(bytearray(header)))
         await peer.send(tag(HEADER, number), told, timeout=PIECE_SECONDS)
         await peer.send(tag(DATA, number), Buffer(data), timeout=PIECE_SECONDS)

@@ -7,7 +7,7 @@ from livescale.services.worker.disaggregation.pieces import KvRegion, StagedPiec
 from livescale.shared.policy.state_machine import StateMachine
 
 
-class TransferState(StrEnum):
+class KvTransferState(StrEnum):
     """The states of a transfer.
 
     `expected`: no step of the request has begun. `asking`: for KV blocks at the decode worker. `sending`: it has blocks
@@ -24,18 +24,18 @@ class TransferState(StrEnum):
     OVER = "over"
 
 
-ENDS = frozenset({TransferState.KEPT, TransferState.OVER})
+ENDS = frozenset({KvTransferState.KEPT, KvTransferState.OVER})
 MOVES = StateMachine(
     "a transfer",
     {
-        TransferState.EXPECTED: frozenset({TransferState.ASKING, *ENDS}),
-        TransferState.ASKING: frozenset({TransferState.ASKING, TransferState.SENDING, *ENDS}),
-        TransferState.SENDING: frozenset({TransferState.ASKING, TransferState.OFFERED, *ENDS}),
-        TransferState.OFFERED: frozenset({TransferState.ASKING, TransferState.TAKEN, *ENDS}),
+        KvTransferState.EXPECTED: frozenset({KvTransferState.ASKING, *ENDS}),
+        KvTransferState.ASKING: frozenset({KvTransferState.ASKING, KvTransferState.SENDING, *ENDS}),
+        KvTransferState.SENDING: frozenset({KvTransferState.ASKING, KvTransferState.OFFERED, *ENDS}),
+        KvTransferState.OFFERED: frozenset({KvTransferState.ASKING, KvTransferState.TAKEN, *ENDS}),
         # A decode worker may say late that it has the request: both make the same tokens, and this one stops.
-        TransferState.KEPT: frozenset({TransferState.TAKEN, TransferState.OVER}),
-        TransferState.TAKEN: frozenset({TransferState.OVER}),
-        TransferState.OVER: frozenset(),
+        KvTransferState.KEPT: frozenset({KvTransferState.TAKEN, KvTransferState.OVER}),
+        KvTransferState.TAKEN: frozenset({KvTransferState.OVER}),
+        KvTransferState.OVER: frozenset(),
     },
 )
 
@@ -48,7 +48,7 @@ class KvTransfer:
     """
 
     def __init__(self, positions: int, layers: int, layer_bytes: int, *, by_layer: bool) -> None:
-        self.state = TransferState.EXPECTED
+        self.state = KvTransferState.EXPECTED
         self.positions = positions
         self.staged_bytes = 0  # of pieces that leave, or have left the cache and are not sent
         self.layers = layers
@@ -58,7 +58,7 @@ class KvTransfer:
         self._leaving: set[KvRegion] = set()
         self._to_send: deque[StagedPiece] = deque()
 
-    def move(self, state: TransferState) -> None:
+    def move(self, state: KvTransferState) -> None:
         """Go to another state. Raises ValueError for one that cannot follow."""
         self.state = MOVES.advance(self.state, state)
 

@@ -55,3 +55,8 @@ def scheduler_of(pool: WorkerPool, worker: str) -> Scheduler:
 def reserved(pool: WorkerPool, worker: str = "d") -> int:
     """How many requests KV blocks are kept for."""
     return len(scheduler_of(pool, worker).reservations)
+
+
+def slow_link(pool: WorkerPool, seconds: float = 0.2) -> None:
+    """Have each message of a link take so long."""
+    pool.faults.message_seconds = seconds

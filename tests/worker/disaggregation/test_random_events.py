@@ -35,7 +35,10 @@ async def happen(pool: WorkerPool, chance: Random) -> None:
         case "kill" if len(living) > 1:
             await pool.kill(chance.choice(living))
         case "fence" if len(living) > 1:
-            pool.fence(chance.choice(living))
+            fenced = chance.choice(living)
+            pool.fence(fenced)
+            await asyncio.sleep(1.0)
+            pool.client.lost_at(fenced)  # what it took over just before: a router finds that nobody has it
         case "drain" if len(living) > 1:
             await pool.drain(chance.choice(living))
 

@@ -1,10 +1,15 @@
 """Requests that are prefilled at one worker and decoded at another have the tokens that one alone would make."""
 
-import pytest
+from dataclasses import replace
 
-from tests.worker.disaggregation.pairs import ask, counted, taken, with_pair
+import pytest
+from msgspec.structs import replace as replace_struct
+
+from livescale.services.worker.disaggregation import prefill
+from tests.worker.disaggregation.pairs import ask, counted, failed, taken, with_pair
 from tests.worker.live.engines import BFLOAT16, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool
+from tests.worker.serving import random_prompt, submit
 
 
 @pytest.mark.parametrize("kind", [MODELLED, FLOAT32, BFLOAT16], ids=["modelled", "float32", "bfloat16"])
@@ -20,3 +25,88 @@ def test_requests_are_decoded_where_they_were_not_prefilled_and_have_the_same_to
         assert [move.previous for move in pool.client.moves] == ["p"] * 3
 
     with_pair(act, kind=kind)
+
+
+async def first_token(pool: WorkerPool) -> float:
+    """Wait for the first token, and return how many bytes of KV had left by then."""
+    await pool.until(lambda: all(wish.tokens for wish in pool.client.wishes))
+    return counted(pool, "p", "transfer_bytes_total")
+
+
+def test_kv_leaves_while_a_long_prompt_is_computed_or_once_it_is() -> None:
+    async def by_layer(pool: WorkerPool) -> None:
+        for number in range(3):
+            await pool.client.submit(submit(f"own{number}", random_prompt(number, 400), max_tokens=1), "p")
+        await ask(pool, length=400)
+        await pool.until(lambda: counted(pool, "p", "transfer_bytes_total") > 0)
+        assert not pool.client.wishes[-1].tokens
+
+    async def by_request(pool: WorkerPool) -> None:
+        pool.faults.message_seconds = 0.1
+        await ask(pool, length=400)
+        assert await first_token(pool) == 0
+        await pool.until(lambda: taken(pool) == 1)
+
+    with_pair(by_layer)
+    with_pair(by_request, kind=replace(MODELLED, kv_transfer="by-request"))
+
+
+def test_what_the_decode_worker_has_in_its_prefix_cache_is_not_sent_and_what_the_other_has_is() -> None:
+    async def act(pool: WorkerPool) -> None:
+        await ask(pool, length=200)
+        await pool.until(lambda: pool.client.wishes[0].is_over)
+        whole = counted(pool, "p", "transfer_bytes_total")
+        again = submit("again", random_prompt(0, 200), max_tokens=6)
+        await pool.client.submit(again, "p", decode="d")
+        await pool.until(lambda: taken(pool) == 2)
+        assert counted(pool, "p", "transfer_bytes_total") - whole == whole * 8 / 200  # all but twelve blocks
+        await pool.client.submit(submit("there", random_prompt(0, 200), max_tokens=6), "p", decode="e")
+        await pool.until(lambda: taken(pool) == 3)
+        assert counted(pool, "p", "transfer_bytes_total") == whole * 2 + whole * 8 / 200
+
+    with_pair(act, "e")
+
+
+def test_kv_that_finds_no_room_to_wait_stays_in_the_cache_until_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill, "MOST_STAGED_BYTES", 0)
+
+    async def act(pool: WorkerPool) -> None:
+        await ask(pool, 3, length=400)
+        await pool.until(lambda: taken(pool) == 3)
+
+    with_pair(act)
+    with_pair(act, kind=FLOAT32)
+
+
+def test_a_request_of_one_token_goes_nowhere_else() -> None:
+    async def act(pool: WorkerPool) -> None:
+        await ask(pool, tokens=1)
+        await pool.until(lambda: pool.client.wishes[0].is_over)
+        assert (taken(pool), failed(pool, "refused"), counted(pool, "p", "transfer_bytes_total")) == (0, 0, 0)
+
+    with_pair(act)
+
+
+def test_a_request_that_was_resumed_is_handed_over_after_its_next_token() -> None:
+    async def act(pool: WorkerPool) -> None:
+        request = submit("r", random_prompt(3, 100), max_tokens=20)
+        tokens = pool.kind.alone(request)
+        resumed = replace_struct(request, generated=tokens[:7])
+        await pool.client.submit(resumed, "p", decode="d")
+        pool.client.wishes[0].tokens += tokens[:7]
+        await pool.until(lambda: taken(pool) == 1)
+
+    for kind in (MODELLED, FLOAT32):
+        with_pair(act, kind=kind)
+
+
+def test_a_report_says_what_is_sent_and_what_is_kept() -> None:
+    async def act(pool: WorkerPool) -> None:
+        pool.faults.message_seconds = 0.3
+        await ask(pool, 2)
+        await pool.until(lambda: pool.reports["p"].sending_kv == 2)
+        await pool.until(lambda: (load := pool.reports["d"].load) is not None and load.reserved_requests == 2)
+        assert counted(pool, "d", "reserved_blocks") == 2 * 13
+        pool.faults.message_seconds = 0.003
+
+    with_pair(act)

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from livescale.services.worker.disaggregation.pieces import LEAST_PIECE_BYTES, KvCoverage, KvRegion
-from livescale.services.worker.disaggregation.transfer import KvTransfer, TransferState
+from livescale.services.worker.disaggregation.transfer import KvTransfer, KvTransferState
 
 LAYERS = 4
 AMPLE = 1 << 40
@@ -80,7 +80,7 @@ def test_once_more_sends_all_and_takes_nothing_of_the_step_under_way() -> None:
 def test_a_state_that_cannot_follow_is_refused() -> None:
     transfer = KvTransfer(100, LAYERS, 1000, by_layer=True)
     with pytest.raises(ValueError, match="a transfer cannot go from expected to taken"):
-        transfer.move(TransferState.TAKEN)
+        transfer.move(KvTransferState.TAKEN)
 
 
 @given(

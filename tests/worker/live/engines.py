@@ -21,7 +21,7 @@ from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.parameters import DType, Manifest
 from livescale.shared.messages.requests import Submit
 from livescale.shared.runtime.clock import LoopClock
-from livescale.shared.runtime.settings import SwitchKv
+from livescale.shared.runtime.settings import KvTransferMode, SwitchKv
 from tests.checkpoints import tiny_checkpoint
 from tests.worker.engine.made_up import LATENCY, made_up_tokens
 from tests.worker.live.timed import TimedRunner
@@ -83,6 +83,7 @@ class EngineKind:
     kv_bytes: int = MIB
     make_runner: Callable[[WorkerSettings], Runner] = lambda told: TimedRunner(told.kv_bytes, told.block_size)
     switch_kv: SwitchKv = "auto"
+    kv_transfer: KvTransferMode = "by-layer"
 
     @property
     def manifest(self) -> Manifest:

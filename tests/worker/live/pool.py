@@ -110,6 +110,7 @@ class WorkerPool:
             kv_bytes=self.kind.kv_bytes,
             max_num_seqs=4,
             switch_kv=self.kind.switch_kv,
+            kv_transfer=self.kind.kv_transfer,
         )
         bus, telemetry = self.broker.connect(), Telemetry("worker", worker)
         world = World(ServiceInfo("worker", worker, "under test"), "here", bus, CLOCK, CountedIds(), telemetry)
