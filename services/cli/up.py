@@ -5,6 +5,7 @@ import importlib
 import json
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -172,13 +173,16 @@ async def serve(settings: StackSettings, printer: UpPrinter) -> None:
         printer.progress(MADE_UP)
     async with Stack(settings, progress=printer.progress, echo=printer.line, ended=printer.ended) as stack:
         with announce(pointer_path(), url=stack.url, nats_url=stack.nats_url, namespace=settings.namespace):
-            urls = list(stack.urls.values())
-            ready = {"ready": True, "url": stack.url, "urls": urls, "nats_url": stack.nats_url}
-            ready["memory_bytes"] = stack.memory_bytes()
-            if settings.system:
-                ready["system"] = settings.system
-            click.echo(json.dumps(ready if settings.engine == "torch" else {**ready, "warning": MADE_UP}))
+            told = {"url": stack.url, "urls": list(stack.urls.values()), "nats_url": stack.nats_url}
+            click.echo(ready_line(settings, {**told, "memory_bytes": stack.memory_bytes()}))
             raise await stack.supervisor.failed()
+
+
+def ready_line(settings: StackSettings, told: Mapping[str, object]) -> str:
+    """The line that says that all is ready: what is `told`, which system is compared with, and what is not real."""
+    named = {"system": settings.system} if settings.system else {}
+    warned = {} if settings.engine == "torch" else {"warning": MADE_UP}
+    return json.dumps({"ready": True, **told, **named, **warned})
 
 
 def cancel_on_signals() -> None:

@@ -12,6 +12,7 @@ from livescale.services.cli.main import cli
 from livescale.services.cli.options import gather
 from livescale.services.cli.stack_options import PASSED_ON, UpOptions
 from livescale.services.cli.systems import find_system, read_systems
+from livescale.services.cli.up import ready_line
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.registry.settings import RegistrySettings
 from livescale.services.router.settings import RouterSettings
@@ -90,6 +91,12 @@ def test_a_system_may_be_named_by_the_environment_or_a_file(tmp_path: Path) -> N
     assert (shown["host-cache"], shown["live"]) == ("all", "zigzag")
     shown = print_config(env={"LIVESCALE_SYSTEM": "faasnet"})
     assert (shown["plan-policy"], shown["live"]) == ("tree", "off")
+
+
+def test_the_line_that_says_ready_names_the_system() -> None:
+    line = json.loads(ready_line(StackSettings(system="allcache"), {"url": "http://here"}))
+    assert line == {"ready": True, "url": "http://here", "system": "allcache"}
+    assert "system" not in json.loads(ready_line(StackSettings(), {}))
 
 
 @pytest.mark.parametrize(
