@@ -38,6 +38,7 @@ POLICIES = (
     "services/planner/times.py",
     "services/registry/fetches.py",
     "services/registry/holdings.py",
+    "services/registry/host_caches.py",
     "services/registry/incidents.py",
     "services/registry/join_checks.py",
     "services/registry/leases.py",

@@ -26,6 +26,7 @@ KERNEL_FOLDER = Path("services/worker/engine/kernels")
 DATA = {
     "livescale/py.typed",
     "livescale/shared/latencies.yaml",
+    "livescale/shared/systems.yaml",
     *(f"livescale/{path.relative_to(ROOT)}" for path in ROOT.glob("shared/topologies/*.yaml")),
 }
 LARGEST_WHEEL = 2_000_000

@@ -9,6 +9,9 @@ from livescale.services.cli.groups import LazyCommand, LazyGroup
 # `load` is named by string only: it imports services, services never import it.
 COMMANDS = {
     "up": LazyCommand("livescale.services.cli.up:up", "Serve models on this machine until Ctrl-C."),
+    "systems": LazyCommand(
+        "livescale.services.cli.systems:systems", "List systems to compare with: names for some settings of up."
+    ),
     "run": LazyCommand("livescale.services.cli.run:run", "Run one service, for a system on several machines."),
     "demo": LazyCommand(
         "livescale.load.demo.command:demo", "Scale out under a burst of requests, and check every token."

@@ -5,7 +5,7 @@ Each field is one flag, one environment variable, and one key of a YAML file, wh
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from livescale.shared.runtime.settings import Settings
 from livescale.shared.runtime.yaml_file import convert, kebab, read_yaml, rename_keys
 
 S = TypeVar("S", bound=Settings)
+Preset = Callable[[click.Context, click.Parameter, str], str]
 
 # Variables that count beside LIVESCALE_<NAME>.
 OTHER_VARIABLES = {
@@ -35,13 +36,18 @@ def read_config(path: Path, kind: type[Settings]) -> dict[str, object]:
         content = read_yaml(path)
     except ValueError as error:
         raise click.UsageError(f"--config {error}") from None
-    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
     try:
-        values = rename_keys(content, inspect.type_info(kind))
-        assert isinstance(values, dict)
-        return {name: convert(value, fields[name], name) for name, value in values.items()}
+        return check_values(content, kind)
     except ValueError as error:
         raise click.UsageError(f"--config {path}: {error}") from None
+
+
+def check_values(content: object, kind: type[Settings]) -> dict[str, object]:
+    """Some settings of `kind` by field name, from a mapping with the keys of a file. Raises ValueError."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    values = rename_keys(content, inspect.type_info(kind))
+    assert isinstance(values, dict)
+    return {name: convert(value, fields[name], name) for name, value in values.items()}
 
 
 def as_yaml(settings: Settings, secrets: tuple[str, ...] = ("api_key",)) -> str:
@@ -80,12 +86,16 @@ class Pattern(click.ParamType[str]):
 def settings_options(
     kind: type[S],
     passed_on: Mapping[str, Sequence[FieldInfo]] = MappingProxyType({}),
+    presets: Mapping[str, Preset] = MappingProxyType({}),
     **types: click.ParamType[Any],
 ) -> Callable[[Callable[[S], None]], Callable[..., None]]:
     """Decorate a function of `kind` so that click can call it; `types` gives single fields a type of their own.
 
     `passed_on` has, for a field of `kind` that is a mapping, fields of another struct. Each of those is an option in
     its place, and the mapping gets the values that are given, by name.
+
+    `presets` has callbacks of fields that change the defaults of others. They are called after the configuration file
+    was read, whose values go before theirs.
     """
     shown = flatten(kind, passed_on)
 
@@ -98,10 +108,8 @@ def settings_options(
             else:
                 command(gather(settings, kind, passed_on))
 
-        elsewhere = {field.name: str(field.default) for fields in passed_on.values() for field in fields}
         options = [
-            *(field_option(field, types.get(field.name), elsewhere.get(field.name)) for field in fields_of(shown)),
-            config_option(shown),
+            *own_options(shown, passed_on, presets, types),
             click.option(
                 "--print-config",
                 is_flag=True,
@@ -113,6 +121,22 @@ def settings_options(
         return call
 
     return decorate
+
+
+def own_options(
+    shown: type[Settings],
+    passed_on: Mapping[str, Sequence[FieldInfo]],
+    presets: Mapping[str, Preset],
+    types: Mapping[str, click.ParamType[Any]],
+) -> Iterator[Callable[[Any], Any]]:
+    """The options of all fields, and that of the configuration file before those of `presets`."""
+    elsewhere = {field.name: str(field.default) for fields in passed_on.values() for field in fields}
+    plain = [field for field in fields_of(shown) if field.name not in presets]
+    yield from (field_option(field, types.get(field.name), elsewhere.get(field.name)) for field in plain)
+    yield config_option(shown)
+    for field in fields_of(shown):
+        if field.name in presets:
+            yield field_option(field, None, preset=presets[field.name])
 
 
 def _convert(values: dict[str, object], kind: type[S]) -> S:
@@ -156,7 +180,8 @@ def fields_of(kind: type[Settings]) -> tuple[inspect.Field, ...]:
 def config_option(kind: type[Settings]) -> Callable[[Any], Any]:
     def read(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
         if path is not None:
-            ctx.default_map = read_config(path, kind)
+            # A preset may have been read before it.
+            ctx.default_map = {**(ctx.default_map or {}), **read_config(path, kind)}
 
     return click.option(
         "--config",
@@ -172,11 +197,15 @@ def config_option(kind: type[Settings]) -> Callable[[Any], Any]:
 
 
 def field_option(
-    field: inspect.Field, special: click.ParamType[Any] | None, elsewhere: str | None = None
+    field: inspect.Field,
+    special: click.ParamType[Any] | None,
+    elsewhere: str | None = None,
+    preset: Preset | None = None,
 ) -> Callable[[Any], Any]:
     """The option of one field: name, variable, help, bounds and default as the struct states them.
 
-    `elsewhere` is the default that counts where the option is left out, of a field that is passed on.
+    `elsewhere` is the default that counts where the option is left out, of a field that is passed on. A `preset` is
+    called before other options take their defaults.
     """
     inner, description = unwrap(field.type)
     default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
@@ -187,6 +216,7 @@ def field_option(
         "show_envvar": True,
         "show_default": elsewhere or default not in (None, "", ()),
         "help": f"{description}.",
+        **({} if preset is None else {"callback": preset, "is_eager": True}),
     }
     if isinstance(inner, inspect.BoolType):
         return click.option(f"--{flag}/--no-{flag}", field.name, **attributes)

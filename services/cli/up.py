@@ -5,17 +5,17 @@ import importlib
 import json
 import signal
 import time
-from itertools import chain
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 import msgspec
-from msgspec import inspect
-from msgspec.structs import FieldInfo, fields
 
 from livescale.services.cli.groups import GroupedCommand
 from livescale.services.cli.options import settings_options
 from livescale.services.cli.printer import JsonPrinter, UpPrinter, make_printer
+from livescale.services.cli.stack_options import PASSED_ON, WORKER_OPTIONS
+from livescale.services.cli.systems import apply_system
 from livescale.services.supervisor.checks import BadSettings, check_path
 from livescale.services.supervisor.commands import worker_flags
 from livescale.services.supervisor.processes import ChildFailed
@@ -36,6 +36,7 @@ Examples:
   livescale up --model tiny=/tmp/tiny --gateways 2 --routers 2 --port 8000
   livescale up --model tiny=/tmp/tiny --topology lab.yaml --shaped
   livescale up --model tiny=/tmp/tiny --workers 16 --engine modelled --arena-bytes 67108864
+  livescale up --model tiny=/tmp/tiny --workers 4 --system serverlessllm
   livescale up --config up.yaml
 
 \b
@@ -71,24 +72,11 @@ class NamedDirectory(click.ParamType[ModelSettings]):
             self.fail(f"{name!r} is not a valid name for a model: use letters, digits and . _ / -", param, ctx)
 
 
-def options_of_workers() -> dict[str, list[FieldInfo]]:
-    """The fields of a worker's settings that are options of a system too, by their group in its help."""
-    # By name, as `livescale run` knows the services.
-    found: dict[str, list[FieldInfo]] = {}
-    for field in fields(importlib.import_module("livescale.services.worker.settings").WorkerSettings):
-        info = inspect.type_info(field.type)
-        if isinstance(info, inspect.Metadata) and info.extra is not None and "up" in info.extra:
-            found.setdefault(info.extra["up"], []).append(field)
-    return found
-
-
-WORKER_OPTIONS = options_of_workers()
-
 # Every option of a system is in one of them; those of workers that are passed on come last.
 OWN_GROUPS = {
     "Models": (
         *("models", "dtype", "layout", "max_model_len", "tensor_parallel_size"),
-        *("min_instances", "max_instances"),
+        *("min_instances", "max_instances", "fixed_share", "downscale_delay_s"),
     ),
     "Clients": ("host", "port", "gateways", "api_key", "api_keys"),
     "Processes": ("workers", "device", "routers", "start_timeout_s", "kill_hung_s", "system_bind"),
@@ -96,11 +84,12 @@ OWN_GROUPS = {
     "Batches": (),
     "Prefix caching": ("enable_prefix_caching",),
     "Scaling": ("live", "live_every_hop", "live_when", "ttft_slo", "switch_kv", "plan_policy"),
+    "Host caches": ("host_cache", "host_cache_ttl"),
     "Roles": ("disaggregation", "prefill_share", "kv_transfer"),
     "Links": ("transport", "share_memory", "link_rate", "topology", "shaped"),
     "Emulated GPUs": ("engine", "engine_profile", "engine_speed"),
     "Bus": ("nats_url", "nats_login", "nats_creds", "nats_nkey", "nats_ca", "nats_cert", "nats_key", "namespace"),
-    "Logs and configuration": ("log_level", "log_format", "config", "print_config"),
+    "Logs and configuration": ("log_level", "log_format", "config", "system", "print_config"),
 }
 GROUPS = {
     title: (*names, *(field.name for field in WORKER_OPTIONS.get(title, ()))) for title, names in OWN_GROUPS.items()
@@ -108,7 +97,7 @@ GROUPS = {
 
 
 @click.command(cls=GroupedCommand, groups=GROUPS, epilog=EPILOG)
-@settings_options(StackSettings, {"worker_options": list(chain(*WORKER_OPTIONS.values()))}, models=NamedDirectory())
+@settings_options(StackSettings, PASSED_ON, {"system": apply_system}, models=NamedDirectory())
 def up(settings: StackSettings) -> None:
     """Serve models on this machine until Ctrl-C.
 
@@ -184,11 +173,16 @@ async def serve(settings: StackSettings, printer: UpPrinter) -> None:
         printer.progress(MADE_UP)
     async with Stack(settings, progress=printer.progress, echo=printer.line, ended=printer.ended) as stack:
         with announce(pointer_path(), url=stack.url, nats_url=stack.nats_url, namespace=settings.namespace):
-            urls = list(stack.urls.values())
-            ready = {"ready": True, "url": stack.url, "urls": urls, "nats_url": stack.nats_url}
-            ready["memory_bytes"] = stack.memory_bytes()
-            click.echo(json.dumps(ready if settings.engine == "torch" else {**ready, "warning": MADE_UP}))
+            told = {"url": stack.url, "urls": list(stack.urls.values()), "nats_url": stack.nats_url}
+            click.echo(ready_line(settings, {**told, "memory_bytes": stack.memory_bytes()}))
             raise await stack.supervisor.failed()
+
+
+def ready_line(settings: StackSettings, told: Mapping[str, object]) -> str:
+    """The line that says that all is ready: what is `told`, which system is compared with, and what is not real."""
+    named = {"system": settings.system} if settings.system else {}
+    warned = {} if settings.engine == "torch" else {"warning": MADE_UP}
+    return json.dumps({"ready": True, **told, **named, **warned})
 
 
 def cancel_on_signals() -> None:

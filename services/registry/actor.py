@@ -5,6 +5,7 @@ import asyncio
 import structlog
 
 from livescale.services.registry.copies import CopyReconciler
+from livescale.services.registry.host_caches import HostCaches
 from livescale.services.registry.leases import Leases, LeaseTimes
 from livescale.services.registry.members import Members
 from livescale.services.registry.models import Models
@@ -31,7 +32,7 @@ class Registry:
     def __init__(self, world: World, settings: RegistrySettings, topology: Topology | None = None) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
         self._leases = Leases(LeaseTimes(settings.suspect_seconds, settings.dead_seconds), world.info.id)
-        self._pool = Pool()
+        self._pool = Pool(HostCaches(settings.host_cache, settings.host_cache_ttl))
         self._saved = SavedState(world.bus.kv)
         self._copies = CopyReconciler(world, self._pool, self._saved, self._leases.by_id, settings.suspect_seconds)
         self._members = Members(world, self._leases, self._pool, self._saved, topology, self._copies.look)

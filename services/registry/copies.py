@@ -101,6 +101,7 @@ class CopyReconciler:
             log.info("model_removed", model=name)
             self._saved.delete_model(name)
         self._name_missing(self._pool.without_copy())
+        self._pool.caches.look(self._pool.holds, members.values(), now)
         for order in self._pool.plan(now):
             match order:
                 case MakeCopy() if self._tried.is_due(order.model, now):

@@ -48,6 +48,13 @@ class Holdings:
             for holding in host.holdings:
                 yield id, holding
 
+    def in_workers(self) -> Iterator[tuple[str, str]]:
+        """The ids of workers that hold all of a version, or all of their shard of it, and that version."""
+        for id, worker in self._workers.items():
+            whole = worker.holding is not None and is_whole(worker.holding, worker.holding.version)
+            if whole and worker.version is not None:
+                yield id, worker.version
+
     def is_on_host(self, version: str) -> bool:
         return any(is_whole(holding, version) for host in self._hosts.values() for holding in host.holdings)
 

@@ -1,5 +1,6 @@
 """Which host keeps which model in its memory (BlitzScale 5.3): one copy of each, spread evenly by bytes. Pure.
 
+`host_caches` has other policies.
 Where memory is short a copy may go while an instance serves the model; it is made again before the last one drains.
 A settled state orders nothing.
 """
@@ -91,18 +92,24 @@ def as_mib(size_bytes: int) -> str:
 
 def plan_copies(hosts: Sequence[HostMemory], demands: Sequence[CopyDemand]) -> list[CopyOrder]:
     """The orders that can be carried out now. What depends on them is ordered by a later call."""
-    pool = _Pool(hosts, demands)
-    orders: list[CopyOrder] = [*_free_stale(pool), *_free_surplus(pool), *_make_missing(pool)]
+    pool = DemandedCopies(hosts, demands)
+    orders: list[CopyOrder] = [*free_stale(pool), *_free_surplus(pool), *make_missing(pool)]
     under_way = any(not copy.whole for host in hosts for copy in host.copies) or any(d.coming for d in demands)
     if not orders and not under_way:
         orders += _move(pool)
-    freed = {(one.host, one.model, one.version): one for one in orders if isinstance(one, FreeCopy)}
-    return [*freed.values(), *(one for one in orders if not isinstance(one, FreeCopy))]
+    return freed_first(orders)
+
+
+def freed_first(orders: Iterable[CopyOrder]) -> list[CopyOrder]:
+    """The orders with those that free memory before the others, and each of those once."""
+    listed = list(orders)
+    freed = {(one.host, one.model, one.version): one for one in listed if isinstance(one, FreeCopy)}
+    return [*freed.values(), *(one for one in listed if not isinstance(one, FreeCopy))]
 
 
 def why_no_room(hosts: Sequence[HostMemory], demands: Sequence[CopyDemand], model: str, size_bytes: int) -> str | None:
     """Why no host can keep so many bytes, even after it releases all that may be released; None where one can."""
-    pool = _Pool(hosts, demands)
+    pool = DemandedCopies(hosts, demands)
     rooms = {host.id: (host.limit_bytes - pool.bound_bytes(host), host.limit_bytes) for host in hosts}
     if any(room >= size_bytes for room, _ in rooms.values()):
         return None
@@ -114,7 +121,7 @@ def why_no_room(hosts: Sequence[HostMemory], demands: Sequence[CopyDemand], mode
     )
 
 
-class _Pool:
+class DemandedCopies:
     """Hosts in the order of their ids, and which demand each copy satisfies."""
 
     def __init__(self, hosts: Sequence[HostMemory], demands: Sequence[CopyDemand]) -> None:
@@ -161,7 +168,7 @@ class _Pool:
         return found
 
 
-def _free_stale(pool: _Pool) -> Iterator[FreeCopy]:
+def free_stale(pool: DemandedCopies) -> Iterator[FreeCopy]:
     """Release old versions, and models that were removed."""
     for host in pool.hosts:
         for copy in host.copies:
@@ -169,7 +176,7 @@ def _free_stale(pool: _Pool) -> Iterator[FreeCopy]:
                 yield FreeCopy(host.id, copy.model, copy.version, "nothing is to be served from it any more")
 
 
-def _free_surplus(pool: _Pool) -> Iterator[FreeCopy]:
+def _free_surplus(pool: DemandedCopies) -> Iterator[FreeCopy]:
     """Release all copies of a version but the one in the emptiest cache."""
     wanted = {(one.model, one.version) for one in pool.demands if one.version}
     holders: dict[tuple[str, str], list[tuple[HostMemory, HostCopy]]] = {}
@@ -183,11 +190,13 @@ def _free_surplus(pool: _Pool) -> Iterator[FreeCopy]:
                 yield FreeCopy(host.id, copy.model, copy.version, "another host has a copy")
 
 
-def _make_missing(pool: _Pool) -> Iterator[CopyOrder]:
-    """Make needed copies first, and large ones before small ones. Others take only memory that is left over."""
+def make_missing(pool: DemandedCopies, *, only_needed: bool = False) -> Iterator[CopyOrder]:
+    """Make needed copies first, and large ones before small ones. Others take only memory that is left over, if they
+    are made at all."""
     holders = pool.holders()
     there = {one for one in holders if one.version}
     missing = [one for one in pool.demands if one.coming is None and one not in there]
+    missing = [one for one in missing if one.needed or not only_needed]
     free = {host.id: host.free_bytes - pool.announced_bytes(host) for host in pool.hosts}
     filled = {host.id: host.limit_bytes - free[host.id] for host in pool.hosts}
     waiting = False
@@ -206,7 +215,7 @@ def _make_missing(pool: _Pool) -> Iterator[CopyOrder]:
             yield from _make_room(one, pool, free)
 
 
-def _make_room(wanted: CopyDemand, pool: _Pool, free: Mapping[str, int]) -> Iterator[FreeCopy | NoRoom]:
+def _make_room(wanted: CopyDemand, pool: DemandedCopies, free: Mapping[str, int]) -> Iterator[FreeCopy | NoRoom]:
     """Release models that instances serve, on the host where the fewest bytes have to go."""
     spare = {(one.model, one.version) for one in pool.demands if not one.needed}
     least, chosen, refuge = inf, list[HostCopy](), ""
@@ -239,7 +248,7 @@ def _cover(copies: Iterable[HostCopy], size_bytes: int) -> list[HostCopy]:
     return chosen if sum(copy.size_bytes for copy in chosen) >= size_bytes else []
 
 
-def _move(pool: _Pool) -> Iterator[MakeCopy]:
+def _move(pool: DemandedCopies) -> Iterator[MakeCopy]:
     """Copy a model from the fullest cache to the emptiest where that evens them out. The old copy is surplus then."""
     if len(pool.hosts) < 2:
         return

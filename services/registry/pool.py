@@ -7,8 +7,9 @@ outlive the registry.
 from collections.abc import Collection, Iterator
 
 from livescale.services.registry.holdings import Holdings, is_whole
+from livescale.services.registry.host_caches import HostCaches
 from livescale.services.registry.model import Content, RegisteredModel, content_of
-from livescale.services.registry.placement import CopyDemand, FreeCopy, MakeCopy, NoRoom, plan_copies, why_no_room
+from livescale.services.registry.placement import CopyDemand, FreeCopy, MakeCopy, NoRoom, why_no_room
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.copies import ModelChecked, ModelRead
 from livescale.shared.messages.membership import HostReport, WorkerReport
@@ -22,10 +23,10 @@ REMOVING_SECONDS = 5.0
 
 
 class Pool:
-    """Models by name, and in `holds` the processes that have their parameters."""
+    """Models by name, and in `holds` the processes that have their parameters. Hosts keep copies as `caches` says."""
 
-    def __init__(self) -> None:
-        self.holds = Holdings()
+    def __init__(self, caches: HostCaches | None = None) -> None:
+        self.holds, self.caches = Holdings(), caches or HostCaches()
         self._models: dict[str, RegisteredModel] = {}
 
     def names(self) -> list[str]:
@@ -205,7 +206,7 @@ class Pool:
 
     def plan(self, now: float) -> list[MakeCopy | FreeCopy]:
         """The orders for hosts at this moment; what cannot be ordered is noted with its model."""
-        orders = plan_copies(self.holds.memories(), self._demands(now))
+        orders = self.caches.plan(self.holds.memories(), self._demands(now), now)
         for model in self._models.values():
             model.in_the_way = None
         for order in orders:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from livescale.shared.messages.parameters import ModelSpec
-from livescale.shared.runtime.settings import ProcessSettings, TopologyName
+from livescale.shared.runtime.settings import HostCacheName, HostCacheTtl, ProcessSettings, TopologyName
 
 UNSAID = "the default for models that are registered without it"
 
@@ -20,6 +20,8 @@ class RegistrySettings(ProcessSettings, frozen=True, kw_only=True):
         float, Meta(description="Seconds without a heartbeat after which a process is declared dead", gt=0)
     ] = 2.5
     topology: TopologyName = ""
+    host_cache: HostCacheName = "pool"
+    host_cache_ttl: HostCacheTtl = 300.0
     dtype: Annotated[
         Literal["float32", "bfloat16"], Meta(description=f"Number type of parameters and arithmetic; {UNSAID}")
     ] = "bfloat16"
@@ -29,6 +31,9 @@ class RegistrySettings(ProcessSettings, frozen=True, kw_only=True):
     ] = "plain"
     min_instances: Annotated[int, Meta(description=f"Fewest instances of a model; {UNSAID}", ge=0)] = 1
     max_instances: Annotated[int, Meta(description=f"Most instances of a model; {UNSAID}", ge=1)] = 1_000
+    downscale_delay_s: Annotated[
+        float, Meta(description=f"Seconds that an instance must be idle before it is given back; {UNSAID}", ge=0)
+    ] = 5.0
     max_model_len: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(description=f"Most tokens of a request, by default the checkpoint's limit; {UNSAID}"),
@@ -46,6 +51,7 @@ class RegistrySettings(ProcessSettings, frozen=True, kw_only=True):
             layout=self.layout,
             min_instances=self.min_instances,
             max_instances=self.max_instances,
+            downscale_delay_s=self.downscale_delay_s,
             max_model_len=self.max_model_len,
             tensor_parallel_size=self.tensor_parallel_size,
         )

@@ -196,10 +196,20 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def spec_bounds(model: ModelSettings, settings: StackSettings) -> tuple[int, int]:
-    """The least and the most instances of a model."""
-    lowest = settings.min_instances if model.min_instances is None else model.min_instances
-    highest = settings.max_instances if model.max_instances is None else model.max_instances
-    return lowest, max(1, count_workers(settings) // ranks_of(model, settings)) if highest is None else highest
+    """The least and the most instances of a model: as its own settings say, else those of the system, else its part of
+    the fixed share of workers, else whatever the workers allow."""
+    room = count_workers(settings) // ranks_of(model, settings)
+    least, most = 1, max(1, room)
+    if settings.fixed_share is not None:
+        least = most = max(1, int(settings.fixed_share * room / max(1, len(settings.models))))
+    return (
+        _first_said(model.min_instances, settings.min_instances, least),
+        _first_said(model.max_instances, settings.max_instances, most),
+    )
+
+
+def _first_said(*values: int | None) -> int:
+    return next(value for value in values if value is not None)
 
 
 def ranks_of(model: ModelSettings, settings: StackSettings) -> int:
@@ -216,7 +226,7 @@ def make_spec(model: ModelSettings, settings: StackSettings) -> ModelSpec:
     assert dtype != "auto"
     assert layout != "auto"
     lowest, highest = spec_bounds(model, settings)
-    path = Path(model.path)
+    path, idle = Path(model.path), model.downscale_delay_s
     return ModelSpec(
         name=model.name,
         path=str(path.resolve()) if path.is_dir() else model.path,
@@ -230,7 +240,7 @@ def make_spec(model: ModelSettings, settings: StackSettings) -> ModelSpec:
             decode_hi=model.bounds.decode_hi,
         ),
         upscale_delay_s=model.upscale_delay_s,
-        downscale_delay_s=model.downscale_delay_s,
+        downscale_delay_s=settings.downscale_delay_s if idle is None else idle,
         downscale_to_zero_delay_s=model.downscale_to_zero_delay_s,
         max_model_len=model.max_model_len or settings.max_model_len,
         tensor_parallel_size=ranks_of(model, settings),

@@ -112,12 +112,13 @@ def engine_flags(settings: StackSettings) -> Flags:
 
 
 def control_flags(service: ServiceName, settings: StackSettings, placement: Placement | None) -> Flags:
-    """What only registry, planner and routers are told: the topology, the rate of links, how to plan, models' defaults,
-    whether to disaggregate."""
+    """What only registry, planner and routers are told: the topology, rates of links, how to plan, which copies hosts
+    keep, models' defaults, whether to disaggregate."""
     cluster: Flags = {"topology": placement.topology} if placement else {}
     match service:
         case "registry":
-            return {**cluster, **spec_flags(settings)}
+            caches: Flags = {"host_cache": settings.host_cache, "host_cache_ttl": settings.host_cache_ttl}
+            return {**cluster, **caches, **spec_flags(settings)}
         case "router":
             return {"disaggregation": settings.disaggregation}
         case "planner":
@@ -144,6 +145,7 @@ def spec_flags(settings: StackSettings) -> Flags:
         "layout": settings.layout,
         "min_instances": lowest,
         "max_instances": max(highest, lowest),
+        "downscale_delay_s": settings.downscale_delay_s,
         "max_model_len": settings.max_model_len,
         "tensor_parallel_size": settings.tensor_parallel_size,
     }

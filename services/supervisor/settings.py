@@ -12,6 +12,8 @@ from livescale.shared.runtime.settings import (
     EngineName,
     EngineProfile,
     EngineSpeed,
+    HostCacheName,
+    HostCacheTtl,
     KvTransferMode,
     LiveEveryHop,
     LiveName,
@@ -48,7 +50,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=64)] | None = None
     bounds: Bounds = Bounds()
     upscale_delay_s: Annotated[float, Meta(ge=0)] = 0.0
-    downscale_delay_s: Annotated[float, Meta(ge=0)] = 5.0
+    downscale_delay_s: Annotated[float, Meta(ge=0)] | None = None
     downscale_to_zero_delay_s: Annotated[float, Meta(ge=0)] = 60.0
     disaggregation: Literal["off", "on"] | None = None
 
@@ -124,11 +126,23 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
             "GPUs"
         ),
     ] = "auto"
-    min_instances: Annotated[int, Meta(description="Fewest instances of every model", ge=0)] = 1
+    min_instances: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="Fewest instances of every model; by default 1")
+    ] = None
     max_instances: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(description="Most instances of every model; by default as many as there are workers for"),
     ] = None
+    fixed_share: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        Meta(
+            description="Share of the workers, 0 to 1, that instances take at all times, as many of each model; "
+            "--min-instances and --max-instances go before it. By default models are scaled"
+        ),
+    ] = None
+    downscale_delay_s: Annotated[
+        float, Meta(description="Seconds that an instance of any model must be idle before it is given back", ge=0)
+    ] = 5.0
     max_model_len: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(description="Most tokens of a request, prompt and output together; by default the checkpoint's limit"),
@@ -195,6 +209,8 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     shaped: Annotated[
         bool, Meta(description="Limit links to the rates of --topology, to emulate its cluster on this machine")
     ] = False
+    host_cache: HostCacheName = "pool"
+    host_cache_ttl: HostCacheTtl = 300.0
     plan_policy: PolicyName = "auto"
     live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
@@ -204,6 +220,13 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     prefill_share: PrefillShare = 0.5
     kv_transfer: KvTransferMode = "by-layer"
     ttft_slo: TtftSlo = 1.0
+    system: Annotated[
+        str,
+        Meta(
+            description="A system to compare with, by its name: it sets what `livescale systems` shows, and whatever "
+            "is given otherwise goes before it"
+        ),
+    ] = ""
     nats_url: Annotated[str, Meta(description="URL of a NATS server to use; by default the system starts its own")] = ""
     start_timeout_s: Annotated[
         float, Meta(description="Seconds that all processes and models together may take to become ready", gt=0)

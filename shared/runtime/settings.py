@@ -65,6 +65,22 @@ def check_plan_policy(policy: PolicyName, live: LiveName) -> None:
         )
 
 
+HostCacheName = Annotated[
+    Literal["pool", "ttl", "all"],
+    Meta(
+        description="Which copies of models hosts keep in memory. pool: one of each (BlitzScale 5.3); ttl: each host "
+        "those that it used of late (ServerlessLLM), see --host-cache-ttl; all: every host one of each"
+    ),
+]
+HostCacheTtl = Annotated[
+    float,
+    Meta(
+        description="With --host-cache ttl: seconds after its last use that a host keeps a copy. It is in use while "
+        "it is read or sent, and while a worker of the same machine holds the model",
+        gt=0,
+    ),
+]
+
 DisaggregationName = Annotated[
     Literal["off", "on"],
     Meta(

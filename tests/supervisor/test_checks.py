@@ -230,6 +230,28 @@ def test_a_model_takes_what_it_leaves_out_from_the_flags(checkpoint: str) -> Non
     assert spec.bounds == ScalingBounds(decode_lo=0.5)
 
 
+def test_instances_of_a_fixed_share_of_workers_are_as_many_of_each_model() -> None:
+    def bounds(**settings: float) -> list[tuple[int, int]]:
+        models = tuple(ModelSettings(name=name, path=name) for name in ("a", "b"))
+        stack = replace(PLAIN, **{"workers": 9, "models": models, **settings})
+        return [(spec.min_instances, spec.max_instances) for spec in (make_spec(one, stack) for one in models)]
+
+    assert bounds() == [(1, 9)] * 2
+    assert bounds(fixed_share=1.0) == [(4, 4)] * 2
+    assert bounds(fixed_share=0.5) == [(2, 2)] * 2
+    assert bounds(fixed_share=0.01) == [(1, 1)] * 2
+    assert bounds(fixed_share=1.0, tensor_parallel_size=2) == [(2, 2)] * 2
+    assert bounds(fixed_share=1.0, min_instances=0) == [(0, 4)] * 2
+    assert bounds(fixed_share=1.0, min_instances=0, max_instances=7) == [(0, 7)] * 2
+
+
+def test_an_idle_instance_is_given_back_as_its_model_says_else_as_the_system_does() -> None:
+    settings = replace(PLAIN, downscale_delay_s=0.5)
+    assert make_spec(ModelSettings(name="a", path="a"), settings).downscale_delay_s == 0.5
+    assert make_spec(ModelSettings(name="a", path="a", downscale_delay_s=0.0), settings).downscale_delay_s == 0.0
+    assert make_spec(ModelSettings(name="a", path="a"), PLAIN).downscale_delay_s == 5.0
+
+
 def test_all_workers_may_serve_a_model_without_a_bound(checkpoint: str) -> None:
     spec = make_spec(
         ModelSettings(name="a", path=checkpoint), resolve_form(StackSettings(workers=7), "float32", "plain")

@@ -74,10 +74,14 @@ def test_each_gateway_has_a_name_a_port_and_a_ready_file_of_its_own() -> None:
 
 
 def test_what_models_have_by_default_is_the_same_for_those_that_are_registered_later() -> None:
-    settings = resolve_form(StackSettings(workers=3, min_instances=0, max_model_len=512), "float32", "panels")
+    stack = StackSettings(workers=3, min_instances=0, max_model_len=512, downscale_delay_s=2.0)
+    settings = resolve_form(stack, "float32", "panels")
     registry = resolve(next(each for each in service_commands(settings, URLS) if each.name == "registry-0"))
     later = make_spec(ModelSettings(name="later", path="later"), settings)
-    for name in ("dtype", "layout", "min_instances", "max_instances", "max_model_len", "tensor_parallel_size"):
+    for name in (
+        *("dtype", "layout", "min_instances", "max_instances", "max_model_len", "tensor_parallel_size"),
+        "downscale_delay_s",
+    ):
         assert f"{kebab(name)}: {getattr(later, name)}\n" in registry
     assert "max-instances: 3\n" in registry
 

@@ -45,13 +45,16 @@ def plan_row(multicast: Multicast, policy: Policy, parent_of: Callable[[int, int
 
 
 def plan_local(multicast: Multicast) -> TransferPlan:
-    """Plan that each host loads its own copy, from its memory or else its disk (ServerlessLLM). Raises CannotPlan."""
+    """Plan that each host loads its own copy, from its memory or else its disk, those with a copy in memory first
+    (ServerlessLLM). Raises CannotPlan."""
     draft = Draft(multicast)
     needed = frozenset().union(*(target.missing for target in multicast.targets))
     whole = [source.node for source in multicast.sources if source.blocks >= needed and source.node.place != "worker"]
     near = NearCopies(whole, 0.0, draft.traffic)
+    warm = {node.machine for node in whole if node.place == "host"}
     without = []
-    for group in sorted(group_targets(multicast.targets, draft.traffic), key=by_bandwidth):
+    groups = sorted(group_targets(multicast.targets, draft.traffic), key=by_bandwidth)
+    for group in sorted(groups, key=lambda group: group.nodes[0].machine not in warm):
         if not draft.left:
             break
         part = group.first(draft.left, draft.traffic)

@@ -9,6 +9,7 @@ from tests.planner.plans.plan_checks import check_plan
 
 EIGHT = cluster(*singles(8))
 TARGETS = [f"h{index}/0" for index in range(1, 8)]
+COLD = ["h1", "h2", "h3", "h4", "h6"]  # hosts that have no copy in memory
 
 
 def test_in_a_tree_everyone_sends_to_two() -> None:
@@ -53,6 +54,13 @@ def test_each_host_loads_from_its_memory_else_from_its_disk() -> None:
     assert [(flow.sender, flow.receiver, flow.over) for flow in plan.flows] == [
         ("h1", "h1/0", "host_link"),
         ("h2", "h2/0", "disk"),
+    ]
+
+
+def test_locally_those_with_a_copy_in_memory_come_before_those_that_read_their_disk() -> None:
+    multicast = multicast_over(EIGHT, BLOCKS, ["h5", "h7"], TARGETS, count=3, disks=COLD)
+    assert [(flow.sender, flow.over) for flow in plan_local(multicast).flows] == [
+        *(("h5", "host_link"), ("h7", "host_link"), ("h1", "disk"))
     ]
 
 
