@@ -167,11 +167,9 @@ class Bench:
 
     async def mixed(self, placing: Placing, asks: Sequence[Ask], which: str) -> None:
         self.printer.progress(f"{placing}, {which}")
-        run, moved = await self.sampled(partial(RolesBenchSystem.mixed, placing=placing, asks=asks))
+        run = await self.sampled(partial(RolesBenchSystem.mixed, placing=placing, asks=asks))
         self.done.mixed.append(run)
         self.printer.progress(f"  TBT p99 {run.tbt_p99 * 1e3:.1f} ms, TTFT p50 {run.ttft_p50 * 1e3:.0f} ms")
-        if placing == "switched":
-            self.done.parameters.append(moved)
 
     async def lone(self, exposed: list[float]) -> None:
         """One request at a time; the first one is for warming up."""

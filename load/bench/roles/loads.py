@@ -12,7 +12,9 @@ OUTPUT = 128  # of a mixed load: the gap before the second token is less than on
 MOST_LOAD = 0.5  # of the prompts that one instance computes, of a mixed load
 GAPS = 2_000  # of a run, at least
 LONE, BACK_TO_BACK = 8, 12  # requests
-FLOW, FLOW_PROMPT, FLOW_SECONDS = 40, 16, 0.01  # short requests while roles change: how many, and how far apart
+# Short requests while roles change: how many, how long, and how far apart. Together they are no load to speak of: where
+# anything waits at an instance, it takes no reservation.
+FLOW, FLOW_PROMPT, FLOW_SECONDS = 30, 4, 0.02
 FLOW_BEFORE = 10  # of these are sent before the order
 
 

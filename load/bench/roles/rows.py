@@ -43,12 +43,15 @@ class KvSizes:
 @dataclass(frozen=True)
 class MixedRun:
     """A load of prompts beside decodes. `middle`: when roles changed, or would have, in seconds since the epoch.
-    `steps`: seconds of each step of the instance that decodes at first."""
+    `steps`: seconds of each step of the instance that decodes at first. Meanwhile so many requests were `given` by the
+    worker that had prefilled them to another, and so many bytes of parameters `moved`."""
 
     placing: Placing
     middle: float
     records: Sequence[RequestRecord]
     steps: Sequence[float]
+    given: float
+    moved: float
 
     @property
     def gaps(self) -> list[float]:
@@ -87,7 +90,7 @@ class RolesMeasurements:
     `prefill`: of the only step of a request. `exposed`: after the first token of requests by layer, `by_request` of
     those by request, both over links of `rate` bytes a second; their last step had so many `last_rows`. `sending` and
     `unsent`: rows of prompts a second while KV leaves, and while none does. `switches`: from an order until the first
-    reservation. `parameters`: bytes that moved in each run in which roles changed.
+    reservation.
     """
 
     kv: KvSizes
@@ -99,7 +102,6 @@ class RolesMeasurements:
     sending: list[float] = field(default_factory=list)
     unsent: list[float] = field(default_factory=list)
     mixed: list[MixedRun] = field(default_factory=list)
-    parameters: list[float] = field(default_factory=list)
     switches: list[float] = field(default_factory=list)
 
     def placed(self, placing: Placing) -> list[MixedRun]:
@@ -128,6 +130,8 @@ def mixed_rows(done: RolesMeasurements) -> Iterator[Record]:
     """One that prefills and one that decodes, against two that do both."""
     apart, colocated = done.placed("apart"), done.placed("colocated")
     yield measured(BENCH, "gaps of a run", min(len(run.gaps) for run in (*apart, *colocated)), "gaps")
+    given = min(run.given for run in apart)
+    yield measured(BENCH, "requests handed over, apart", given, "requests", len(apart[0].records))
     tbt, other = (middle(runs, lambda run: run.tbt_p99) * 1e3 for runs in (apart, colocated))
     yield measured(BENCH, "TBT p99, apart / colocated", tbt, "ms", other, at_most=TBT)
     ttft, other = (middle(runs, lambda run: run.ttft_p50) * 1e3 for runs in (apart, colocated))
@@ -144,7 +148,7 @@ def switch_rows(done: RolesMeasurements) -> Iterator[Record]:
     yield measured(BENCH, "a step of decodes", step, "ms")
     yield measured(BENCH, "longest pause, undisturbed", calm, "ms", step)
     yield measured(BENCH, "longest pause as roles change", pause, "ms", calm + step, at_most=1.0)
-    moved = sum(done.parameters)
+    moved = sum(run.moved for run in done.placed("switched"))
     case = "parameters moved as roles change"
     yield Record(bench=BENCH, case=case, value=moved, unit="bytes", bar=0.0, ok=moved == 0)
     switches = [seconds * 1e3 for seconds in done.switches]

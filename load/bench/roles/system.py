@@ -29,7 +29,7 @@ CALL_SECONDS, STREAM_SECONDS = 5.0, 300.0
 MIB = 1024 * 1024
 KV_BYTES = 192 * MIB
 PARAMETERS = ("livescale_worker_received_bytes_total", "livescale_worker_shared_bytes_total")
-EXPOSED = "livescale_kv_transfer_seconds"
+EXPOSED, GIVEN = "livescale_kv_transfer_seconds", "livescale_kv_transfers_total"
 # What workers ask each other can be heard on the bus by others, too.
 RESERVING: Topic[Reserve] = Topic(RESERVE.pattern, Reserve)
 TAKING_OVER: Topic[TakeOver] = Topic(TAKE_OVER.pattern, TakeOver)
@@ -93,13 +93,12 @@ class RolesBenchSystem:
                     found[sample.name] += sample.value
         return found
 
-    async def mixed(self, placing: Placing, asks: Sequence[Ask]) -> tuple[MixedRun, float]:
-        """Send requests when they are due; in the middle both roles change, if they are to. Returns the bytes of
-        parameters that came meanwhile, too."""
+    async def mixed(self, placing: Placing, asks: Sequence[Ask]) -> MixedRun:
+        """Send requests when they are due; in the middle both roles change, if they are to."""
         roles: tuple[Role, Role] = ("colocated", "colocated") if placing == "colocated" else ("prefill", "decode")
         await self.place(*roles)
         self.steps.executions.clear()
-        before, records = await self._parameters(), list[RequestRecord]()
+        before, records = await self._counted(), list[RequestRecord]()
         middle = max(ask.at for ask in asks) / 2
         async with asyncio.TaskGroup() as group:
             began = self.client.now()
@@ -110,12 +109,14 @@ class RolesBenchSystem:
         checked(records, self.expected)
         await self.watch.until(lambda: not self.watch.busy() and not self.watch.requests, "all is quiet")
         steps = [one.end - one.start for one in self._steps(SECOND)]
-        return MixedRun(placing, began + middle, records, steps), await self._parameters() - before
+        given, moved = (after - earlier for after, earlier in zip(await self._counted(), before, strict=True))
+        return MixedRun(placing, began + middle, records, steps, given, moved)
 
-    async def _parameters(self) -> float:
-        """The bytes of parameters that came to both workers, by link or mapped."""
-        both = await asyncio.gather(*(self._metrics(worker, PARAMETERS) for worker in WORKERS))
-        return sum(sum(one.values()) for one in both)
+    async def _counted(self) -> tuple[float, float]:
+        """How many requests workers have handed over, and how many bytes of parameters came to them, by link or
+        mapped."""
+        both = await asyncio.gather(*(self._metrics(worker, (GIVEN, *PARAMETERS)) for worker in WORKERS))
+        return sum(one[GIVEN] for one in both), sum(one[name] for one in both for name in PARAMETERS)
 
     async def switch(self, asks: Sequence[Ask], worker: str) -> float:
         """Have this worker decode, and the other prefill, while short requests come: seconds from the order until it

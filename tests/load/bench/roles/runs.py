@@ -27,16 +27,16 @@ def stream(index: int, first: float, *gaps: float) -> RequestRecord:
     )  # fmt: skip
 
 
-def run(placing: Placing, first: float, gap: float, *pauses: float) -> MixedRun:
+def run(placing: Placing, first: float, gap: float, *pauses: float, moved: float = 0.0) -> MixedRun:
     """A stream under way as roles change at 10, with these pauses afterwards."""
     records = [stream(0, first, *[gap] * 200), stream(1, 9.0, 1.5, *pauses)]
-    return MixedRun(placing, 10.0, records, [0.02, 0.03, 0.9])
+    return MixedRun(placing, 10.0, records, [0.02, 0.03, 0.9], given=2.0, moved=moved)
 
 
 RUNS = [run("apart", 1.0, 0.1), run("colocated", 1.0, 0.2), run("switched", 1.0, 0.1, 0.2)]
 
 
-def done(mixed: Sequence[MixedRun] = RUNS, parameters: float = 0.0) -> RolesMeasurements:
+def done(mixed: Sequence[MixedRun] = RUNS) -> RolesMeasurements:
     """Of a model with ten layers of 1 KiB a position: a piece has one layer at least 256 positions long."""
     return RolesMeasurements(
         kv=KvSizes(10, KIB),
@@ -48,7 +48,6 @@ def done(mixed: Sequence[MixedRun] = RUNS, parameters: float = 0.0) -> RolesMeas
         sending=[970.0, 980.0, 990.0],
         unsent=[1000.0, 1000.0, 1.0],
         mixed=[*mixed],
-        parameters=[0.0, parameters],
         switches=[0.01] * 19 + [0.2],
     )
 
