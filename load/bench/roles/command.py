@@ -11,12 +11,13 @@ from typing import TypeVar
 
 import click
 import uvloop
+from msgspec.structs import replace
 
 from livescale.load.bench.live.steps import StepLog
 from livescale.load.bench.live.system import DTYPE, Expected
 from livescale.load.bench.page import report_option
 from livescale.load.bench.record import RecordPrinter
-from livescale.load.bench.roles.loads import RolesLoads, mixed_load, roles_loads
+from livescale.load.bench.roles.loads import CONTEXT, LONE_PROMPT, LONE_ROWS, ROWS, RolesLoads, mixed_load, roles_loads
 from livescale.load.bench.roles.page import write_page
 from livescale.load.bench.roles.rows import (
     BENCH,
@@ -45,7 +46,6 @@ T = TypeVar("T")
 
 SIZE: Size = "medium"
 SWITCHES = 20
-WARM_UPS, CALIBRATIONS = 1, 5
 KV_SHARE = 0.5  # of the prefill, for all KV over a link that is shaped
 UNSHAPED = 0.0
 PLACINGS: tuple[Placing, ...] = ("apart", "colocated", "switched")
@@ -70,8 +70,8 @@ def roles(repeats: int, report: Path) -> None:
     every run: one instance would compute prompts for half of its time. So answers decode beside a prompt nearly always.
     The gap before the second token counts as any other. --tbt-ratio is 1.85, the default.
 
-    What KV exposes after the first token is measured one request at a time. All links are so slow that the KV of a
-    prompt takes half as long as its prefill.
+    What KV exposes after the first token is measured with prompts of 896 tokens, one at a time. All links are so slow
+    that the KV of a prompt takes half as long as its prefill.
     """
     check_report_path(report)
     printer = RecordPrinter(BENCH)
@@ -93,24 +93,26 @@ async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: 
     layer_bytes = 2 * config.num_key_value_heads * config.head_dim * ITEM_BYTES[DTYPE]
     done = RolesMeasurements(KvSizes(config.num_hidden_layers, layer_bytes))
     printer.progress("an undisturbed engine answers the same requests")
-    expected: Expected = await undisturbed(checkpoint, DTYPE, list(loads))
+    expected: Expected = await undisturbed(checkpoint, DTYPE, list(loads), context=CONTEXT)
     steps = StepLog(echo, config.num_hidden_layers)
 
-    def system(rate: float, kv_transfer: KvTransferMode) -> AbstractAsyncContextManager[RolesBenchSystem]:
-        return roles_bench_system(stack_settings(checkpoint, rate, kv_transfer), steps, expected, printer.progress)
+    def system(rate: float, rows: int, mode: KvTransferMode) -> AbstractAsyncContextManager[RolesBenchSystem]:
+        return roles_bench_system(stack_settings(checkpoint, rate, rows, mode), steps, expected, printer.progress)
 
     printer.progress("a system whose links are not shaped")
-    async with renewable(partial(system, UNSHAPED, "by-layer")) as systems:
+    async with renewable(partial(system, UNSHAPED, ROWS, "by-layer")) as systems:
         await Bench(printer, systems, done, loads).unshaped(repeats)
-    prompt = len(loads.lone[0].prompt)
-    done.rate = done.kv.whole(prompt) / (KV_SHARE * done.prefill)
+    printer.progress("another one, for prompts in one step")
+    async with renewable(partial(system, UNSHAPED, LONE_ROWS, "by-layer")) as systems:
+        await Bench(printer, systems, done, loads).calibrate()
+    done.rate = done.kv.whole(LONE_PROMPT) / (KV_SHARE * done.prefill)
     modes: tuple[tuple[KvTransferMode, list[float]], ...] = (
         ("by-layer", done.exposed),
         ("by-request", done.by_request),
     )
     for mode, exposed in modes:
         printer.progress(f"{mode}, a system whose links carry {done.rate / 1e6:.0f} MB/s")
-        async with renewable(partial(system, done.rate, mode)) as systems:
+        async with renewable(partial(system, done.rate, LONE_ROWS, mode)) as systems:
             await Bench(printer, systems, done, loads).lone(exposed)
     for record in exposed_rows(done):
         printer.emit(record)
@@ -132,7 +134,6 @@ class Bench:
 
     async def unshaped(self, repeats: int) -> None:
         """Everything but what KV exposes over a slow link."""
-        await self.calibrate()
         for number in range(repeats):
             await self.rates(f"{number + 1} of {repeats}")
         for record in sending_rows(self.done):
@@ -149,14 +150,15 @@ class Bench:
             self.printer.emit(record)
 
     async def calibrate(self) -> None:
-        """How long one prompt takes, alone."""
+        """How long one prompt takes, alone; the first one is for warming up."""
         self.printer.progress("prompts, one at a time")
         seconds = list[float]()
-        for ask in self.loads.unsent[: WARM_UPS + CALIBRATIONS]:
-            steps = await self.sampled(partial(RolesBenchSystem.prefills, asks=[ask]))
+        for ask in (self.loads.lone[0], *self.loads.lone):
+            stays = replace(ask, max_tokens=1)
+            steps = await self.sampled(partial(RolesBenchSystem.prefills, asks=[stays]))
             seconds.append(sum(one.end - one.start for one in steps))
             self.done.last_rows = steps[-1].rows
-        self.done.prefill = median(seconds[WARM_UPS:])
+        self.done.prefill = median(seconds[1:])
 
     async def rates(self, which: str) -> None:
         """Prompts one after the other, whose KV stays or leaves."""

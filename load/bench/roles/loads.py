@@ -6,12 +6,16 @@ from dataclasses import dataclass
 
 from livescale.load.records import Ask
 
-CONTEXT = 512  # of the engine that tells which tokens are right
+CONTEXT = 1_024
 PROMPT = 384
 OUTPUT = 128  # of a mixed load: the gap before the second token is less than one in a hundred
 MOST_LOAD = 0.5  # of the prompts that one instance computes, of a mixed load
 GAPS = 2_000  # of a run, at least
 LONE, BACK_TO_BACK = 8, 12  # requests
+# So long that the link is idle for longer than LATE_SECONDS between two layers of it: a message that comes sooner is
+# taken for one that should have followed at once, and leaves early.
+LONE_PROMPT = 896
+LONE_ROWS, ROWS = 1_024, 512  # of a step, at most: prompts that are alone are computed in one
 # Short requests while roles change: how many, how long, and how far apart. Together they are no load to speak of: where
 # anything waits at an instance, it takes no reservation.
 FLOW, FLOW_PROMPT, FLOW_SECONDS = 30, 4, 0.02
@@ -41,7 +45,7 @@ def roles_loads() -> RolesLoads:
     """Greedy requests. Those of `unsent` and `sent` have the same prompts."""
     mixed = -(-GAPS // (OUTPUT - 1))
     return RolesLoads(
-        lone=[_ask(index, PROMPT, 2) for index in range(LONE)],
+        lone=[_ask(index, LONE_PROMPT, 2) for index in range(LONE)],
         unsent=[_ask(100 + index, PROMPT, 1) for index in range(BACK_TO_BACK)],
         sent=[_ask(200 + index, PROMPT, 2, prompt_of=100 + index) for index in range(BACK_TO_BACK)],
         mixed=[_ask(300 + index, PROMPT, OUTPUT) for index in range(mixed)],

@@ -172,8 +172,9 @@ async def hear_taking_over(bus: Bus, heard: Reservations) -> None:
         heard.taken.add((received.message.prefill, received.message.ticket))
 
 
-def stack_settings(checkpoint: Path, rate: float, kv_transfer: KvTransferMode) -> StackSettings:
-    """`rate`: bytes a second of every link; 0: as many as it carries. Steps are logged at level debug."""
+def stack_settings(checkpoint: Path, rate: float, rows: int, kv_transfer: KvTransferMode) -> StackSettings:
+    """`rate`: bytes a second of every link; 0: as many as it carries. `rows`: of a step, at most. Steps are logged at
+    level debug."""
     model = ModelSettings(name=MODEL, path=str(checkpoint), min_instances=2, max_instances=2)
     return StackSettings(
         models=(model,),
@@ -188,5 +189,5 @@ def stack_settings(checkpoint: Path, rate: float, kv_transfer: KvTransferMode) -
         enable_prefix_caching=False,  # the same prompts are asked again and again
         disaggregation="on",
         kv_transfer=kv_transfer,
-        worker_options={"tbt_ratio": 1.85},
+        worker_options={"tbt_ratio": 1.85, "max_num_batched_tokens": rows},
     )
