@@ -17,8 +17,8 @@ LONE, BACK_TO_BACK = 8, 12  # requests
 LONE_PROMPT = 896
 LONE_ROWS, ROWS = 1_024, 512  # of a step, at most: prompts that are alone are computed in one
 # Short requests while roles change: how many, how long, and how far apart. Together they are no load to speak of: where
-# anything waits at an instance, it takes no reservation.
-FLOW, FLOW_PROMPT, FLOW_SECONDS = 30, 4, 0.02
+# anything waits at an instance, it takes no reservation. They outlast two of a worker's reports.
+FLOW, FLOW_PROMPT, FLOW_SECONDS = 75, 4, 0.02
 FLOW_BEFORE = 10  # of these are sent before the order
 
 
