@@ -76,28 +76,32 @@ class EngineAlone:
 
 
 @asynccontextmanager
-async def engine_alone(checkpoint: Path, dtype: DType, layout: Layout = "plain") -> AsyncIterator[EngineAlone]:
+async def engine_alone(
+    checkpoint: Path, dtype: DType, layout: Layout = "plain", context: int = CONTEXT
+) -> AsyncIterator[EngineAlone]:
     """The checkpoint, loaded as a worker would with its default settings, and by the kernels that the environment names
     for workers. By torch's kernels the bits of a layout are its own."""
     opened = open_checkpoint(checkpoint, dtype, layout=layout)
     memory = [memoryview(bytearray(layout.size_bytes)) for layout in opened.layouts]
     manifest = opened.manifest([opened.read_block(index, view) for index, view in enumerate(memory)])
-    async with engine_over(manifest, memory) as engine:
+    async with engine_over(manifest, memory, context) as engine:
         yield engine
 
 
 @asynccontextmanager
-async def engine_over(manifest: Manifest, memory: Sequence[memoryview]) -> AsyncIterator[EngineAlone]:
-    """An engine for the model whose blocks are in `memory`."""
+async def engine_over(
+    manifest: Manifest, memory: Sequence[memoryview], context: int = CONTEXT
+) -> AsyncIterator[EngineAlone]:
+    """An engine for the model whose blocks are in `memory`. A request has `context` tokens at most."""
     settings = WorkerSettings(kv_bytes=64 * MIB, max_num_waiting=MOST_WAITING)
     asked = cast(KernelsName, os.environ.get("LIVESCALE_KERNELS", "auto"))
     kernels = choose_kernels(asked, settings.threads)
     runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, kernels=kernels)
     try:
-        kv_blocks = await runner.load(manifest, CONTEXT)
+        kv_blocks = await runner.load(manifest, context)
         for index, view in enumerate(memory):
             await runner.add_block(index, view)
-        limits = settings.limits(CONTEXT, manifest.config.vocab_size, kv_blocks)
+        limits = settings.limits(context, manifest.config.vocab_size, kv_blocks)
         async with running(EngineAlone(runner, Scheduler(limits))) as engine:
             yield engine
     finally:
@@ -116,10 +120,10 @@ async def running(engine: EngineAlone) -> AsyncIterator[EngineAlone]:
 
 
 async def undisturbed(
-    checkpoint: Path, dtype: DType, asks: Sequence[Ask], layout: Layout = "plain"
+    checkpoint: Path, dtype: DType, asks: Sequence[Ask], layout: Layout = "plain", context: int = CONTEXT
 ) -> dict[int, list[int]]:
     """Token ids by the requests' indices, from one engine in this process."""
-    async with engine_alone(checkpoint, dtype, layout) as engine:
+    async with engine_alone(checkpoint, dtype, layout, context) as engine:
         answers = await asyncio.gather(*(_ask(engine, ask) for ask in asks))
     return {ask.index: tokens for ask, tokens in zip(asks, answers, strict=True)}
 

@@ -70,6 +70,10 @@ BENCHES = {
         "livescale.load.bench.pipeline.command:pipeline",
         "Measure pipelines of new instances that serve together while they load.",
     ),
+    "roles": LazyCommand(
+        "livescale.load.bench.roles.command:roles",
+        "Compare prefill and decode at two instances with two that do both.",
+    ),
     "zigzag": LazyCommand(
         "livescale.load.bench.zigzag.command:zigzag", "Compare the schedule of live scaling with the optimum."
     ),

@@ -150,13 +150,18 @@ class LiveBenchSystem:
 
     def checked(self, records: Sequence[RequestRecord]) -> Sequence[RequestRecord]:
         """Raises BenchFailed unless every request has the tokens of an undisturbed engine."""
-        for record in records:
-            if fault := find_fault(record):
-                raise BenchFailed(f"request {record.index}: {fault}")
-            right = list(self.expected[record.index][: record.asked_tokens])
-            if record.token_ids != right:
-                raise BenchFailed(f"request {record.index} has the tokens {record.token_ids}, not {right}")
-        return records
+        return checked(records, self.expected)
+
+
+def checked(records: Sequence[RequestRecord], expected: Expected) -> Sequence[RequestRecord]:
+    """Raises BenchFailed unless every request has the tokens of an undisturbed engine."""
+    for record in records:
+        if fault := find_fault(record):
+            raise BenchFailed(f"request {record.index}: {fault}")
+        right = list(expected[record.index][: record.asked_tokens])
+        if record.token_ids != right:
+            raise BenchFailed(f"request {record.index} has the tokens {record.token_ids}, not {right}")
+    return records
 
 
 def whole(record: ScaleRecord | None) -> ScaleRecord:

@@ -2,14 +2,8 @@
 
 import pytest
 
-from livescale.services.worker.engine.modelled_steps import (
-    StateCache,
-    embedding_seconds,
-    layer_seconds,
-    step_seconds,
-    work_of,
-)
-from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvSlice, LayerEntry, ScheduledChunk
+from livescale.services.worker.engine.modelled_steps import embedding_seconds, layer_seconds, step_seconds, work_of
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, LayerEntry, ScheduledChunk
 from livescale.shared.model.latency import HEAD_SHARE, Latency, Work
 
 LATENCY = Latency(source="made up", prefill=(10.0, 0.1, 1e-5), decode=(20.0, 0.5, 1e-3))
@@ -58,17 +52,3 @@ def test_a_piece_pays_for_the_layers_that_are_left_of_it() -> None:
 def test_a_request_with_all_layers_behind_it_pays_for_the_head() -> None:
     whole = LATENCY.seconds(work_of([chunk(0, 128)]))
     assert step_seconds(LATENCY, Batch(1, (chunk(0, 128, layer=LAYERS),)), LAYERS) == pytest.approx(HEAD_SHARE * whole)
-
-
-def test_a_state_is_here_once_it_has_come_with_every_layer() -> None:
-    sender, receiver = StateCache(4, 16), StateCache(4, 16)
-    first = ScheduledChunk("r", (1, 2, 3), 0, range(1, 2), decode=False)
-    sender.write(first, [11, 12, 13])
-    after = ScheduledChunk("r", (4,), 3, range(2, 3), decode=True)
-    for layers in (range(1), range(2, 3), range(1), range(1, 3)):
-        assert receiver.before(after) != 13
-        data = sender.export_slice(KvSlice(range(1, 2), 0, 3, layers), 64 * 3 * len(layers))
-        receiver.take_slice(KvSlice(range(2, 3), 0, 3, layers), memoryview(data), 3)
-    assert receiver.before(after) == 13
-    receiver.take_slice(KvSlice(range(2, 3), 2, 3, range(1)), memoryview(bytearray(64)), 3)
-    assert receiver.before(after) not in (0, 13)  # what was there is lost, what comes is not whole

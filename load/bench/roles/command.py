@@ -1,0 +1,180 @@
+"""`livescale bench roles`: prefill and decode at two instances, against two that do both."""
+
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+import click
+import uvloop
+from msgspec.structs import replace
+
+from livescale.load.bench.live.steps import StepLog
+from livescale.load.bench.live.system import DTYPE, Expected
+from livescale.load.bench.page import report_option
+from livescale.load.bench.record import RecordPrinter
+from livescale.load.bench.roles.loads import CONTEXT, LONE_PROMPT, LONE_ROWS, ROWS, RolesLoads, mixed_load, roles_loads
+from livescale.load.bench.roles.page import write_page
+from livescale.load.bench.roles.rows import (
+    BENCH,
+    KvSizes,
+    Placing,
+    RolesMeasurements,
+    exposed_rows,
+    mixed_rows,
+    prefill_rate,
+    sending_rows,
+    switch_rows,
+)
+from livescale.load.bench.roles.system import WORKERS, RolesBenchSystem, roles_bench_system, stack_settings
+from livescale.load.bench.samples import BenchFailed, Renewable, renewable
+from livescale.load.engine_alone import undisturbed
+from livescale.load.kept import kept_model, logged
+from livescale.load.records import Ask
+from livescale.load.report import check_report_path
+from livescale.load.sizes import Size
+from livescale.services.supervisor.processes import Echo
+from livescale.shared.model.block_layout import ITEM_BYTES
+from livescale.shared.model.checkpoint import load_model_config
+from livescale.shared.runtime.settings import KvTransferMode
+
+T = TypeVar("T")
+
+SIZE: Size = "medium"
+SWITCHES = 20
+KV_SHARE = 0.5  # of the prefill, for all KV over a link that is shaped
+UNSHAPED = 0.0
+PLACINGS: tuple[Placing, ...] = ("apart", "colocated", "switched")
+
+
+@click.command()
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Number of runs of each kind; the kinds take turns.",
+)
+@report_option("livescale-roles.html")
+def roles(repeats: int, report: Path) -> None:
+    """Compare an instance that prefills and one that decodes with two that do both.
+
+    The processes are real, with a core for each worker. The model has 120M parameters in bfloat16. Every token is
+    compared with that of an undisturbed engine.
+
+    The mixed load is 16 prompts of 384 tokens with 128 tokens of output each. They arrive at random, the same times in
+    every run: one instance would compute prompts for half of its time. So answers decode beside a prompt nearly always.
+    The gap before the second token counts as any other. --tbt-ratio is 1.85, the default.
+
+    What KV exposes after the first token is measured with prompts of 896 tokens, one at a time. All links are so slow
+    that the KV of a prompt takes half as long as its prefill.
+    """
+    check_report_path(report)
+    printer = RecordPrinter(BENCH)
+    checkpoint = kept_model(SIZE, printer.progress)
+    try:
+        with logged() as echo:
+            done = uvloop.run(measure(printer, checkpoint, repeats, echo))
+    except BenchFailed as error:
+        raise click.ClickException(str(error)) from None
+    kept = printer.finish()
+    write_page(report, done, printer.records, repeats, printer.conditions())
+    printer.progress(f"Report: {report}")
+    sys.exit(0 if kept else 1)
+
+
+async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: Echo) -> RolesMeasurements:
+    """Run every kind `repeats` times. Raises BenchFailed if a system does not do what is measured."""
+    config, loads = load_model_config(checkpoint), roles_loads()
+    layer_bytes = 2 * config.num_key_value_heads * config.head_dim * ITEM_BYTES[DTYPE]
+    done = RolesMeasurements(KvSizes(config.num_hidden_layers, layer_bytes))
+    printer.progress("an undisturbed engine answers the same requests")
+    expected: Expected = await undisturbed(checkpoint, DTYPE, list(loads), context=CONTEXT)
+    steps = StepLog(echo, config.num_hidden_layers)
+
+    def system(rate: float, rows: int, mode: KvTransferMode) -> AbstractAsyncContextManager[RolesBenchSystem]:
+        return roles_bench_system(stack_settings(checkpoint, rate, rows, mode), steps, expected, printer.progress)
+
+    printer.progress("a system whose links are not shaped")
+    async with renewable(partial(system, UNSHAPED, ROWS, "by-layer")) as systems:
+        await Bench(printer, systems, done, loads).unshaped(repeats)
+    printer.progress("another one, for prompts in one step")
+    async with renewable(partial(system, UNSHAPED, LONE_ROWS, "by-layer")) as systems:
+        await Bench(printer, systems, done, loads).calibrate()
+    done.rate = done.kv.whole(LONE_PROMPT) / (KV_SHARE * done.prefill)
+    modes: tuple[tuple[KvTransferMode, list[float]], ...] = (
+        ("by-layer", done.exposed),
+        ("by-request", done.by_request),
+    )
+    for mode, exposed in modes:
+        printer.progress(f"{mode}, a system whose links carry {done.rate / 1e6:.0f} MB/s")
+        async with renewable(partial(system, done.rate, LONE_ROWS, mode)) as systems:
+            await Bench(printer, systems, done, loads).lone(exposed)
+    for record in exposed_rows(done):
+        printer.emit(record)
+    return done
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is measured in one system, or in those that took its place; all of it goes to `done`."""
+
+    printer: RecordPrinter
+    systems: Renewable[RolesBenchSystem]
+    done: RolesMeasurements
+    loads: RolesLoads
+
+    async def sampled(self, sample: Callable[[RolesBenchSystem], Awaitable[T]]) -> T:
+        """What this tells of the system that is there, which may be another one after a stall."""
+        return await self.printer.samples.take_async(lambda: sample(self.systems.now), self.systems.renew)
+
+    async def unshaped(self, repeats: int) -> None:
+        """Everything but what KV exposes over a slow link."""
+        for number in range(repeats):
+            await self.rates(f"{number + 1} of {repeats}")
+        for record in sending_rows(self.done):
+            self.printer.emit(record)
+        asks = mixed_load(self.loads.mixed, median(self.done.unsent))
+        for number in range(repeats):
+            for placing in PLACINGS:
+                await self.mixed(placing, asks, f"{number + 1} of {repeats}")
+        self.printer.progress(f"{SWITCHES} changes of both roles while short requests come")
+        for number in range(SWITCHES):
+            switch = partial(RolesBenchSystem.switch, asks=self.loads.flow, worker=WORKERS[number % 2])
+            self.done.switches.append(await self.sampled(switch))
+        for record in (*mixed_rows(self.done), *switch_rows(self.done)):
+            self.printer.emit(record)
+
+    async def calibrate(self) -> None:
+        """How long one prompt takes, alone; the first one is for warming up."""
+        self.printer.progress("prompts, one at a time")
+        seconds = list[float]()
+        for ask in (self.loads.lone[0], *self.loads.lone):
+            stays = replace(ask, max_tokens=1)
+            steps = await self.sampled(partial(RolesBenchSystem.prefills, asks=[stays]))
+            seconds.append(sum(one.end - one.start for one in steps))
+            self.done.last_rows = steps[-1].rows
+        self.done.prefill = median(seconds[1:])
+
+    async def rates(self, which: str) -> None:
+        """Prompts one after the other, whose KV stays or leaves."""
+        self.printer.progress(f"prompts without a pause, {which}")
+        for asks, rates in ((self.loads.unsent, self.done.unsent), (self.loads.sent, self.done.sending)):
+            steps = await self.sampled(partial(RolesBenchSystem.prefills, asks=asks))
+            rates.append(prefill_rate(steps))
+
+    async def mixed(self, placing: Placing, asks: Sequence[Ask], which: str) -> None:
+        self.printer.progress(f"{placing}, {which}")
+        run = await self.sampled(partial(RolesBenchSystem.mixed, placing=placing, asks=asks))
+        self.done.mixed.append(run)
+        self.printer.progress(f"  TBT p99 {run.tbt_p99 * 1e3:.1f} ms, TTFT p50 {run.ttft_p50 * 1e3:.0f} ms")
+
+    async def lone(self, exposed: list[float]) -> None:
+        """One request at a time; the first one is for warming up."""
+        for ask in (self.loads.lone[0], *self.loads.lone):
+            exposed.append(await self.sampled(partial(RolesBenchSystem.exposed, ask=ask)))
+        del exposed[0]

@@ -1,0 +1,27 @@
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from livescale.load.bench.roles import command as bench
+from livescale.load.bench.roles import loads
+from livescale.load.kept import kept_model
+from tests.load.bench.bench_output import records_in
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_it_measures_with_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("SIZE", "small"), ("SWITCHES", 2)):
+        monkeypatch.setattr(bench, name, value)
+    for name, number in (("GAPS", 500), ("LONE", 2), ("BACK_TO_BACK", 6)):
+        monkeypatch.setattr(loads, name, number)
+    assert kept_model("small", print).exists()
+    result = CliRunner().invoke(bench.roles, ["--repeats", "1"])
+    lines = {line["case"]: line for line in records_in(result.stdout)}
+    # Which bars are kept depends on the machine; that no parameters move does not.
+    assert lines["parameters moved as roles change"]["ok"] is True, result.output
+    for case in ("KV exposed, to its limit", "TBT p99, apart / colocated", "order to first reservation, p95"):
+        assert lines[case]["value"] > 0, result.output
+    assert "<svg" in (tmp_path / "livescale-roles.html").read_text()
