@@ -18,6 +18,7 @@ from tests.system.under_load import (
     free_port,
     make_streams,
     register,
+    remove,
     wait_for_member,
 )
 
@@ -104,9 +105,12 @@ def test_in_bfloat16_too_a_stream_is_continued_bit_for_bit(rested: SystemUnderLo
     form = {"dtype": "bfloat16", "layout": "panels"}
     spec = {"name": "half", "path": str(tiny_checkpoint("qwen2")), "min_instances": 1, "max_instances": 1, **form}
     asyncio.run(register(rested.system.url, spec))
-    half.rest(serving=3, spare=0)
-    [victim] = [int(one["pid"]) for one in half.status["workers"] if one["model"] == "half"]
-    asyncio.run(half.under_load("bfloat16, the only worker killed", victim))
+    try:
+        half.rest(serving=3, spare=0)
+        [victim] = [int(one["pid"]) for one in half.status["workers"] if one["model"] == "half"]
+        asyncio.run(half.under_load("bfloat16, the only worker killed", victim))
+    finally:
+        asyncio.run(remove(rested.system.url, "half"))  # in another order other tests want its worker as a spare
 
 
 def nats_pid(system: System) -> int:

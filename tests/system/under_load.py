@@ -141,6 +141,11 @@ async def register(url: str, spec: dict[str, Any]) -> None:
         assert answer.status == 201, await answer.text()
 
 
+async def remove(url: str, model: str) -> None:
+    async with aiohttp.ClientSession(url) as session, session.delete(f"/admin/v1/models/{model}") as answer:
+        assert answer.status in (200, 202, 204), await answer.text()
+
+
 def wait_for_member(system: System, id: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while id not in {one["id"] for one in system.status()["processes"] if one["lease"] == "alive"}:

@@ -69,7 +69,7 @@ class DecodeSide:
         scheduler.check(request)
         reservation = scheduler.reserve(name, request)
         if reservation is None:
-            raise Refusal(429, "there are no KV blocks for one more request now")
+            raise Refusal(429, "requests wait here, or there are no KV blocks for one more")
         scheduler.reservations.on_drop = self._dropped
         positions, layers = len(reservation.sequence.tokens), served.manifest.config.num_hidden_layers
         cached = reservation.cached
