@@ -143,7 +143,8 @@ def test_a_hub_id_is_left_to_the_host() -> None:
 
 
 @pytest.mark.parametrize("path", ["nowhere", "./no/where", "/no/where", "a/b/c", "../b", "~/b"])
-def test_a_missing_directory_is_refused(path: str) -> None:
+def test_a_missing_directory_is_refused(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(BadSettings, match="there is no directory"):
         check_models(StackSettings(models=(ModelSettings(name="a", path=path),)))
 
