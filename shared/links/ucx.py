@@ -149,8 +149,11 @@ class UcxPeer:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether sends alone are under way, and TCP cannot get rid of them: the network may be cut."""
-        return self.path.name == "tcp" and 0 < self.under_way == self._sending
+        """Whether sends alone are under way, and TCP cannot get rid of them: the network may be cut.
+
+        It is not where the other end has said goodbye.
+        """
+        return self.path.name == "tcp" and not self._left and 0 < self.under_way == self._sending
 
     @property
     def unfinished(self) -> list[UCXRequest]:
