@@ -2,7 +2,6 @@
 processes."""
 
 import statistics
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +18,10 @@ from livescale.load.bench.live.steps import LiveRun, StepLog
 from livescale.load.bench.live.system import DTYPE, LiveBenchSystem, asks, live_bench_system
 from livescale.load.bench.page import report_option
 from livescale.load.bench.record import RecordPrinter
-from livescale.load.bench.samples import BenchFailed, Renewable, renewable
+from livescale.load.bench.run import run_bench
+from livescale.load.bench.samples import Renewable, renewable
 from livescale.load.engine_alone import undisturbed
-from livescale.load.kept import kept_model, logged
 from livescale.load.records import Ask
-from livescale.load.report import check_report_path
 from livescale.load.sizes import Size
 from livescale.services.supervisor.processes import Echo
 from livescale.shared.messages.transfers import LiveMode
@@ -62,18 +60,13 @@ def live(repeats: int, report: Path) -> None:
     has 500M parameters in bfloat16, and links are so slow that loading a layer takes as long as running six. Every
     token is compared with that of an undisturbed engine.
     """
-    check_report_path(report)
-    printer = RecordPrinter(BENCH)
-    checkpoint = kept_model(SIZE, printer.progress)
-    try:
-        with logged() as echo:
-            done = uvloop.run(measure(printer, checkpoint, repeats, echo))
-    except BenchFailed as error:
-        raise click.ClickException(str(error)) from None
-    kept = printer.finish()
-    write_page(report, done, printer.records, repeats, printer.conditions())
-    printer.progress(f"Report: {report}")
-    sys.exit(0 if kept else 1)
+    run_bench(
+        BENCH,
+        SIZE,
+        report,
+        lambda printer, checkpoint, echo: uvloop.run(measure(printer, checkpoint, repeats, echo)),
+        lambda done, printer: write_page(report, done, printer.records, repeats, printer.conditions()),
+    )
 
 
 async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: Echo) -> LiveMeasurements:
@@ -92,7 +85,7 @@ async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: 
         printer.progress(f"a system whose links carry {rate / 1e6:.0f} MB/s: a block takes {factor:g} layers")
         make = partial(live_bench_system, checkpoint, rate, steps, expected, printer.progress)
         async with renewable(make) as systems:
-            bench = Bench(printer, systems, done)
+            bench = LiveBench(printer, systems, done)
             if factor == FACTOR:
                 done.rate = rate
                 await bench.everything(repeats, long)
@@ -115,7 +108,7 @@ async def layer_seconds(
 
 
 @dataclass(frozen=True)
-class Bench:
+class LiveBench:
     """What is measured in one system, or in those that took its place; all of it goes to `done`. Each sample begins and
     ends with one instance."""
 

@@ -1,6 +1,5 @@
 """`livescale bench roles`: prefill and decode at two instances, against two that do both."""
 
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -31,11 +30,10 @@ from livescale.load.bench.roles.rows import (
     switch_rows,
 )
 from livescale.load.bench.roles.system import WORKERS, RolesBenchSystem, roles_bench_system, stack_settings
-from livescale.load.bench.samples import BenchFailed, Renewable, renewable
+from livescale.load.bench.run import run_bench
+from livescale.load.bench.samples import Renewable, renewable
 from livescale.load.engine_alone import undisturbed
-from livescale.load.kept import kept_model, logged
 from livescale.load.records import Ask
-from livescale.load.report import check_report_path
 from livescale.load.sizes import Size
 from livescale.services.supervisor.processes import Echo
 from livescale.shared.model.block_layout import ITEM_BYTES
@@ -73,18 +71,13 @@ def roles(repeats: int, report: Path) -> None:
     What KV exposes after the first token is measured with prompts of 896 tokens, one at a time. All links are so slow
     that the KV of a prompt takes half as long as its prefill.
     """
-    check_report_path(report)
-    printer = RecordPrinter(BENCH)
-    checkpoint = kept_model(SIZE, printer.progress)
-    try:
-        with logged() as echo:
-            done = uvloop.run(measure(printer, checkpoint, repeats, echo))
-    except BenchFailed as error:
-        raise click.ClickException(str(error)) from None
-    kept = printer.finish()
-    write_page(report, done, printer.records, repeats, printer.conditions())
-    printer.progress(f"Report: {report}")
-    sys.exit(0 if kept else 1)
+    run_bench(
+        BENCH,
+        SIZE,
+        report,
+        lambda printer, checkpoint, echo: uvloop.run(measure(printer, checkpoint, repeats, echo)),
+        lambda done, printer: write_page(report, done, printer.records, repeats, printer.conditions()),
+    )
 
 
 async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: Echo) -> RolesMeasurements:
@@ -101,10 +94,10 @@ async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: 
 
     printer.progress("a system whose links are not shaped")
     async with renewable(partial(system, UNSHAPED, ROWS, "by-layer")) as systems:
-        await Bench(printer, systems, done, loads).unshaped(repeats)
+        await RolesBench(printer, systems, done, loads).unshaped(repeats)
     printer.progress("another one, for prompts in one step")
     async with renewable(partial(system, UNSHAPED, LONE_ROWS, "by-layer")) as systems:
-        await Bench(printer, systems, done, loads).calibrate()
+        await RolesBench(printer, systems, done, loads).calibrate()
     done.rate = done.kv.whole(LONE_PROMPT) / (KV_SHARE * done.prefill)
     modes: tuple[tuple[KvTransferMode, list[float]], ...] = (
         ("by-layer", done.exposed),
@@ -113,14 +106,14 @@ async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: 
     for mode, exposed in modes:
         printer.progress(f"{mode}, a system whose links carry {done.rate / 1e6:.0f} MB/s")
         async with renewable(partial(system, done.rate, LONE_ROWS, mode)) as systems:
-            await Bench(printer, systems, done, loads).lone(exposed)
+            await RolesBench(printer, systems, done, loads).lone(exposed)
     for record in exposed_rows(done):
         printer.emit(record)
     return done
 
 
 @dataclass(frozen=True)
-class Bench:
+class RolesBench:
     """What is measured in one system, or in those that took its place; all of it goes to `done`."""
 
     printer: RecordPrinter

@@ -163,7 +163,7 @@ def middle(runs: Sequence[MixedRun], figure: Callable[[MixedRun], float]) -> flo
 
 
 @dataclass
-class Reservations:
+class HeardReservations:
     """What was heard of reservations: when each was asked for, and which of them came to something."""
 
     asked: list[tuple[float, str, Transfer]] = field(default_factory=list)

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from livescale.load.bench.live.steps import Execution, StepLog
 from livescale.load.bench.live.system import DTYPE, Expected, Watch, checked, cores, follow, give_core
 from livescale.load.bench.roles.loads import CONTEXT, FLOW_BEFORE, FLOW_SECONDS
-from livescale.load.bench.roles.rows import MixedRun, Placing, Reservations
+from livescale.load.bench.roles.rows import HeardReservations, MixedRun, Placing
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.client import LoadClient, open_client, send_open_loop
 from livescale.load.records import Ask, RequestRecord
@@ -42,7 +42,7 @@ class RolesBenchSystem:
     client: LoadClient
     steps: StepLog
     expected: Expected
-    reservations: Reservations
+    reservations: HeardReservations
 
     async def place(self, first: Role, second: Role) -> None:
         """Give both workers their roles, and return once they say so."""
@@ -139,7 +139,7 @@ async def roles_bench_system(
     told: StackSettings, steps: StepLog, expected: Expected, progress: Progress
 ) -> AsyncIterator[RolesBenchSystem]:
     """Start the system; both instances serve, and are colocated."""
-    watch, heard = Watch(), Reservations()
+    watch, heard = Watch(), HeardReservations()
     async with Stack(told, progress=progress, echo=steps.echo) as stack:
         for worker, core in zip(WORKERS, cores(), strict=True):
             give_core(stack.supervisor.children[worker].pid or 0, core)
@@ -159,14 +159,14 @@ async def roles_bench_system(
                 await asyncio.wait(following)
 
 
-async def hear_reserving(bus: Bus, now: Callable[[], float], heard: Reservations) -> None:
+async def hear_reserving(bus: Bus, now: Callable[[], float], heard: HeardReservations) -> None:
     """Note when each reservation is asked for, and of which worker."""
     async for received in await bus.subscribe(RESERVING):
         asked = received.message
         heard.asked.append((now(), received.holes["id"], (asked.prefill.id, asked.ticket)))
 
 
-async def hear_taking_over(bus: Bus, heard: Reservations) -> None:
+async def hear_taking_over(bus: Bus, heard: HeardReservations) -> None:
     """Note which reservations were not refused: their KV was sent."""
     async for received in await bus.subscribe(TAKING_OVER):
         heard.taken.add((received.message.prefill, received.message.ticket))

@@ -1,7 +1,7 @@
 import pytest
 
 from livescale.load.bench.live.steps import Execution
-from livescale.load.bench.roles.rows import KvSizes, MixedRun, Reservations, prefill_rate
+from livescale.load.bench.roles.rows import HeardReservations, KvSizes, MixedRun, prefill_rate
 from livescale.load.bench.samples import BenchFailed
 from tests.load.bench.roles.runs import KIB, RUNS, done, run, told
 
@@ -93,7 +93,7 @@ def test_the_slowest_of_twenty_switches_counts_in_part() -> None:
 
 
 def test_a_switch_ends_with_the_first_reservation_that_was_not_refused() -> None:
-    heard = Reservations()
+    heard = HeardReservations()
     heard.asked += [(1.0, "b", ("a", 1)), (2.1, "b", ("a", 2)), (2.2, "a", ("b", 3)), (2.4, "a", ("b", 4))]
     heard.taken |= {("a", 1), ("a", 2), ("b", 4)}
     assert heard.first_after(2.0, "a") == pytest.approx(0.4)
