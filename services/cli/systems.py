@@ -1,6 +1,5 @@
 """`livescale systems`: systems to compare with, each a name for some settings of `livescale up`."""
 
-import difflib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -13,7 +12,7 @@ from livescale.services.cli.options import check_values
 from livescale.services.cli.stack_options import UpOptions
 from livescale.services.cli.tables import open_console, print_rows
 from livescale.shared.runtime.settings import Settings
-from livescale.shared.runtime.yaml_file import convert, kebab, read_yaml
+from livescale.shared.runtime.yaml_file import convert, kebab, nearest_hint, read_yaml
 
 SHIPPED = Path(str(resources.files("livescale.shared") / "systems.yaml"))
 # A preset says how a system works, not which one it is, where it listens, and what serves it.
@@ -67,9 +66,7 @@ def find_system(name: str) -> NamedSystem:
     systems = read_systems()
     if name in systems:
         return systems[name]
-    near = difflib.get_close_matches(name, systems, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(systems)}"
-    raise ValueError(f"unknown system {name!r}; {hint}")
+    raise ValueError(f"unknown system {name!r}; {nearest_hint(name, systems)}")
 
 
 def apply_system(ctx: click.Context, param: click.Parameter, name: str) -> str:

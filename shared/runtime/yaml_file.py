@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from pathlib import Path
 
 import msgspec
@@ -84,9 +84,11 @@ def find_key(key: object, known: dict[str, inspect.Field], where: str) -> inspec
     """The field that `key` names. Raises ValueError with the nearest key that exists."""
     if isinstance(key, str) and key in known:
         return known[key]
-    near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
     place = f" in {where}" if where else ""
-    raise ValueError(
-        f"unknown key {str(key)!r}{place}; "
-        + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}")
-    )
+    raise ValueError(f"unknown key {str(key)!r}{place}; {nearest_hint(str(key), sorted(known))}")
+
+
+def nearest_hint(name: str, known: Collection[str]) -> str:
+    """What an error about an unknown name ends with: the nearest one, or all that are known."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
