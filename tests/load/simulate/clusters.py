@@ -17,8 +17,10 @@ from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.parameters import ModelConfig, ModelSpec
 from livescale.shared.messages.registry import AskSnapshot, Register
+from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.subjects import REGISTER, SNAPSHOT
 from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost
+from tests.worker.engine.made_up import made_up_tokens
 
 PATH = "/models/m"
 VOCABULARY = 4_099
@@ -142,3 +144,18 @@ async def registered(cluster: VirtualCluster, **spec: int) -> None:
 
     await until(taken)
     await until_serving(cluster, 1)
+
+
+def undisturbed(ask: Ask, version: str) -> list[int]:
+    """The tokens of a request that nothing happens to."""
+    sampling = Sampling(temperature=ask.temperature, seed=ask.seed)
+    alone = Submit(
+        request_id="alone",
+        model="m",
+        gateway="none",
+        prompt=ask.prompt,
+        sampling=sampling,
+        max_tokens=ask.max_tokens,
+        deadline=0.0,
+    )
+    return made_up_tokens(version, VOCABULARY, alone)

@@ -9,32 +9,14 @@ from functools import cache
 import msgspec
 import pytest
 
-from livescale.load.records import RequestRecord, find_fault
+from livescale.load.records import find_fault
 from livescale.load.simulate.cluster import virtual_cluster
 from livescale.shared.messages.membership import LeaseChanged
-from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.simulation import virtual_time
-from tests.load.simulate.clusters import VOCABULARY, quiet, settings
+from tests.load.simulate.clusters import quiet, settings, undisturbed
 from tests.load.simulate.scale_out import ASKS, Victim, played
-from tests.worker.engine.made_up import made_up_tokens
 
 once = cache(played)
-
-
-def undisturbed(record: RequestRecord, version: str) -> list[int]:
-    """The tokens of a request that nothing happens to."""
-    ask = ASKS[record.index]
-    sampling = Sampling(temperature=ask.temperature, seed=ask.seed)
-    submit = Submit(
-        request_id="alone",
-        model="m",
-        gateway="none",
-        prompt=ask.prompt,
-        sampling=sampling,
-        max_tokens=ask.max_tokens,
-        deadline=0.0,
-    )
-    return made_up_tokens(version, VOCABULARY, submit)
 
 
 @pytest.mark.parametrize("victim", ["nobody", "target", "source"])
@@ -42,7 +24,7 @@ def test_a_live_scale_out_serves_every_request_with_the_tokens_of_an_undisturbed
     outcome = once(victim)
     assert [find_fault(record) for record in outcome.records] == [None] * len(ASKS)
     for record in outcome.records:
-        assert record.token_ids == undisturbed(record, outcome.version)
+        assert record.token_ids == undisturbed(ASKS[record.index], outcome.version)
     leases = [event for event in outcome.events if event.subject.startswith("evt.lease")]
     deaths = [event.subject for event in leases if b'"dead"' in event.data]
     assert deaths == ([f"evt.lease.{outcome.lost}"] if outcome.lost else [])

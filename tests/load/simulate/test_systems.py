@@ -18,7 +18,6 @@ from livescale.services.supervisor.commands import control_flags
 from livescale.services.supervisor.settings import StackSettings
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import AskSnapshot, Named, Snapshot
-from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.messages.scaling import AskScales, Scale, ScaleRecords
 from livescale.shared.messages.transfers import Flow
 from livescale.shared.simulation import virtual_time
@@ -26,16 +25,15 @@ from livescale.shared.subjects import MANIFEST, SCALE, SCALES, SNAPSHOT
 from tests.control.queries import last_out
 from tests.load.simulate.clusters import (
     PATH,
-    VOCABULARY,
     asks,
     quiet,
     registered,
     reports,
     settings,
+    undisturbed,
     until,
     until_serving,
 )
-from tests.worker.engine.made_up import made_up_tokens
 
 HOSTS = 3
 ASKS = asks(24, rate=24.0, prompt=300, tokens=8)
@@ -98,24 +96,9 @@ def test_a_burst_has_the_tokens_of_undisturbed_requests_under_every_system(name:
         manifest: Manifest = await made.operator.call(MANIFEST, Named(model="m"), timeout=5.0)
         assert [find_fault(record) for record in records] == [None] * len(ASKS)
         for record in records:
-            assert record.token_ids == undisturbed(record.index, manifest.version)
+            assert record.token_ids == undisturbed(ASKS[record.index], manifest.version)
 
     played(name, act)
-
-
-def undisturbed(index: int, version: str) -> list[int]:
-    ask = ASKS[index]
-    sampling = Sampling(temperature=ask.temperature, seed=ask.seed)
-    alone = Submit(
-        request_id="alone",
-        model="m",
-        gateway="none",
-        prompt=ask.prompt,
-        sampling=sampling,
-        max_tokens=ask.max_tokens,
-        deadline=0.0,
-    )
-    return made_up_tokens(version, VOCABULARY, alone)
 
 
 def test_serverlessllm_loads_from_memory_for_30_s_and_from_disk_after_them() -> None:
