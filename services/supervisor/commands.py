@@ -38,6 +38,16 @@ WORKER_ENV = {
 OWN_NAMES = ("CONFIG", "API_KEY", "API_KEYS", "SYSTEM_BIND", "SYSTEM_FILE")
 OWN_ENV = {f"LIVESCALE_{name}": "" for name in OWN_NAMES}
 
+# What processes import before they are forked. Workers have their own, as their memory is handled otherwise; links are
+# not among it, as UCX starts threads.
+COMMON: tuple[str, ...] = ("livescale.services.cli.run",)
+SERVICE_IMPORTS: tuple[str, ...] = (
+    *COMMON,
+    *(f"livescale.services.{service}.main" for service in (*CONTROL, "host", "gateway")),
+)
+WORKER_IMPORTS: tuple[str, ...] = (*COMMON, "livescale.services.worker.main")
+ENGINE_IMPORTS: tuple[str, ...] = (*WORKER_IMPORTS, "livescale.services.worker.engine.runner")
+
 Flags = Mapping[str, str | float]
 
 
@@ -73,13 +83,17 @@ def service_commands(
     def command(service: ServiceName, flags: Flags = MappingProxyType({}), index: int = 0) -> ProcessCommand:
         name = f"{service}-{index}"
         env = {**OWN_ENV, **bus_env(settings, nats_urls[service])}
-        return ProcessCommand(name, service_argv(service, {"id": name, **bus, **flags}), env=env)
+        return ProcessCommand(
+            name, service_argv(service, {"id": name, **bus, **flags}), env=env, imports=SERVICE_IMPORTS
+        )
 
     def worker(index: int, place: Flags) -> ProcessCommand:
         device: Flags = {"device": worker_device(settings, index)}
         own: Flags = {**device, **engine_flags(settings), **worker_flags(settings)}
         plain = command("worker", {**own, **link, **place}, index)
-        return replace(plain, env={**plain.env, **WORKER_ENV}, nice=WORKER_NICE, essential=False)
+        imports = ENGINE_IMPORTS if settings.engine == "torch" else WORKER_IMPORTS
+        env = {**plain.env, **WORKER_ENV}
+        return replace(plain, env=env, nice=WORKER_NICE, essential=False, imports=imports)
 
     workers, hosts = places(settings, placement)
     return [
@@ -177,7 +191,8 @@ def gateway_commands(
             "ready_file": str(ready_file(run_dir, name)),
             "shutdown_grace_s": GATEWAY_GRACE_SECONDS,
         }
-        return ProcessCommand(name, service_argv("gateway", {"id": name, **bus_flags(settings), **own}), env=env)
+        argv = service_argv("gateway", {"id": name, **bus_flags(settings), **own})
+        return ProcessCommand(name, argv, env=env, imports=SERVICE_IMPORTS)
 
     return [command(f"gateway-{index}", port) for index, port in enumerate(ports)]
 

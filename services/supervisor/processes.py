@@ -4,14 +4,14 @@ import asyncio
 import os
 import signal
 import sys
-from asyncio.subprocess import PIPE, STDOUT, Process
+from asyncio.subprocess import PIPE, STDOUT
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from livescale.services.supervisor.policy import GiveUp, RestartPolicy
 
@@ -26,7 +26,8 @@ class ProcessCommand:
     """A program to keep running.
 
     Without an `essential` program the others are of no use. Lines of a `quiet` one are kept for error messages, and not
-    echoed.
+    echoed. A program of the form `python -m MODULE` may name modules that it `imports`: it can then be forked from a
+    process that has imported them.
     """
 
     name: str
@@ -35,6 +36,25 @@ class ProcessCommand:
     nice: int = 0
     essential: bool = True
     quiet: bool = False
+    imports: tuple[str, ...] = ()
+
+
+class RunningProcess(Protocol):
+    """A process as asyncio has it, whoever started it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None: ...
+
+    async def wait(self) -> int: ...
+
+
+Spawn = Callable[[ProcessCommand], Awaitable[RunningProcess]]
 
 
 class ChildFailed(Exception):
@@ -50,7 +70,13 @@ class Child:
     """One program, which is started again whenever it ends."""
 
     def __init__(
-        self, command: ProcessCommand, policy: RestartPolicy, echo: Echo, ended: Echo, grace_seconds: float
+        self,
+        command: ProcessCommand,
+        policy: RestartPolicy,
+        echo: Echo,
+        ended: Echo,
+        grace_seconds: float,
+        spawn: Spawn,
     ) -> None:
         self.command = command
         self.pid: int | None = None
@@ -60,6 +86,7 @@ class Child:
         self._echo = echo
         self._ended = ended
         self._grace_seconds = grace_seconds
+        self._spawn = spawn
 
     async def keep_up(self) -> None:
         """Run the program until this is cancelled, which ends it. Raises ChildFailed when the policy gives up."""
@@ -75,7 +102,7 @@ class Child:
                     await asyncio.sleep(restart.delay_seconds)
 
     async def _live_once(self) -> str:
-        process = await spawn(self.command)
+        process = await self._spawn(self.command)
         self.pid = process.pid
         self.starts += 1
         reader = asyncio.create_task(self._read_lines(process))
@@ -89,7 +116,7 @@ class Child:
             await asyncio.gather(reader, return_exceptions=True)
             self.pid = None
 
-    async def _read_lines(self, process: Process) -> None:
+    async def _read_lines(self, process: RunningProcess) -> None:
         assert process.stdout is not None
         rest = b""
         while chunk := await process.stdout.read(65536):
@@ -106,15 +133,18 @@ class Child:
             self._echo(self.command.name, text)
 
 
-async def spawn(command: ProcessCommand) -> Process:
+def bound(argv: tuple[str, ...], nice: int = 0) -> tuple[str, ...]:
+    """The command line of a program that is bound to the life of this process."""
+    return (sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), str(nice), *argv)
+
+
+async def spawn(command: ProcessCommand) -> RunningProcess:
     """Start the program in a session of its own, bound to the life of this process.
 
     It must be called on the main thread, as the kernel watches the thread that forks.
     """
-    shim = (sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), str(command.nice))
     return await asyncio.create_subprocess_exec(
-        *shim,
-        *command.argv,
+        *bound(command.argv, command.nice),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=PIPE,
         stderr=STDOUT,
@@ -123,7 +153,7 @@ async def spawn(command: ProcessCommand) -> Process:
     )
 
 
-async def end_group(process: Process, grace_seconds: float) -> None:
+async def end_group(process: RunningProcess, grace_seconds: float) -> None:
     """Send SIGTERM and give the group time to finish, then send SIGKILL to what is left of it."""
     if process.returncode is None:
         signal_group(process.pid, signal.SIGTERM)
@@ -149,6 +179,7 @@ class Supervisor:
     """Keeps programs running from `start` until the end of its `async with`, which ends the last started first.
 
     `ended` is called with name and reason when a program has ended that is started again; by default that is echoed.
+    `spawn` starts a program.
     """
 
     def __init__(
@@ -156,6 +187,7 @@ class Supervisor:
         echo: Echo,
         *,
         ended: Echo | None = None,
+        spawn: Spawn = spawn,
         make_policy: Callable[[], RestartPolicy] = RestartPolicy,
         grace_seconds: float = 12.0,
     ) -> None:
@@ -168,6 +200,7 @@ class Supervisor:
         self._ended = ended or (lambda name, reason: echo(name, f"(supervisor) {reason}"))
         self._make_policy = make_policy
         self._grace_seconds = grace_seconds
+        self._spawn = spawn
 
     async def __aenter__(self) -> Self:
         return self
@@ -185,7 +218,7 @@ class Supervisor:
             self._start(command)
 
     def _start(self, command: ProcessCommand) -> None:
-        child = Child(command, self._make_policy(), self._echo, self._ended, self._grace_seconds)
+        child = Child(command, self._make_policy(), self._echo, self._ended, self._grace_seconds, self._spawn)
         task = asyncio.create_task(child.keep_up(), name=f"supervise-{command.name}")
         self.children[command.name] = child
         self._tasks[command.name] = task

@@ -33,6 +33,7 @@ from livescale.services.supervisor.commands import (
     service_commands,
 )
 from livescale.services.supervisor.credentials import OPERATOR, ROLES
+from livescale.services.supervisor.forks import ForkServers
 from livescale.services.supervisor.policy import failed_models, missing_instances, missing_members
 from livescale.services.supervisor.processes import Child, Echo, Supervisor
 from livescale.services.supervisor.resources import measure_models, place_workers, resolve_memory
@@ -116,7 +117,9 @@ class Stack:
 
     async def _start(self, cleanup: AsyncExitStack, run_dir: Path, ports: Sequence[int]) -> None:
         settings = self._settings
-        self.supervisor = await cleanup.enter_async_context(Supervisor(self._echo, ended=self._tell_end))
+        forks = await cleanup.enter_async_context(ForkServers(self._echo))
+        supervisor = Supervisor(self._echo, ended=self._tell_end, spawn=forks.spawn)
+        self.supervisor = await cleanup.enter_async_context(supervisor)
         # What is started last ends first: streams before the processes that feed them, and the bus last.
         try:
             # The server's files are of this run alone: models of an earlier run do not come back.

@@ -1,6 +1,8 @@
 """The command lines of a system are such as the command line understands."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,9 @@ from livescale.services.cli.main import cli
 from livescale.services.supervisor.bus_server import write_config
 from livescale.services.supervisor.checks import make_spec, resolve_form
 from livescale.services.supervisor.commands import (
+    ENGINE_IMPORTS,
+    SERVICE_IMPORTS,
+    WORKER_IMPORTS,
     bind_system_ports,
     gateway_commands,
     nats_command,
@@ -110,6 +115,17 @@ def test_workers_alone_are_told_of_a_modelled_engine() -> None:
     worker = resolve(commands["worker-0"])
     assert "engine: modelled\nengine-profile: llama2-7b-h800\nengine-speed: 4.0\n" in worker
     assert [name for name, each in commands.items() if "modelled" in " ".join(each.argv)] == ["worker-0"]
+
+
+def test_processes_of_a_kind_are_forked_from_one_and_only_workers_that_compute_import_torch() -> None:
+    for engine, imports in (("torch", ENGINE_IMPORTS), ("modelled", WORKER_IMPORTS)):
+        settings = StackSettings(workers=2, engine=engine)  # type: ignore[arg-type]
+        commands = [*service_commands(settings, URLS), *gateway_commands(settings, URLS, [1], Path("/run"))]
+        assert {each.imports for each in commands if each.name.startswith("worker")} == {imports}
+        assert {each.imports for each in commands if not each.name.startswith("worker")} == {SERVICE_IMPORTS}
+    code = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; print('torch' in sys.modules)"
+    for imports, torch in ((ENGINE_IMPORTS, "True"), ((*WORKER_IMPORTS, *SERVICE_IMPORTS), "False")):
+        assert subprocess.check_output([sys.executable, "-c", code, *imports], text=True) == f"{torch}\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
