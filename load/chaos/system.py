@@ -51,7 +51,7 @@ def stack_settings(settings: ChaosSettings, checkpoint: Path) -> StackSettings:
         port=0,
         device="cpu",  # as the undisturbed engine that every token is compared with
         dtype=settings.dtype,
-        arena_bytes=2 * parameters + 64 * MIB,
+        arena_bytes=2 * parameters + 16 * MIB,
         kv_bytes=128 * MIB,
         transport=settings.transport,
         link_rate=parameters / LOAD_SECONDS,

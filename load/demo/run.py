@@ -215,7 +215,7 @@ def make_stack_settings(settings: DemoSettings, checkpoint: Path) -> StackSettin
         device="cpu",  # the same everywhere
         dtype=settings.dtype,
         # Twice for bfloat16 that becomes float32, and some for alignment.
-        arena_bytes=max(256 * MIB, 2 * parameters + 64 * MIB),
+        arena_bytes=2 * parameters + 16 * MIB,
         transport=settings.transport,
         link_rate=settings.link_rate,
         enable_prefix_caching=False,  # what is asked again in the end has to be computed again

@@ -67,7 +67,7 @@ def start(directory: Path, *options: str, family: Family = "llama") -> System:
     words: Sequence[str | Path] = (
         *(LIVESCALE, "up", "--model", f"m={tiny_checkpoint(family)}"),
         *("--workers", "2", "--port", "0", "--dtype", "float32"),
-        *("--arena-bytes", str(64 * MIB), "--kv-bytes", str(64 * MIB)),
+        *("--arena-bytes", str(16 * MIB), "--kv-bytes", str(64 * MIB)),
         *options,
     )
     log = (directory / "up.log").open("w", encoding="utf-8")
