@@ -82,8 +82,11 @@ def command_line(commands: Commands) -> str:
             parts.append(f"Options: [settings of `{' '.join(path)}`](settings.md#{anchor(path)}).")
         else:
             options = [param for param in command.params if isinstance(param, click.Option)]
-            rows = [(code(flag(one)), shown_type(one), shown_default(one), one.help or "") for one in options]
-            parts.append(table(("option", "value", "default", "meaning"), rows))
+            rows = [
+                (code(flag(one)), shown_variable(one), shown_type(one), shown_default(one), one.help or "")
+                for one in options
+            ]
+            parts.append(table(("option", "variable", "value", "default", "meaning"), rows))
         if command.epilog:
             parts.append(fenced(clean(command.epilog)))
     return page(parts)

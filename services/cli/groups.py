@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import click
 
+PRINTING = {"help", "print_config", "version"}
+
 
 class LazyCommand(NamedTuple):
     """Where a command is defined ("module:attribute"), and the line that `--help` shows of it."""
@@ -32,7 +34,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._lazy:
             return None
-        return load_command(self._lazy[cmd_name].target)
+        command = load_command(self._lazy[cmd_name].target)
+        name_variables(command, cmd_name if ctx.parent is None else f"{ctx.info_name}-{cmd_name}")
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -45,6 +49,16 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.summary) for name, command in self._lazy.items()])
+
+
+def name_variables(command: click.Command, name: str) -> None:
+    """Give each option that has no environment variable the one of command and flag: LIVESCALE_STATUS_JSON. Those that
+    print something and end the command get none."""
+    for option in command.params:
+        if isinstance(option, click.Option) and option.envvar is None and option.name not in PRINTING:
+            flag = max(option.opts, key=len)
+            option.envvar = f"LIVESCALE_{name}_{flag.removeprefix('--')}".replace("-", "_").upper()
+            option.show_envvar = True
 
 
 def load_command(target: str) -> click.Command:

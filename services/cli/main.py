@@ -95,7 +95,7 @@ Then, in another terminal:
 Each setting of up, run, demo, load and chaos can be given in three ways: as a flag (--log-level), as an
 environment variable (LIVESCALE_LOG_LEVEL), or as a key of the YAML file that --config names (log-level).
 A flag goes before the environment, and the environment before the file. Other commands show the variable
-of an option beside it, if it has one.
+of each option beside it.
 """
 
 BENCH_HELP = """Measure this build on this machine.

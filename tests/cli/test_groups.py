@@ -1,12 +1,13 @@
 """Commands are imported when they are called, and misspelt ones get a suggestion."""
 
 import sys
+from collections.abc import Iterator
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from livescale.services.cli.groups import LazyCommand, LazyGroup, load_command
+from livescale.services.cli.groups import PRINTING, LazyCommand, LazyGroup, load_command
 from livescale.services.cli.main import cli
 
 
@@ -30,6 +31,39 @@ def test_a_misspelt_command_is_told_the_one_that_is_like_it(words: list[str], me
     result = CliRunner().invoke(cli, words)
     assert result.exit_code == 2
     assert f"Did you mean {meant!r}?" in result.output
+
+
+def test_every_option_has_an_environment_variable_and_help_shows_it() -> None:
+    seen = set()
+    for context in walk(click.Context(cli, info_name="livescale")):
+        path = tuple(context.command_path.split()[1:])
+        for option in (each for each in context.command.params if isinstance(each, click.Option)):
+            if option.name in PRINTING:
+                continue
+            assert option.envvar is not None, (path, option.name)
+            assert option.show_envvar, (path, option.name)
+            assert option.help, (path, option.name)
+            record = option.get_help_record(context)
+            assert record is None or "LIVESCALE_" in record[1], (path, option.name)
+            seen.add((*path, option.name))
+    assert {("status", "as_json"), ("bench", "engine", "sizes"), ("run", "worker", "arena_bytes")} <= seen
+
+
+def walk(context: click.Context) -> Iterator[click.Context]:
+    """A command and all below it."""
+    yield context
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            below = context.command.get_command(context, name)
+            assert below is not None
+            yield from walk(click.Context(below, info_name=name, parent=context))
+
+
+def test_an_option_s_variable_counts_where_the_flag_is_not_given() -> None:
+    variables = {"LIVESCALE_SYSTEMS_ENV": "1"}
+    plain, told = (CliRunner().invoke(cli, ["systems", "allcache"], env=env).output for env in ({}, variables))
+    assert "LIVESCALE_" in told
+    assert "LIVESCALE_" not in plain
 
 
 def test_a_command_like_no_other_is_refused_as_ever() -> None:
