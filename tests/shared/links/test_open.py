@@ -1,16 +1,18 @@
 """Which link the settings open, and which they refuse."""
 
 import asyncio
+import os
 import re
+import subprocess
 import sys
 import time
-from pathlib import Path
+from importlib.util import find_spec
 
 import pytest
 import torch
 
 from livescale.shared.links.contract import Buffer, LinkError
-from livescale.shared.links.open import open_link, ucx_environment
+from livescale.shared.links.open import open_link
 from livescale.shared.runtime.settings import LinkSettings
 from tests.shared.links.conftest import connected
 
@@ -31,10 +33,35 @@ async def test_a_missing_ucx_is_an_error_that_says_what_to_do(monkeypatch: pytes
         await open_link(LinkSettings(transport="ucx"))
 
 
-def test_ucx_watches_memory_only_for_what_registers_it(tmp_path: Path) -> None:
-    assert ucx_environment("host", tmp_path / "none")["UCX_MEM_EVENTS"] == "n"
-    for memory, devices in (("host", tmp_path), ("pinned", tmp_path / "none"), ("cuda:0", tmp_path / "none")):
-        assert "UCX_MEM_EVENTS" not in ucx_environment(memory, devices)
+CANCELLING = """
+import asyncio
+from livescale.shared.links.contract import Buffer
+from livescale.shared.runtime.settings import LinkSettings
+from tests.shared.links.conftest import connected
+
+async def main():
+    pair = await connected(LinkSettings(transport="ucx"))
+    large = Buffer(memoryview(bytes(1 << 22)))
+    sending = [asyncio.create_task(pair.to_b.send(tag, large, timeout=9)) for tag in (1, 2)]
+    await asyncio.sleep(0.05)  # until they are announced, which nobody answers
+    for task in sending:
+        task.cancel()
+    await asyncio.wait(sending)
+    await pair.a.close()
+    await pair.b.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(find_spec("ucxx") is None, reason="ucxx is not installed")
+def test_a_process_survives_large_sends_that_are_cancelled() -> None:
+    """In a process of its own, as libucx reads its environment once, when the first link of the process is opened."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("UCX_")}
+    done = subprocess.run(
+        [sys.executable, "-c", CANCELLING], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
 
 
 async def test_a_shaped_link_takes_the_time_its_rate_says() -> None:
