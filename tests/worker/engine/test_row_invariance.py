@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, PROMPT_CUT, ScheduledChunk
@@ -12,11 +13,24 @@ from livescale.shared.messages.requests import Sampling
 from tests.worker.engine.models import CONFIGS, KINDS, Kind
 from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, submit
 
+# Of torch's kernels two shapes are in the suite and the others slow ones: they take ten times as long as ours, and are
+# the same for all families.
+TORCH_CONFIGS = {"llama3-scaled-tied", "qwen2-tied"}
+
+
+def each_way(*names: str) -> Iterator[ParameterSet]:
+    """Each of these models with every way to compute."""
+    for way in KINDS:
+        for name in names:
+            long = "torch" in str(way.id) and name not in TORCH_CONFIGS
+            marks = [*way.marks, *([pytest.mark.slow] if long else [])]
+            yield pytest.param(name, *way.values, marks=marks, id=f"{name}-{way.id}")
+
+
 LENGTHS = (1, 2, 3, 4, 17, 64, 127, 128, 129, 200, 255, 257, 400, 900)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "kind"), [*each_way(*CONFIGS)])
 def test_batch_composition_changes_no_bit(name: str, kind: Kind) -> None:
     engine = kind.engine(name)
     requests = mixed_requests(LENGTHS)
@@ -37,8 +51,7 @@ def test_batch_composition_changes_no_bit(name: str, kind: Kind) -> None:
             assert torch.equal(together.rows(key), served.rows(key)), (key, seed)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "kind"), [*each_way(*CONFIGS)])
 def test_a_resumed_request_continues_with_the_same_bits(name: str, kind: Kind) -> None:
     whole = submit("whole", random_prompt(9, 150), max_tokens=60, sampling=Sampling(temperature=0.8, seed=4))
     engine = kind.engine(name)
@@ -58,8 +71,7 @@ def test_a_resumed_request_continues_with_the_same_bits(name: str, kind: Kind) -
         assert torch.equal(again.rows(request.request_id), uninterrupted.rows("whole")[known:])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["llama3-scaled-tied", "qwen2-untied"])
+@pytest.mark.parametrize(("name", "kind"), [*each_way("llama3-scaled-tied", "qwen2-untied")])
 def test_a_request_that_is_preempted_and_computed_again_continues_with_the_same_bits(name: str, kind: Kind) -> None:
     engine = kind.engine(name, kv_tokens=224 if kind.dtype == "float32" else 112)
     requests = [
@@ -115,8 +127,7 @@ def test_batch_composition_changes_no_bit_on_two_threads(kind: Kind) -> None:
         assert torch.equal(together.rows(key), served.rows(key)), key
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "kind"), [*each_way(*CONFIGS)])
 def test_where_a_prompt_is_cut_changes_no_bit(name: str, kind: Kind) -> None:
     engine, prompt = kind.engine(name), tuple(random_prompt(6, 700))
     whole = _cut(engine, prompt, [PREFILL_CHUNK] * 6)

@@ -82,11 +82,11 @@ def through(engine: TorchEngine, *chunks: ScheduledChunk) -> dict[str, torch.Ten
 
 
 def ways_and_sizes() -> Iterator[ParameterSet]:
-    """Every way to compute at every hidden size. What takes seconds at the widest is slow: torch, and float32, in which
-    models of that width are not served."""
+    """Every way to compute at every hidden size. What takes seconds at the widest is slow: torch, AMX that is emulated,
+    and float32, in which models of that width are not served."""
     for way in KINDS:
         for hidden in (512, 1_024, 2_048, 4_096):
-            long = hidden == 4_096 and ("torch" in str(way.id) or "float32" in str(way.id))
+            long = hidden == 4_096 and any(word in str(way.id) for word in ("torch", "emulated", "float32"))
             marks = [*way.marks, *([pytest.mark.slow] if long else [])]
             yield pytest.param(*way.values, hidden, marks=marks, id=f"{way.id}-{hidden}")
 
