@@ -107,9 +107,12 @@ def test_a_process_that_traces_nothing_has_no_thread_for_it(pair: dict[str, Meas
 
 def calls_of_a_request() -> float:
     """CPU seconds of what gateway, router and worker do for the trace of a request where nothing is traced."""
-    clock, telemetry = SystemClock(), Telemetry("gateway", "gateway-0")
+    clock = SystemClock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_SDK_DISABLED", "true")
+        telemetry = Telemetry("gateway", "gateway-0")
+        tracing, router, worker = Tracing(telemetry, clock), RouterSpans(None), WorkerSpans.of(telemetry, clock)
     assert telemetry.spans is None
-    tracing, router, worker = Tracing(telemetry, clock), RouterSpans(None), WorkerSpans.of(telemetry, clock)
     body, usage = CompletionRequest(model="m", prompt=[1]), Usage(1, 1, 2, PromptTokensDetails(0))
     request = Submit(request_id="r", model="m", gateway="g", prompt=[1], deadline=4e9)
     admission = AdmitTo("w", 1, request, 0, "it is the only one", 0.0)
