@@ -34,6 +34,7 @@ from livescale.shared.subjects import (
 from livescale.shared.transfer.flow_end import TransferFailed
 from livescale.shared.transfer.memory_export import OpenMemoryExport, offer_of
 from livescale.shared.transfer.sender import BlockSender
+from livescale.shared.transfer.spans import FlowSpans
 
 log = structlog.get_logger()
 
@@ -76,7 +77,8 @@ class HostService:
                 self._why_not_ready = self._membership.why_not_ready
                 self._memory = Memory(self._cache, self._disk, self._world, told, tasks)
                 self._checkpoints = CheckpointReader(self._disk, self._memory, self._announce)
-                self._outgoing = BlockSender(self._id, link, tasks, self._membership.changed, memory_export)
+                spans = FlowSpans.of(self._world)
+                self._outgoing = BlockSender(self._id, link, tasks, self._membership.changed, memory_export, spans)
                 self._bus.watch_connection(self._connection_changed)
                 await self._bus.serve(self._world.info, self._endpoints())
                 tasks.create_task(self._membership.run(), name="membership")
@@ -164,7 +166,7 @@ class HostService:
     async def _send(self, command: Send, context: Context) -> Ack:
         self._check_epoch(command.epoch)
         if command.from_disk is not None:
-            await self._checkpoints.bring(command.from_disk)
+            await self._checkpoints.bring(command.from_disk, context.traceparent)
         copy, number = self._memory.find(command.version), self._cache.find(command.version)
         held = None if number is None else self._cache.get(number)
         if copy is None or held is None:
@@ -176,7 +178,8 @@ class HostService:
         offer = offer_of(copy.blocks) if len(own) == len(copy.blocks) else None
         self._sending[command.plan_id] = command.version
         blocks = [copy.blocks[block] for block in own]
-        self._outgoing.start(command, blocks, lambda chunk: ready.wait_ready(own[chunk.block]), offer)
+        traceparent = context.traceparent
+        self._outgoing.start(command, blocks, lambda chunk: ready.wait_ready(own[chunk.block]), offer, traceparent)
         return Ack()
 
     def _check_epoch(self, epoch: int) -> None:

@@ -60,8 +60,9 @@ class CheckpointReader:
             self._announce(same)
         return checked
 
-    async def bring(self, wanted: FromDisk) -> None:
-        """Return once this version is here, or is being read so that it can be sent meanwhile."""
+    async def bring(self, wanted: FromDisk, traceparent: str | None = None) -> None:
+        """Return once this version is here, or is being read so that it can be sent meanwhile. `traceparent` names the
+        span of the scale that waits for it."""
         version = wanted.manifest.version
         if self._memory.cache.find(version) is None:
             stored = await self._open(wanted.spec)
@@ -71,6 +72,7 @@ class CheckpointReader:
             except (Refusal, CheckpointError) as error:
                 stored.close()
                 raise error if isinstance(error, Refusal) else Refusal(409, str(error)) from error
+        self._memory.trace(version, traceparent)
         try:
             async with asyncio.timeout(TURN_SECONDS):
                 await self._memory.turn(version)

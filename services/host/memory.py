@@ -10,6 +10,7 @@ import structlog
 from livescale.services.host.cache import CacheFull, Held, HostCache, check_memory
 from livescale.services.host.disk import Disk
 from livescale.services.host.fetch import ModelFetch, OnBlock
+from livescale.services.host.spans import read_span
 from livescale.services.host.stored import Stored
 from livescale.shared.messages.copies import FetchModel
 from livescale.shared.messages.parameters import Manifest, ModelSpec
@@ -28,15 +29,23 @@ class ModelMemory:
     """The bytes of one model, and the task that fills them.
 
     `blocks` are there once the model's `turn` has come; a send keeps references of its own to them. A model is read
-    from `stored`, or received by `fetch`.
+    from `stored`, or received by `fetch`. `traceparent` names the span of the first scale that waited for it.
     """
 
     stored: Stored | None = None
     fetch: ModelFetch | None = None
+    traceparent: str | None = None
     turn: asyncio.Event = field(default_factory=asyncio.Event)
     ready: ReadyBlocks = field(default_factory=ReadyBlocks)
     blocks: list[memoryview] = field(default_factory=list)
     filling: asyncio.Task[None] | None = None
+
+    @property
+    def source(self) -> str:
+        """Where the bytes come from, in words."""
+        if self.stored is None:
+            return "another node"
+        return "packed form" if self.stored.is_packed else "safetensors"
 
     def close(self) -> None:
         if self.stored is not None:
@@ -64,6 +73,7 @@ class Memory:
         self.cache = cache
         self._disk = disk
         self._clock = world.clock
+        self._span_writer = world.telemetry.spans
         self._told = told
         self._copies: dict[int, ModelMemory] = {}
         self._tasks = tasks
@@ -93,6 +103,12 @@ class Memory:
         number = self.cache.find(version)
         if number is not None:
             await self._copies[number].turn.wait()
+
+    def trace(self, version: str, traceparent: str | None) -> None:
+        """Tell how this version is read in the trace of a scale that waits for it, the first of those that do."""
+        number = self.cache.find(version)
+        if number is not None and self._copies[number].traceparent is None:
+            self._copies[number].traceparent = traceparent
 
     def find_same(self, spec: ModelSpec, stored: Stored) -> Held | None:
         """The model that was, or is being, read from these very files."""
@@ -199,6 +215,7 @@ class Memory:
     async def _try(self, number: int, copy: ModelMemory, sizes: list[int], fill: Fill) -> None:
         held = self.cache.get(number)
         assert held is not None
+        began, reason = self._clock.wall(), None
         try:
             await self._fill(number, copy, sizes, fill)
         except (CacheFull, CheckpointError, TransferFailed, OSError, MemoryError, ValueError) as error:
@@ -206,6 +223,9 @@ class Memory:
             log.error("model_not_read", model=held.model, error=reason)
             self._drop(number, reason)
             self._told.failed(held.model, reason)
+        if self._span_writer is not None:
+            span = read_span(held, began, self._clock.wall(), copy.source, reason)
+            self._span_writer.write(copy.traceparent, [span])
 
     async def _fill(self, number: int, copy: ModelMemory, sizes: list[int], fill: Fill) -> None:
         held = self.cache.get(number)
@@ -232,7 +252,7 @@ class Memory:
             size_bytes=whole.size_bytes,
             blocks=whole.total,
             seconds=round(self._clock.now() - began, 3),
-            source="another node" if stored is None else "packed form" if stored.is_packed else "safetensors",
+            source=copy.source,
             direct_bytes=0 if stored is None else stored.direct_bytes,
         )
         self._told.whole(whole)

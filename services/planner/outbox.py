@@ -25,7 +25,8 @@ async def send(bus: Bus, command: NodeCommand, traceparent: str | None = None) -
             context = Context(epoch=message.epoch, traceparent=traceparent)
             await bus.call(LOAD, message, timeout=COMMAND_SECONDS, context=context, id=node)
         case Send():
-            await bus.call(SEND, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
+            context = Context(epoch=message.epoch, traceparent=traceparent)
+            await bus.call(SEND, message, timeout=COMMAND_SECONDS, context=context, id=node)
         case Serve():
             await bus.call(SERVE, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
         case Drain():

@@ -29,6 +29,7 @@ from livescale.shared.memory.arena import ArenaFull
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
 from livescale.shared.process.run import World
 from livescale.shared.transfer.sender import BlockSender
+from livescale.shared.transfer.spans import FlowSpans
 
 log = structlog.get_logger()
 
@@ -58,7 +59,8 @@ class Deployment:
         self._serving = serving
         self._tasks = tasks
         self._on_change = changed
-        self._outgoing = BlockSender(self._id, resources.link, tasks, changed, resources.memory_export)
+        spans = FlowSpans.of(world)
+        self._outgoing = BlockSender(self._id, resources.link, tasks, changed, resources.memory_export, spans)
         self._counts = LoadCounts(world.telemetry)
         instance = self.instance = HeldInstance(world, partial(scheduler_limits, settings), serving, changed)
         self._loading_task: asyncio.Task[None] | None = None
@@ -151,13 +153,9 @@ class Deployment:
         return Ack()
 
     async def send(self, command: Send, context: Context) -> Ack:
-        loading = self.instance.loading
-        wanted = command.version, command.shard
-        if loading is None or (loading.manifest.version, loading.manifest.shard) != wanted:
-            held = "nothing" if loading is None else loading.manifest.held_as
-            what = f"version {command.version}" + (f", shard {command.shard}" if command.shard else "")
-            raise Refusal(409, f"cannot send {what}: this worker holds {held}")
-        self._outgoing.start(command, loading.memory, loading.may_send(command.chunk_bytes), loading.offer)
+        loading = self.instance.find(command)
+        may_send = loading.may_send(command.chunk_bytes)
+        self._outgoing.start(command, loading.memory, may_send, loading.offer, context.traceparent)
         return Ack()
 
     async def serve(self, command: Serve, context: Context) -> Ack:

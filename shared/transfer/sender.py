@@ -5,7 +5,7 @@ Chunks go out in the order in which the receiver asks for them, each as soon as 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 
 import structlog
 
@@ -15,6 +15,7 @@ from livescale.shared.messages.transfers import Send
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import TOLD, FlowEnd, ModelCopy, TransferFailed, send_heartbeats, together
 from livescale.shared.transfer.memory_export import MemoryExport, Offer
+from livescale.shared.transfer.spans import FlowSpans
 from livescale.shared.transfer.timeouts import AdaptiveTimeout
 from livescale.shared.transfer.waiting import BlocksLost, Turns
 
@@ -74,7 +75,10 @@ async def send_chunks(
 
 
 class BlockSender:
-    """Sends blocks along flows, one task for each. `on_change` is called whenever the number of flows changes."""
+    """Sends blocks along flows, one task for each. `on_change` is called whenever the number of flows changes.
+
+    `spans` tells of each flow in the trace of its scale.
+    """
 
     def __init__(
         self,
@@ -83,10 +87,12 @@ class BlockSender:
         tasks: asyncio.TaskGroup,
         on_change: Callable[[], None],
         export: MemoryExport | None = None,
+        spans: FlowSpans | None = None,
     ) -> None:
         self._node = node
         self._link = link
         self._export = export
+        self._spans = spans
         self._tasks = tasks
         self._on_change = on_change
         self._flows: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -107,11 +113,13 @@ class BlockSender:
         memory: Views,
         wait_here: Callable[[Chunk], Awaitable[None]],
         offer: Offer | None = None,
+        traceparent: str | None = None,
     ) -> None:
         """Send each chunk of the blocks in `memory` that receivers ask for, once it is here.
 
         Flows of an earlier command that are named again go on as they do. Receivers on this machine may map what
-        `offer` returns. Raises Refusal 400 for blocks or tickets that fit no tag.
+        `offer` returns. `traceparent` names the span of the scale. Raises Refusal 400 for blocks or tickets that fit no
+        tag.
         """
         plan_id, outflows = command.plan_id, command.outflows
         try:
@@ -124,14 +132,22 @@ class BlockSender:
         for ticket, end in ends.items():
             if (plan_id, ticket) not in self._flows:
                 turns.join(ticket, steps.get(ticket, {}).values())
-                self._begin(plan_id, end, send_chunks(self._link, end, wait_here, turns, steps.get(ticket)), turns)
+                feeding = send_chunks(self._link, end, wait_here, turns, steps.get(ticket))
+                self._begin(plan_id, end, feeding, turns, traceparent)
                 if self._export is not None:
                     self._export.offer(end, offer or _nothing)
         self._on_change()
 
-    def _begin(self, plan_id: str, end: FlowEnd, feeding: Coroutine[None, None, None], turns: Turns) -> None:
+    def _begin(
+        self,
+        plan_id: str,
+        end: FlowEnd,
+        feeding: Coroutine[None, None, None],
+        turns: Turns,
+        traceparent: str | None,
+    ) -> None:
         key = plan_id, end.ticket
-        flow = self._flows[key] = self._tasks.create_task(_send(plan_id, end, feeding))
+        flow = self._flows[key] = self._tasks.create_task(self._send(plan_id, end, feeding, traceparent))
 
         def ended(_: asyncio.Task[None]) -> None:  # also when it is cancelled before its first step
             feeding.close()
@@ -146,6 +162,17 @@ class BlockSender:
         flow.add_done_callback(ended)
         self.none.clear()
 
+    async def _send(
+        self, plan_id: str, end: FlowEnd, feeding: Coroutine[None, None, None], traceparent: str | None
+    ) -> None:
+        try:
+            with self._spans.sending(traceparent, plan_id, end) if self._spans else nullcontext():
+                await feeding
+            log.info("blocks_sent", plan=plan_id, to=end.other.id)
+        except (TransferFailed, BlocksLost) as error:
+            # The receiver tells the planner; a sender only stops.
+            log.warning("send_failed", plan=plan_id, error=str(error))
+
     def abort(self, plan_id: str) -> None:
         """Cancel the flows of a plan, if there are any. Idempotent."""
         for (plan, _), flow in self._flows.items():
@@ -159,12 +186,3 @@ class BlockSender:
 
 async def _nothing() -> None:
     """Offer nothing: this memory cannot be mapped by other processes."""
-
-
-async def _send(plan_id: str, end: FlowEnd, feeding: Coroutine[None, None, None]) -> None:
-    try:
-        await feeding
-        log.info("blocks_sent", plan=plan_id, to=end.other.id)
-    except (TransferFailed, BlocksLost) as error:
-        # The receiver tells the planner; a sender only stops.
-        log.warning("send_failed", plan=plan_id, error=str(error))

@@ -19,9 +19,14 @@ def why_not() -> str | None:
     """Why there is no engine to run the stack in; None where there is one."""
     if shutil.which("docker") is None:
         return "docker is not installed"
-    image = os.environ.get("LIVESCALE_IMAGE", "livescale")
-    found = subprocess.run(("docker", "image", "inspect", image), capture_output=True, text=True, timeout=60)
-    return None if found.returncode == 0 else f"no image {image}: {found.stderr.strip()}; `make image` builds it"
+    reason = no_image(os.environ.get("LIVESCALE_IMAGE", "livescale"))
+    return None if reason is None else f"{reason}; `make image` builds it"
+
+
+def no_image(name: str) -> str | None:
+    """Why there is no such image; None where there is one."""
+    found = subprocess.run(("docker", "image", "inspect", name), capture_output=True, text=True, timeout=60)
+    return None if found.returncode == 0 else f"no image {name}: {found.stderr.strip()}"
 
 
 @pytest.fixture(scope="session", autouse=True)

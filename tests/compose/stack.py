@@ -18,8 +18,10 @@ KEY = "sesame"
 COMMAND_SECONDS = 180.0
 POLL_SECONDS = 0.5
 ONE_MACHINE = ("docker-compose.yml",)
-# The tool that is there: the plugin of today, or the one that Debian 12 ships.
-TOOL = ("docker-compose",) if shutil.which("docker-compose") else ("docker", "compose")
+# The tool that is there: the one that Debian 12 ships, or the plugin of today. COMPOSE="docker compose" has the other.
+TOOL = tuple(
+    os.environ.get("COMPOSE", "docker-compose" if shutil.which("docker-compose") else "docker compose").split()
+)
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compose.stack import ComposeStack
+from tests.compose.stack import ComposeStack, docker
 from tests.compose.streams import loaded, register, serve
 
 pytestmark = [pytest.mark.docker]
@@ -52,6 +52,19 @@ async def test_no_stream_is_lost_whoever_dies(stack: ComposeStack, checkpoint: P
     assert streams.lost == []
     # The gateway of a stream is its client's connection: only with one of them streams were cut, and then made anew.
     assert {cut.gateway for cut in streams.cuts} <= set(stack.urls)
+
+
+async def test_a_worker_that_is_asked_to_stop_hands_its_streams_on(stack: ComposeStack, checkpoint: Path) -> None:
+    """There is no command that drains a worker: SIGTERM ends it at once, and others go on where it was."""
+    async with loaded(stack, checkpoint) as streams:
+        await asyncio.sleep(CALM_SECONDS)
+        took = {one["id"]: one["state"] for one in (await asyncio.to_thread(stack.status))["workers"]}
+        assert list(took.values()).count("serving") >= 2, took
+        for container in stack.containers("worker"):
+            await asyncio.to_thread(docker, "stop", container.id)
+            await asyncio.to_thread(stack.up)
+            await asyncio.to_thread(stack.wait_healthy, HEALTHY_SECONDS)
+    assert streams.summary == {"streams": len(streams.records), "lost": 0, "wrong": 0, "cut": 0}
 
 
 def test_a_host_that_was_made_anew_reads_no_safetensors(stack: ComposeStack) -> None:

@@ -94,6 +94,7 @@ async def local_host(
     disk: Disk | None = None,
     cache_bytes: int = 1 << 26,
     open_link: Callable[[], Awaitable[Link]] = _none,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[LocalHost]:
     """Start a host and wait until it has joined; end it afterwards."""
     broker = LocalBroker(CLOCK)
@@ -105,7 +106,7 @@ async def local_host(
         asyncio.create_task(_hear(here, TRANSFER, here.transfers)),
     ]
     info = ServiceInfo("host", HOST, "host")
-    world = World(info, "box", broker.connect(), CLOCK, CountedIds(), Telemetry("host", HOST))
+    world = World(info, "box", broker.connect(), CLOCK, CountedIds(), telemetry or Telemetry("host", HOST))
     running = asyncio.create_task(HostService(world, HostSettings(cache_bytes=cache_bytes), here.disk, open_link).run())
     try:
         await here.until(lambda: bool(here.reports))

@@ -118,6 +118,10 @@ async def test_a_request_that_waited_at_zero_is_linked_with_its_scale_and_the_sc
     assert (load.parent, transfer.parent, flow.parent) == (planned.id, planned.id, load.id)
     assert transfer.service == "livescale-worker"
     assert transfer.events == ("block_ready",) * 5
+    traced.collector.until(lambda: bool(named(traced.collector.trace(scale_trace), "send")), "what the host sent")
+    [sent] = named(traced.collector.trace(scale_trace), "send")
+    assert (sent.service, sent.parent) == ("livescale-host", planned.id)
+    assert sent.attributes["livescale.flow.receiver"] == transfer.instance
     assert transfer.attributes["livescale.transfer.received_bytes"] > 0
 
 

@@ -10,7 +10,7 @@ from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.messages.requests import Admit, AskRunning, RunningRequests, arrived
-from livescale.shared.messages.transfers import InstanceServing
+from livescale.shared.messages.transfers import InstanceServing, Send
 from livescale.shared.process.run import World
 from livescale.shared.subjects import INSTANCE
 
@@ -47,6 +47,15 @@ class HeldInstance:
     async def tell_running(self, ask: AskRunning, context: Context) -> RunningRequests:
         """Answer RUNNING: tell a router that is new every request that is here."""
         return RunningRequests(requests=self.serving.running())
+
+    def find(self, wanted: Send) -> Loading:
+        """The parameters that the worker is to send. Raises Refusal 409 where it holds others, or none."""
+        loading = self.loading
+        if loading is None or (loading.manifest.version, loading.manifest.shard) != (wanted.version, wanted.shard):
+            held = "nothing" if loading is None else loading.manifest.held_as
+            what = f"version {wanted.version}" + (f", shard {wanted.shard}" if wanted.shard else "")
+            raise Refusal(409, f"cannot send {what}: this worker holds {held}")
+        return loading
 
     def open(self, loading: Loading, *, whole: bool, kv_blocks: int | None = None) -> Scheduler:
         """Take requests from now on. The model is `whole`, or layers are still missing."""
