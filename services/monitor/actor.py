@@ -4,7 +4,8 @@ import asyncio
 
 import structlog
 
-from livescale.services.monitor.policy import Journal, RetryTimes, ScalingPolicy, ScalingVerdict
+from livescale.services.monitor.journal import Journal
+from livescale.services.monitor.policy import RetryTimes, ScalingPolicy, ScalingVerdict
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.monitor.signals import Signals
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription

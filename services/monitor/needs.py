@@ -1,4 +1,4 @@
-"""How many instances each model needs (BlitzScale 5.3), and which gives one back where no worker is spare. Pure.
+"""How many instances each model needs (BlitzScale 5.3). Pure.
 
 A need has one rule a phase of inference, and the largest of them wins."""
 
@@ -10,9 +10,6 @@ from livescale.services.monitor.signals import Observed
 from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
 
 SLOWEST = 1e-6  # tokens/s; less says nothing that could be divided by
-
-# A client that asks one thing after the other leaves short gaps, in which nothing is idle.
-IDLE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -103,12 +100,14 @@ def wanted(need: Need) -> int:
     return (need.low + need.high + 1) // 2
 
 
+def missing(observed: Observed, need: Need | Unknown) -> int:
+    """How many instances a model lacks, as far as is known."""
+    return wanted(need) - observed.current if isinstance(need, Need) and observed.current < need.low else 0
+
+
 def wanted_spares(observed: Observed, need: Need | Unknown, ranks: int) -> int | None:
     """How many workers a model lacks that no spare can be, with so many workers an instance; None is unknown."""
-    if isinstance(need, Unknown):
-        return None
-    missing = wanted(need) - observed.current if observed.current < need.low else 0
-    return max(0, missing - observed.spare) * ranks
+    return None if isinstance(need, Unknown) else max(0, missing(observed, need) - observed.spare) * ranks
 
 
 def _combine(needs: Sequence[Need]) -> Need:
@@ -122,43 +121,3 @@ def _clamp(need: Need, spec: ModelSpec) -> Need:
     low = min(max(need.low, spec.min_instances), spec.max_instances)
     high = min(max(need.high, spec.min_instances), spec.max_instances)
     return Need(need.rule, low, high, need.reason)
-
-
-@dataclass(frozen=True)
-class Lack:
-    """A model that waits for `workers` more, each with room for `rank_bytes`."""
-
-    model: str
-    workers: int
-    rank_bytes: int
-
-
-@dataclass(frozen=True)
-class Donor:
-    """A model that has more instances than it needs, and more than its minimum.
-
-    Each instance has `workers` workers, and each of their arenas has at least `arena_bytes`.
-    """
-
-    model: str
-    idle_seconds: float
-    workers: int
-    arena_bytes: int
-
-
-def choose_donors(lacks: Sequence[Lack], donors: Sequence[Donor], freeing: int) -> dict[str, str]:
-    """Which model gives an instance back, and for which other one, the longest idle first.
-
-    `freeing` is how many workers are being given back already.
-    """
-    chosen: dict[str, str] = {}
-    able = sorted(donors, key=lambda one: (-one.idle_seconds, one.model))
-    for lack in sorted(lacks, key=lambda one: one.model):
-        covered = min(freeing, lack.workers)
-        freeing -= covered
-        for donor in able:
-            fits = donor.idle_seconds >= IDLE_SECONDS and donor.arena_bytes >= lack.rank_bytes
-            if covered < lack.workers and fits and donor.model not in (lack.model, *chosen):
-                chosen[donor.model] = lack.model
-                covered += donor.workers
-    return chosen

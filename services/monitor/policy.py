@@ -2,33 +2,22 @@
 
 The need is a range: with fewer than `low` instances some bound is exceeded, with more than `high` capacity lies idle.
 Below the range the model goes to its midpoint at once. Above it the model gives back one instance a round, once fewer
-would have been enough for its downscale delay; the last instance has a longer delay. An instance is given back at once
-where another model needs one and no worker is spare.
+would have been enough for its downscale delay; the last instance has a longer delay. Where another model needs an
+instance and no worker is spare, `arbitration` says which model gives one back at once.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
-from livescale.services.monitor.needs import (
-    Donor,
-    Lack,
-    Need,
-    Unknown,
-    choose_donors,
-    inputs_of,
-    wanted,
-    wanted_spares,
-    weigh,
-)
+from livescale.services.monitor.arbitration import Donor, Given, Lack, choose_donors
+from livescale.services.monitor.needs import Need, Unknown, inputs_of, missing, wanted, wanted_spares, weigh
 from livescale.services.monitor.signals import Observed, Signals
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import Action, Decision
 from livescale.shared.policy.backoff import Backoff
 from livescale.shared.policy.invariants import check
-
-KEPT = 1_000
 
 
 @dataclass(frozen=True)
@@ -90,6 +79,7 @@ class ScalingPolicy:
         self._failures = Backoff(times.retry_seconds, times.longest_retry_seconds)
         self._short_since: dict[str, float] = {}
         self._idle_since: dict[str, float] = {}
+        self._surplus_since: dict[str, float] = {}
         self.wanted_spares: dict[str, int] = {}
 
     def asked(self, decision: Decision, now: float) -> None:
@@ -123,16 +113,26 @@ class ScalingPolicy:
         check(f"scaling: {id} is planned and still counts as asked" for id in both)
 
     def decide(self, now: float) -> list[ScalingVerdict]:
-        """A verdict on every model that can be loaded."""
+        """A verdict on every model that can be loaded.
+
+        Those of the highest priority come first, and of the same one those without an instance: what they lack is not
+        spare for the others, who would take back at once what was given up for them.
+        """
         entries = [entry for entry in self._signals.models() if entry.state in ("ready", "removing")]
         names = {entry.spec.name for entry in entries}
         self.wanted_spares = {name: lacks for name, lacks in self.wanted_spares.items() if name in names}
-        judged = [self._judge(entry, now) for entry in entries]
+        seen = [(entry, self._signals.observe(entry, now)) for entry in entries]
+        seen.sort(key=lambda one: (-one[0].spec.priority, one[1].current > 0, one[0].spec.name))
+        judged, claimed = list[_JudgedModel](), 0
+        for entry, observed in seen:
+            ranks = entry.spec.tensor_parallel_size
+            spare = max(0, observed.spare - ceil(claimed / ranks))
+            judged.append(self._judge(entry, replace(observed, spare=spare), now))
+            claimed += min(spare, missing(observed, judged[-1].need)) * ranks
         given = self._make_room(judged, now)
         return [_give(one, given[name]) if (name := one.verdict.model) in given else one.verdict for one in judged]
 
-    def _judge(self, entry: ModelEntry, now: float) -> _JudgedModel:
-        observed = self._signals.observe(entry, now)
+    def _judge(self, entry: ModelEntry, observed: Observed, now: float) -> _JudgedModel:
         need = weigh(observed, entry.spec)
         act = self._clear if entry.state == "removing" else self._act
         action, target, rule, reason = act(entry.spec, observed, need, now)
@@ -143,7 +143,7 @@ class ScalingPolicy:
         verdict = ScalingVerdict(entry.spec.name, action, observed.current, target, rule, reason, inputs)
         return _JudgedModel(entry, observed, need, verdict)
 
-    def _make_room(self, judged: Sequence[_JudgedModel], now: float) -> dict[str, str]:
+    def _make_room(self, judged: Sequence[_JudgedModel], now: float) -> dict[str, Given]:
         """Which models give an instance back, and for which others."""
         lacks = [lack for one in judged if (lack := _lack(one)) is not None]
         if not lacks:
@@ -151,17 +151,26 @@ class ScalingPolicy:
         donors = [donor for one in judged if (donor := self._donor(one, now)) is not None]
         given = choose_donors(lacks, donors, sum(self._freeing(one, now) for one in judged))
         for model in given:
-            self._idle_since[model] = now
+            for since in (self._idle_since, self._surplus_since):
+                since.pop(model, None)
         return given
 
     def _donor(self, one: _JudgedModel, now: float) -> Donor | None:
-        spec, observed, idle_since = one.entry.spec, one.observed, self._idle_since.get(one.entry.spec.name)
-        if one.verdict.rule != "idle" or idle_since is None or observed.current <= spec.min_instances:
+        spec, observed = one.entry.spec, one.observed
+        if one.verdict.rule not in ("idle", "within", "delay", "capacity") or observed.current <= spec.min_instances:
             return None
         if observed.outdated or observed.loading or observed.coming or observed.leaving:
             return None
-        arena = self._signals.least_arena(spec.name)
-        return Donor(spec.name, now - idle_since, spec.tensor_parallel_size, arena)
+        idle_since, surplus_since = self._idle_since.get(spec.name), self._surplus_since.get(spec.name)
+        return Donor(
+            model=spec.name,
+            instances=observed.current,
+            idle_seconds=None if idle_since is None else now - idle_since,
+            surplus_seconds=None if surplus_since is None else now - surplus_since,
+            workers=spec.tensor_parallel_size,
+            arena_bytes=self._signals.least_arena(spec.name),
+            priority=spec.priority,
+        )
 
     def _freeing(self, one: _JudgedModel, now: float) -> int:
         """Workers that a model is giving back, planned or only asked for."""
@@ -169,12 +178,13 @@ class ScalingPolicy:
         fewer = 0
         if asked is not None and now - asked.at < self._times.asked_seconds:
             fewer = max(0, one.observed.current - asked.target)
-        return (one.observed.leaving + fewer) * one.entry.spec.tensor_parallel_size
+        return (one.observed.draining + fewer) * one.entry.spec.tensor_parallel_size
 
     def _act(self, spec: ModelSpec, observed: Observed, need: Need | Unknown, now: float) -> _Act:
         current = observed.current
         short = _lasting(self._short_since, spec.name, isinstance(need, Need) and current < need.low, now)
         idle = _lasting(self._idle_since, spec.name, isinstance(need, Need) and current > need.high, now)
+        _lasting(self._surplus_since, spec.name, isinstance(need, Need) and current > need.low, now)
         waiting = self._waiting(spec.name, now)
         if waiting is not None:
             return "hold", current, *waiting
@@ -237,15 +247,22 @@ def _lack(one: _JudgedModel) -> Lack | None:
     need, current = one.need, one.observed.current
     if one.verdict.rule != "capacity" or not isinstance(need, Need) or current >= need.low:
         return None
-    ranks = one.entry.spec.tensor_parallel_size
-    return Lack(one.entry.spec.name, (wanted(need) - current) * ranks, one.entry.rank_bytes)
+    spec = one.entry.spec
+    ranks = spec.tensor_parallel_size
+    return Lack(
+        model=spec.name,
+        wanted=(wanted(need) - current) * ranks,
+        least=(need.low - current) * ranks,
+        rank_bytes=one.entry.rank_bytes,
+        priority=spec.priority,
+        has_none=current == 0,
+    )
 
 
-def _give(one: _JudgedModel, to: str) -> ScalingVerdict:
+def _give(one: _JudgedModel, given: Given) -> ScalingVerdict:
     """The verdict to give one instance back, for another model."""
-    current = one.observed.current
-    reason = f"{to} needs an instance and no spare worker fits; this one is idle: {one.verdict.reason}"
-    return replace(one.verdict, action="in", target=current - 1, rule="yield", reason=reason)
+    reason = f"{given.to} needs an instance and no spare worker fits; {given.reason}: {one.verdict.reason}"
+    return replace(one.verdict, action="in", target=one.observed.current - 1, rule="yield", reason=reason)
 
 
 def _renew(spec: ModelSpec, observed: Observed, need: Need) -> _Act:
@@ -268,32 +285,3 @@ def _lasting(since: dict[str, float], model: str, holds: bool, now: float) -> fl
         since.pop(model, None)
         return None
     return now - since.setdefault(model, now)
-
-
-class Journal:
-    """The last decisions of all models.
-
-    Every decision to scale is recorded. A hold is recorded only when its reason differs from the one before, or twenty
-    a second would bury the rest; holds are kept apart, so that they push out no scale.
-    """
-
-    def __init__(self) -> None:
-        self._scales: deque[tuple[int, Decision]] = deque(maxlen=KEPT)
-        self._holds: deque[tuple[int, Decision]] = deque(maxlen=KEPT)
-        self._count = 0
-        self._last: dict[str, tuple[str, str]] = {}
-
-    def is_news(self, verdict: ScalingVerdict) -> bool:
-        """Whether to record and publish this verdict."""
-        return verdict.action != "hold" or self._last.get(verdict.model) != (verdict.action, verdict.rule)
-
-    def add(self, decision: Decision) -> None:
-        self._count += 1
-        (self._holds if decision.action == "hold" else self._scales).append((self._count, decision))
-        self._last[decision.model] = (decision.action, decision.rule)
-
-    def last(self, model: str | None, limit: int) -> list[Decision]:
-        """The newest `limit` of one model, or of all; newest last."""
-        kept = sorted([*self._scales, *self._holds], key=lambda one: one[0])
-        chosen = [one for _, one in kept if model is None or one.model == model]
-        return chosen[-limit:] if limit > 0 else []

@@ -19,7 +19,8 @@ class Observed:
     """What is known of one model now. Rates and sizes are those of one instance; None is unknown.
 
     `stale` says why the observation cannot be trusted. `coming` counts instances that are planned and not seen yet,
-    `leaving` those that still serve but are to be drained; both are in running plans. `outdated` instances serve an
+    `leaving` those that still serve but are to be drained; both are in running plans. `draining` are these and those
+    that only finish what they have begun. `outdated` instances serve an
     older version of the model. `arriving_rate` is prompt tokens a second, of late. In `kv_blocks_used` an instance
     where a request waits for KV blocks counts as full, although some blocks are kept free for requests that grow.
     """
@@ -28,6 +29,7 @@ class Observed:
     loading: int
     coming: int
     leaving: int
+    draining: int
     outdated: int
     spare: int
     waiting_tokens: int
@@ -121,13 +123,16 @@ class Signals:
         loaded = [(r, at) for r, at in leaders if r.state in LOADED]
         capacity = self._measure(name, [r for r, _ in loaded])
         seen = {r.instance for r, _ in loaded if r.instance is not None}
+        leaving = self._drained(name) & seen
+        draining = {r.instance for r, _ in leaders if r.state == "draining" and r.instance is not None}
         loads = [r.load for r, _ in loaded if r.load is not None]
         queue = self._queue(name)
         return Observed(
             instances=len(loaded),
             loading=sum(r.state in ("loading", "live") for r, _ in loaded),
             coming=len(self._planned(name) - seen),
-            leaving=len(self._drained(name) & seen),
+            leaving=len(leaving),
+            draining=len(leaving | draining),
             outdated=sum(_is_outdated(r, entry) and r.instance not in self._drained(name) for r, _ in loaded),
             spare=self._spare(entry, now),
             waiting_tokens=queue.waiting_tokens + sum(load.waiting_tokens for load in loads),

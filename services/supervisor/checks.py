@@ -245,5 +245,6 @@ def make_spec(model: ModelSettings, settings: StackSettings) -> ModelSpec:
         max_model_len=model.max_model_len or settings.max_model_len,
         tensor_parallel_size=ranks_of(model, settings),
         layout=layout,
+        priority=model.priority,
         disaggregation=model.disaggregation,
     )

@@ -52,6 +52,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     upscale_delay_s: Annotated[float, Meta(ge=0)] = 0.0
     downscale_delay_s: Annotated[float, Meta(ge=0)] | None = None
     downscale_to_zero_delay_s: Annotated[float, Meta(ge=0)] = 60.0
+    priority: Annotated[int, Meta(ge=-100, le=100)] = 0
     disaggregation: Literal["off", "on"] | None = None
 
 

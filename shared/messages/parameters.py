@@ -21,6 +21,7 @@ Shape = Annotated[list[Size], Meta(max_length=4)]
 Scaling = Annotated[float, Meta(gt=0, le=1e15)]
 Share = Annotated[float, Meta(ge=0, le=1e3)]
 TensorParallelSize = Annotated[int, Meta(ge=1, le=64)]
+Priority = Annotated[int, Meta(ge=-100, le=100)]
 Path = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00]*$")]
 
 
@@ -149,6 +150,7 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     `max_model_len`: tokens a request may have, prompt and output together; None takes the checkpoint's own limit.
     `tensor_parallel_size`: how many workers make an instance, each with its shard of every layer.
     `layout`: how its parameters lie wherever they are kept, and are moved; `panels` is for workers on CPUs.
+    `priority`: where workers are short, models of a higher one are served first, from those of a lower one.
     `disaggregation`: whether its instances hand requests over to others that decode them; None as the system does.
     """
 
@@ -164,6 +166,7 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     max_model_len: Positive | None = None
     tensor_parallel_size: TensorParallelSize = 1
     layout: Layout = "plain"
+    priority: Priority = 0
     disaggregation: Literal["off", "on"] | None = None
 
     @property

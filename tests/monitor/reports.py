@@ -18,7 +18,7 @@ def spec(**more: object) -> ModelSpec:
 
 def observed(**more: object) -> Observed:
     common = {
-        **{"instances": 1, "loading": 0, "coming": 0, "leaving": 0, "outdated": 0, "spare": 9},
+        **{"instances": 1, "loading": 0, "coming": 0, "leaving": 0, "draining": 0, "outdated": 0, "spare": 9},
         **{"waiting_tokens": 0, "waiting_requests": 0, "running_requests": 0, "kv_blocks_used": 0},
         **{"arriving_rate": 0.0, "prefill_rate": 1000.0, "max_requests": 10.0, "kv_blocks": 100.0, "stale": None},
     }

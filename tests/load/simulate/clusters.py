@@ -131,9 +131,9 @@ async def until_serving(cluster: VirtualCluster, count: int) -> None:
     await until(holds)
 
 
-async def registered(cluster: VirtualCluster, **spec: int) -> None:
-    """Register the model as soon as a registry is there, and wait for its first instance."""
-    model = replace(ModelSpec(name="m", path=PATH, downscale_delay_s=600.0), **spec)
+async def register(cluster: VirtualCluster, name: str = "m", path: str = PATH, **spec: int) -> None:
+    """Register a model as soon as a registry is there."""
+    model = replace(ModelSpec(name=name, path=path, downscale_delay_s=600.0), **spec)
 
     async def taken() -> bool:
         try:
@@ -143,6 +143,11 @@ async def registered(cluster: VirtualCluster, **spec: int) -> None:
         return True
 
     await until(taken)
+
+
+async def registered(cluster: VirtualCluster, **spec: int) -> None:
+    """Register the model, and wait for its first instance."""
+    await register(cluster, "m", PATH, **spec)
     await until_serving(cluster, 1)
 
 
