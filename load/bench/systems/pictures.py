@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from livescale.load.bench.systems.play import SystemRun
 from livescale.load.bench.systems.rows import SystemSummary, later_gaps, second_gaps
@@ -117,6 +118,9 @@ def paint_shares(axes: Axes, runs: Runs, values: Callable[[SystemRun], list[floa
         shares = [100 * (number + 1) / len(ordered) for number in range(len(ordered))]
         axes.plot(ordered, shares, color=colour_of(runs, name), linewidth=1.2, label=name)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(0, 100)
     axes.set_xlabel("milliseconds")
     axes.set_ylabel("% at most so long")
