@@ -40,11 +40,9 @@ class UsageWatch:
         self._now = broker.clock.now
         self._busy = set[str]()
         self._caches: dict[str, int] = {}
-        workers, hosts = (msgspec.json.Decoder(kind) for kind in (WorkerReport, HostReport))
-        broker.watchers.add(
-            Listener("hb.worker.*", "", lambda subject, data, *rest: self._worker(workers.decode(data)))
-        )
-        broker.watchers.add(Listener("hb.host.*", "", lambda subject, data, *rest: self._host(hosts.decode(data))))
+        workers, hosts = msgspec.json.Decoder(WorkerReport), msgspec.json.Decoder(HostReport)
+        broker.watchers.add(Listener("hb.worker.*", "", lambda topic, data, *_: self._worker(workers.decode(data))))
+        broker.watchers.add(Listener("hb.host.*", "", lambda topic, data, *_: self._host(hosts.decode(data))))
 
     def used_seconds(self, start: float, end: float) -> float:
         """Worker seconds in use between two times of the event loop."""

@@ -54,8 +54,8 @@ def colour_of(runs: Runs, name: str) -> str:
 def paint_lines(axes: Axes, runs: Runs, points: Callable[[SystemRun], Points], label: str, *, steps: bool) -> None:
     """One line for each system, of its first run."""
     for name, of in runs.items():
-        style = {"drawstyle": "steps-post"} if steps else {}
-        axes.plot(*split(points(of[0])), color=colour_of(runs, name), linewidth=1.2, label=name, **style)
+        style = "steps-post" if steps else "default"
+        axes.plot(*split(points(of[0])), color=colour_of(runs, name), linewidth=1.2, label=name, drawstyle=style)
     frame(axes, max(of[0].seconds for of in runs.values()), label)
     place_legend(axes, 4)
 

@@ -8,8 +8,6 @@ import pytest
 from livescale.load.bench.systems.play import SystemRun, play
 from tests.load.bench.systems.examples import SECONDS, scenario
 
-APART = {"fixed_share": 1.0, "disaggregation": "on", "prefill_share": 0.625}
-
 
 @pytest.fixture(scope="module")
 def full() -> SystemRun:
@@ -34,7 +32,7 @@ def test_a_run_is_the_same_again(full: SystemRun) -> None:
 
 
 def test_with_autoscaling_off_the_system_equals_distserve_full(full: SystemRun) -> None:
-    ours = play(scenario("+zigzag", **APART))
+    ours = play(scenario("+zigzag", fixed_share=1.0, disaggregation="on", prefill_share=0.625))
     for one, other in zip(means(ours), means(full), strict=True):
         assert one == pytest.approx(other, rel=0.03)
     assert ours.used_seconds == pytest.approx(full.used_seconds)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 import pytest
+from msgspec.structs import replace
 
 from livescale.load.bench.systems import runs as module
 from livescale.load.bench.systems.play import SystemRun
@@ -15,7 +16,7 @@ SCENARIOS = [scenario("+zigzag"), scenario("ideal")]
 
 
 def made_up(one: Scenario) -> SystemRun:
-    return module.msgspec.structs.replace(run(one.system), digest=one.digest())
+    return replace(run(one.system), digest=one.digest())
 
 
 def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
