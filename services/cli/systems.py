@@ -70,14 +70,19 @@ def find_system(name: str) -> NamedSystem:
     raise ValueError(f"unknown system {name!r}; {nearest_hint(name, systems)}")
 
 
+def find_real_system(name: str) -> NamedSystem:
+    """The system of this name, if it can be started. Raises ValueError."""
+    system = find_system(name)
+    if system.simulated:
+        raise ValueError(f"{name} loads in no time, which real links cannot: try `livescale bench systems`")
+    return system
+
+
 def apply_system(ctx: click.Context, param: click.Parameter, name: str) -> str:
     """Let the other options take their defaults from this system, where the configuration file says nothing."""
     if name:
         try:
-            system = find_system(name)
-            if system.simulated:
-                raise ValueError(f"{name} loads in no time, which real links cannot: try `livescale bench systems`")
-            ctx.default_map = {**system.values(), **(ctx.default_map or {})}
+            ctx.default_map = {**find_real_system(name).values(), **(ctx.default_map or {})}
         except ValueError as error:
             raise click.UsageError(f"--system: {error}") from None
     return name
@@ -111,7 +116,7 @@ def systems(name: str | None, env: bool) -> None:
         print_rows(open_console(), "Systems", rows)
         return
     try:
-        system = find_system(name)
+        system = find_real_system(name)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     click.echo(as_env(system) if env else yaml.safe_dump(dict(system.settings), sort_keys=False), nl=False)

@@ -77,8 +77,9 @@ def test_an_unknown_name_is_refused_with_the_nearest(words: tuple[str, ...]) -> 
     assert "unknown system 'allcash'; did you mean 'allcache'?" in result.output
 
 
-def test_a_system_that_loads_in_no_time_is_refused_where_links_are_real() -> None:
-    result = run("up", "--system", "ideal", "--print-config")
+@pytest.mark.parametrize("words", [("up", "--system", "ideal", "--print-config"), ("systems", "ideal", "--env")])
+def test_a_system_that_loads_in_no_time_is_refused_where_links_are_real(words: tuple[str, ...]) -> None:
+    result = run(*words)
     assert result.exit_code == 2
     assert "ideal loads in no time, which real links cannot: try `livescale bench systems`" in result.output
 
