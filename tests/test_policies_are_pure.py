@@ -50,6 +50,7 @@ POLICIES = (
     "services/router/fleet.py",
     "services/router/instances.py",
     "services/router/queue.py",
+    "services/router/routing.py",
     "services/worker/disaggregation/incoming.py",
     "services/worker/disaggregation/outgoing.py",
     "services/worker/disaggregation/pieces.py",

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from livescale.load.simulate.client import HeadlessGateway
 from livescale.load.simulate.disk import ModelledDisk
 from livescale.load.simulate.event_log import EventLog
+from livescale.load.simulate.usage import CountedCalendar
 from livescale.services.host.actor import HostService
 from livescale.services.host.settings import HostSettings
 from livescale.services.monitor.actor import Monitor
@@ -28,7 +29,6 @@ from livescale.services.worker.main import runner_maker
 from livescale.services.worker.resources import ResourceMaker
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.contract import ServiceInfo
-from livescale.shared.links.calendars import LocalCalendar
 from livescale.shared.links.contract import Link
 from livescale.shared.links.shaping import Cluster, ShapedLink
 from livescale.shared.memory.devices import CPU
@@ -91,7 +91,7 @@ class VirtualCluster:
         self.log = EventLog(self.broker)
         self.operator = self.broker.connect()
         self._network = ModelledNetwork(told.message_seconds)
-        self._calendar = LocalCalendar()
+        self.calendar = CountedCalendar()
         self._ids = CountedIds()
         self._builds = dict(self._find_builds())
 
@@ -176,7 +176,7 @@ class VirtualCluster:
 
     async def _link(self, id: str, place: str) -> Link:
         beneath = self._network.open(id.encode())
-        return ShapedLink(beneath, Cluster(self.settings.topology, place), self._calendar)
+        return ShapedLink(beneath, Cluster(self.settings.topology, place), self.calendar)
 
 
 @asynccontextmanager

@@ -77,6 +77,9 @@ BENCHES = {
     "zigzag": LazyCommand(
         "livescale.load.bench.zigzag.command:zigzag", "Compare the schedule of live scaling with the optimum."
     ),
+    "systems": LazyCommand(
+        "livescale.load.bench.systems.command:systems", "Compare systems on one trace, in a simulation."
+    ),
     "compare": LazyCommand("livescale.load.bench.compare:compare", "What two runs of a bench measured, side by side."),
 }
 

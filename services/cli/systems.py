@@ -21,11 +21,12 @@ FOREIGN = {"system", "models", "config"}
 
 class NamedSystem(Settings, frozen=True, kw_only=True):
     """A system to compare with: what it is, which figure of which paper it is for, and its settings by their names in
-    a configuration file."""
+    a configuration file. One that is `simulated` loads in no time, which only modelled links and disks do."""
 
     about: str
     figure: str
     settings: Mapping[str, object]
+    simulated: bool = False
 
     def values(self) -> dict[str, object]:
         """Its settings by field name. Raises ValueError for one that does not exist or does not fit."""
@@ -69,11 +70,19 @@ def find_system(name: str) -> NamedSystem:
     raise ValueError(f"unknown system {name!r}; {nearest_hint(name, systems)}")
 
 
+def find_real_system(name: str) -> NamedSystem:
+    """The system of this name, if it can be started. Raises ValueError."""
+    system = find_system(name)
+    if system.simulated:
+        raise ValueError(f"{name} loads in no time, which real links cannot: try `livescale bench systems`")
+    return system
+
+
 def apply_system(ctx: click.Context, param: click.Parameter, name: str) -> str:
     """Let the other options take their defaults from this system, where the configuration file says nothing."""
     if name:
         try:
-            ctx.default_map = {**find_system(name).values(), **(ctx.default_map or {})}
+            ctx.default_map = {**find_real_system(name).values(), **(ctx.default_map or {})}
         except ValueError as error:
             raise click.UsageError(f"--system: {error}") from None
     return name
@@ -99,14 +108,15 @@ def as_flags(system: NamedSystem) -> str:
 def systems(name: str | None, env: bool) -> None:
     """List systems to compare with, or print the settings of one of them.
 
-    They are YAML for the --config of livescale up. `livescale up --system NAME` starts one.
+    They are YAML for the --config of livescale up. `livescale up --system NAME` starts one, and
+    `livescale bench systems` compares them on a trace.
     """
     if name is None:
         rows = [SystemRow(each, one.about, one.figure, as_flags(one)) for each, one in read_systems().items()]
         print_rows(open_console(), "Systems", rows)
         return
     try:
-        system = find_system(name)
+        system = find_real_system(name)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     click.echo(as_env(system) if env else yaml.safe_dump(dict(system.settings), sort_keys=False), nl=False)

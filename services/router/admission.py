@@ -7,6 +7,7 @@ from livescale.services.router.queue import Queue
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import Submit
+from livescale.shared.runtime.settings import RoutingName
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class RouterLimits:
     `look_ahead` is the number of requests that an instance may have beyond its slots, so that a slot never waits for
     the router. `silent_seconds`: an instance that reports no request at all for this long has none, whatever was
     admitted to it. `disaggregates`: prompts go to instances of the role prefill, and are decoded by others.
+    `routing`: the rule by which instances are chosen.
     """
 
     max_waiting: int = 4096
@@ -24,6 +26,7 @@ class RouterLimits:
     look_ahead: int = 1
     silent_seconds: float = 2.0
     disaggregates: bool = False
+    routing: RoutingName = "least-loaded"
 
 
 def check_request(

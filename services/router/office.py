@@ -74,6 +74,7 @@ class Office:
                 settings.max_waiting_tokens,
                 settings.look_ahead,
                 disaggregates=settings.disaggregation == "on",
+                routing=settings.routing,
             ),
             settings.retry_after_ms,
         )

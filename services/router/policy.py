@@ -5,6 +5,7 @@ first, as in vLLM).
 
 The head of the queue is admitted to the least loaded instance that has room for it, or to the one that had its
 conversation's last request, if a slot is free there. An instance that goes live comes before those that help it.
+By another rule instances take turns, and requests wait there.
 
 What has not been admitted stays in the queue, so that instances that appear later relieve those that are full.
 """
@@ -20,6 +21,7 @@ from livescale.services.router.fleet import ConversationPlaces, ServingFleet
 from livescale.services.router.instances import InstanceView
 from livescale.services.router.pairs import choose_decode, may_prefill, relieve_helpers
 from livescale.services.router.queue import ArrivalRate, Queue, Waiting
+from livescale.services.router.routing import RoutingRule
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, Member, QueueLoad, WorkerReport
@@ -41,7 +43,7 @@ class RouterPolicy:
         self._fleet = ServingFleet(limits.silent_seconds)
         self._arrivals = Counter[str]()
         self._rates: dict[str, ArrivalRate] = {}
-        self._contexts = ConversationPlaces()
+        self._rule = RoutingRule(limits.routing)
         self._decodes = ConversationPlaces()  # where conversations are decoded, where that is another worker
 
     def on_models(self, entries: Iterable[ModelEntry]) -> list[Effect]:
@@ -132,7 +134,7 @@ class RouterPolicy:
         effects = self._fleet.on_moved(moved, now)
         for request in self._fleet.requests_at(moved.worker, moved.request_ids):
             if self._decodes.last(request) != moved.worker:
-                self._contexts.went(request, moved.worker)
+                self._rule.went(request, moved.worker)
         return effects
 
     def on_members(self, members: Iterable[Member], now: float) -> None:
@@ -202,16 +204,16 @@ class RouterPolicy:
         request = fitted(waiting.request, largest)
         if candidates and all(one.never_fits(request) for one in candidates):
             return _finish(waiting, "error", never_fits(request, largest), 400)
-        with_room = [one for one in candidates if one.has_room(request, self._limits.look_ahead)]
+        with_room = self._rule.with_room(request, candidates, self._limits.look_ahead)
         suitable = relieve_helpers(with_room)
         suitable = may_prefill(suitable, candidates) if self._disaggregates(request.model) else suitable
         if not suitable:
             return None
         if len(request.generated) >= request.max_tokens:
             return _finish(waiting, "length")  # it has as many tokens as fit here; who began it had room for more
-        best, reason = self._choose(request, suitable)
+        best, reason = self._rule.choose(request, suitable)
         decode, reason = self._choose_decode(request, best, candidates, reason)
-        self._contexts.went(request, best.worker)
+        self._rule.went(request, best.worker)
         best.admit(waiting, now, decode)
         scale = best.scale if waiting.since < (best.open_since or 0.0) else None
         return AdmitTo(best.worker, best.epoch, request, waiting.attempt, reason, waiting.since, scale, decode)
@@ -233,16 +235,6 @@ class RouterPolicy:
         if spec is not None and (spec.tensor_parallel_size > 1 or spec.disaggregation is not None):
             return spec.tensor_parallel_size == 1 and spec.disaggregation == "on"
         return self._limits.disaggregates
-
-    def _choose(self, request: Submit, suitable: Sequence[InstanceView]) -> tuple[InstanceView, str]:
-        """Choose one of the instances that have room, and say why. No request waits for its context: where the slot is
-        taken, another instance computes the context again."""
-        last = self._contexts.last(request)
-        for one in suitable:
-            if one.worker == last and one.has_room(request, 0):
-                return one, f"{last} has the request's context"
-        best = min(suitable, key=lambda one: (one.share(), one.worker))
-        return best, f"{best.worker} is the least loaded of {len(suitable)} with room"
 
     def _is_gone(self, request: Submit, instances: Iterable[InstanceView]) -> bool:
         """Whether the request can never continue, because another version has replaced the one that began it."""

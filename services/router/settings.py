@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from livescale.shared.runtime.settings import DisaggregationName, ProcessSettings
+from livescale.shared.runtime.settings import DisaggregationName, ProcessSettings, RoutingName
 
 
 class RouterSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -19,6 +19,7 @@ class RouterSettings(ProcessSettings, frozen=True, kw_only=True):
     look_ahead: Annotated[
         int, Meta(description="Requests that an instance gets beyond those that it can run at once", ge=0, le=64)
     ] = 1
+    routing: RoutingName = "least-loaded"
     disaggregation: DisaggregationName = "off"
     retry_after_ms: Annotated[
         int,

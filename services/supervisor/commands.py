@@ -127,14 +127,14 @@ def engine_flags(settings: StackSettings) -> Flags:
 
 def control_flags(service: ServiceName, settings: StackSettings, placement: Placement | None) -> Flags:
     """What only registry, planner and routers are told: the topology, rates of links, how to plan, which copies hosts
-    keep, models' defaults, whether to disaggregate."""
+    keep, models' defaults, how to route, whether to disaggregate."""
     cluster: Flags = {"topology": placement.topology} if placement else {}
     match service:
         case "registry":
             caches: Flags = {"host_cache": settings.host_cache, "host_cache_ttl": settings.host_cache_ttl}
             return {**cluster, **caches, **spec_flags(settings)}
         case "router":
-            return {"disaggregation": settings.disaggregation}
+            return {"routing": settings.routing, "disaggregation": settings.disaggregation}
         case "planner":
             return {
                 "link_rate": settings.link_rate,

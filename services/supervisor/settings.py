@@ -20,6 +20,7 @@ from livescale.shared.runtime.settings import (
     LiveWhen,
     PolicyName,
     PrefillShare,
+    RoutingName,
     Settings,
     SwitchKv,
     TopologyName,
@@ -217,6 +218,7 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
     switch_kv: SwitchKv = "auto"
+    routing: RoutingName = "least-loaded"
     disaggregation: DisaggregationName = "off"
     prefill_share: PrefillShare = 0.5
     kv_transfer: KvTransferMode = "by-layer"

@@ -89,6 +89,14 @@ DisaggregationName = Annotated[
         "that decodes, while they compute it. `livescale role` gives an instance another role"
     ),
 ]
+RoutingName = Annotated[
+    Literal["least-loaded", "round-robin"],
+    Meta(
+        description="Which instance gets a request. least-loaded: the one with the most room; while none has room, "
+        "requests wait at the router; round-robin: instances take turns, and requests wait at each of them, as behind "
+        "a balancer that knows no load"
+    ),
+]
 PrefillShare = Annotated[
     float,
     Meta(

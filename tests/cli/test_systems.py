@@ -44,6 +44,8 @@ def test_the_services_take_the_settings_of_every_system(name: str) -> None:
     PlannerSettings(**control_flags("planner", stack, None))  # type: ignore[arg-type]
     RouterSettings(**control_flags("router", stack, None))  # type: ignore[arg-type]
     WorkerSettings(**worker_flags(stack))  # type: ignore[arg-type]
+    if find_system(name).simulated:
+        return
     shown = print_config("--system", name)
     assert {key: shown[key] for key in find_system(name).settings} == find_system(name).settings
 
@@ -73,6 +75,13 @@ def test_an_unknown_name_is_refused_with_the_nearest(words: tuple[str, ...]) -> 
     result = run(*words)
     assert result.exit_code == 2
     assert "unknown system 'allcash'; did you mean 'allcache'?" in result.output
+
+
+@pytest.mark.parametrize("words", [("up", "--system", "ideal", "--print-config"), ("systems", "ideal", "--env")])
+def test_a_system_that_loads_in_no_time_is_refused_where_links_are_real(words: tuple[str, ...]) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert "ideal loads in no time, which real links cannot: try `livescale bench systems`" in result.output
 
 
 def test_flags_the_environment_and_the_file_go_before_a_system(tmp_path: Path) -> None:

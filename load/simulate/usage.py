@@ -1,0 +1,64 @@
+"""What a simulated cluster used over time: workers by what they do, host memory, and bytes on the network."""
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from livescale.shared.links.calendars import LocalCalendar
+from livescale.shared.messages.membership import HostReport, WorkerReport
+from livescale.shared.simulation.listeners import Listener
+from livescale.shared.simulation.local_bus import LocalBroker
+from livescale.shared.topology.paths import Resource
+
+Steps = list[tuple[float, float]]  # from when on, how much
+
+
+class CountedCalendar(LocalCalendar):
+    """Bookings of links, with the bytes that crossed the network in each second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network_bytes: Counter[int] = Counter()
+
+    def book(self, path: Sequence[Resource], size_bytes: int, since: float) -> float:
+        if path and path[0].kind == "nic_out":
+            self.network_bytes[int(since)] += size_bytes
+        return super().book(path, size_bytes, since)
+
+
+class UsageWatch:
+    """Follows the heartbeats of workers and hosts, without a message of its own.
+
+    A worker is in use from its LOAD until it is spare again: loading and draining count.
+    """
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self.workers: Steps = []
+        self.cached: Steps = []
+        self._now = broker.clock.now
+        self._busy = set[str]()
+        self._caches: dict[str, int] = {}
+        workers, hosts = msgspec.json.Decoder(WorkerReport), msgspec.json.Decoder(HostReport)
+        broker.watchers.add(Listener("hb.worker.*", "", lambda topic, data, *_: self._worker(workers.decode(data))))
+        broker.watchers.add(Listener("hb.host.*", "", lambda topic, data, *_: self._host(hosts.decode(data))))
+
+    def used_seconds(self, start: float, end: float) -> float:
+        """Worker seconds in use between two times of the event loop."""
+        edges = [(max(start, at), count) for at, count in self.workers if at < end] + [(end, 0.0)]
+        return sum((after - at) * count for (at, count), (after, _) in itertools.pairwise(edges))
+
+    def _worker(self, report: WorkerReport) -> None:
+        (self._busy.discard if report.state == "spare" else self._busy.add)(report.id)
+        note(self.workers, self._now(), len(self._busy))
+
+    def _host(self, report: HostReport) -> None:
+        self._caches[report.id] = report.cache_bytes
+        note(self.cached, self._now(), sum(self._caches.values()))
+
+
+def note(steps: Steps, at: float, value: float) -> None:
+    """Add a step, where the value is another one."""
+    if not steps or steps[-1][1] != value:
+        steps.append((at, value))
