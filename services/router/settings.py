@@ -4,7 +4,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from livescale.shared.runtime.settings import DisaggregationName, ProcessSettings
+from livescale.services.router.admission import RouterLimits
+from livescale.services.router.forecast import Slos
+from livescale.shared.runtime.settings import DisaggregationName, ProcessSettings, TbtSlo, TtftSlo
 
 
 class RouterSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -20,6 +22,8 @@ class RouterSettings(ProcessSettings, frozen=True, kw_only=True):
         int, Meta(description="Requests that an instance gets beyond those that it can run at once", ge=0, le=64)
     ] = 1
     disaggregation: DisaggregationName = "off"
+    ttft_slo: TtftSlo = 1.0
+    tbt_slo: TbtSlo = 0.15
     retry_after_ms: Annotated[
         int,
         Meta(
@@ -27,3 +31,14 @@ class RouterSettings(ProcessSettings, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 1000
+
+    @property
+    def limits(self) -> RouterLimits:
+        """What the policy keeps to."""
+        return RouterLimits(
+            self.max_waiting,
+            self.max_waiting_tokens,
+            self.look_ahead,
+            disaggregation=self.disaggregation,
+            slos=Slos(self.ttft_slo, self.tbt_slo),
+        )
