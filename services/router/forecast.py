@@ -31,12 +31,21 @@ DEFAULT_SLOS = Slos(1.0, 0.15)
 
 
 @dataclass(frozen=True)
+class PastRequest:
+    """A request that came `at` this time, with so many tokens."""
+
+    at: float
+    prompt: int
+    output: int
+
+
+@dataclass(frozen=True)
 class EngineSpeed:
     """What was measured of one instance.
 
     `prefill`: tokens of prompts a second, alone. A step takes `step` seconds, and `row` for each request that decodes.
     With prompts beside them it may take `tbt_ratio` times as long, by the rate of prompts alone; it takes `saved`
-    seconds less than that.
+    seconds less than that. There is room for `slots` requests, and for `kv_tokens` tokens of them.
     """
 
     prefill: float
@@ -44,19 +53,17 @@ class EngineSpeed:
     row: float
     saved: float
     tbt_ratio: float
+    slots: int
+    kv_tokens: int
+
+    def room(self, requests: Sequence[PastRequest]) -> int:
+        """How many requests like these decode at once at most."""
+        tokens = sum(one.prompt + one.output for one in requests) / len(requests)
+        return max(1, min(self.slots, int(self.kv_tokens / tokens)))
 
     def pause(self, rows: int) -> float:
         """Seconds between two tokens where so many requests decode, and nothing else runs."""
         return self.step + self.row * rows
-
-
-@dataclass(frozen=True)
-class PastRequest:
-    """A request that came `at` this time, with so many tokens."""
-
-    at: float
-    prompt: int
-    output: int
 
 
 class _Instance:
@@ -134,7 +141,7 @@ class _Instance:
 def attainment(requests: Sequence[PastRequest], speed: EngineSpeed, slos: Slos, prefill: int, others: int) -> float:
     """The share of `requests`, in order of arrival, that are in time with so many instances that prefill and so many
     others, which decode, or do everything where none prefills."""
-    first = requests[0].at
+    first, room = requests[0].at, speed.room(requests)
     instances = [_Instance(speed, slos, first) for _ in range(others)]
     joining = _prefilled(requests, speed, slos, prefill) if prefill else ((one.at, one, None) for one in requests)
     for now, request, in_time in joining:
@@ -144,7 +151,7 @@ def attainment(requests: Sequence[PastRequest], speed: EngineSpeed, slos: Slos, 
         if in_time is None:
             best.prefill(request)
         else:
-            best.decode(request, in_time)
+            best.decode(request, in_time and best.requests < room)  # else who prefills decodes, beside its prompts
     for instance in instances:
         instance.advance(inf)
     return sum(instance.good for instance in instances) / len(requests)

@@ -8,7 +8,7 @@ from math import ceil
 from livescale.services.router.capacity import most_tokens
 from livescale.services.router.promises import Promises
 from livescale.services.router.queue import Waiting
-from livescale.shared.messages.membership import EngineLoad, Role, StepSpeed, WorkerReport, WorkerState
+from livescale.shared.messages.membership import EngineLoad, Role, WorkerReport, WorkerState
 from livescale.shared.messages.requests import Running, Submit
 from livescale.shared.policy.state_machine import StateMachine
 
@@ -230,9 +230,9 @@ class InstanceView:
         return 0 if self._load is None else self._load.kv_blocks_total - self._taken_blocks
 
     @property
-    def steps(self) -> StepSpeed | None:
-        """How long its steps take; None as long as that is not measured."""
-        return None if self._load is None else self._load.steps
+    def load(self) -> EngineLoad | None:
+        """What it last said of its engine; None before that."""
+        return self._load
 
     @property
     def requests(self) -> int:

@@ -46,13 +46,16 @@ class RecentRequests:
 
 def speed_of(instances: Iterable[InstanceView]) -> EngineSpeed | None:
     """The medians of what these instances measured of themselves; None where none of them did."""
-    steps = [one.steps for one in instances if one.steps is not None]
-    if not steps:
+    measured = [(one.load, one.load.steps) for one in instances if one.load is not None and one.load.steps is not None]
+    if not measured:
         return None
+    loads, steps = [load for load, _ in measured], [one for _, one in measured]
     return EngineSpeed(
         prefill=1 / max(1e-9, median(one.token_seconds for one in steps)),
         step=median(one.step_seconds for one in steps),
         row=median(one.row_seconds for one in steps),
         saved=median(one.saved_seconds for one in steps),
         tbt_ratio=median(one.tbt_ratio for one in steps),
+        slots=min(load.max_requests for load in loads),
+        kv_tokens=min(load.kv_blocks_total * load.kv_block_tokens for load in loads),
     )

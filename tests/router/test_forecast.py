@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from livescale.services.router.forecast import TTFT_A_TOKEN, EngineSpeed, PastRequest, Slos, attainment
 
-SPEED = EngineSpeed(prefill=10_000.0, step=0.010, row=0.001, saved=0.0, tbt_ratio=2.0)
+SPEED = EngineSpeed(prefill=10_000.0, step=0.010, row=0.001, saved=0.0, tbt_ratio=2.0, slots=99, kv_tokens=999_999)
 
 
 def steady(count: int, rate: float, prompt: int, output: int) -> list[PastRequest]:
@@ -42,6 +42,14 @@ def test_decodes_share_an_instance() -> None:
     assert share(five, 1.0, 0.0131, 5, 2) == 1
 
 
+def test_those_that_find_no_room_to_decode_are_late() -> None:
+    five = [PastRequest(0.0, 1, 100)] * 5
+    for narrow in (replace(SPEED, slots=3), replace(SPEED, kv_tokens=310)):
+        assert attainment(five, narrow, Slos(1.0, 1.0), 5, 1) == 0.6
+        assert attainment(five, narrow, Slos(1.0, 1.0), 5, 2) == 1
+        assert attainment(five, narrow, Slos(1.0, 1.0), 0, 1) == 1
+
+
 def test_prompts_beside_decodes_take_as_long_as_the_ratio_allows() -> None:
     # Nine tokens of the first request take 11 ms each, the other 40 twice as long, as the second one's prompt of 1 s is
     # computed beside them: 44 % of it in 0.88 s, and the rest in 0.56 s.
@@ -64,7 +72,9 @@ def test_a_request_of_one_token_has_no_pause() -> None:
 
 
 def test_a_tight_pace_wants_a_split_and_the_right_one_and_a_loose_one_does_not_need_it() -> None:
-    speed = EngineSpeed(prefill=14_500.0, step=0.0115, row=0.000129, saved=0.006, tbt_ratio=1.85)
+    speed = EngineSpeed(
+        prefill=14_500.0, step=0.0115, row=0.000129, saved=0.006, tbt_ratio=1.85, slots=99, kv_tokens=999_999
+    )
     requests = steady(400, 20.0, 900, 24)
 
     def forecast(prefill: int, tbt: float) -> float:
@@ -77,7 +87,7 @@ def test_a_tight_pace_wants_a_split_and_the_right_one_and_a_loose_one_does_not_n
 
 
 @given(
-    some.lists(some.tuples(some.floats(0, 0.2), some.integers(1, 3_000), some.integers(1, 60)), min_size=1),
+    some.lists(some.tuples(some.floats(0, 0.2), some.integers(1, 3_000), some.integers(1, 60)), min_size=1, max_size=60),
     some.integers(0, 3),
     some.integers(1, 3),
     some.floats(0, 0.02),

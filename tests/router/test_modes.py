@@ -23,7 +23,7 @@ TIGHT, LOOSE = Slos(1.0, 0.0125), Slos(1.0, 0.15)
 
 def serving(worker: str, role: Role = "colocated", used: int = 0, measured: bool = True) -> InstanceView:
     view = InstanceView(worker)
-    engine = replace(load(used=used), steps=STEPS if measured else None)
+    engine = replace(load(used=used, slots=99, blocks=100_000), steps=STEPS if measured else None)
     view.update(report(worker, engine, role=role), NOW)
     return view
 
@@ -115,7 +115,7 @@ def test_a_new_router_goes_on_with_the_roles_that_it_finds() -> None:
 
 
 def test_instances_that_are_new_take_the_role_that_is_lacking() -> None:
-    views = [serving("a", "prefill"), serving("b", "decode", used=50), serving("n"), serving("o", used=9)]
+    views = [serving("a", "prefill"), serving("b", "decode", used=50_000), serving("n"), serving("o", used=9_000)]
     assert assign(views, 1) == {"a": "prefill", "b": "decode", "n": "decode", "o": "decode"}
     assert assign(views, 2) == {"a": "prefill", "b": "decode", "n": "prefill", "o": "decode"}
     assert set(assign(views, 0).values()) == {"colocated"}

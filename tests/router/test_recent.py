@@ -57,4 +57,6 @@ def test_the_speed_is_the_median_of_those_that_know_it() -> None:
     assert speed_of([instance(None)]) is None
     views = [instance(replace(STEPS, step_seconds=step)) for step in (0.01, 0.02, 0.9)]
     found = speed_of([instance(None), *views])
-    assert found == EngineSpeed(prefill=1 / 0.0001, step=0.02, row=0.001, saved=0.005, tbt_ratio=1.85)
+    assert found == EngineSpeed(
+        prefill=1 / 0.0001, step=0.02, row=0.001, saved=0.005, tbt_ratio=1.85, slots=2, kv_tokens=400
+    )
