@@ -74,6 +74,10 @@ BENCHES = {
         "livescale.load.bench.roles.command:roles",
         "Compare prefill and decode at two instances with two that do both.",
     ),
+    "auto-roles": LazyCommand(
+        "livescale.load.bench.roles.auto:auto_roles",
+        "Compare roles that the router gives with fixed ones, under virtual time.",
+    ),
     "zigzag": LazyCommand(
         "livescale.load.bench.zigzag.command:zigzag", "Compare the schedule of live scaling with the optimum."
     ),

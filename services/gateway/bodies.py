@@ -10,7 +10,16 @@ from msgspec import Meta
 
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.message import Amount, Count, Positive
-from livescale.shared.messages.parameters import DType, Layout, ModelSpec, Path, Priority, Share, TensorParallelSize
+from livescale.shared.messages.parameters import (
+    Disaggregation,
+    DType,
+    Layout,
+    ModelSpec,
+    Path,
+    Priority,
+    Share,
+    TensorParallelSize,
+)
 from livescale.shared.messages.registry import Register
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -161,7 +170,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
     layout: Annotated[Layout | None, Meta(description="How parameters lie; panels is for workers on CPUs")] = None
     priority: Annotated[Priority | None, Meta(description="Whom workers go to first where they are short")] = None
     disaggregation: Annotated[
-        Literal["off", "on"] | None, Meta(description="Whether some instances prefill and others decode")
+        Disaggregation | None,
+        Meta(description="Whether some instances prefill and others decode; auto: where more requests are in time"),
     ] = None
 
     def register(self) -> Register:

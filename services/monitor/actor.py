@@ -38,6 +38,7 @@ class Monitor:
         self._calls = asyncio.TaskGroup()
         self._news = asyncio.Event()
         self._evaluates = False
+        self._splits: dict[str, str] = {}  # by model: why the router chose who prefills
         self._decisions = world.telemetry.counter(
             "livescale_monitor_decisions_total", "Decisions by model, action and rule", ["model_name", "action", "rule"]
         )
@@ -82,6 +83,7 @@ class Monitor:
                     self._news.set()
                 case RouterReport() as report:
                     self._signals.on_router(report, self._clock.now())
+                    self._tell_splits(report)
                     self._news.set()
                 case Beat() | HostReport():
                     pass
@@ -155,6 +157,15 @@ class Monitor:
             except TimeoutError:
                 continue
             self._news.clear()
+
+    def _tell_splits(self, report: RouterReport) -> None:
+        """Tell what the router chose of prefill and decode, where it chooses: `livescale why` shows it."""
+        for queue in report.queues:
+            why, count = queue.why_prefilling, self._signals.loaded(queue.model)
+            if why and self._splits.get(queue.model) != why:
+                self._splits[queue.model] = why
+                inputs: dict[str, float | None] = {"instances": count, "prefilling": queue.prefilling}
+                self._decide(ScalingVerdict(queue.model, "hold", count, count, "roles", why, inputs))
 
     def _decide(self, verdict: ScalingVerdict) -> None:
         decision = Decision(

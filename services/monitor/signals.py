@@ -146,6 +146,10 @@ class Signals:
             stale=self._staleness(loaded, now),
         )
 
+    def loaded(self, model: str) -> int:
+        """How many instances of this model load or serve."""
+        return sum(r.model == model and r.rank == 0 and r.state in LOADED for r, _ in self._workers.values())
+
     def least_arena(self, model: str) -> int:
         """The smallest arena, in bytes, of the workers that have this model; 0 where none has it."""
         return min((report.arena_bytes for report, _ in self._workers.values() if report.model == model), default=0)

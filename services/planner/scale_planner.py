@@ -148,9 +148,10 @@ class ScalePlanner:
         )
 
     def _choose_roles(self, view: ModelView, count: int) -> tuple[list[Role], list[str]]:
-        """Choose the roles of so many new instances, and say why. Those of several ranks do everything."""
+        """Choose the roles of so many new instances, and say why. Those of several ranks do everything, and with auto
+        the router gives roles."""
         model, settings = view.entry.spec, self._settings
-        if (model.disaggregation or settings.disaggregation) == "off" or model.tensor_parallel_size > 1:
+        if (model.disaggregation or settings.disaggregation) != "on" or model.tensor_parallel_size > 1:
             return ["colocated"] * count, []
         there = roles_of(model.name, view.snapshot.workers, self._store.planned(model.name), self._store.leaving())
         return choose_roles(there.values(), count, settings.prefill_share)

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from livescale.services.router.capacity import WorkerCapacity, fitted, most_tokens, never_fits
+from livescale.services.router.forecast import DEFAULT_SLOS, Slos
 from livescale.services.router.queue import Queue
 from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.parameters import Disaggregation
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import Submit
 from livescale.shared.runtime.settings import RoutingName
@@ -17,7 +19,7 @@ class RouterLimits:
 
     `look_ahead` is the number of requests that an instance may have beyond its slots, so that a slot never waits for
     the router. `silent_seconds`: an instance that reports no request at all for this long has none, whatever was
-    admitted to it. `disaggregates`: prompts go to instances of the role prefill, and are decoded by others.
+    admitted to it. `disaggregation`: of models that do not say whether they have it; `slos`: when they are in time.
     `routing`: the rule by which instances are chosen.
     """
 
@@ -25,7 +27,8 @@ class RouterLimits:
     max_waiting_tokens: int = 1 << 22
     look_ahead: int = 1
     silent_seconds: float = 2.0
-    disaggregates: bool = False
+    disaggregation: Disaggregation = "off"
+    slos: Slos = DEFAULT_SLOS
     routing: RoutingName = "least-loaded"
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from livescale.services.router.queue import Waiting
+from livescale.shared.messages.membership import Role
 from livescale.shared.messages.requests import FinishReason, Submit
 
 
@@ -66,4 +67,13 @@ class Learn:
     reason: str
 
 
-Effect = AdmitTo | FinishRequest | Lose | StopWork | Learn
+@dataclass(frozen=True)
+class AssignRole:
+    """Have the planner give the instance that this worker leads another role."""
+
+    worker: str
+    role: Role
+    reason: str
+
+
+Effect = AdmitTo | FinishRequest | Lose | StopWork | Learn | AssignRole

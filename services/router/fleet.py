@@ -4,7 +4,8 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 
 from livescale.services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
-from livescale.services.router.instances import AdmittedRequest, InstanceView, Promises
+from livescale.services.router.instances import AdmittedRequest, InstanceView
+from livescale.services.router.promises import Promises
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.requests import RequestsEnded, Running, Submit
@@ -51,6 +52,10 @@ class ServingFleet:
     def of_model(self, model: str) -> list[InstanceView]:
         """The instances of a model, including those that load."""
         return [one for one in self._instances.values() if one.model == model]
+
+    def find(self, worker: str) -> InstanceView | None:
+        """The instance that this worker leads; None where none is known."""
+        return self._instances.get(worker)
 
     def is_open(self, instance: InstanceView) -> bool:
         """Whether anything may be admitted to the instance: it is not draining, has not just refused, and is not

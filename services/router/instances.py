@@ -6,6 +6,7 @@ from enum import StrEnum
 from math import ceil
 
 from livescale.services.router.capacity import most_tokens
+from livescale.services.router.promises import Promises
 from livescale.services.router.queue import Waiting
 from livescale.shared.messages.membership import EngineLoad, Role, WorkerReport, WorkerState
 from livescale.shared.messages.requests import Running, Submit
@@ -83,36 +84,6 @@ class AdmittedRequest:
             self.state = MOVES.advance(
                 self.state, AdmissionState.STOPPED if self.confirmed else AdmissionState.STOPPING
             )
-
-
-class Promises:
-    """Requests that were given to one worker and are to be decoded by another, with the KV blocks that they need there.
-
-    A promise ends when its request moves there, or is no longer where it was.
-    """
-
-    def __init__(self) -> None:
-        self._workers: dict[str, str] = {}  # by request
-        self._blocks: dict[str, dict[str, int]] = {}  # by worker that decodes, and request
-
-    def keep(self, request_id: str, worker: str, blocks: int) -> None:
-        """Count a request as on its way to this worker."""
-        self._workers[request_id] = worker
-        self._blocks.setdefault(worker, {})[request_id] = blocks
-
-    def drop(self, request_id: str) -> None:
-        """Forget a request, if it is on its way anywhere."""
-        worker = self._workers.pop(request_id, None)
-        if worker is not None:
-            del self._blocks[worker][request_id]
-
-    def requests(self, worker: str) -> int:
-        """The number of requests on their way to a worker."""
-        return len(self._blocks.get(worker, ()))
-
-    def blocks(self, worker: str) -> int:
-        """The number of KV blocks that they need there."""
-        return sum(self._blocks.get(worker, {}).values())
 
 
 class InstanceView:
@@ -242,7 +213,7 @@ class InstanceView:
         load = self._load
         if load is None or load.kv_full or self.never_fits(request):
             return False
-        slots = load.max_requests + look_ahead - self._requests()
+        slots = load.max_requests + look_ahead - self.requests
         return slots > 0 and self._need(request) <= self.free_blocks and self._prefills_soon(load)
 
     def has_room_to_decode(self, request: Submit) -> bool:
@@ -251,19 +222,34 @@ class InstanceView:
         if load is None or load.kv_full or load.waiting_requests or self.never_fits(request):
             return False
         tokens = len(request.prompt) + len(request.generated) + 1
-        return self._requests() < load.max_requests and self._blocks(tokens) <= self.free_blocks
+        return self.requests < load.max_requests and self._blocks(tokens) <= self.free_blocks
 
     @property
     def free_blocks(self) -> int:
         """KV blocks that nothing has, is given, or is promised; 0 while that is unknown."""
         return 0 if self._load is None else self._load.kv_blocks_total - self._taken_blocks
 
+    @property
+    def load(self) -> EngineLoad | None:
+        """What it last said of its engine; None before that."""
+        return self._load
+
+    @property
+    def requests(self) -> int:
+        """Requests that it has, is given, or is promised."""
+        return len(self.admitted) + self._other_requests + self._promises.requests(self.worker)
+
+    @property
+    def decoding(self) -> int:
+        """Requests that it was given to decode itself."""
+        return sum(one.decode is None for one in self.admitted.values())
+
     def share(self) -> tuple[float, float]:
         """How full the instance is, from 0 to 1 and above: its slots, then its KV blocks."""
         load = self._load
         if load is None:
             return 1.0, 1.0
-        return self._requests() / max(1, load.max_requests), self._taken_blocks / max(1, load.kv_blocks_total)
+        return self.requests / max(1, load.max_requests), self._taken_blocks / max(1, load.kv_blocks_total)
 
     @property
     def _taken_blocks(self) -> int:
@@ -282,6 +268,3 @@ class InstanceView:
 
     def _blocks(self, tokens: int) -> int:
         return 0 if self._load is None else ceil(tokens / self._load.kv_block_tokens)
-
-    def _requests(self) -> int:
-        return len(self.admitted) + self._other_requests + self._promises.requests(self.worker)

@@ -1,5 +1,8 @@
 """The router's metrics, as Prometheus reads them."""
 
+from collections.abc import Iterable
+
+from livescale.shared.messages.membership import QueueLoad
 from livescale.shared.process.telemetry import Telemetry
 
 DECISION_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1)
@@ -19,6 +22,16 @@ class RouterMetrics:
             "livescale_router_in_office", "1 at the router that is in office, 0 at those that stand by"
         )
         self._admitted = telemetry.counter("livescale_router_admissions_total", "Requests that a worker took")
+        self._ways = telemetry.counter(
+            "livescale_router_ways_total",
+            "Requests given to workers, by way: split where another one is to decode them, local where not",
+            ["model_name", "way"],
+        )
+        self._prefilling = telemetry.gauge(
+            "livescale_router_prefilling_instances",
+            "Instances that are to prefill for others to decode, where --disaggregation auto chooses",
+            ["model_name"],
+        )
         self._lost = telemetry.counter("livescale_router_lost_total", "Started requests whose worker is gone")
         self._refused = telemetry.counter(
             "livescale_router_refusals_total",
@@ -37,8 +50,15 @@ class RouterMetrics:
     def holds_office(self, it_does: bool) -> None:
         self._in_office.set(int(it_does))
 
-    def admitted(self) -> None:
+    def admitted(self, model: str, split: bool) -> None:
         self._admitted.inc()
+        self._ways.labels(model, "split" if split else "local").inc()
+
+    def chosen(self, loads: Iterable[QueueLoad]) -> None:
+        """Take over how many instances are to prefill."""
+        for load in loads:
+            if load.prefilling is not None:
+                self._prefilling.labels(load.model).set(load.prefilling)
 
     def lost(self) -> None:
         self._lost.inc()

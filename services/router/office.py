@@ -11,10 +11,10 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.router.admission import RouterLimits
-from livescale.services.router.effects import AdmitTo, Effect, FinishRequest, Learn, Lose, StopWork
+from livescale.services.router.effects import AdmitTo, AssignRole, Effect, FinishRequest, Learn, Lose, StopWork
 from livescale.services.router.metrics import RouterMetrics
 from livescale.services.router.policy import RouterPolicy
+from livescale.services.router.role_orders import assign
 from livescale.services.router.settings import RouterSettings
 from livescale.services.router.spans import RouterSpans
 from livescale.services.router.standby import Standby, Tenure
@@ -68,16 +68,7 @@ class Office:
         self, world: World, settings: RouterSettings, membership: Membership, standby: Standby, metrics: RouterMetrics
     ) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
-        self.policy = RouterPolicy(
-            RouterLimits(
-                settings.max_waiting,
-                settings.max_waiting_tokens,
-                settings.look_ahead,
-                disaggregates=settings.disaggregation == "on",
-                routing=settings.routing,
-            ),
-            settings.retry_after_ms,
-        )
+        self.policy = RouterPolicy(settings.limits, settings.retry_after_ms)
         self._membership = membership
         self._metrics = metrics
         self._spans = RouterSpans(world.telemetry.spans)
@@ -168,6 +159,8 @@ class Office:
                     self._lose(effect)
                 case StopWork():
                     self._bus.publish(CANCEL_WORK, Cancel(request_id=effect.request_id), id=effect.worker)
+                case AssignRole():
+                    self._calls.create_task(assign(self._bus, effect), name=f"role {effect.worker}")
                 case Learn():
                     self._calls.create_task(self._learn(effect), name=f"learn {effect.worker}")
                 case _:
@@ -205,7 +198,7 @@ class Office:
             self._spans.answered(effect, asked, self._clock.wall(), code)
             self._perform(self.policy.refused(effect, code, _told(error)))
         else:
-            self._metrics.admitted()
+            self._metrics.admitted(effect.request.model, effect.decode is not None)
             self._spans.answered(effect, asked, self._clock.wall())
             self._perform(self.policy.admitted(worker, request_id))
         self._dispatch()
@@ -279,7 +272,9 @@ class Office:
 
     def queues(self) -> list[QueueLoad]:
         """The load of each model's queue, for the router's reports."""
-        return self.policy.loads(self._clock.wall())
+        loads = self.policy.loads(self._clock.wall())
+        self._metrics.chosen(loads)
+        return loads
 
 
 def _code_of(error: BusError) -> int:

@@ -11,15 +11,16 @@ What has not been admitted stays in the queue, so that instances that appear lat
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from livescale.services.router.admission import RouterLimits, cannot_be_loaded, check_request, out_of_service
 from livescale.services.router.capacity import WorkerCapacity, fitted, never_fits
 from livescale.services.router.effects import AdmitTo, Effect, FinishRequest
-from livescale.services.router.fleet import ConversationPlaces, ServingFleet
+from livescale.services.router.fleet import ServingFleet
 from livescale.services.router.instances import InstanceView
-from livescale.services.router.pairs import choose_decode, may_prefill, relieve_helpers
+from livescale.services.router.pairing import Pairing
+from livescale.services.router.pairs import relieve_helpers
 from livescale.services.router.queue import ArrivalRate, Queue, Waiting
 from livescale.services.router.routing import RoutingRule
 from livescale.shared.bus.contract import Refusal
@@ -44,7 +45,7 @@ class RouterPolicy:
         self._arrivals = Counter[str]()
         self._rates: dict[str, ArrivalRate] = {}
         self._rule = RoutingRule(limits.routing)
-        self._decodes = ConversationPlaces()  # where conversations are decoded, where that is another worker
+        self.pairing = Pairing(limits, self._fleet)
 
     def on_models(self, entries: Iterable[ModelEntry]) -> list[Effect]:
         """Take over the registry's list of models. Requests that wait for a model that is out of service end."""
@@ -73,6 +74,7 @@ class RouterPolicy:
         self._arrivals[request.model] += 1
         waiting = Waiting(request, self._arrivals[request.model], now)
         self._rates.setdefault(request.model, ArrivalRate()).add(waiting.tokens, now)
+        self.pairing.came(request, now)
         return queue.add(waiting)
 
     def runs_at(self, request_id: str) -> str | None:
@@ -126,6 +128,7 @@ class RouterPolicy:
 
     def on_ended(self, ended: RequestsEnded) -> None:
         """Note that requests left a worker, and free what was counted for them."""
+        self.pairing.ended(ended)
         self._fleet.on_ended(ended)
 
     def on_moved(self, moved: RequestsMoved, now: float) -> list[Effect]:
@@ -133,7 +136,7 @@ class RouterPolicy:
         to."""
         effects = self._fleet.on_moved(moved, now)
         for request in self._fleet.requests_at(moved.worker, moved.request_ids):
-            if self._decodes.last(request) != moved.worker:
+            if not self.pairing.is_decoded_at(request, moved.worker):
                 self._rule.went(request, moved.worker)
         return effects
 
@@ -156,10 +159,10 @@ class RouterPolicy:
         return effects
 
     def expire(self, now: float) -> list[Effect]:
-        """End requests that waited past their deadline, or wait for a model that will never be loaded. Called
-        regularly."""
+        """End requests that waited past their deadline, or wait for a model that will never be loaded, and see to
+        roles. Called regularly."""
         self._capacity.watch(now)
-        effects: list[Effect] = []
+        effects: list[Effect] = [*self.pairing.tick(self._models, now)]
         for model in sorted(model for model, queue in self._queues.items() if queue):
             late = self._queues[model].remove_if(lambda waiting: waiting.request.deadline <= now)
             effects += [_finish(waiting, "deadline") for waiting in late]
@@ -205,36 +208,19 @@ class RouterPolicy:
         if candidates and all(one.never_fits(request) for one in candidates):
             return _finish(waiting, "error", never_fits(request, largest), 400)
         with_room = self._rule.with_room(request, candidates, self._limits.look_ahead)
-        suitable = relieve_helpers(with_room)
-        suitable = may_prefill(suitable, candidates) if self._disaggregates(request.model) else suitable
+        entry = self._models.get(request.model)
+        suitable = self.pairing.may_prefill(entry, relieve_helpers(with_room), candidates)
         if not suitable:
             return None
         if len(request.generated) >= request.max_tokens:
             return _finish(waiting, "length")  # it has as many tokens as fit here; who began it had room for more
         best, reason = self._rule.choose(request, suitable)
-        decode, reason = self._choose_decode(request, best, candidates, reason)
+        decode, pair = self.pairing.choose(request, entry, best, candidates)
+        reason = reason if pair is None else f"{reason}; {pair}"
         self._rule.went(request, best.worker)
         best.admit(waiting, now, decode)
         scale = best.scale if waiting.since < (best.open_since or 0.0) else None
         return AdmitTo(best.worker, best.epoch, request, waiting.attempt, reason, waiting.since, scale, decode)
-
-    def _choose_decode(
-        self, request: Submit, prefill: InstanceView, candidates: Sequence[InstanceView], reason: str
-    ) -> tuple[str | None, str]:
-        """Choose the worker that is to decode a request, if it is another one, and say why both were chosen."""
-        if not self._disaggregates(request.model):
-            return None, reason
-        decode, why = choose_decode(request, prefill, candidates, self._decodes.last(request))
-        if decode is not None:
-            self._decodes.went(request, decode)
-        return decode, f"{reason}; {why}"
-
-    def _disaggregates(self, model: str) -> bool:
-        """Whether another worker may decode what one prefills. Instances of several ranks do both."""
-        spec = None if (entry := self._models.get(model)) is None else entry.spec
-        if spec is not None and (spec.tensor_parallel_size > 1 or spec.disaggregation is not None):
-            return spec.tensor_parallel_size == 1 and spec.disaggregation == "on"
-        return self._limits.disaggregates
 
     def _is_gone(self, request: Submit, instances: Iterable[InstanceView]) -> bool:
         """Whether the request can never continue, because another version has replaced the one that began it."""
@@ -269,6 +255,7 @@ class RouterPolicy:
 
     def _load(self, model: str, now: float) -> QueueLoad:
         queue, rate = self._queues.get(model, Queue()), self._rates.get(model, ArrivalRate())
+        mode = self.pairing.mode(self._models.get(model))
         return QueueLoad(
             model=model,
             waiting_requests=len(queue),
@@ -277,6 +264,8 @@ class RouterPolicy:
             running=sum(len(one.admitted) for one in self._fleet.of_model(model)),
             arriving_tokens_per_second=rate.tokens_per_second(now),
             traceparent=queue.oldest_traceparent(),
+            prefilling=None if mode is None else mode.wanted,
+            why_prefilling="" if mode is None else mode.reason,
         )
 
 

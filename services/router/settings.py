@@ -4,7 +4,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from livescale.shared.runtime.settings import DisaggregationName, ProcessSettings, RoutingName
+from livescale.services.router.admission import RouterLimits
+from livescale.services.router.forecast import Slos
+from livescale.shared.runtime.settings import DisaggregationName, ProcessSettings, RoutingName, TbtSlo, TtftSlo
 
 
 class RouterSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -21,6 +23,8 @@ class RouterSettings(ProcessSettings, frozen=True, kw_only=True):
     ] = 1
     routing: RoutingName = "least-loaded"
     disaggregation: DisaggregationName = "off"
+    ttft_slo: TtftSlo = 1.0
+    tbt_slo: TbtSlo = 0.15
     retry_after_ms: Annotated[
         int,
         Meta(
@@ -28,3 +32,15 @@ class RouterSettings(ProcessSettings, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 1000
+
+    @property
+    def limits(self) -> RouterLimits:
+        """What the policy keeps to."""
+        return RouterLimits(
+            self.max_waiting,
+            self.max_waiting_tokens,
+            self.look_ahead,
+            disaggregation=self.disaggregation,
+            slos=Slos(self.ttft_slo, self.tbt_slo),
+            routing=self.routing,
+        )

@@ -134,7 +134,12 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
             caches: Flags = {"host_cache": settings.host_cache, "host_cache_ttl": settings.host_cache_ttl}
             return {**cluster, **caches, **spec_flags(settings)}
         case "router":
-            return {"routing": settings.routing, "disaggregation": settings.disaggregation}
+            return {
+                "routing": settings.routing,
+                "disaggregation": settings.disaggregation,
+                "ttft_slo": settings.ttft_slo,
+                "tbt_slo": settings.tbt_slo,
+            }
         case "planner":
             return {
                 "link_rate": settings.link_rate,

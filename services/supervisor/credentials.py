@@ -48,7 +48,7 @@ ROLES: Mapping[str, RoleSubjects] = {
     ),
     "router": RoleSubjects(
         answers=(subjects.SUBMIT,),
-        asks=(subjects.ADMIT, subjects.RUNNING, subjects.MODELS, subjects.SNAPSHOT),
+        asks=(subjects.ADMIT, subjects.RUNNING, subjects.MODELS, subjects.SNAPSHOT, subjects.ROLE),
         tells=(subjects.TOKENS, subjects.CANCEL_WORK),
         hears=(subjects.CANCEL, subjects.ENDED, subjects.MOVED, subjects.HEARTBEAT, subjects.LEASE),
     ),

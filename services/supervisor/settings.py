@@ -23,6 +23,7 @@ from livescale.shared.runtime.settings import (
     RoutingName,
     Settings,
     SwitchKv,
+    TbtSlo,
     TopologyName,
     TtftSlo,
 )
@@ -54,7 +55,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     downscale_delay_s: Annotated[float, Meta(ge=0)] | None = None
     downscale_to_zero_delay_s: Annotated[float, Meta(ge=0)] = 60.0
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
-    disaggregation: Literal["off", "on"] | None = None
+    disaggregation: DisaggregationName | None = None
 
 
 # Flags of a system that are passed on to all workers as they are, and are not among its `worker_options`. The system
@@ -223,6 +224,7 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     prefill_share: PrefillShare = 0.5
     kv_transfer: KvTransferMode = "by-layer"
     ttft_slo: TtftSlo = 1.0
+    tbt_slo: TbtSlo = 0.15
     system: Annotated[
         str,
         Meta(

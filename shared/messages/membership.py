@@ -53,6 +53,21 @@ class Beat(Message, frozen=True, kw_only=True):
     epoch: Count
 
 
+class StepSpeed(Message, frozen=True, kw_only=True):
+    """How long an engine's steps take, fitted to those that ran.
+
+    A step takes `step_seconds`, and `row_seconds` for each request that decodes in it. Prompts add `token_seconds` for
+    each of their tokens, less `saved_seconds`. `tbt_ratio`: how many times as long as alone decodes may take with
+    prompts beside them, by the worker's setting.
+    """
+
+    step_seconds: Amount
+    row_seconds: Amount
+    token_seconds: Amount
+    saved_seconds: Amount = 0.0
+    tbt_ratio: Amount
+
+
 class EngineLoad(Message, frozen=True, kw_only=True):
     """What an engine has to do and has room for. Rates are None until they have been measured: unknown, not zero.
 
@@ -73,6 +88,7 @@ class EngineLoad(Message, frozen=True, kw_only=True):
     reserved_blocks: Count = 0
     prefill_tokens_per_second: Amount | None = None
     decode_tokens_per_second: Amount | None = None
+    steps: StepSpeed | None = None
 
 
 class Holding(Message, frozen=True, kw_only=True):
@@ -158,7 +174,8 @@ class QueueLoad(Message, frozen=True, kw_only=True):
     """A model's queue at the router. `running`: requests admitted to workers and not yet ended.
 
     `arriving_tokens_per_second`: prompt tokens that came of late; None where it is not measured. `traceparent`: of the
-    request that has waited longest, where requests are traced.
+    request that has waited longest, where requests are traced. `prefilling`: how many of its instances are to prefill
+    while the others decode, 0 where all do both, and `why_prefilling`; None where the router does not choose.
     """
 
     model: Name
@@ -168,6 +185,8 @@ class QueueLoad(Message, frozen=True, kw_only=True):
     running: Count
     arriving_tokens_per_second: Amount | None = None
     traceparent: TraceParent | None = None
+    prefilling: Count | None = None
+    why_prefilling: str = ""
 
 
 class RouterReport(Message, frozen=True, kw_only=True):

@@ -132,6 +132,10 @@ class Manifest(Message, frozen=True, kw_only=True):
         )
 
 
+# Whether instances of a model prefill and decode apart; with auto the router decides.
+Disaggregation = Literal["off", "on", "auto"]
+
+
 class ScalingBounds(Message, frozen=True, kw_only=True):
     """BlitzScale's scaling bounds: what part of an instance's capacity may be used before one is added (hi) or
     given back (lo). `prefill_*` in seconds of queued prefill work per instance, `decode_*` as a share of KV blocks."""
@@ -167,7 +171,7 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     tensor_parallel_size: TensorParallelSize = 1
     layout: Layout = "plain"
     priority: Priority = 0
-    disaggregation: Literal["off", "on"] | None = None
+    disaggregation: Disaggregation | None = None
 
     @property
     def form(self) -> tuple[DType, int, Layout]:

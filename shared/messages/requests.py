@@ -139,10 +139,12 @@ class RequestLost(Message, frozen=True, kw_only=True):
 
 
 class RequestsEnded(Message, frozen=True, kw_only=True):
-    """Worker -> router: these requests left the worker, whatever the reason."""
+    """Worker -> router: these requests left the worker, whatever the reason. `tokens`: how many tokens each of them
+    has generated, here and elsewhere; empty where that is not known any more."""
 
     worker: Name
     request_ids: list[Name]
+    tokens: list[Count] = []
 
 
 def leaving(request: Submit, wall: float) -> Submit:

@@ -82,11 +82,12 @@ HostCacheTtl = Annotated[
 ]
 
 DisaggregationName = Annotated[
-    Literal["off", "on"],
+    Literal["off", "on", "auto"],
     Meta(
         description="Whether instances of the role prefill hand requests over to others after their first token. off: "
         "every instance does everything; on: prompts go to instances that prefill, which send the KV to the instance "
-        "that decodes, while they compute it. `livescale role` gives an instance another role"
+        "that decodes, while they compute it. `livescale role` gives an instance another role; auto: the router gives "
+        "roles, so that most of a model's recent requests would have kept --ttft-slo and --tbt-slo, or none"
     ),
 ]
 RoutingName = Annotated[
@@ -137,7 +138,20 @@ SwitchKv = Annotated[
     ),
 ]
 TtftSlo = Annotated[
-    float, Meta(description="Seconds that the first token of a request may take; used by --live-when needed", gt=0)
+    float,
+    Meta(
+        description="Seconds that the first token of a request may take; used by --live-when needed, and with 0.08 ms "
+        "more for each token of the prompt by --disaggregation auto",
+        gt=0,
+    ),
+]
+TbtSlo = Annotated[
+    float,
+    Meta(
+        description="Seconds from one token of a request to the next, on average, that are in time; used by "
+        "--disaggregation auto",
+        gt=0,
+    ),
 ]
 
 

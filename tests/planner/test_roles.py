@@ -102,6 +102,17 @@ def test_new_instances_get_roles_by_their_share_where_there_is_disaggregation(sy
     virtual_time.run(main(), limit_seconds=100)
 
 
+@pytest.mark.parametrize(("system", "own"), [("auto", None), ("on", "auto")])
+def test_where_the_router_gives_roles_new_instances_do_both(system: str, own: str | None) -> None:
+    async def main() -> None:
+        async with control_plane(workers=3, register=False, disaggregation=system) as plane:
+            await plane.register(spec(min_instances=3, max_instances=3, disaggregation=own))
+            await plane.until_serving(3)
+            assert await roles(plane) == ["colocated"] * 3
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
 @pytest.mark.parametrize(("worker", "code"), [("worker-9", 404), ("spare", 409)])
 def test_only_who_leads_an_instance_has_a_role(worker: str, code: int) -> None:
     async def main() -> None:

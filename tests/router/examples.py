@@ -55,7 +55,7 @@ def policy(
     max_waiting_tokens: int = 1000,
     disaggregates: bool = False,
 ) -> RouterPolicy:
-    limits = RouterLimits(max_waiting, max_waiting_tokens, look_ahead, disaggregates=disaggregates)
+    limits = RouterLimits(max_waiting, max_waiting_tokens, look_ahead, disaggregation="on" if disaggregates else "off")
     made = RouterPolicy(limits, 1000)
     made.on_models([entry("m"), entry("n")])
     for one in reports:

@@ -103,10 +103,9 @@ class ServingLoop:
 
     def load(self) -> EngineLoad | None:
         """What there is to do and what there is room for; None when nothing is served."""
-        rates = self._runner.rates
         if self.scheduler is None:
             return None
-        return self.scheduler.load(rates.prefill_tokens_per_second, rates.decode_tokens_per_second)
+        return self._runner.rates.told(self.scheduler.load(), self.scheduler.limits.tbt_ratio)
 
     def running(self) -> list[Running]:
         """Every request that is here, waiting or running."""
@@ -278,9 +277,9 @@ class ServingLoop:
         if self.on_first_token is not None and any(row.token_ids for row in sent):
             self.on_first_token()
             self.on_first_token = None
-        ended = [row.request_id for row in sent if row.finish_reason is not None]
+        ended = [row for row in sent if row.finish_reason is not None]
         if ended:
-            self._tell_ended(ended)
+            self._tell_ended([row.request_id for row in ended], [row.index + len(row.token_ids) for row in ended])
 
     def _connection_changed(self, connected: bool) -> None:
         """Repeat which requests have ended after the bus was away, as messages were lost meanwhile.
@@ -291,8 +290,9 @@ class ServingLoop:
         if ended:
             self._tell_ended(ended)
 
-    def _tell_ended(self, request_ids: list[str]) -> None:
-        self._bus.publish(ENDED, RequestsEnded(worker=self._worker, request_ids=request_ids), worker=self._worker)
+    def _tell_ended(self, request_ids: list[str], tokens: Sequence[int] = ()) -> None:
+        ended = RequestsEnded(worker=self._worker, request_ids=request_ids, tokens=list(tokens))
+        self._bus.publish(ENDED, ended, worker=self._worker)
 
     def _send(self, gateway: str, rows: list[Tokens]) -> None:
         self._steps += 1

@@ -50,8 +50,8 @@ class BlockAllocation:
     def get(self, request_id: str) -> Sequence | None:
         return self.waiting.get(request_id) or self.running.get(request_id)
 
-    def load(self, prefill_rate: float | None, decode_rate: float | None) -> EngineLoad:
-        """What there is to do and room for. The rates, in tokens per second, are the runner's."""
+    def load(self) -> EngineLoad:
+        """What there is to do and room for. The rates are the runner's, and left out."""
         return EngineLoad(
             waiting_requests=len(self.waiting),
             waiting_tokens=sum(sequence.waiting_tokens for sequence in self.all()),
@@ -63,8 +63,6 @@ class BlockAllocation:
             kv_full=self.kv_full and bool(self.waiting),
             reserved_requests=len(self.reservations),
             reserved_blocks=self.reservations.blocks,
-            prefill_tokens_per_second=prefill_rate,
-            decode_tokens_per_second=decode_rate,
         )
 
     def release(self, request_id: str) -> None:

@@ -3,7 +3,11 @@
 from collections.abc import Sequence
 from math import inf
 
+from msgspec.structs import replace
+
 from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
+from livescale.services.worker.scheduling.step_speed import StepFit
+from livescale.shared.messages.membership import EngineLoad
 
 # What a step counts for after the next one; about the last ten steps matter.
 KEPT = 0.9
@@ -89,6 +93,7 @@ class EngineRates:
 
     def __init__(self) -> None:
         self.pace = DecodePace()
+        self.steps = StepFit()
         self._prefill = TokenRate()
         self._decode = TokenRate()
         self._part = TokenRate()
@@ -114,11 +119,21 @@ class EngineRates:
         if any(chunk.layer for chunk in batch.chunks):
             return
         self.pace.observe(batch.prefill_rows, batch.decode_rows, seconds)
+        self.steps.observe(batch.prefill_rows, batch.decode_rows, seconds)
         rows = batch.prefill_rows + batch.decode_rows
         if batch.prefill_rows == 0:
             self._decode.observe(rows, seconds)
         elif batch.prefill_rows >= PREFILL_SHARE * rows:
             self._prefill.observe(rows, seconds)
+
+    def told(self, load: EngineLoad, tbt_ratio: float) -> EngineLoad:
+        """What an engine with these rates has to do and room for."""
+        return replace(
+            load,
+            prefill_tokens_per_second=self.prefill_tokens_per_second,
+            decode_tokens_per_second=self.decode_tokens_per_second,
+            steps=self.steps.speed(tbt_ratio, self.prefill_tokens_per_second),
+        )
 
     def observe_part(self, chunks: Sequence[ScheduledChunk], share: float, seconds: float) -> None:
         """Learn from `chunks` that ran through such a `share` of the model's layers: the whole takes that much

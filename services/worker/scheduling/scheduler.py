@@ -238,9 +238,9 @@ class Scheduler:
             sequence.decodes or sequence.request_id in prefilled for sequence in running
         )
 
-    def load(self, prefill_rate: float | None = None, decode_rate: float | None = None) -> EngineLoad:
-        """What there is to do and room for. The rates, in tokens per second, are the runner's."""
-        return self._allocation.load(prefill_rate, decode_rate)
+    def load(self) -> EngineLoad:
+        """What there is to do and room for. The rates are the runner's, and left out."""
+        return self._allocation.load()
 
     def check_invariants(self) -> None:
         """Check that running requests own their blocks, and that no two batches share a request. Raises

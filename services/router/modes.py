@@ -1,0 +1,116 @@
+"""Which instances of a model prefill and which decode, with `--disaggregation auto`: the split by which most of its
+recent requests would have been in time, or no split. Pure; `now` is in seconds since the epoch.
+
+A split is the number of instances that prefill while the others decode; it is 0 where all do both. Forecasts are made
+one a round, so that no round takes long.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from livescale.services.router.effects import AssignRole
+from livescale.services.router.forecast import EngineSpeed, PastRequest, Slos, attainment
+from livescale.services.router.instances import InstanceView
+from livescale.services.router.recent import RecentRequests, speed_of
+from livescale.shared.messages.membership import Role
+
+ROUND_SECONDS = 0.1
+EVALUATE_SECONDS = 5.0
+# What a forecast counts for beside those before it, so that a burst alone changes nothing.
+NEWEST = 0.5
+MARGIN = 0.03  # of all requests, that more of them must be in time
+DWELL_SECONDS = 15.0
+ORDER_SECONDS = 1.0  # between two orders to one worker: its report has to come first
+MOST_SPLITS = 16
+
+
+@dataclass
+class ModelMode:
+    """What is known of one model: its recent requests, the split that is `wanted`, why it was chosen (empty where it
+    was found), and what share of the requests each split would have had in time."""
+
+    recent: RecentRequests = field(default_factory=RecentRequests)
+    wanted: int | None = None
+    reason: str = ""
+    forecasts: dict[int, float] = field(default_factory=dict)
+    _instances: int = 0
+    _changed: float = 0.0
+    _begun: float = 0.0
+    _round: list[int] = field(default_factory=list)  # splits that are still to be weighed
+    _requests: list[PastRequest] = field(default_factory=list)
+    _speed: EngineSpeed | None = None
+    _ordered: dict[str, float] = field(default_factory=dict)
+
+    def tick(self, serving: Sequence[InstanceView], slos: Slos, now: float) -> list[AssignRole]:
+        """Weigh one split more, change to a better one if it is time, and return what is left to order."""
+        count = len(serving)
+        if count != self._instances:
+            self._instances, self._round, self.forecasts = count, [], {}
+            self._begun = self._changed = -EVALUATE_SECONDS  # others may be right at once
+        if self.wanted is None and count:  # an earlier router may have set roles
+            self.wanted = sum(one.role == "prefill" for one in serving)
+        if not count or self.wanted is None:
+            return []
+        self._weigh(serving, slos, now)
+        wanted = min(self.wanted, count - 1)
+        roles = assign(serving, wanted)
+        late = [one for one in serving if one.role != roles[one.worker]]
+        due = [one for one in late if now - self._ordered.get(one.worker, 0.0) >= ORDER_SECONDS]
+        self._ordered.update((one.worker, now) for one in due)
+        return [AssignRole(one.worker, roles[one.worker], self.reason or "as others have their roles") for one in due]
+
+    def _weigh(self, serving: Sequence[InstanceView], slos: Slos, now: float) -> None:
+        if not self._round:
+            if now - self._begun < EVALUATE_SECONDS:
+                return
+            self._requests, self._speed = self.recent.requests(now), speed_of(serving)
+            if not self._requests or self._speed is None:
+                return
+            self._begun, self._round = now, splits(len(serving), self.wanted or 0)
+        split, speed = self._round.pop(), self._speed
+        assert speed is not None
+        found = attainment(self._requests, speed, slos, split, len(serving) - split)
+        known = self.forecasts.get(split, found)
+        self.forecasts[split] = known + NEWEST * (found - known)
+        if not self._round:
+            self._choose(len(serving), now)
+
+    def _choose(self, count: int, now: float) -> None:
+        current = min(self.wanted or 0, count - 1)
+        best = max(self.forecasts, key=lambda split: (self.forecasts[split], split == current, self._beside(split)))
+        gain = self.forecasts[best] - self.forecasts.get(current, 0.0)
+        if best == current or gain < MARGIN or now - self._changed < DWELL_SECONDS:
+            return
+        self.reason = (
+            f"{describe(best, count)}: {self.forecasts[best]:.0%} of the last {len(self._requests)} requests would "
+            f"have been in time, {self.forecasts.get(current, 0.0):.0%} with {describe(current, count)}"
+        )
+        self.wanted, self._changed = best, now
+
+    def _beside(self, split: int) -> float:
+        """What the splits beside this one would give: of two that are as good, the one is better that is less close to
+        what is bad."""
+        return sum(self.forecasts.get(other, 0.0) for other in (split - 1, split + 1))
+
+
+def describe(split: int, count: int) -> str:
+    """A split in words."""
+    return f"{split} of {count} prefill" if split else f"all {count} do both"
+
+
+def splits(count: int, current: int) -> list[int]:
+    """The splits of so many instances that are worth a look: all of them, or where they are many some of each size and
+    those beside the current one."""
+    if count <= MOST_SPLITS:
+        return list(range(count))
+    spread = {round(step * (count - 1) / (MOST_SPLITS - 1)) for step in range(MOST_SPLITS)}
+    return sorted(spread | {max(0, current - 1), min(current, count - 1), min(current + 1, count - 1)})
+
+
+def assign(serving: Sequence[InstanceView], prefill: int) -> Mapping[str, Role]:
+    """The role of each instance, so that this many prefill. Those that do so already stay, then come those with the
+    fewest KV blocks in use, which have least left to decode."""
+    if not prefill:
+        return {one.worker: "colocated" for one in serving}
+    line = sorted(serving, key=lambda one: (one.role != "prefill", one.role == "decode", one.share()[1], one.worker))
+    return {one.worker: "prefill" if place < prefill else "decode" for place, one in enumerate(line)}

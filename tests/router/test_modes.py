@@ -1,0 +1,141 @@
+"""Which split a model gets: by forecasts, with hysteresis, and by orders that are repeated until they are obeyed."""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from msgspec.structs import replace
+
+from livescale.services.router.effects import AssignRole
+from livescale.services.router.forecast import Slos
+from livescale.services.router.instances import InstanceView
+from livescale.services.router.modes import DWELL_SECONDS, EVALUATE_SECONDS, ORDER_SECONDS, ModelMode, assign, splits
+from livescale.shared.messages.membership import Role, StepSpeed
+from tests.router.examples import NOW, load, report, request
+
+STEPS = StepSpeed(
+    step_seconds=0.0115, row_seconds=0.000129, token_seconds=1 / 14_500, saved_seconds=0.006, tbt_ratio=1.85
+)
+TIGHT, LOOSE = Slos(1.0, 0.0125), Slos(1.0, 0.15)
+
+
+def serving(worker: str, role: Role = "colocated", used: int = 0, measured: bool = True) -> InstanceView:
+    view = InstanceView(worker)
+    engine = replace(load(used=used, slots=99, blocks=100_000), steps=STEPS if measured else None)
+    view.update(report(worker, engine, role=role), NOW)
+    return view
+
+
+class Model:
+    """A model whose instances obey, unless they are `deaf`; its requests come at a steady pace."""
+
+    def __init__(self, *instances: InstanceView) -> None:
+        self.mode = ModelMode()
+        self.instances = {one.worker: one for one in instances}
+        self.now = NOW
+        self.orders: list[tuple[float, AssignRole]] = []
+        self.deaf = False
+        self._came = 0
+
+    def play(self, seconds: float, slos: Slos, rate: float = 20.0, output: int = 24) -> "Model":
+        for _ in range(round(seconds * 10)):
+            self.now += 0.1
+            while self._came < (self.now - NOW) * rate:
+                self._came += 1
+                self.mode.recent.came(request(f"r{self._came}", prompt=900), self.now)
+                self.mode.recent.ended(output)
+            for order in self.mode.tick(list(self.instances.values()), slos, self.now):
+                self.orders.append((self.now - NOW, order))
+                if not self.deaf:
+                    self.instances[order.worker] = serving(order.worker, order.role)
+        return self
+
+    @property
+    def roles(self) -> list[str | None]:
+        return sorted((one.role for one in self.instances.values()), key=str)
+
+
+def three() -> Model:
+    return Model(serving("a"), serving("b"), serving("c"))
+
+
+def test_a_tight_pace_splits_and_a_loose_one_brings_nothing() -> None:
+    assert three().play(30.0, TIGHT).roles == ["decode", "prefill", "prefill"]
+    assert three().play(30.0, LOOSE).orders == []
+
+
+def test_under_a_steady_load_nothing_changes_again() -> None:
+    model = three().play(200.0, TIGHT)
+    assert len(model.orders) == 3
+    assert model.mode.reason.startswith("2 of 3 prefill: ")
+
+
+def test_what_is_not_measured_decides_nothing() -> None:
+    unmeasured = Model(*(serving(worker, measured=False) for worker in "abc"))
+    assert unmeasured.play(30.0, TIGHT).orders == []
+    assert unmeasured.mode.forecasts == {}
+    assert three().play(30.0, TIGHT, rate=0.1).orders == []
+
+
+def test_a_split_lasts_for_a_while_even_where_the_load_turns_at_once() -> None:
+    model = three().play(13.0, TIGHT)
+    changed = model.orders[-1][0]
+    assert model.roles == ["decode", "prefill", "prefill"]
+    model.play(60.0, Slos(1.0, 0.0118), rate=2.0, output=200)
+    later = [at for at, _ in model.orders if at > changed]
+    assert all(at - changed >= DWELL_SECONDS - EVALUATE_SECONDS for at in later)
+
+
+def test_an_order_is_repeated_until_the_worker_has_the_role() -> None:
+    model = three()
+    model.deaf = True
+    model.play(20.0, TIGHT)
+    times = [at for at, order in model.orders if order.worker == "a"]
+    assert len(times) >= 5
+    assert all(after - before >= ORDER_SECONDS - 1e-6 for before, after in pairwise(times))
+    model.deaf = False
+    assert model.play(2.0, TIGHT).roles == ["decode", "prefill", "prefill"]
+
+
+@pytest.mark.parametrize("lost", ["a", "b", "c"])
+def test_a_death_leaves_one_that_prefills_and_one_that_decodes(lost: str) -> None:
+    model = three().play(30.0, TIGHT)
+    del model.instances[lost]
+    assert model.play(1.5, TIGHT).roles == ["decode", "prefill"]
+    del model.instances[next(iter(model.instances))]
+    assert model.play(1.5, TIGHT).roles == ["colocated"]
+
+
+def test_a_new_router_goes_on_with_the_roles_that_it_finds() -> None:
+    model = Model(serving("a", "prefill"), serving("b", "decode"), serving("c", "decode"))
+    assert model.play(1.0, LOOSE).orders == []
+    assert model.mode.wanted == 1
+
+
+def test_instances_that_are_new_take_the_role_that_is_lacking() -> None:
+    views = [serving("a", "prefill"), serving("b", "decode", used=50_000), serving("n"), serving("o", used=9_000)]
+    assert assign(views, 1) == {"a": "prefill", "b": "decode", "n": "decode", "o": "decode"}
+    assert assign(views, 2) == {"a": "prefill", "b": "decode", "n": "prefill", "o": "decode"}
+    assert set(assign(views, 0).values()) == {"colocated"}
+
+
+@given(some.integers(1, 300), some.integers(0, 300))
+def test_splits_to_weigh_are_few_and_leave_one_that_decodes(count: int, current: int) -> None:
+    found = splits(count, min(current, count - 1))
+    assert len(found) <= 19
+    assert found == sorted(set(found))
+    assert found[0] == 0
+    assert found[-1] == count - 1
+    assert min(current, count - 1) in found
+
+
+@given(some.lists(some.sampled_from(["colocated", "prefill", "decode"]), min_size=1, max_size=8), some.data())
+def test_as_many_prefill_as_are_wanted_and_fewest_change(roles: Iterable[Role], data: some.DataObject) -> None:
+    views = [serving(f"w{number}", role) for number, role in enumerate(roles)]
+    wanted = data.draw(some.integers(0, len(views) - 1))
+    given_roles = assign(views, wanted)
+    assert sum(role == "prefill" for role in given_roles.values()) == wanted
+    kept = sum(one.role == "prefill" == given_roles[one.worker] for one in views)
+    assert kept == min(wanted, sum(one.role == "prefill" for one in views))
