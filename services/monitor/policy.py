@@ -6,9 +6,8 @@ would have been enough for its downscale delay; the last instance has a longer d
 where another model needs one and no worker is spare.
 """
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from livescale.services.monitor.needs import (
     Donor,
@@ -21,14 +20,15 @@ from livescale.services.monitor.needs import (
     wanted_spares,
     weigh,
 )
+from livescale.services.monitor.role_needs import RoleNeeds, inputs_of_roles, weigh_roles
+from livescale.services.monitor.role_policy import Act, RoleScaling
 from livescale.services.monitor.signals import Observed, Signals
+from livescale.shared.messages.membership import Role
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import Action, Decision
 from livescale.shared.policy.backoff import Backoff
 from livescale.shared.policy.invariants import check
-
-KEPT = 1_000
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,20 @@ class ScalingVerdict:
     rule: str
     reason: str
     inputs: dict[str, float | None]
+    roles: Mapping[Role, int] = field(default_factory=dict)
 
 
-_Act = tuple[Action, int, str, str]  # action, target, rule, reason
+@dataclass(frozen=True)
+class RoleRule:
+    """Whether a model's instances prefill or decode by what the load needs, rather than by a fixed share, and whether
+    decode is scaled before prompts are computed. `system` is the setting that counts for models without their own."""
+
+    system: str = "off"
+    by_need: bool = True
+    pre_scale: bool = True
+
+    def holds(self, spec: ModelSpec) -> bool:
+        return self.by_need and spec.disaggregates(self.system)
 
 
 @dataclass(frozen=True)
@@ -82,9 +93,11 @@ class ScalingPolicy:
     `wanted_spares` has, by model, how many workers it lacks that no spare can be.
     """
 
-    def __init__(self, signals: Signals, times: RetryTimes) -> None:
+    def __init__(self, signals: Signals, times: RetryTimes, rule: RoleRule | None = None) -> None:
         self._signals = signals
         self._times = times
+        self._rule = rule or RoleRule()
+        self._roles = RoleScaling()
         self._asked: dict[str, Asked] = {}
         self._refusals = Backoff(times.retry_seconds, times.retry_seconds)
         self._failures = Backoff(times.retry_seconds, times.longest_retry_seconds)
@@ -133,15 +146,25 @@ class ScalingPolicy:
 
     def _judge(self, entry: ModelEntry, now: float) -> _JudgedModel:
         observed = self._signals.observe(entry, now)
-        need = weigh(observed, entry.spec)
-        act = self._clear if entry.state == "removing" else self._act
-        action, target, rule, reason = act(entry.spec, observed, need, now)
-        inputs = inputs_of(observed, need)
+        need, needs = self._weigh(observed, entry.spec)
+        if entry.state == "removing":
+            action, target, rule, reason, roles = self._clear(entry.spec, observed, now)
+        else:
+            action, target, rule, reason, roles = self._act(entry.spec, observed, need, needs, now)
+        inputs = inputs_of(observed, need) | ({} if needs is None else inputs_of_roles(observed.roles, needs))
         lacks = wanted_spares(observed, need, entry.spec.tensor_parallel_size)
         if lacks is not None:  # what is not known now is as it was last known
             self.wanted_spares[entry.spec.name] = lacks
-        verdict = ScalingVerdict(entry.spec.name, action, observed.current, target, rule, reason, inputs)
+        verdict = ScalingVerdict(entry.spec.name, action, observed.current, target, rule, reason, inputs, roles)
         return _JudgedModel(entry, observed, need, verdict)
+
+    def _weigh(self, observed: Observed, spec: ModelSpec) -> tuple[Need | Unknown, RoleNeeds | None]:
+        """The need of a model, and that of each role where these decide."""
+        need = weigh(observed, spec)
+        if not self._rule.holds(spec) or isinstance(need, Unknown) or need.rule in ("minimum", "from-zero"):
+            return need, None
+        needs = weigh_roles(observed, spec, pre_scale=self._rule.pre_scale)
+        return needs.total, needs
 
     def _make_room(self, judged: Sequence[_JudgedModel], now: float) -> dict[str, str]:
         """Which models give an instance back, and for which others."""
@@ -171,31 +194,37 @@ class ScalingPolicy:
             fewer = max(0, one.observed.current - asked.target)
         return (one.observed.leaving + fewer) * one.entry.spec.tensor_parallel_size
 
-    def _act(self, spec: ModelSpec, observed: Observed, need: Need | Unknown, now: float) -> _Act:
+    def _act(
+        self, spec: ModelSpec, observed: Observed, need: Need | Unknown, needs: RoleNeeds | None, now: float
+    ) -> Act:
         current = observed.current
         short = _lasting(self._short_since, spec.name, isinstance(need, Need) and current < need.low, now)
         idle = _lasting(self._idle_since, spec.name, isinstance(need, Need) and current > need.high, now)
         waiting = self._waiting(spec.name, now)
         if waiting is not None:
-            return "hold", current, *waiting
+            return Act("hold", current, *waiting)
         if isinstance(need, Unknown):
-            return "hold", current, "unknown", need.reason
+            return Act("hold", current, "unknown", need.reason)
+        if needs is not None and observed.current and not observed.outdated:
+            act = self._roles.act(spec, observed, needs, now)
+            if act is not None:
+                return act
         if short is not None:
             return _out(spec, observed, need, short)
         if observed.outdated:
             return _renew(spec, observed, need)
         if idle is None:
-            return "hold", current, "within", f"{need.low} to {need.high} are right: {need.reason}"
+            return Act("hold", current, "within", f"{need.low} to {need.high} are right: {need.reason}")
         return self._in(spec, observed, need, idle, now)
 
-    def _clear(self, spec: ModelSpec, observed: Observed, need: Need | Unknown, now: float) -> _Act:
+    def _clear(self, spec: ModelSpec, observed: Observed, now: float) -> Act:
         """What to do about a model that is being removed."""
         waiting = self._waiting(spec.name, now)
         if waiting is not None:
-            return "hold", observed.current, *waiting
+            return Act("hold", observed.current, *waiting)
         if observed.current == 0:
-            return "hold", 0, "removed", "it has no instances left"
-        return "in", 0, "removed", "it was taken out of service"
+            return Act("hold", 0, "removed", "it has no instances left")
+        return Act("in", 0, "removed", "it was taken out of service")
 
     def _waiting(self, model: str, now: float) -> tuple[str, str] | None:
         asked = self._asked.get(model)
@@ -207,26 +236,26 @@ class ScalingPolicy:
             return "retry", f"the planner refused; asking again after {self._times.retry_seconds:g} s"
         return None
 
-    def _in(self, spec: ModelSpec, observed: Observed, need: Need, idle: float, now: float) -> _Act:
+    def _in(self, spec: ModelSpec, observed: Observed, need: Need, idle: float, now: float) -> Act:
         current = observed.current
         delay = spec.downscale_delay_s if current > 1 else spec.downscale_to_zero_delay_s
         if idle < delay:
-            return "hold", current, "idle", f"{need.high} would do; giving back one after {delay:g} s"
+            return Act("hold", current, "idle", f"{need.high} would do; giving back one after {delay:g} s")
         if observed.loading or observed.coming:
-            return "hold", current, "loading", f"{need.high} would do; an instance that loads is busy"
+            return Act("hold", current, "loading", f"{need.high} would do; an instance that loads is busy")
         self._idle_since[spec.name] = now
-        return "in", current - 1, "idle", f"{need.high} were enough for {idle:.1f} s: {need.reason}"
+        return Act("in", current - 1, "idle", f"{need.high} were enough for {idle:.1f} s: {need.reason}")
 
 
-def _out(spec: ModelSpec, observed: Observed, need: Need, short: float) -> _Act:
+def _out(spec: ModelSpec, observed: Observed, need: Need, short: float) -> Act:
     current, most = observed.current, wanted(need)
     if short < spec.upscale_delay_s and need.rule in ("prefill", "decode"):
-        return "hold", current, "delay", f"{most} wanted; adding after {spec.upscale_delay_s:g} s: {need.reason}"
+        return Act("hold", current, "delay", f"{most} wanted; adding after {spec.upscale_delay_s:g} s: {need.reason}")
     target = min(most, current + observed.spare)
     if target == current:
-        return "hold", current, "capacity", f"{most} wanted, no spare worker fits: {need.reason}"
+        return Act("hold", current, "capacity", f"{most} wanted, no spare worker fits: {need.reason}")
     limit = f"; only {observed.spare} spare workers of {most - current} wanted" if target < most else ""
-    return "out", target, need.rule, need.reason + limit
+    return Act("out", target, need.rule, need.reason + limit)
 
 
 def _lack(one: _JudgedModel) -> Lack | None:
@@ -248,18 +277,18 @@ def _give(one: _JudgedModel, to: str) -> ScalingVerdict:
     return replace(one.verdict, action="in", target=current - 1, rule="yield", reason=reason)
 
 
-def _renew(spec: ModelSpec, observed: Observed, need: Need) -> _Act:
+def _renew(spec: ModelSpec, observed: Observed, need: Need) -> Act:
     """Replace instances of an older version one by one, each after its successor serves wherever workers allow it."""
     current, why = observed.current, f"{observed.outdated} instances have an older version"
     if observed.loading or observed.coming or observed.leaving:
-        return "hold", current, "version", f"{why}; one is being replaced"
+        return Act("hold", current, "version", f"{why}; one is being replaced")
     if current > max(spec.min_instances, need.low):
-        return "in", current - 1, "version", f"{why}, and {current - 1} instances are enough"
+        return Act("in", current - 1, "version", f"{why}, and {current - 1} instances are enough")
     if observed.spare:
-        return "out", current + 1, "version", why
+        return Act("out", current + 1, "version", why)
     if current > max(spec.min_instances, 1):
-        return "in", current - 1, "version", f"{why}, and no spare worker fits one more"
-    return "hold", current, "capacity", f"{why}, and no spare worker fits one more; add a worker"
+        return Act("in", current - 1, "version", f"{why}, and no spare worker fits one more")
+    return Act("hold", current, "capacity", f"{why}, and no spare worker fits one more; add a worker")
 
 
 def _lasting(since: dict[str, float], model: str, holds: bool, now: float) -> float | None:
@@ -268,32 +297,3 @@ def _lasting(since: dict[str, float], model: str, holds: bool, now: float) -> fl
         since.pop(model, None)
         return None
     return now - since.setdefault(model, now)
-
-
-class Journal:
-    """The last decisions of all models.
-
-    Every decision to scale is recorded. A hold is recorded only when its reason differs from the one before, or twenty
-    a second would bury the rest; holds are kept apart, so that they push out no scale.
-    """
-
-    def __init__(self) -> None:
-        self._scales: deque[tuple[int, Decision]] = deque(maxlen=KEPT)
-        self._holds: deque[tuple[int, Decision]] = deque(maxlen=KEPT)
-        self._count = 0
-        self._last: dict[str, tuple[str, str]] = {}
-
-    def is_news(self, verdict: ScalingVerdict) -> bool:
-        """Whether to record and publish this verdict."""
-        return verdict.action != "hold" or self._last.get(verdict.model) != (verdict.action, verdict.rule)
-
-    def add(self, decision: Decision) -> None:
-        self._count += 1
-        (self._holds if decision.action == "hold" else self._scales).append((self._count, decision))
-        self._last[decision.model] = (decision.action, decision.rule)
-
-    def last(self, model: str | None, limit: int) -> list[Decision]:
-        """The newest `limit` of one model, or of all; newest last."""
-        kept = sorted([*self._scales, *self._holds], key=lambda one: one[0])
-        chosen = [one for _, one in kept if model is None or one.model == model]
-        return chosen[-limit:] if limit > 0 else []

@@ -121,12 +121,15 @@ class Planner:
         # From here on nothing is awaited: of two scales at the same time, the second sees what the first planned.
         fleet = self._scale_planner.count(asked.model, view)
         actual = len(fleet.present)
-        if asked.instances == actual:
+        if asked.instances == actual and not self._scale_planner.has_to_switch(asked, view):
             return ScaleAccepted(
                 scale_id=None, actual=actual, target=actual, reason=f"there are already {actual} instances"
             )
+        if asked.instances != actual and asked.decision is not None and asked.decision.action == "switch":
+            why = f"there are {actual} instances now, not {asked.instances}; roles are to be decided anew"
+            return ScaleAccepted(scale_id=None, actual=actual, target=actual, reason=why)
         scale = self._scale_planner.scale(asked, view, fleet, asked_at)
-        target = actual + (1 if isinstance(scale, ScaleOut) else -1) * len(scale.instances)
+        target = actual + len(scale.coming) - len(scale.leaving)
         self._metrics.accepted(asked.model, target)
         self._store.add(scale)
         self._spans.begin(scale.record())

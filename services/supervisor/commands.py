@@ -115,12 +115,19 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
     """What only registry, planner and routers are told: the topology, rates of links, how to plan, which copies hosts
     keep, models' defaults, whether to disaggregate."""
     cluster: Flags = {"topology": placement.topology} if placement else {}
+    share: Flags = {} if settings.prefill_share is None else {"prefill_share": settings.prefill_share}
     match service:
         case "registry":
             caches: Flags = {"host_cache": settings.host_cache, "host_cache_ttl": settings.host_cache_ttl}
             return {**cluster, **caches, **spec_flags(settings)}
         case "router":
             return {"disaggregation": settings.disaggregation}
+        case "monitor":
+            return {
+                "disaggregation": settings.disaggregation,
+                **share,
+                "pre_scale_decode": settings.pre_scale_decode,
+            }
         case "planner":
             return {
                 "link_rate": settings.link_rate,
@@ -130,7 +137,8 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
                 "live_when": settings.live_when,
                 "ttft_slo": settings.ttft_slo,
                 "disaggregation": settings.disaggregation,
-                "prefill_share": settings.prefill_share,
+                **share,
+                "decode_scaling": settings.decode_scaling,
                 **cluster,
             }
         case _:
