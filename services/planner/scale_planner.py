@@ -97,6 +97,18 @@ class ScalePlanner:
             by="operator",
         )
 
+    def choose_to_recall(self, asked: Scale, view: ModelView, missing: int) -> list[tuple[ScaleIn, list[str]]]:
+        """Choose up to so many instances that drain and are to serve again, of each scale in: those of the roles that
+        the model lacks first. They have their parameters, so nothing is faster."""
+        scales = [one for one in self._store.running() if isinstance(one, ScaleIn) and one.model == asked.model]
+        able = [(scale, worker) for scale in scales for worker in scale.may_recall(view.manifest.version)]
+        roles = {report.id: report.role for report in view.snapshot.workers}
+        wanted = {} if asked.decision is None else asked.decision.roles
+        there = list(self._roles_there(view).values())
+        able.sort(key=lambda one: there.count(role := roles.get(one[1])) - (wanted.get(role, 0) if role else 0))
+        chosen = able[: max(0, missing)]
+        return [(scale, [worker for of, worker in chosen if of is scale]) for scale in scales]
+
     def has_to_switch(self, asked: Scale, view: ModelView) -> bool:
         """Say whether instances have to get other roles, to have those that were asked for."""
         return asked.decision is not None and bool(self._plan_roles(asked.decision, view, 0).moves)
