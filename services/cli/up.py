@@ -85,7 +85,10 @@ OWN_GROUPS = {
     "Prefix caching": ("enable_prefix_caching",),
     "Scaling": ("live", "live_every_hop", "live_when", "ttft_slo", "switch_kv", "plan_policy"),
     "Host caches": ("host_cache", "host_cache_ttl"),
-    "Routing and roles": ("routing", "disaggregation", "tbt_slo", "prefill_share", "kv_transfer"),
+    "Routing and roles": (
+        *("routing", "disaggregation", "tbt_slo", "prefill_share", "decode_scaling", "pre_scale_decode"),
+        "kv_transfer",
+    ),
     "Links": ("transport", "share_memory", "link_rate", "topology", "shaped"),
     "Emulated GPUs": ("engine", "engine_profile", "engine_speed"),
     "Bus": ("nats_url", "nats_login", "nats_creds", "nats_nkey", "nats_ca", "nats_cert", "nats_key", "namespace"),

@@ -138,6 +138,8 @@ def fold_holds(decisions: Sequence[Decision]) -> list[Folded]:
 def tell_decisions(folded: Folded, verbose: bool) -> Iterator[str]:
     last = folded[-1]
     change = f"{last.current} -> {last.target}" if last.action != "hold" else f"at {last.current}"
+    if last.roles:
+        change += f" ({', '.join(f'{count} {role}' for role, count in sorted(last.roles.items(), reverse=True))})"
     until = f" to {clock_time(last.at)}" if len(folded) > 1 else ""
     rules = Counter(each.rule for each in folded)
     times = ", ".join(f"{rule} {count} times" if count > 1 else rule for rule, count in rules.most_common())
@@ -154,6 +156,8 @@ def tell_scale(record: ScaleRecord) -> Iterator[str]:
         yield from tell_plan(record.plan)
     elif record.instances:
         yield f"      instances {', '.join(record.instances)}"
+    for move in record.moves:
+        yield f"      {move.instance} on {move.worker}: {move.reason}"
     for phase in record.phases:
         where = f" at {phase.node}" if phase.node else ""
         why = f": {phase.detail}" if phase.detail else ""

@@ -5,9 +5,10 @@ import asyncio
 import structlog
 
 from livescale.services.monitor.journal import Journal
-from livescale.services.monitor.policy import RetryTimes, ScalingPolicy, ScalingVerdict
+from livescale.services.monitor.policy import RetryTimes, RoleRule, ScalingPolicy
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.monitor.signals import Signals
+from livescale.services.monitor.verdict import ScalingVerdict
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
 from livescale.shared.messages.membership import Beat, HostReport, LeaseChanged, Report, RouterReport, WorkerReport
 from livescale.shared.messages.registry import AskModels, AskSnapshot
@@ -32,7 +33,8 @@ class Monitor:
     def __init__(self, world: World, settings: MonitorSettings) -> None:
         self._bus, self._clock, self._ids, self._info = world.bus, world.clock, world.ids, world.info
         self._signals = Signals(settings.stale_seconds)
-        self._policy = ScalingPolicy(self._signals, RetryTimes(CALL_SECONDS, settings.retry_seconds))
+        rule = RoleRule(settings.disaggregation, settings.prefill_share is None, settings.pre_scale_decode)
+        self._policy = ScalingPolicy(self._signals, RetryTimes(CALL_SECONDS, settings.retry_seconds), rule)
         self._journal = Journal()
         self._membership = Membership(world.bus, world.clock, "monitor", world.info.id, world.host, system=world.system)
         self._calls = asyncio.TaskGroup()
@@ -179,6 +181,7 @@ class Monitor:
             reason=verdict.reason,
             by="monitor",
             inputs=verdict.inputs,
+            roles=dict(verdict.roles),
             traceparent=self._signals.traceparent(verdict.model),
         )
         self._journal.add(decision)

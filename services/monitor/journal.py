@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from livescale.services.monitor.policy import ScalingVerdict
+from livescale.services.monitor.verdict import ScalingVerdict
 from livescale.shared.messages.scaling import Decision
 
 KEPT = 1_000

@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from livescale.services.monitor.arbitration import Donor, Given, Lack, choose_donors
+from livescale.services.monitor.arbitration import Donor, Given, choose_donors
 from livescale.services.monitor.needs import Need, Unknown, inputs_of, missing, wanted, wanted_spares, weigh
+from livescale.services.monitor.role_needs import RoleNeeds, inputs_of_roles, weigh_roles
+from livescale.services.monitor.role_policy import Act, RoleScaling
 from livescale.services.monitor.signals import Observed, Signals
+from livescale.services.monitor.verdict import JudgedModel, ScalingVerdict, find_lack, give
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
-from livescale.shared.messages.scaling import Action, Decision
+from livescale.shared.messages.scaling import Decision
 from livescale.shared.policy.backoff import Backoff
 from livescale.shared.policy.invariants import check
 
@@ -42,27 +45,16 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class ScalingVerdict:
-    """What to do about one model, by which rule, and the numbers that it was decided from."""
+class RoleRule:
+    """Whether a model's instances prefill or decode by what the load needs, rather than by a fixed share, and whether
+    decode is scaled before prompts are computed. `system` is the setting that counts for models without their own."""
 
-    model: str
-    action: Action
-    current: int
-    target: int
-    rule: str
-    reason: str
-    inputs: dict[str, float | None]
+    system: str = "off"
+    by_need: bool = True
+    pre_scale: bool = True
 
-
-_Act = tuple[Action, int, str, str]  # action, target, rule, reason
-
-
-@dataclass(frozen=True)
-class _JudgedModel:
-    entry: ModelEntry
-    observed: Observed
-    need: Need | Unknown
-    verdict: ScalingVerdict
+    def holds(self, spec: ModelSpec) -> bool:
+        return self.by_need and spec.disaggregates(self.system)
 
 
 class ScalingPolicy:
@@ -71,9 +63,11 @@ class ScalingPolicy:
     `wanted_spares` has, by model, how many workers it lacks that no spare can be.
     """
 
-    def __init__(self, signals: Signals, times: RetryTimes) -> None:
+    def __init__(self, signals: Signals, times: RetryTimes, rule: RoleRule | None = None) -> None:
         self._signals = signals
         self._times = times
+        self._rule = rule or RoleRule()
+        self._roles = RoleScaling()
         self._asked: dict[str, Asked] = {}
         self._refusals = Backoff(times.retry_seconds, times.retry_seconds)
         self._failures = Backoff(times.retry_seconds, times.longest_retry_seconds)
@@ -123,29 +117,39 @@ class ScalingPolicy:
         self.wanted_spares = {name: lacks for name, lacks in self.wanted_spares.items() if name in names}
         seen = [(entry, self._signals.observe(entry, now)) for entry in entries]
         seen.sort(key=lambda one: (-one[0].spec.priority, one[1].current > 0, one[0].spec.name))
-        judged, claimed = list[_JudgedModel](), 0
+        judged, claimed = list[JudgedModel](), 0
         for entry, observed in seen:
             ranks = entry.spec.tensor_parallel_size
             spare = max(0, observed.spare - ceil(claimed / ranks))
             judged.append(self._judge(entry, replace(observed, spare=spare), now))
             claimed += min(spare, missing(observed, judged[-1].need)) * ranks
         given = self._make_room(judged, now)
-        return [_give(one, given[name]) if (name := one.verdict.model) in given else one.verdict for one in judged]
+        return [give(one, given[name]) if (name := one.verdict.model) in given else one.verdict for one in judged]
 
-    def _judge(self, entry: ModelEntry, observed: Observed, now: float) -> _JudgedModel:
-        need = weigh(observed, entry.spec)
-        act = self._clear if entry.state == "removing" else self._act
-        action, target, rule, reason = act(entry.spec, observed, need, now)
-        inputs = inputs_of(observed, need)
+    def _judge(self, entry: ModelEntry, observed: Observed, now: float) -> JudgedModel:
+        need, needs = self._weigh(observed, entry.spec)
+        if entry.state == "removing":
+            action, target, rule, reason, roles = self._clear(entry.spec, observed, now)
+        else:
+            action, target, rule, reason, roles = self._act(entry.spec, observed, need, needs, now)
+        inputs = inputs_of(observed, need) | ({} if needs is None else inputs_of_roles(observed.roles, needs))
         lacks = wanted_spares(observed, need, entry.spec.tensor_parallel_size)
         if lacks is not None:  # what is not known now is as it was last known
             self.wanted_spares[entry.spec.name] = lacks
-        verdict = ScalingVerdict(entry.spec.name, action, observed.current, target, rule, reason, inputs)
-        return _JudgedModel(entry, observed, need, verdict)
+        verdict = ScalingVerdict(entry.spec.name, action, observed.current, target, rule, reason, inputs, roles)
+        return JudgedModel(entry, observed, need, verdict)
 
-    def _make_room(self, judged: Sequence[_JudgedModel], now: float) -> dict[str, Given]:
+    def _weigh(self, observed: Observed, spec: ModelSpec) -> tuple[Need | Unknown, RoleNeeds | None]:
+        """The need of a model, and that of each role where these decide."""
+        need = weigh(observed, spec)
+        if not self._rule.holds(spec) or isinstance(need, Unknown) or need.rule in ("minimum", "from-zero"):
+            return need, None
+        needs = weigh_roles(observed, spec, pre_scale=self._rule.pre_scale)
+        return needs.total, needs
+
+    def _make_room(self, judged: Sequence[JudgedModel], now: float) -> dict[str, Given]:
         """Which models give an instance back, and for which others."""
-        lacks = [lack for one in judged if (lack := _lack(one)) is not None]
+        lacks = [lack for one in judged if (lack := find_lack(one)) is not None]
         if not lacks:
             return {}
         donors = [donor for one in judged if (donor := self._donor(one, now)) is not None]
@@ -155,7 +159,7 @@ class ScalingPolicy:
                 since.pop(model, None)
         return given
 
-    def _donor(self, one: _JudgedModel, now: float) -> Donor | None:
+    def _donor(self, one: JudgedModel, now: float) -> Donor | None:
         spec, observed = one.entry.spec, one.observed
         if one.verdict.rule not in ("idle", "within", "delay", "capacity") or observed.current <= spec.min_instances:
             return None
@@ -172,7 +176,7 @@ class ScalingPolicy:
             priority=spec.priority,
         )
 
-    def _freeing(self, one: _JudgedModel, now: float) -> int:
+    def _freeing(self, one: JudgedModel, now: float) -> int:
         """Workers that a model is giving back, planned or only asked for."""
         asked = self._asked.get(one.entry.spec.name)
         fewer = 0
@@ -180,32 +184,38 @@ class ScalingPolicy:
             fewer = max(0, one.observed.current - asked.target)
         return (one.observed.draining + fewer) * one.entry.spec.tensor_parallel_size
 
-    def _act(self, spec: ModelSpec, observed: Observed, need: Need | Unknown, now: float) -> _Act:
+    def _act(
+        self, spec: ModelSpec, observed: Observed, need: Need | Unknown, needs: RoleNeeds | None, now: float
+    ) -> Act:
         current = observed.current
         short = _lasting(self._short_since, spec.name, isinstance(need, Need) and current < need.low, now)
         idle = _lasting(self._idle_since, spec.name, isinstance(need, Need) and current > need.high, now)
         _lasting(self._surplus_since, spec.name, isinstance(need, Need) and current > need.low, now)
         waiting = self._waiting(spec.name, now)
         if waiting is not None:
-            return "hold", current, *waiting
+            return Act("hold", current, *waiting)
         if isinstance(need, Unknown):
-            return "hold", current, "unknown", need.reason
+            return Act("hold", current, "unknown", need.reason)
+        if needs is not None and observed.current and not observed.outdated:
+            act = self._roles.act(spec, observed, needs, now)
+            if act is not None:
+                return act
         if short is not None:
             return _out(spec, observed, need, short)
         if observed.outdated:
             return _renew(spec, observed, need)
         if idle is None:
-            return "hold", current, "within", f"{need.low} to {need.high} are right: {need.reason}"
+            return Act("hold", current, "within", f"{need.low} to {need.high} are right: {need.reason}")
         return self._in(spec, observed, need, idle, now)
 
-    def _clear(self, spec: ModelSpec, observed: Observed, need: Need | Unknown, now: float) -> _Act:
+    def _clear(self, spec: ModelSpec, observed: Observed, now: float) -> Act:
         """What to do about a model that is being removed."""
         waiting = self._waiting(spec.name, now)
         if waiting is not None:
-            return "hold", observed.current, *waiting
+            return Act("hold", observed.current, *waiting)
         if observed.current == 0:
-            return "hold", 0, "removed", "it has no instances left"
-        return "in", 0, "removed", "it was taken out of service"
+            return Act("hold", 0, "removed", "it has no instances left")
+        return Act("in", 0, "removed", "it was taken out of service")
 
     def _waiting(self, model: str, now: float) -> tuple[str, str] | None:
         asked = self._asked.get(model)
@@ -217,66 +227,40 @@ class ScalingPolicy:
             return "retry", f"the planner refused; asking again after {self._times.retry_seconds:g} s"
         return None
 
-    def _in(self, spec: ModelSpec, observed: Observed, need: Need, idle: float, now: float) -> _Act:
+    def _in(self, spec: ModelSpec, observed: Observed, need: Need, idle: float, now: float) -> Act:
         current = observed.current
         delay = spec.downscale_delay_s if current > 1 else spec.downscale_to_zero_delay_s
         if idle < delay:
-            return "hold", current, "idle", f"{need.high} would do; giving back one after {delay:g} s"
+            return Act("hold", current, "idle", f"{need.high} would do; giving back one after {delay:g} s")
         if observed.loading or observed.coming:
-            return "hold", current, "loading", f"{need.high} would do; an instance that loads is busy"
+            return Act("hold", current, "loading", f"{need.high} would do; an instance that loads is busy")
         self._idle_since[spec.name] = now
-        return "in", current - 1, "idle", f"{need.high} were enough for {idle:.1f} s: {need.reason}"
+        return Act("in", current - 1, "idle", f"{need.high} were enough for {idle:.1f} s: {need.reason}")
 
 
-def _out(spec: ModelSpec, observed: Observed, need: Need, short: float) -> _Act:
+def _out(spec: ModelSpec, observed: Observed, need: Need, short: float) -> Act:
     current, most = observed.current, wanted(need)
     if short < spec.upscale_delay_s and need.rule in ("prefill", "decode"):
-        return "hold", current, "delay", f"{most} wanted; adding after {spec.upscale_delay_s:g} s: {need.reason}"
+        return Act("hold", current, "delay", f"{most} wanted; adding after {spec.upscale_delay_s:g} s: {need.reason}")
     target = min(most, current + observed.spare)
     if target == current:
-        return "hold", current, "capacity", f"{most} wanted, no spare worker fits: {need.reason}"
+        return Act("hold", current, "capacity", f"{most} wanted, no spare worker fits: {need.reason}")
     limit = f"; only {observed.spare} spare workers of {most - current} wanted" if target < most else ""
-    return "out", target, need.rule, need.reason + limit
+    return Act("out", target, need.rule, need.reason + limit)
 
 
-def _lack(one: _JudgedModel) -> Lack | None:
-    """What a model waits for that is held up by capacity alone; None where it is held up by anything else.
-
-    To serve an older version is no reason to take an instance from others.
-    """
-    need, current = one.need, one.observed.current
-    if one.verdict.rule != "capacity" or not isinstance(need, Need) or current >= need.low:
-        return None
-    spec = one.entry.spec
-    ranks = spec.tensor_parallel_size
-    return Lack(
-        model=spec.name,
-        wanted=(wanted(need) - current) * ranks,
-        least=(need.low - current) * ranks,
-        rank_bytes=one.entry.rank_bytes,
-        priority=spec.priority,
-        has_none=current == 0,
-    )
-
-
-def _give(one: _JudgedModel, given: Given) -> ScalingVerdict:
-    """The verdict to give one instance back, for another model."""
-    reason = f"{given.to} needs an instance and no spare worker fits; {given.reason}: {one.verdict.reason}"
-    return replace(one.verdict, action="in", target=one.observed.current - 1, rule="yield", reason=reason)
-
-
-def _renew(spec: ModelSpec, observed: Observed, need: Need) -> _Act:
+def _renew(spec: ModelSpec, observed: Observed, need: Need) -> Act:
     """Replace instances of an older version one by one, each after its successor serves wherever workers allow it."""
     current, why = observed.current, f"{observed.outdated} instances have an older version"
     if observed.loading or observed.coming or observed.leaving:
-        return "hold", current, "version", f"{why}; one is being replaced"
+        return Act("hold", current, "version", f"{why}; one is being replaced")
     if current > max(spec.min_instances, need.low):
-        return "in", current - 1, "version", f"{why}, and {current - 1} instances are enough"
+        return Act("in", current - 1, "version", f"{why}, and {current - 1} instances are enough")
     if observed.spare:
-        return "out", current + 1, "version", why
+        return Act("out", current + 1, "version", why)
     if current > max(spec.min_instances, 1):
-        return "in", current - 1, "version", f"{why}, and no spare worker fits one more"
-    return "hold", current, "capacity", f"{why}, and no spare worker fits one more; add a worker"
+        return Act("in", current - 1, "version", f"{why}, and no spare worker fits one more")
+    return Act("hold", current, "capacity", f"{why}, and no spare worker fits one more; add a worker")
 
 
 def _lasting(since: dict[str, float], model: str, holds: bool, now: float) -> float | None:

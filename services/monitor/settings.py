@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from livescale.shared.runtime.settings import ProcessSettings
+from livescale.shared.runtime.settings import DisaggregationName, PrefillShare, PreScaleDecode, ProcessSettings
 
 
 class MonitorSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -13,6 +13,9 @@ class MonitorSettings(ProcessSettings, frozen=True, kw_only=True):
     stale_seconds: Annotated[
         float, Meta(description="Seconds after which a load report is too old: the monitor then changes nothing", gt=0)
     ] = 2.0
+    disaggregation: DisaggregationName = "off"
+    prefill_share: PrefillShare | None = None
+    pre_scale_decode: PreScaleDecode = True
     retry_seconds: Annotated[float, Meta(description="Seconds to wait before a failed scale is tried again", gt=0)] = (
         1.0
     )

@@ -4,9 +4,10 @@ A signal that is older than `stale_seconds` is unknown, not zero.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
+from livescale.services.monitor.role_signals import RoleLoad, observe_roles
 from livescale.shared.messages.membership import LeaseChanged, QueueLoad, RouterReport, WorkerReport
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import Decision, ScaleRecord
@@ -20,9 +21,9 @@ class Observed:
 
     `stale` says why the observation cannot be trusted. `coming` counts instances that are planned and not seen yet,
     `leaving` those that still serve but are to be drained; both are in running plans. `draining` are these and those
-    that only finish what they have begun. `outdated` instances serve an
-    older version of the model. `arriving_rate` is prompt tokens a second, of late. In `kv_blocks_used` an instance
-    where a request waits for KV blocks counts as full, although some blocks are kept free for requests that grow.
+    that only finish what they have begun. `outdated` instances serve an older version of the model. `roles` has their
+    number by role. `arriving_rate` is prompt tokens a second, of late. In `kv_blocks_used` an instance where a request
+    waits for KV blocks counts as full, although some blocks are kept free for requests that grow.
     """
 
     instances: int
@@ -41,6 +42,7 @@ class Observed:
     max_requests: float | None
     kv_blocks: float | None
     stale: str | None
+    roles: RoleLoad = field(default_factory=RoleLoad)
 
     @property
     def current(self) -> int:
@@ -144,6 +146,7 @@ class Signals:
             max_requests=capacity.max_requests,
             kv_blocks=capacity.kv_blocks,
             stale=self._staleness(loaded, now),
+            roles=observe_roles([r for r, _ in loaded], self._scales.values(), name, self._drained(name)),
         )
 
     def loaded(self, model: str) -> int:

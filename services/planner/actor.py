@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 
 import structlog
 
-from livescale.services.planner.fleet import check_target
+from livescale.services.planner.fleet import ModelView, check_target
 from livescale.services.planner.metrics import PlannerMetrics
 from livescale.services.planner.outbox import SavedRecords, send
 from livescale.services.planner.plans.plan import CannotPlan
@@ -121,12 +121,21 @@ class Planner:
         # From here on nothing is awaited: of two scales at the same time, the second sees what the first planned.
         fleet = self._scale_planner.count(asked.model, view)
         actual = len(fleet.present)
-        if asked.instances == actual:
+        if self._recall(asked, view, asked.instances - actual, asked_at):
+            fleet = self._scale_planner.count(asked.model, view)
+            actual = len(fleet.present)
+            if asked.instances == actual:
+                why = "instances that were draining serve again"
+                return ScaleAccepted(scale_id=None, actual=actual, target=actual, reason=why)
+        if asked.instances == actual and not self._scale_planner.has_to_switch(asked, view):
             return ScaleAccepted(
                 scale_id=None, actual=actual, target=actual, reason=f"there are already {actual} instances"
             )
+        if asked.instances != actual and asked.decision is not None and asked.decision.action == "switch":
+            why = f"there are {actual} instances now, not {asked.instances}; roles are to be decided anew"
+            return ScaleAccepted(scale_id=None, actual=actual, target=actual, reason=why)
         scale = self._scale_planner.scale(asked, view, fleet, asked_at)
-        target = actual + (1 if isinstance(scale, ScaleOut) else -1) * len(scale.instances)
+        target = actual + len(scale.coming) - len(scale.leaving)
         self._metrics.accepted(asked.model, target)
         self._store.add(scale)
         self._spans.begin(scale.record())
@@ -134,6 +143,15 @@ class Planner:
         log.info("planned", scale=scale.id, model=scale.model, actual=actual, target=target)
         self._after(scale, commands)
         return ScaleAccepted(scale_id=scale.id, actual=actual, target=target, reason=scale.decision.reason)
+
+    def _recall(self, asked: Scale, view: ModelView, missing: int, now: float) -> bool:
+        """Have instances that drain serve again, where the model lacks some. Says whether any are to."""
+        reason = "an operator asked for it" if asked.decision is None else asked.decision.reason
+        chosen = self._scale_planner.choose_to_recall(asked, view, missing)
+        for scale, workers in chosen:
+            if workers:
+                self._after(scale, scale.recall(workers, reason, now))
+        return any(workers for _, workers in chosen)
 
     def _after(self, scale: RunningScale, commands: list[NodeCommand]) -> None:
         """Do what follows from every event: send the commands, publish and save the record, replan."""

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from livescale.services.planner.plans.plan import CannotPlan
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.membership import Member, WorkerReport
+from livescale.shared.messages.membership import Member, Role, WorkerReport
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import ModelEntry, Snapshot
 from livescale.shared.messages.scaling import Scale
@@ -106,15 +107,33 @@ def requests_of(report: WorkerReport) -> int:
     return 0 if report.load is None else report.load.running_requests + report.load.waiting_requests
 
 
-def choose_to_drain(fleet: ModelFleet, count: int, version: str) -> Sequence[ServingInstance]:
-    """Choose which instances to drain: those of other versions first, then those with the fewest requests.
+def choose_to_drain(
+    fleet: ModelFleet,
+    count: int,
+    version: str,
+    roles: Mapping[str, Role | None] = MappingProxyType({}),
+    wanted: Mapping[Role, int] = MappingProxyType({}),
+) -> Sequence[ServingInstance]:
+    """Choose which instances to drain: those of other versions first, then those whose role has most beyond what is
+    `wanted`, then those with the fewest requests. `roles` has the role of each instance.
 
     An instance that still loads is never drained. The last one that serves is not drained before the others serve.
     """
     # The last one that serves stays while others still load.
     kept = 1 if len(fleet.present) > count else 0
-    ordered = sorted(fleet.serving, key=lambda one: (one.version == version, one.requests, one.instance))
-    return ordered[: min(count, len(fleet.serving) - kept)]
+    left, numbers = list(fleet.serving), Counter(roles.values())
+
+    def order(one: ServingInstance) -> tuple[bool, int, int, str]:
+        role = roles.get(one.instance)
+        beyond = 0 if role in (None, "colocated") else numbers[role] - wanted.get(role, 0)
+        return one.version == version, -beyond, one.requests, one.instance
+
+    chosen: list[ServingInstance] = []
+    for _ in range(min(count, len(fleet.serving) - kept)):
+        chosen.append(min(left, key=order))
+        left.remove(chosen[-1])
+        numbers[roles.get(chosen[-1].instance)] -= 1
+    return chosen
 
 
 def find_alive(snapshot: Snapshot) -> dict[str, Member]:

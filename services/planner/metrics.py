@@ -69,6 +69,10 @@ class PlannerMetrics:
         """Count a scale that has ended, and observe its phases."""
         self._scales.labels(record.state).inc()
         self._predictions.ended(record)
+        switched = {phase.node for phase in record.phases if phase.name == "switched"}
+        for move in record.moves:
+            if move.worker in switched:
+                self.role_set(move.role)
         for phase in record.phases:
             if phase.name in PHASES:
                 self._phases.labels(phase.name).observe(max(0.0, phase.at - record.decision.at))

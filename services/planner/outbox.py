@@ -5,11 +5,12 @@ from typing import assert_never
 from livescale.services.planner.running_scale import NodeCommand
 from livescale.shared.bus.contract import Bus, Context, KeyValue
 from livescale.shared.bus.write_behind import WriteBehind
+from livescale.shared.messages.disaggregation import ChangeRole
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
-from livescale.shared.subjects import ABORT, DRAIN, HELP, LOAD, PIPELINE, PIPELINE_OVER, SEND, SERVE
+from livescale.shared.subjects import ABORT, CHANGE_ROLE, DRAIN, HELP, LOAD, PIPELINE, PIPELINE_OVER, SEND, SERVE
 
 COMMAND_SECONDS = 5.0  # in which a node answers
 PREFIX = "scales"  # of the keys
@@ -37,6 +38,8 @@ async def send(bus: Bus, command: NodeCommand, traceparent: str | None = None) -
             await bus.call(HELP, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
         case Pipeline():
             await bus.call(PIPELINE, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
+        case ChangeRole():
+            await bus.call(CHANGE_ROLE, message, timeout=COMMAND_SECONDS, id=node)
         case PipelineOver():
             bus.publish(PIPELINE_OVER, message, id=node)
         case _:

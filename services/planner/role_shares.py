@@ -1,22 +1,28 @@
 """Which roles new instances of a model get, so that a share of its instances prefills. Pure."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from livescale.shared.messages.membership import Role, WorkerReport
 from livescale.shared.messages.transfers import PlannedInstance
 
 
 def roles_of(
-    model: str, workers: Iterable[WorkerReport], planned: Iterable[PlannedInstance], leaving: Iterable[str]
+    model: str,
+    workers: Iterable[WorkerReport],
+    planned: Iterable[PlannedInstance],
+    leaving: Iterable[str],
+    moving: Mapping[str, Role] = MappingProxyType({}),
 ) -> dict[str, Role | None]:
-    """The role of each instance that is there or planned, by its id, as its worker says if it can. Instances that are
-    `leaving` are left out."""
+    """The role of each instance that is there or planned, by its id, as its worker says if it can, or as it is told to
+    take one (`moving`). Instances that are `leaving` are left out."""
     reported: Mapping[str, Role | None] = {
         report.instance: report.role
         for report in workers
         if report.model == model and report.rank == 0 and report.instance is not None and report.state != "draining"
     }
     roles = {**{one.id: one.role for one in planned}, **reported}
+    roles |= {id: role for id, role in moving.items() if id in roles}
     return {id: role for id, role in roles.items() if id not in set(leaving)}
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from livescale.shared.messages.disaggregation import ChangeRole
 from livescale.shared.messages.live import Help
-from livescale.shared.messages.membership import LeaseChanged, WorkerReport
+from livescale.shared.messages.membership import LeaseChanged, Role, WorkerReport
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver
 from livescale.shared.messages.scaling import Decision, Phase, ScaleRecord, ScaleState
 from livescale.shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
@@ -18,9 +19,10 @@ from livescale.shared.policy.state_machine import StateMachine
 MOVES: StateMachine[ScaleState] = StateMachine(
     "a scale",
     {
-        "planned": frozenset({"loading", "draining", "failed"}),
+        "planned": frozenset({"loading", "draining", "switching", "failed"}),
         "loading": frozenset({"done", "failed"}),
         "draining": frozenset({"done", "failed"}),
+        "switching": frozenset({"done", "failed"}),
         "done": frozenset(),
         "failed": frozenset(),
     },
@@ -35,7 +37,7 @@ class NodeCommand:
     """
 
     node: str
-    message: Load | Send | Serve | Drain | Abort | Help | Pipeline | PipelineOver
+    message: Load | Send | Serve | Drain | Abort | Help | Pipeline | PipelineOver | ChangeRole
     reason: str
 
 
@@ -67,6 +69,11 @@ class RunningScale:
     def leaving(self) -> frozenset[str]:
         """The instances that this scale is going to remove."""
         return frozenset()
+
+    @property
+    def moving(self) -> dict[str, Role]:
+        """The roles that instances are going to have, by id, where no report says so yet."""
+        return {}
 
     @property
     def reserved(self) -> frozenset[str]:

@@ -1,12 +1,12 @@
 """A scale in as a state machine: instances drain until they have finished their requests. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from livescale.services.planner.fleet import ServingInstance
 from livescale.services.planner.running_scale import NodeCommand, RunningScale
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.scaling import Decision, ScaleRecord
-from livescale.shared.messages.transfers import Drain, InstanceServing
+from livescale.shared.messages.transfers import Drain, InstanceServing, Serve
 
 
 class ScaleIn(RunningScale):
@@ -28,11 +28,35 @@ class ScaleIn(RunningScale):
         self._timeout_seconds = timeout_seconds
         self._epochs = epochs
         self._busy = {worker: one.instance for one in drained for worker in one.ranks}
+        self._alone = {one.ranks[0]: one for one in drained if len(one.ranks) == 1}
+        self._recalled: dict[str, str] = {}  # instances that are to serve again, by worker, until they say so
         self._errors: list[str] = []
 
     @property
     def leaving(self) -> frozenset[str]:
         return frozenset() if self.ended else frozenset(self.instances)
+
+    @property
+    def coming(self) -> frozenset[str]:
+        return frozenset() if self.ended else frozenset(self._recalled.values())
+
+    def may_recall(self, version: str) -> list[str]:
+        """Return the workers whose instances still drain and could serve this version again. Only a model that had more
+        than it needed lets any go that it would take back."""
+        if self.ended or self.decision.rule not in ("idle", "operator"):
+            return []
+        return [worker for worker, one in self._alone.items() if worker in self._busy and one.version == version]
+
+    def recall(self, workers: Iterable[str], why: str, now: float) -> list[NodeCommand]:
+        """Have instances serve again instead of draining: it moves no parameters."""
+        commands = []
+        for worker in workers:
+            instance = self._recalled[worker] = self._busy.pop(worker)
+            self.instances = [one for one in self.instances if one != instance]
+            self._note_again("recalled", now, worker, why)
+            order = Serve(plan_id=self.id, instance=instance, epoch=self._epochs[worker], recall=True)
+            commands.append(NodeCommand(worker, order, why))
+        return commands
 
     def start(self, now: float) -> list[NodeCommand]:
         self._move("draining")
@@ -44,8 +68,7 @@ class ScaleIn(RunningScale):
         draining."""
         self._continue(record)
         self.instances = record.instances
-        if not self._busy:
-            self._end([], now, f"{len(self.instances)} instances drained")
+        self._look(now)
         return self._drains()
 
     def _drains(self) -> list[NodeCommand]:
@@ -60,18 +83,29 @@ class ScaleIn(RunningScale):
         return []
 
     def refused(self, command: NodeCommand, error: str, now: float) -> list[NodeCommand]:
+        if isinstance(command.message, Serve):
+            return self._not_recalled(command.node, error, now)
         if command.node in self._busy:
             self._errors.append(f"{command.node} did not drain: {error}")
         return self._left(command.node, now)
 
     def wants(self, command: NodeCommand) -> bool:
-        return command.node in self._busy and not self.ended
+        waiting = self._recalled if isinstance(command.message, Serve) else self._busy
+        return command.node in waiting and not self.ended
 
     def on_report(self, report: WorkerReport, now: float) -> list[NodeCommand]:
+        recalled = self._recalled.get(report.id)
+        if recalled is not None and report.instance != recalled:
+            return self._not_recalled(report.id, "it was spare already", now)
+        if recalled is not None and report.state == "serving":
+            del self._recalled[report.id]
+            self._look(now)
         leaves = report.id in self._busy and report.instance != self._busy[report.id]
         return self._left(report.id, now) if leaves else []
 
     def on_lease(self, change: LeaseChanged, now: float) -> list[NodeCommand]:
+        if change.state == "dead" and change.id in self._recalled:
+            return self._not_recalled(change.id, f"it is gone: {change.reason}", now)
         gone = change.state == "dead" or change.epoch > self._epochs.get(change.id, change.epoch)
         return self._left(change.id, now) if gone else []
 
@@ -91,6 +125,16 @@ class ScaleIn(RunningScale):
     def _left(self, worker: str, at: float) -> list[NodeCommand]:
         if self._busy.pop(worker, None) is not None:
             self._note("spare", at, worker)
-            if not self._busy and not self.ended:
-                self._end(self._errors, at, f"{len(self.instances)} instances drained")
+            self._look(at)
         return []
+
+    def _not_recalled(self, worker: str, why: str, at: float) -> list[NodeCommand]:
+        """Go on without an instance that could not be recalled: it drains to its end, or is gone."""
+        if self._recalled.pop(worker, None) is not None:
+            self._note_again("not_recalled", at, worker, why)
+            self._look(at)
+        return []
+
+    def _look(self, at: float) -> None:
+        if not (self._busy or self._recalled or self.ended):
+            self._end(self._errors, at, f"{len(self.instances)} instances drained")

@@ -10,19 +10,20 @@ from livescale.services.planner.delivery import Delivery
 from livescale.services.planner.live import LiveHelp
 from livescale.services.planner.orders import Orders
 from livescale.services.planner.pipelines import ExecutionPipelines
-from livescale.services.planner.running_scale import NodeCommand, RunningScale
+from livescale.services.planner.role_switch import SwitchingScale
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.targets import UNDER_WAY, TargetState
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged, Member, WorkerReport
 from livescale.shared.messages.pipelines import Pipeline
-from livescale.shared.messages.scaling import Decision, ScaleRecord
+from livescale.shared.messages.scaling import Decision, RoleMove, ScaleRecord
 from livescale.shared.messages.transfers import BlockReady, Flow, InstanceServing, Load, Plan, Send, Serve, Transfer
 from livescale.shared.policy.invariants import check
 
 FIRST_LAYER = (0, 1)  # with the embedding before it
 
 
-class ScaleOut(RunningScale):
+class ScaleOut(SwitchingScale):
     """Carries out a plan, and what the plan has to become when nodes are lost.
 
     `delivery` knows how far each target is. The scale fails if nothing of it arrives for `timeout_seconds`. `workers`
@@ -30,9 +31,15 @@ class ScaleOut(RunningScale):
     """
 
     def __init__(
-        self, id: str, decision: Decision, orders: Orders, timeout_seconds: float, workers: Iterable[WorkerReport] = ()
+        self,
+        id: str,
+        decision: Decision,
+        orders: Orders,
+        timeout_seconds: float,
+        workers: Iterable[WorkerReport] = (),
+        moves: Sequence[RoleMove] = (),
     ) -> None:
-        super().__init__(id, decision, [instance.id for instance in orders.plan.instances])
+        super().__init__(id, decision, [instance.id for instance in orders.plan.instances], moves)
         self._help = LiveHelp(orders.plan, workers)
         self.delivery = Delivery(orders, decision.at)
         self._targets = self.delivery.targets
@@ -89,7 +96,7 @@ class ScaleOut(RunningScale):
         self._move("loading")
         self._note("planned", now)
         self._progress = now
-        return self.delivery.load_all()
+        return [*self._begin_moves(), *self.delivery.load_all()]
 
     def take_over(self, record: ScaleRecord, reports: Mapping[str, WorkerReport], now: float) -> list[NodeCommand]:
         """Continue a scale out that an earlier planner began; workers that load for it keep what has arrived."""
@@ -103,6 +110,7 @@ class ScaleOut(RunningScale):
         self.delivery.strand(here, "the planner was restarted")
         gone = [worker for worker, _ in planned if worker not in here]
         commands = self._fail(gone, f"{', '.join(gone)} left while there was no planner", now)
+        commands += self._begin_moves(record)
         return [*commands, *(command for worker in here for command in self.on_report(reports[worker], now))]
 
     def wants_plan(self, now: float) -> bool:
@@ -147,7 +155,7 @@ class ScaleOut(RunningScale):
                 self._help.forget(node)
             case Pipeline() as pipeline:
                 return self._pipelines.refused(node, pipeline, error, now)
-        return []
+        return super().refused(command, error, now)
 
     def wants(self, command: NodeCommand) -> bool:
         match command.message:
@@ -158,7 +166,7 @@ class ScaleOut(RunningScale):
             case Serve():
                 return self._targets.is_in(command.node, TargetState.WHOLE)
             case _:  # what was told of help and pipelines may have been replaced meanwhile
-                return False
+                return super().wants(command)
 
     def excuse(self, seconds: float) -> None:
         self._progress += seconds
@@ -186,6 +194,7 @@ class ScaleOut(RunningScale):
         return []
 
     def on_report(self, report: WorkerReport, now: float) -> list[NodeCommand]:
+        super().on_report(report, now)
         self._help.on_report(report)
         if self.ended or report.id not in self._targets or report.instance not in self.instances:
             return []
@@ -204,6 +213,7 @@ class ScaleOut(RunningScale):
         return commands
 
     def on_lease(self, change: LeaseChanged, now: float) -> list[NodeCommand]:
+        super().on_lease(change, now)
         self._help.on_lease(change)
         if self.ended or not self.delivery.orders.is_gone(change):
             return []

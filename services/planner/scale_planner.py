@@ -15,7 +15,9 @@ from livescale.services.planner.live import choose_live, is_needed
 from livescale.services.planner.orders import Orders
 from livescale.services.planner.plans.execution_pipelines import foresee_pipelines
 from livescale.services.planner.plans.plan import CannotPlan, Policy, TransferPlan
+from livescale.services.planner.role_moves import RolePlan, plan_roles
 from livescale.services.planner.role_shares import choose_roles, roles_of
+from livescale.services.planner.role_switch import RoleSwitch
 from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.scale_in import ScaleIn
 from livescale.services.planner.scale_out import ScaleOut
@@ -25,10 +27,12 @@ from livescale.services.planner.store import ScaleStore
 from livescale.services.planner.times import keeps_block_times, message_times
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Role
-from livescale.shared.messages.scaling import Decision, Scale, ScaleRecord
+from livescale.shared.messages.scaling import Decision, RoleMove, Scale, ScaleRecord
 from livescale.shared.messages.transfers import LiveMode, Plan, PlannedInstance
 from livescale.shared.runtime.clock import Ids
 from livescale.shared.topology.topology import Topology
+
+EVEN_SHARE = 0.5  # prefills, of new instances of which nobody says how many should
 
 
 class ScalePlanner:
@@ -52,25 +56,30 @@ class ScalePlanner:
         workers = view.snapshot.workers
         return count_fleet(model, workers, self._store.coming(model), self._store.leaving())
 
-    def scale(self, asked: Scale, view: ModelView, fleet: ModelFleet, at: float) -> ScaleIn | ScaleOut:
-        """Plan a scale to another number of instances than there are; `at` is the wall time at which it was asked
-        for."""
+    def scale(self, asked: Scale, view: ModelView, fleet: ModelFleet, at: float) -> ScaleIn | ScaleOut | RoleSwitch:
+        """Plan a scale to another number of instances than there are, or to other roles of as many; `at` is the wall
+        time at which it was asked for."""
         actual = len(fleet.present)
         decision = asked.decision or self._by_operator(asked, actual, at)
+        if asked.instances == actual:
+            return self._plan_switch(decision, view, at)
         if asked.instances < actual:
             return self._plan_in(decision, view, fleet, actual - asked.instances)
         return self._plan_out(decision, view, asked.instances - actual, asked.live or self._settings.live)
 
     def take_over(
         self, record: ScaleRecord, view: ModelView, now: float
-    ) -> tuple[ScaleIn | ScaleOut, list[NodeCommand]]:
+    ) -> tuple[ScaleIn | ScaleOut | RoleSwitch, list[NodeCommand]]:
         """Return a scale that an earlier planner began, and the commands by which it continues."""
         workers = view.snapshot.workers
+        if record.decision.action == "switch":
+            switch = RoleSwitch(record.id, record.decision, record.moves, now)
+            return switch, switch.take_over(record, now)
         if record.plan is None:
             drained = find_instances(frozenset(record.instances), workers)
             scale_in = self._scale_in(record.id, record.decision, drained, view)
             return scale_in, scale_in.take_over(record, now)
-        scale_out = self._scale_out(record.decision, record.plan, view)
+        scale_out = self._scale_out(record.decision, record.plan, view, record.moves)
         # The manifest of a version that was replaced is not known any more: its targets are given up.
         known = workers if record.plan.version == view.manifest.version else []
         return scale_out, scale_out.take_over(record, {report.id: report for report in known}, now)
@@ -88,8 +97,28 @@ class ScalePlanner:
             by="operator",
         )
 
+    def choose_to_recall(self, asked: Scale, view: ModelView, missing: int) -> list[tuple[ScaleIn, list[str]]]:
+        """Choose up to so many instances that drain and are to serve again, of each scale in: those of the roles that
+        the model lacks first. They have their parameters, so nothing is faster."""
+        scales = [one for one in self._store.running() if isinstance(one, ScaleIn) and one.model == asked.model]
+        able = [(scale, worker) for scale in scales for worker in scale.may_recall(view.manifest.version)]
+        roles = {report.id: report.role for report in view.snapshot.workers}
+        wanted = {} if asked.decision is None else asked.decision.roles
+        there = list(self._roles_there(view).values())
+        able.sort(key=lambda one: there.count(role := roles.get(one[1])) - (wanted.get(role, 0) if role else 0))
+        chosen = able[: max(0, missing)]
+        return [(scale, [worker for of, worker in chosen if of is scale]) for scale in scales]
+
+    def has_to_switch(self, asked: Scale, view: ModelView) -> bool:
+        """Say whether instances have to get other roles, to have those that were asked for."""
+        return asked.decision is not None and bool(self._plan_roles(asked.decision, view, 0).moves)
+
+    def _plan_switch(self, decision: Decision, view: ModelView, at: float) -> RoleSwitch:
+        moves = self._plan_roles(decision, view, 0).moves
+        return RoleSwitch(self._ids.new("scale"), decision, moves, at)
+
     def _plan_in(self, decision: Decision, view: ModelView, fleet: ModelFleet, count: int) -> ScaleIn:
-        drained = choose_to_drain(fleet, count, view.manifest.version)
+        drained = choose_to_drain(fleet, count, view.manifest.version, self._roles_there(view), decision.roles)
         if not drained:
             raise Refusal(503, f"no instance of {decision.model!r} can be drained: all still load", 1000)
         return self._scale_in(self._ids.new("scale"), decision, drained, view)
@@ -99,17 +128,18 @@ class ScalePlanner:
 
     def _plan_out(self, decision: Decision, view: ModelView, count: int, live: LiveMode) -> ScaleOut:
         try:
-            plan = self._plan(decision, view, count, live)
+            plan, moves = self._plan(decision, view, count, live)
         except CannotPlan as error:
             raise Refusal(503, f"cannot scale {decision.model!r} out: {error}", retry_after_ms=1000) from error
-        return self._scale_out(decision, plan, view)
+        return self._scale_out(decision, plan, view, moves)
 
-    def _scale_out(self, decision: Decision, plan: Plan, view: ModelView) -> ScaleOut:
+    def _scale_out(self, decision: Decision, plan: Plan, view: ModelView, moves: Sequence[RoleMove]) -> ScaleOut:
         timeout = self._settings.patience_seconds
-        return ScaleOut(plan.id, decision, self._orders(plan, view), timeout, view.snapshot.workers)
+        return ScaleOut(plan.id, decision, self._orders(plan, view), timeout, view.snapshot.workers, moves)
 
-    def _plan(self, decision: Decision, view: ModelView, count: int, live: LiveMode) -> Plan:
-        """Plan as many new instances as there are spare workers for, at least one. Raises CannotPlan."""
+    def _plan(self, decision: Decision, view: ModelView, count: int, live: LiveMode) -> tuple[Plan, Sequence[RoleMove]]:
+        """Plan as many new instances as there are spare workers for, at least one, and which of those that are there
+        get another role. Raises CannotPlan."""
         groups, why = choose_spares(view.snapshot, view.entry, count, self._store.reserved())
         policy, blocks = self._choose_policy(live), range(len(view.manifest.of_shard(0).blocks))
         shards = [
@@ -124,11 +154,11 @@ class ScalePlanner:
         plans = [shard.made for shard in shards]
         live_targets, why_live = self._choose_live(live, decision, plans, teams, predicted)
         tied = view.manifest.config.tie_word_embeddings
-        roles, why_roles = self._choose_roles(view, len(teams))
+        moves, roles, why_roles = self._plan_roles(decision, view, len(teams))
         why_plan = (reason for shard in shards for reason in self._shards.explain(view, shard))
         reasons = [why, *why_plan, *why_live, *why_roles]
         tickets = self._store.fresh_tickets()
-        return Plan(
+        plan = Plan(
             id=self._ids.new("scale"),
             model=view.entry.spec.name,
             version=view.manifest.version,
@@ -146,15 +176,25 @@ class ScalePlanner:
             live_targets=live_targets,
             pipelines=foresee_pipelines(plans, teams, ready, tied=tied) if live == "pipeline" and live_targets else [],
         )
+        return plan, moves
 
-    def _choose_roles(self, view: ModelView, count: int) -> tuple[list[Role], list[str]]:
-        """Choose the roles of so many new instances, and say why. Those of several ranks do everything, and with auto
-        the router gives roles."""
+    def _plan_roles(self, decision: Decision, view: ModelView, count: int) -> RolePlan:
+        """Plan the roles of so many new instances and of those that are there: as the load needs, if the decision says
+        so, else by a share. Instances of several ranks do everything."""
         model, settings = view.entry.spec, self._settings
-        if (model.disaggregation or settings.disaggregation) != "on" or model.tensor_parallel_size > 1:
-            return ["colocated"] * count, []
-        there = roles_of(model.name, view.snapshot.workers, self._store.planned(model.name), self._store.leaving())
-        return choose_roles(there.values(), count, settings.prefill_share)
+        if not model.disaggregates(settings.disaggregation):
+            everything: list[Role] = ["colocated"] * count
+            return RolePlan((), tuple(everything), ())
+        there = self._roles_there(view)
+        if decision.roles and settings.prefill_share is None:
+            return plan_roles(there, view.snapshot.workers, decision.roles, count, settings.decode_scaling)
+        share = EVEN_SHARE if settings.prefill_share is None else settings.prefill_share
+        roles, reasons = choose_roles(there.values(), count, share)
+        return RolePlan((), tuple(roles), tuple(reasons))
+
+    def _roles_there(self, view: ModelView) -> dict[str, Role | None]:
+        name, store = view.entry.spec.name, self._store
+        return roles_of(name, view.snapshot.workers, store.planned(name), store.leaving(), store.moving())
 
     def _choose_policy(self, live: LiveMode) -> Policy:
         """Return the policy for this mode. Raises Refusal 400 if the set policy does not suit the mode asked for."""

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from livescale.services.planner.plans.plan import Policy
 from livescale.shared.runtime.settings import (
+    DecodeScaling,
     DisaggregationName,
     LiveEveryHop,
     LiveName,
@@ -38,7 +39,8 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
     live_when: LiveWhen = "always"
     ttft_slo: TtftSlo = 1.0
     disaggregation: DisaggregationName = "off"
-    prefill_share: PrefillShare = 0.5
+    prefill_share: PrefillShare | None = None
+    decode_scaling: DecodeScaling = "mutate"
     patience_seconds: Annotated[
         float, Meta(description="Seconds without any arriving block after which a scale-out is given up", gt=0)
     ] = 30.0

@@ -6,6 +6,7 @@ from itertools import count
 
 from livescale.services.planner.running_scale import RunningScale
 from livescale.services.planner.scale_out import ScaleOut
+from livescale.shared.messages.membership import Role
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import PlannedInstance
 from livescale.shared.policy.invariants import check
@@ -56,6 +57,10 @@ class ScaleStore:
     def planned(self, model: str) -> list[PlannedInstance]:
         """Return the instances of this model that running scales add, as they were planned."""
         return [one for scale in self._outs() if scale.model == model for one in scale.plan.instances]
+
+    def moving(self) -> dict[str, Role]:
+        """Return the roles that instances are going to have, where their workers have not said so yet."""
+        return {id: role for scale in self.running() for id, role in scale.moving.items()}
 
     def leaving(self) -> frozenset[str]:
         """Return the instances that running scales are going to remove."""

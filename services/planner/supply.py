@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import cast
 
+from msgspec.structs import replace
+
 from livescale.services.planner.fleet import find_alive, requests_of
 from livescale.services.planner.plans.network import (
     BlockSource,
@@ -128,8 +130,10 @@ class Supply:
             for report in self.snapshot.workers
             if report.id in self._alive and report.state == "serving" and self._is_whole(report.holding)
         }
+        prefills = {report.id for report in self.snapshot.workers if report.role == "prefill"}
         ids = [*serving, *sorted(self._alive.intersection(self.receiving)), *self._hosts(self._is_whole)]
-        return [BlockSource(self._node(id, serving.get(id, 0)), self._every) for id in ids]
+        nodes = (replace(self._node(id, serving.get(id, 0)), prefills=id in prefills) for id in ids)
+        return [BlockSource(node, self._every) for node in nodes]
 
     def _reading(self) -> list[BlockSource]:
         """Return the hosts that are reading it, which count only where no other holds it: disks are slower than

@@ -217,9 +217,13 @@ class InstanceView:
         return slots > 0 and self._need(request) <= self.free_blocks and self._prefills_soon(load)
 
     def has_room_to_decode(self, request: Submit) -> bool:
-        """Whether there is a slot for a request that another worker prefills, and KV blocks for it and one token."""
+        """Whether there is a slot for a request that another worker prefills, and KV blocks for it and one token.
+
+        That requests wait there is no reason against it. Those that find no slot or no blocks show otherwise. Others
+        wait for the next step only, and a worker that then gets nothing else says so half a second later.
+        """
         load = self._load
-        if load is None or load.kv_full or load.waiting_requests or self.never_fits(request):
+        if load is None or load.kv_full or self.never_fits(request):
             return False
         tokens = len(request.prompt) + len(request.generated) + 1
         return self.requests < load.max_requests and self._blocks(tokens) <= self.free_blocks

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.settings import Bounds, ModelSettings, StackSettings
 from livescale.shared.memory.devices import CPU, count_gpus
 from livescale.shared.messages.parameters import DType, Layout, ModelSpec, ScalingBounds
 from livescale.shared.model.latency import find_latency
@@ -122,7 +122,7 @@ def check_models(settings: StackSettings) -> None:
         lowest, highest = spec_bounds(model, settings)
         if lowest > highest:
             raise BadSettings(f"model {model.name!r}: min-instances {lowest} is above max-instances {highest}")
-        if model.bounds.prefill_lo > model.bounds.prefill_hi or model.bounds.decode_lo > model.bounds.decode_hi:
+        if _are_crossed(model.bounds):
             raise BadSettings(f"model {model.name!r}: a lower scaling bound is above the upper one")
     needed = sum(spec_bounds(model, settings)[0] * ranks_of(model, settings) for model in settings.models)
     if needed > count_workers(settings):
@@ -195,6 +195,11 @@ def bind_socket(host: str, port: int) -> socket.socket:
         ) from None
 
 
+def _are_crossed(bounds: Bounds) -> bool:
+    pairs = (bounds.prefill_lo, bounds.prefill_hi), (bounds.decode_lo, bounds.decode_hi), (bounds.kv_lo, bounds.kv_hi)
+    return any(lowest > highest for lowest, highest in pairs)
+
+
 def spec_bounds(model: ModelSettings, settings: StackSettings) -> tuple[int, int]:
     """The least and the most instances of a model: as its own settings say, else those of the system, else its part of
     the fixed share of workers, else whatever the workers allow."""
@@ -238,6 +243,8 @@ def make_spec(model: ModelSettings, settings: StackSettings) -> ModelSpec:
             prefill_hi=model.bounds.prefill_hi,
             decode_lo=model.bounds.decode_lo,
             decode_hi=model.bounds.decode_hi,
+            kv_lo=model.bounds.kv_lo,
+            kv_hi=model.bounds.kv_hi,
         ),
         upscale_delay_s=model.upscale_delay_s,
         downscale_delay_s=settings.downscale_delay_s if idle is None else idle,

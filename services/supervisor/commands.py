@@ -129,6 +129,7 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
     """What only registry, planner and routers are told: the topology, rates of links, how to plan, which copies hosts
     keep, models' defaults, how to route, whether to disaggregate."""
     cluster: Flags = {"topology": placement.topology} if placement else {}
+    share: Flags = {} if settings.prefill_share is None else {"prefill_share": settings.prefill_share}
     match service:
         case "registry":
             caches: Flags = {"host_cache": settings.host_cache, "host_cache_ttl": settings.host_cache_ttl}
@@ -140,6 +141,12 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
                 "ttft_slo": settings.ttft_slo,
                 "tbt_slo": settings.tbt_slo,
             }
+        case "monitor":
+            return {
+                "disaggregation": settings.disaggregation,
+                **share,
+                "pre_scale_decode": settings.pre_scale_decode,
+            }
         case "planner":
             return {
                 "link_rate": settings.link_rate,
@@ -149,7 +156,8 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
                 "live_when": settings.live_when,
                 "ttft_slo": settings.ttft_slo,
                 "disaggregation": settings.disaggregation,
-                "prefill_share": settings.prefill_share,
+                **share,
+                "decode_scaling": settings.decode_scaling,
                 **cluster,
             }
         case _:

@@ -8,6 +8,7 @@ from msgspec import Meta
 from livescale.shared.runtime.settings import (
     HOST_AND_PORT,
     BusSettings,
+    DecodeScaling,
     DisaggregationName,
     EngineName,
     EngineProfile,
@@ -20,6 +21,7 @@ from livescale.shared.runtime.settings import (
     LiveWhen,
     PolicyName,
     PrefillShare,
+    PreScaleDecode,
     RoutingName,
     Settings,
     SwitchKv,
@@ -38,6 +40,8 @@ class Bounds(Settings, frozen=True, kw_only=True):
     prefill_hi: Annotated[float, Meta(gt=0)] = 0.7
     decode_lo: Annotated[float, Meta(ge=0, le=1)] = 0.75
     decode_hi: Annotated[float, Meta(gt=0, le=1)] = 0.95
+    kv_lo: Annotated[float, Meta(ge=0)] = 0.4
+    kv_hi: Annotated[float, Meta(gt=0)] = 0.8
 
 
 class ModelSettings(Settings, frozen=True, kw_only=True):
@@ -221,7 +225,9 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     switch_kv: SwitchKv = "auto"
     routing: RoutingName = "least-loaded"
     disaggregation: DisaggregationName = "off"
-    prefill_share: PrefillShare = 0.5
+    prefill_share: PrefillShare | None = None
+    decode_scaling: DecodeScaling = "mutate"
+    pre_scale_decode: PreScaleDecode = True
     kv_transfer: KvTransferMode = "by-layer"
     ttft_slo: TtftSlo = 1.0
     tbt_slo: TbtSlo = 0.15

@@ -159,10 +159,9 @@ class Deployment:
         return Ack()
 
     async def serve(self, command: Serve, context: Context) -> Ack:
-        """Answer SERVE: serve alone, after what a pipeline still has to do. Raises Refusal 409 before all blocks are
-        here.
-        """
+        """Answer SERVE: serve alone, after what a pipeline still has to do. Raises Refusal 409 before all is here."""
         instance, lifecycle = self.instance, self.lifecycle
+        await instance.recall(command, self._draining)
         if lifecycle.whole and lifecycle.state is WorkerState.LOADING:
             await self.pipelines.leave()
             await self.pipelines.fetch_share(command)

@@ -26,6 +26,7 @@ def make_report(
         flows_out=deployment.flows_out,
         traffic=_traffic(resources),
     )
+    prefill, load = deployment.disaggregation.prefill, instance.serving.load()
     assignment, pipelines = instance.lifecycle.assignment, deployment.pipelines
     if assignment is None:
         return common
@@ -44,7 +45,7 @@ def make_report(
             ready=sorted(instance.lifecycle.ready),
             total=len(manifest.blocks),
         ),
-        load=instance.serving.load(),
+        load=load and structs.replace(load, kv_tokens_per_second=prefill.tokens_per_second),
         helping=deployment.source.helping,
         live_layers=deployment.live_layers,
         live_waiting=deployment.live_waiting,
@@ -53,7 +54,7 @@ def make_report(
         pipeline=pipelines.pipeline,
         stage=pipelines.span,
         kv_way=pipelines.kv_way,
-        sending_kv=len(deployment.disaggregation.prefill),
+        sending_kv=len(prefill),
     )
 
 

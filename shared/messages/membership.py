@@ -74,6 +74,7 @@ class EngineLoad(Message, frozen=True, kw_only=True):
     `waiting_tokens`: prompt tokens admitted and not yet prefilled. `kv_blocks_used` are those that hold tokens, or are
     about to. `kv_full`: a request waits here for KV blocks; it is no use to give more to this engine now.
     `reserved_requests` are prefilled elsewhere and will be decoded here; `reserved_blocks`, of those used, are theirs.
+    `kv_tokens_per_second`: at which rate the KV of prompts leaves here while it is sent.
     """
 
     waiting_requests: Count
@@ -89,6 +90,7 @@ class EngineLoad(Message, frozen=True, kw_only=True):
     prefill_tokens_per_second: Amount | None = None
     decode_tokens_per_second: Amount | None = None
     steps: StepSpeed | None = None
+    kv_tokens_per_second: Amount | None = None
 
 
 class Holding(Message, frozen=True, kw_only=True):

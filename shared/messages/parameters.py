@@ -138,12 +138,15 @@ Disaggregation = Literal["off", "on", "auto"]
 
 class ScalingBounds(Message, frozen=True, kw_only=True):
     """BlitzScale's scaling bounds: what part of an instance's capacity may be used before one is added (hi) or
-    given back (lo). `prefill_*` in seconds of queued prefill work per instance, `decode_*` as a share of KV blocks."""
+    given back (lo). `prefill_*` in seconds of queued prefill work per instance, `decode_*` as a share of KV blocks,
+    `kv_*` in seconds of sending the KV that lies where it was prefilled."""
 
     prefill_lo: Share = 0.5
     prefill_hi: Share = 0.7
     decode_lo: Share = 0.75
     decode_hi: Share = 0.95
+    kv_lo: Share = 0.4
+    kv_hi: Share = 0.8
 
 
 class ModelSpec(Message, frozen=True, kw_only=True):
@@ -172,6 +175,11 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     layout: Layout = "plain"
     priority: Priority = 0
     disaggregation: Disaggregation | None = None
+
+    def disaggregates(self, system: str) -> bool:
+        """Whether some of its instances are to prefill and others to decode, where the system's setting is `system`.
+        Instances of several ranks do both, and with auto the router gives roles."""
+        return (self.disaggregation or system) == "on" and self.tensor_parallel_size == 1
 
     @property
     def form(self) -> tuple[DType, int, Layout]:

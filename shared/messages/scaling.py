@@ -4,17 +4,20 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from livescale.shared.messages.membership import Role
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TraceParent
 from livescale.shared.messages.transfers import LiveMode, Plan
 
-Action = Literal["out", "in", "hold"]
-ScaleState = Literal["planned", "loading", "draining", "done", "failed"]
+Action = Literal["out", "in", "switch", "hold"]
+ScaleState = Literal["planned", "loading", "draining", "switching", "done", "failed"]
 
 
 class Decision(Message, frozen=True, kw_only=True):
     """What the monitor (or an operator) decided of one model, and from what. Unknown inputs are None.
 
-    `traceparent`: of the request that had waited longest then, where requests are traced.
+    `roles`: how many instances are to have each role then; empty where roles are as the planner sees fit. To `switch`
+    is to have as many instances with other roles. `traceparent`: of the request that had waited longest then, where
+    requests are traced.
     """
 
     id: Name
@@ -28,6 +31,7 @@ class Decision(Message, frozen=True, kw_only=True):
     by: Literal["monitor", "operator"]
     inputs: dict[str, Annotated[float, Meta(ge=-1e15, le=1e15)] | None] = {}
     traceparent: TraceParent | None = None
+    roles: dict[Role, Count] = {}
 
 
 class Scale(Message, frozen=True, kw_only=True):
@@ -49,6 +53,17 @@ class ScaleAccepted(Message, frozen=True, kw_only=True):
     actual: Count
     target: Count
     reason: str
+
+
+class RoleMove(Message, frozen=True, kw_only=True):
+    """An instance that serves and gets another role, by its leading worker. Nothing is loaded or drained for it."""
+
+    worker: Name
+    instance: Name
+    epoch: Count
+    role: Role
+    before: Role | None = None
+    reason: str = ""
 
 
 class Phase(Message, frozen=True, kw_only=True):
@@ -85,7 +100,7 @@ class ScaleRecord(Message, frozen=True, kw_only=True):
     """Everything known of one scale, for `livescale why`.
 
     `arrived`: by target when each block was ready, in their order and in seconds since the epoch, None for those that
-    are not; empty for large plans. `pipelines`: one for each of the plan's.
+    are not; empty for large plans. `pipelines`: one for each of the plan's. `moves`: instances that get another role.
     """
 
     id: Name
@@ -97,6 +112,7 @@ class ScaleRecord(Message, frozen=True, kw_only=True):
     outcome: str = ""
     arrived: dict[Name, list[Amount | None]] = {}
     pipelines: list[PipelineRecord] = []
+    moves: list[RoleMove] = []
 
 
 class AskScales(Message, frozen=True, kw_only=True):

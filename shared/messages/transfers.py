@@ -175,11 +175,12 @@ class Send(Message, frozen=True, kw_only=True):
 
 
 class Serve(Message, frozen=True, kw_only=True):
-    """Planner -> worker: all ranks are whole, take requests."""
+    """Planner -> worker: all ranks are whole, take requests. With `recall`, also if the instance is draining."""
 
     plan_id: Name
     instance: Name
     epoch: Count
+    recall: bool = False
 
 
 class Drain(Message, frozen=True, kw_only=True):

@@ -101,10 +101,26 @@ RoutingName = Annotated[
 PrefillShare = Annotated[
     float,
     Meta(
-        description="With --disaggregation on: share of a model's instances that prefill, as far as new ones can keep "
-        "to it. The first one prefills, the second decodes",
+        description="With --disaggregation: share of a model's instances that prefill, as far as new ones can keep to "
+        "it. The first one prefills, the second decodes. Not given: as many prefill, and as many decode, as the load "
+        "needs, and instances change roles with it",
         ge=0,
         le=1,
+    ),
+]
+DecodeScaling = Annotated[
+    Literal["mutate", "load"],
+    Meta(
+        description="With --disaggregation: where more instances are to decode. mutate: some that prefill decode from "
+        "the next request on, and others are loaded to prefill in their place, which can begin while they load; load: "
+        "new ones are loaded to decode, and only those that prefill and are not needed there change"
+    ),
+]
+PreScaleDecode = Annotated[
+    bool,
+    Meta(
+        description="With --disaggregation: count prompts that wait, and KV that is still to be sent, as need for "
+        "instances that decode, so that they are there once those prompts are computed"
     ),
 ]
 KvTransferMode = Annotated[

@@ -41,15 +41,13 @@ def error_codes() -> Iterator[str]:
 
 
 def rules() -> Iterator[str]:
-    """Every rule by which the monitor decides: of needs, and of the verdicts `(action, target, rule, reason)`."""
+    """Every rule by which the monitor decides: of needs, and of its acts: action, target, rule, reason."""
     for node in nodes("services/monitor"):
         match node:
             case ast.Call(func=ast.Name(id="Need"), args=[ast.Constant(value=str(rule)), *_]):
                 yield rule
-            case ast.Return(
-                value=ast.Tuple(elts=[ast.Constant(value="hold" | "in" | "out"), _, ast.Constant() as rule, _])
-            ):
-                yield str(rule.value)
+            case ast.Call(func=ast.Name(id="Act"), args=[_, _, ast.Constant(value=str(rule)), *_]):
+                yield rule
             case ast.Call(keywords=keywords):
                 yield from (
                     str(each.value.value)
@@ -70,7 +68,7 @@ def test_no_error_code_is_explained_that_is_not_given() -> None:
 
 def test_every_rule_of_the_monitor_is_explained() -> None:
     found = set(rules())
-    assert {"prefill", "capacity", "yield"} <= found
+    assert {"prefill", "capacity", "idle", "yield"} <= found
     assert not found - cells("how-to/why-not.md", "rule")
 
 

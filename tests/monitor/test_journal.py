@@ -1,5 +1,5 @@
 from livescale.services.monitor.journal import Journal
-from livescale.services.monitor.policy import ScalingVerdict
+from livescale.services.monitor.verdict import ScalingVerdict
 from livescale.shared.messages.scaling import Action, Decision
 from tests.monitor.reports import decision
 

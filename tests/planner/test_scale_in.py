@@ -1,7 +1,10 @@
+from msgspec.structs import replace
+
 from livescale.services.planner.fleet import ServingInstance
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.scale_in import ScaleIn
 from livescale.shared.messages.membership import LeaseChanged
-from livescale.shared.messages.transfers import Drain
+from livescale.shared.messages.transfers import Drain, Serve
 from tests.planner.samples import decision, happened, names, serving, spare
 
 PATIENCE_SECONDS = 60.0
@@ -75,3 +78,50 @@ def test_a_planner_that_takes_over_does_not_count_from_the_start_again() -> None
     successor.take_over(record, record.decision.at + 50.0)
     successor.tick(record.decision.at + PATIENCE_SECONDS)
     assert successor.state == "failed"
+
+
+def recalled() -> ScaleIn:
+    drained = [ServingInstance(f"i-{worker}", (worker,), 0, "v") for worker in "ab"]
+    drained.append(ServingInstance("i-c", ("c", "d"), 0, "v"))  # of several ranks, which would have to agree
+    scale = ScaleIn("scale-1", replace(decision("in"), rule="idle"), drained, dict.fromkeys("abcd", 5), 60.0)
+    scale.start(11.0)
+    assert (scale.may_recall("v"), scale.may_recall("other")) == (["a", "b"], [])
+    [command] = scale.recall(["a"], "prompts wait", 12.0)
+    assert isinstance(command.message, Serve)
+    assert (command.message.recall, command.message.epoch, command.message.instance) == (True, 5, "i-a")
+    assert (scale.coming, scale.leaving) == ({"i-a"}, {"i-b", "i-c"})
+    assert scale.wants(command)
+    for worker in "bcd":
+        scale.on_report(spare(worker), 13.0)
+    return scale
+
+
+def test_an_instance_that_drains_is_recalled_and_counts_at_once() -> None:
+    scale = recalled()
+    assert scale.state == "draining"
+    assert scale.may_recall("v") == []
+    scale.on_report(serving("a"), 13.1)
+    assert (scale.state, scale.coming, scale.record().instances) == ("done", frozenset(), ["i-b", "i-c"])
+    assert [(p.node, p.detail) for p in scale.record().phases if p.name == "recalled"] == [("a", "prompts wait")]
+
+
+def test_an_instance_that_has_drained_or_died_meanwhile_does_not_come_back() -> None:
+    for act in ("spare", "refused", "dead"):
+        scale = recalled()
+        if act == "spare":
+            scale.on_report(spare("a"), 14.0)
+        elif act == "refused":
+            order = Serve(plan_id="scale-1", instance="i-a", epoch=5, recall=True)
+            scale.refused(NodeCommand("a", order, "why"), "it has drained", 14.0)
+        else:
+            scale.on_lease(
+                LeaseChanged(service="worker", id="a", epoch=5, state="dead", reason="silent", at=14.0), 14.0
+            )
+        assert (scale.state, scale.coming) == ("done", frozenset())
+        assert [phase.name for phase in scale.record().phases][-1] == "not_recalled"
+
+
+def test_what_another_version_or_model_needs_is_not_recalled() -> None:
+    for rule in ("version", "yield", "removed"):
+        drained = [ServingInstance("i-a", ("a",), 0, "v")]
+        assert ScaleIn("s", replace(decision("in"), rule=rule), drained, {"a": 5}, 60.0).may_recall("v") == []

@@ -197,3 +197,13 @@ def test_a_rank_that_lost_its_source_gets_the_rest_of_its_own_shard() -> None:
     left = snapshot(rank_of_one("x", 0), whole_host("host-0"), *map(spare, "ab"))
     again = [command.message for command in planner.replan(scale, ModelView(left, CUT, cut_manifest()), 3.0)]
     assert [(load.rank, load.inflows[0].upstream.id) for load in again if isinstance(load, Load)] == [(1, "host-0")]
+
+
+@pytest.mark.parametrize("roles", [("prefill", "decode"), ("decode", "prefill")])
+def test_an_instance_that_decodes_feeds_targets_although_it_has_more_requests(roles: tuple[str, str]) -> None:
+    """KV leaves those that prefill, if not now then with the next prompt (BlitzScale 5.1)."""
+    sources = [serving(f"s{n}", 5 if role == "decode" else 0, role=role) for n, role in enumerate(roles)]
+    plan = planned("chains", snapshot(*sources, spare("a")), 3)
+    assert hops(plan) == [(f"s{roles.index('decode')}", "a")]
+    only = planned("chains", snapshot(serving("s0", role="prefill"), spare("a")), 2)
+    assert hops(only) == [("s0", "a")]

@@ -56,6 +56,18 @@ def test_who_prefills_decodes_itself_where_nobody_has_room() -> None:
         assert pairs(pool(prefill(), other), request("r")) == [("p", None)]
 
 
+def test_a_request_that_begins_with_the_next_step_keeps_nobody_from_decoding_for_others() -> None:
+    made = pool(prefill(), prefill("d"))
+    assert pairs(made, request("a"), request("b")) == [("d", None), ("p", None)]
+    # Its role changes between an admission and the step that begins it: no later report comes for half a second.
+    begins = replace(load(slots=9), waiting_requests=1, waiting_tokens=10)
+    hear(made, decode("d", begins))
+    assert pairs(made, request("r")) == [("p", "d")]
+    for full in (replace(load(slots=9, running=8), waiting_requests=1), replace(begins, kv_full=True)):
+        hear(made, decode("d", full))
+        assert pairs(made, request(f"s{full.kv_full}")) == [("p", None)]
+
+
 def test_what_is_reserved_already_is_not_counted_twice() -> None:
     made = pool(prefill(), decode("d", load(slots=2, blocks=9)))
     assert pairs(made, request("r")) == [("p", "d")]

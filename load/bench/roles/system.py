@@ -188,6 +188,7 @@ def stack_settings(checkpoint: Path, rate: float, rows: int, kv_transfer: KvTran
         log_level="debug",
         enable_prefix_caching=False,  # the same prompts are asked again and again
         disaggregation="on",
+        prefill_share=0.5,  # so that nobody but the bench gives roles
         kv_transfer=kv_transfer,
         worker_options={"tbt_ratio": 1.85, "max_num_batched_tokens": rows},
     )

@@ -79,10 +79,11 @@ def one_per_nic(nodes: Iterable[ClusterNode]) -> tuple[ClusterNode, ...]:
     return tuple(first.values())
 
 
-def sending_order(node: ClusterNode, traffic: Traffic) -> tuple[float, bool, bool, float, int, tuple[int, str]]:
-    """Sort key: the fastest sender first; of equals those without requests, then GPUs, then the least busy."""
-    serves = node.requests > 0
-    return -node.bandwidth, serves, node.place != "worker", traffic.share(node, "out"), node.requests, node.name
+def sending_order(node: ClusterNode, traffic: Traffic) -> tuple[float, bool, bool, bool, float, int, tuple[int, str]]:
+    """Sort key: the fastest sender first; of equals those that do not prefill for others, then those without requests,
+    then GPUs, then the least busy."""
+    serves, share = node.requests > 0, traffic.share(node, "out")
+    return -node.bandwidth, node.prefills, serves, node.place != "worker", share, node.requests, node.name
 
 
 @lru_cache(maxsize=4096)
@@ -165,8 +166,9 @@ class NearCopies:
     """
 
     def __init__(self, whole: Sequence[ClusterNode], network: float, traffic: Traffic) -> None:
-        def order(node: ClusterNode) -> tuple[int, float, int, tuple[int, str]]:
-            return PREFERENCE.index(node.place), traffic.share(node, "out"), node.requests, node.name
+        def order(node: ClusterNode) -> tuple[int, bool, float, int, tuple[int, str]]:
+            preference = PREFERENCE.index(node.place)
+            return preference, node.prefills, traffic.share(node, "out"), node.requests, node.name
 
         self._network = network
         self._domains: dict[str, ClusterNode] = {}

@@ -18,13 +18,15 @@ class ClusterNode(msgspec.Struct, frozen=True, gc=False):
     """One end of a transfer, and where in the cluster it is.
 
     `place` is a worker's GPU, a host's memory, or the disk of a host that does not hold the model in memory. `requests`
-    are those that it serves.
+    are those that it serves. One that `prefills` for others sends KV as soon as a prompt comes, even if it sends none
+    now.
     """
 
     id: str
     place: Literal["worker", "host", "disk"]
     at: TopologyPlace
     requests: int = 0
+    prefills: bool = False
 
     @property
     def group(self) -> str:

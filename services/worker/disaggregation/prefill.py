@@ -48,6 +48,11 @@ class PrefillSide:
     def __len__(self) -> int:
         return len(self._outgoing)
 
+    @property
+    def tokens_per_second(self) -> float | None:
+        """At which rate KV leaves here while it is sent; None before that was measured."""
+        return self._sender.rate.tokens_per_second
+
     def expect(self, request_id: str, decode: str) -> None:
         """Have a request that was just admitted decoded by another worker, where that is of any use."""
         served, scheduler = self._context.served, self._serving.scheduler

@@ -8,6 +8,7 @@ import structlog
 from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, piece_digest, tag
 from livescale.services.worker.disaggregation.outgoing import OutgoingKv
 from livescale.services.worker.disaggregation.pieces import StagedPiece, pack_header
+from livescale.services.worker.disaggregation.send_rate import KvSendRate
 from livescale.services.worker.disaggregation.transfer import KvTransferState
 from livescale.services.worker.scheduling.batch import KvSlice
 from livescale.shared.bus.contract import BusError, Refusal, ServiceAbsent
@@ -34,6 +35,7 @@ class KvSender:
         self._serving = context.serving
         self._counts = context.counts
         self._void = void
+        self.rate = KvSendRate()
         self._ticket = int(context.worker.clock.wall() * 1000)  # a worker that is started again goes on with others
 
     async def run(self, one: OutgoingKv) -> bool:
@@ -107,7 +109,13 @@ class KvSender:
         header = pack_header(region, data.nbytes, piece_digest(region, data))
         told = Buffer(memoryview(bytearray(header)))
         await peer.send(tag(HEADER, number), told, timeout=PIECE_SECONDS)
-        await peer.send(tag(DATA, number), Buffer(data), timeout=PIECE_SECONDS)
+        self.rate.begin(self._worker.clock.now())
+        sent = 0
+        try:
+            await peer.send(tag(DATA, number), Buffer(data), timeout=PIECE_SECONDS)
+            sent = data.nbytes
+        finally:
+            self.rate.end(self._worker.clock.now(), sent, sent / one.transfer.token_bytes)
         self._counts.sent.inc(data.nbytes)
         one.sent_bytes += data.nbytes
         one.transfer.sent(piece)

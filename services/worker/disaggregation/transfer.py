@@ -58,6 +58,11 @@ class KvTransfer:
         self._leaving: set[KvRegion] = set()
         self._to_send: deque[StagedPiece] = deque()
 
+    @property
+    def token_bytes(self) -> int:
+        """The bytes of a position in all layers."""
+        return self.layers * self._layer_bytes
+
     def move(self, state: KvTransferState) -> None:
         """Go to another state. Raises ValueError for one that cannot follow."""
         self.state = MOVES.advance(self.state, state)

@@ -1,5 +1,6 @@
 """The instance that a worker holds: its parameters, its state, and what the worker tells of both."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Literal
 
@@ -10,7 +11,7 @@ from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.messages.requests import Admit, AskRunning, RunningRequests, arrived
-from livescale.shared.messages.transfers import InstanceServing, Send
+from livescale.shared.messages.transfers import InstanceServing, Send, Serve
 from livescale.shared.process.run import World
 from livescale.shared.subjects import INSTANCE
 
@@ -56,6 +57,15 @@ class HeldInstance:
             what = f"version {wanted.version}" + (f", shard {wanted.shard}" if wanted.shard else "")
             raise Refusal(409, f"cannot send {what}: this worker holds {held}")
         return loading
+
+    async def recall(self, command: Serve, draining: asyncio.Task[None] | None) -> None:
+        """Drain no more, if this is what the command wants. Raises Refusal 409 where it has let go of the model."""
+        if self.lifecycle.state is not WorkerState.DRAINING or not command.recall or draining is None:
+            return
+        if self.serving.scheduler is None:
+            raise Refusal(409, f"cannot recall {command.instance}: it has drained")
+        draining.cancel()
+        await asyncio.wait([draining])
 
     def open(self, loading: Loading, *, whole: bool, kv_blocks: int | None = None) -> Scheduler:
         """Take requests from now on. The model is `whole`, or layers are still missing."""

@@ -1,7 +1,8 @@
 """A worker's life as a state machine: spare -> loading -> (live ->) serving -> draining -> spare.
 
-The leader of a pipeline that breaks goes back from live to loading. Pure: the machine keeps the state and refuses
-commands that do not fit; the actor carries them out. `check_load` refuses a LOAD that no worker could carry out.
+One that drains may be recalled, and serves again. The leader of a pipeline that breaks goes back from live to loading.
+Pure: the machine keeps the state and refuses commands that do not fit; the actor carries them out. `check_load` refuses
+a LOAD that no worker could carry out.
 """
 
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ MOVES = StateMachine(
         WorkerState.LOADING: frozenset({WorkerState.LIVE, WorkerState.SERVING, WorkerState.SPARE}),
         WorkerState.LIVE: frozenset({WorkerState.LOADING, WorkerState.SERVING, WorkerState.SPARE}),
         WorkerState.SERVING: frozenset({WorkerState.DRAINING}),
-        WorkerState.DRAINING: frozenset({WorkerState.SPARE}),
+        WorkerState.DRAINING: frozenset({WorkerState.SERVING, WorkerState.SPARE}),
     },
 )
 
@@ -116,10 +117,13 @@ class Lifecycle:
         )
 
     def serve(self, command: Serve) -> None:
-        """Go from loading or live to serving, once whole. A command that is repeated changes nothing."""
+        """Go from loading or live to serving, once whole, or back from draining if the command is to `recall`. A
+        command that is repeated changes nothing."""
         self._expect(command.instance)
         if self.state is WorkerState.SERVING:
             return
+        if self.state is WorkerState.DRAINING and not command.recall:
+            raise Refusal(409, f"cannot serve {command.instance}: it is draining")
         if not self.whole:
             raise Refusal(409, f"cannot serve {command.instance}: {len(self.ready)} blocks are ready, not all")
         self._advance(WorkerState.SERVING)

@@ -110,6 +110,20 @@ def test_a_worker_that_has_drained_takes_the_command_again_whose_answer_got_lost
         lifecycle.drain(DRAIN)
 
 
+def test_a_worker_that_drains_serves_again_only_if_it_is_recalled() -> None:
+    lifecycle = loaded()
+    lifecycle.serve(SERVE)
+    lifecycle.drain(DRAIN)
+    with pytest.raises(Refusal, match="it is draining"):
+        lifecycle.serve(SERVE)
+    lifecycle.serve(replace(SERVE, recall=True))
+    assert lifecycle.state is WorkerState.SERVING
+    assert lifecycle.drain(DRAIN)
+    lifecycle.release()
+    with pytest.raises(Refusal, match="holds no instance"):
+        lifecycle.serve(replace(SERVE, recall=True))
+
+
 def test_an_abort_frees_only_the_plan_that_is_loading() -> None:
     lifecycle = Lifecycle()
     lifecycle.load(LOAD)

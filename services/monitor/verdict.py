@@ -1,0 +1,61 @@
+"""What was decided about a model, and what follows for the workers of others. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from livescale.services.monitor.arbitration import Given, Lack
+from livescale.services.monitor.needs import Need, Unknown, wanted
+from livescale.services.monitor.signals import Observed
+from livescale.shared.messages.membership import Role
+from livescale.shared.messages.registry import ModelEntry
+from livescale.shared.messages.scaling import Action
+
+
+@dataclass(frozen=True)
+class ScalingVerdict:
+    """What to do about one model, by which rule, and the numbers that it was decided from."""
+
+    model: str
+    action: Action
+    current: int
+    target: int
+    rule: str
+    reason: str
+    inputs: dict[str, float | None]
+    roles: Mapping[Role, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JudgedModel:
+    """A model as it was observed, what it needs, and what to do."""
+
+    entry: ModelEntry
+    observed: Observed
+    need: Need | Unknown
+    verdict: ScalingVerdict
+
+
+def find_lack(one: JudgedModel) -> Lack | None:
+    """What a model waits for that is held up by capacity alone; None where it is held up by anything else.
+
+    To serve an older version is no reason to take an instance from others.
+    """
+    need, current = one.need, one.observed.current
+    if one.verdict.rule != "capacity" or not isinstance(need, Need) or current >= need.low:
+        return None
+    spec = one.entry.spec
+    ranks = spec.tensor_parallel_size
+    return Lack(
+        model=spec.name,
+        wanted=(wanted(need) - current) * ranks,
+        least=(need.low - current) * ranks,
+        rank_bytes=one.entry.rank_bytes,
+        priority=spec.priority,
+        has_none=current == 0,
+    )
+
+
+def give(one: JudgedModel, given: Given) -> ScalingVerdict:
+    """The verdict to give one instance back, for another model."""
+    reason = f"{given.to} needs an instance and no spare worker fits; {given.reason}: {one.verdict.reason}"
+    return replace(one.verdict, action="in", target=one.observed.current - 1, rule="yield", reason=reason)

@@ -1,0 +1,203 @@
+"""Which instances get another role, what new ones get, and how a change of roles is carried out."""
+
+from hypothesis import given
+from hypothesis import strategies as some
+from msgspec.structs import replace
+
+from livescale.services.planner.fleet import ModelView
+from livescale.services.planner.role_moves import RolePlan, plan_roles
+from livescale.services.planner.role_switch import LONGEST_SECONDS, RoleSwitch
+from livescale.services.planner.running_scale import NodeCommand
+from livescale.services.planner.scale_in import ScaleIn
+from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.scale_planner import ScalePlanner
+from livescale.services.planner.settings import PlannerSettings
+from livescale.services.planner.store import ScaleStore
+from livescale.shared.messages.disaggregation import ChangeRole
+from livescale.shared.messages.membership import LeaseChanged, Role, WorkerReport
+from livescale.shared.messages.scaling import Action, RoleMove, Scale
+from livescale.shared.messages.transfers import Load
+from livescale.shared.runtime.clock import CountedIds
+from livescale.shared.runtime.settings import DecodeScaling
+from tests.control.fakes import manifest
+from tests.planner.samples import ENTRY, VERSION, decision, load, serving, snapshot, spare
+
+
+def instance(id: str, role: Role, blocks: int = 0, **more: object) -> WorkerReport:
+    told = {"load": replace(load(), kv_blocks_used=blocks), **more}
+    return serving(id, 0, role=role, **told)
+
+
+def chosen(
+    pool: list[WorkerReport], prefill: int, decode: int, count: int = 0, scaling: DecodeScaling = "mutate"
+) -> tuple[list[str], str]:
+    """The workers that get another role, and the roles of new instances by their first letters."""
+    made = plan(pool, prefill, decode, count, scaling)
+    return [f"{move.worker}>{move.role}" for move in made.moves], "".join(role[0] for role in made.roles)
+
+
+def plan(pool: list[WorkerReport], prefill: int, decode: int, count: int, scaling: DecodeScaling) -> RolePlan:
+    there = {str(one.instance): one.role for one in pool}
+    return plan_roles(there, pool, {"prefill": prefill, "decode": decode}, count, scaling)
+
+
+POOL = [instance("p", "prefill", 9), instance("q", "prefill", 2), instance("r", "prefill", 5), instance("d", "decode")]
+
+
+def test_decode_grows_by_mutation_of_those_with_the_fewest_blocks_and_prefill_is_loaded_in_their_place() -> None:
+    assert chosen(POOL, 3, 2, 1) == (["q>decode"], "p")
+    assert chosen(POOL, 3, 3, 2) == (["q>decode", "r>decode"], "pp")
+    made = plan(POOL, 3, 2, 1, "mutate")
+    assert "fewest KV blocks (2), and 1 new instances take its place" in made.moves[0].reason
+
+
+def test_one_that_prefills_is_kept_and_further_ones_are_loaded_to_decode() -> None:
+    assert chosen(POOL, 3, 5, 4) == (["q>decode", "r>decode"], "ppdd")
+    assert chosen([POOL[0], POOL[3]], 1, 2, 1) == ([], "d")
+
+
+def test_with_the_mode_load_only_surplus_changes_and_new_instances_decode() -> None:
+    assert chosen(POOL, 3, 2, 1, "load") == ([], "d")
+    assert chosen(POOL, 2, 3, 1, "load") == (["q>decode"], "d")
+
+
+def test_decode_that_is_not_needed_prefills() -> None:
+    pool = [instance("p", "prefill"), instance("d", "decode", 3), instance("e", "decode", 1)]
+    assert chosen(pool, 2, 1) == (["e>prefill"], "")
+    assert chosen(pool, 4, 1, 2) == (["e>prefill"], "pp")
+    assert chosen(pool, 2, 2, 1) == ([], "p")
+
+
+def test_only_instances_that_serve_change() -> None:
+    assert chosen([*POOL[:1], instance("q", "prefill", state="live"), POOL[3]], 1, 2) == (["p>decode"], "")
+    assert chosen([POOL[0], instance("q", "prefill", state="loading"), POOL[3]], 2, 2, 1) == (["p>decode"], "p")
+
+
+COUNT = some.integers(1, 6)
+
+
+@given(COUNT, some.integers(0, 6), COUNT, COUNT, some.sampled_from(["mutate", "load"]))
+def test_there_are_as_many_of_each_role_as_are_wanted_where_as_many_are_made(
+    prefill: int, decode: int, more: int, wanted_decode: int, scaling: DecodeScaling
+) -> None:
+    pool = [instance(f"p{n}", "prefill", n) for n in range(prefill)]
+    pool += [instance(f"d{n}", "decode", n) for n in range(decode)]
+    total = prefill + decode + more - 1
+    wanted_prefill = max(1, total - wanted_decode)
+    made = plan(pool, wanted_prefill, total - wanted_prefill, more - 1, scaling)
+    roles = {str(one.instance): one.role for one in pool} | {move.instance: move.role for move in made.moves}
+    kept = list(roles.values())
+    assert len(made.roles) == more - 1
+    assert [*kept, *made.roles].count("prefill") == wanted_prefill
+    assert not prefill or "prefill" in kept
+
+
+def scale_planner(store: ScaleStore, **more: object) -> ScalePlanner:
+    told = {"link_rate": 1e6, "disaggregation": "on", **more}
+    return ScalePlanner(CountedIds(), PlannerSettings(**told), store, None)  # type: ignore[arg-type]
+
+
+def scaled(
+    planner: ScalePlanner, pool: list[WorkerReport], action: Action, prefill: int, decode: int
+) -> ScaleIn | ScaleOut | RoleSwitch:
+    view = ModelView(snapshot(*pool), ENTRY, manifest(VERSION))
+    roles: dict[Role, int] = {"prefill": prefill, "decode": decode}
+    asked = Scale(model="m", instances=prefill + decode, decision=replace(decision(action), roles=roles))
+    return planner.scale(asked, view, planner.count("m", view), at=1.0)
+
+
+def orders(commands: list[NodeCommand]) -> list[tuple[str, Role]]:
+    return [(one.node, one.message.role) for one in commands if isinstance(one.message, ChangeRole)]
+
+
+def test_one_plan_has_the_mutation_and_who_is_loaded_in_its_place_and_counts_both_at_once() -> None:
+    store = ScaleStore(1)
+    planner = scale_planner(store)
+    scale = scaled(planner, [*POOL, spare("s")], "out", 3, 2)
+    assert isinstance(scale, ScaleOut)
+    store.add(scale)
+    commands = scale.start(1.0)
+    assert orders(commands) == [("q", "decode")]
+    assert [one.message.role for one in commands if isinstance(one.message, Load)] == ["prefill"]
+    assert [move.worker for move in scale.record().moves] == ["q"]
+    view = ModelView(snapshot(*POOL, spare("s")), ENTRY, manifest(VERSION))
+    roles: dict[Role, int] = {"prefill": 3, "decode": 2}
+    again = Scale(model="m", instances=5, decision=replace(decision(), roles=roles))
+    assert not planner.has_to_switch(again, view)
+    assert scale.wants(commands[0])
+    scale.on_report(instance("q", "decode"), 2.0)
+    assert [(phase.name, phase.node, phase.detail) for phase in scale.record().phases][2:] == [
+        ("switched", "q", "prefill -> decode")
+    ]
+    assert not scale.wants(commands[0])
+
+
+def test_a_fixed_share_goes_before_what_the_load_needs() -> None:
+    scale = scaled(scale_planner(ScaleStore(1), prefill_share=1.0), [*POOL, spare("s")], "out", 3, 2)
+    assert isinstance(scale, ScaleOut)
+    assert (scale.record().moves, [one.role for one in scale.plan.instances]) == ([], ["prefill"])
+
+
+def test_the_role_with_most_beyond_what_is_wanted_is_drained() -> None:
+    for prefill, decode, drained in ((2, 1, ["i-p"]), (3, 0, ["i-d"]), (1, 1, ["i-p", "i-q"])):
+        scale = scaled(scale_planner(ScaleStore(1)), POOL, "in", prefill, decode)
+        assert scale.instances == drained
+
+
+MOVES = [
+    RoleMove(worker=one, instance=f"i-{one}", epoch=1, role="decode", before="prefill", reason="why") for one in "ab"
+]
+
+
+def switch() -> RoleSwitch:
+    return RoleSwitch("scale-1", decision("switch"), MOVES, 1.0)
+
+
+def test_a_switch_is_done_once_every_worker_says_so() -> None:
+    scale = switch()
+    assert orders(scale.start(1.0)) == [("a", "decode"), ("b", "decode")]
+    assert scale.moving == {"i-a": "decode", "i-b": "decode"}
+    scale.on_report(instance("a", "decode"), 1.1)
+    scale.on_report(instance("b", "prefill"), 1.1)
+    assert (scale.state, scale.moving) == ("switching", {"i-b": "decode"})
+    scale.on_report(instance("b", "decode"), 1.2)
+    assert (scale.state, scale.record().outcome) == ("done", "2 instances have another role")
+    assert scale.moving == {}
+
+
+def test_a_worker_that_is_gone_refuses_or_stays_silent_fails_the_switch() -> None:
+    def left(act: str) -> str:
+        scale = switch()
+        commands = scale.start(1.0)
+        scale.on_report(instance("a", "decode"), 1.1)
+        if act == "dead":
+            scale.on_lease(LeaseChanged(service="worker", id="b", epoch=1, state="dead", reason="silent", at=1.0), 1.2)
+        elif act == "refused":
+            scale.refused(commands[1], "no", 1.2)
+        elif act == "spare":
+            scale.on_report(spare("b"), 1.2)
+        else:
+            assert scale.tick(1.0 + LONGEST_SECONDS - 0.1) == []
+            assert not scale.ended
+            scale.tick(1.0 + LONGEST_SECONDS)
+        assert scale.state == "failed"
+        return scale.record().outcome
+
+    assert left("dead") == "b: it is gone: silent"
+    assert left("refused") == "b: it did not take the role: no"
+    assert left("spare") == "b: its instance is gone"
+    assert left("silent") == "b: nothing was heard of it for 5 s"
+
+
+def test_a_new_planner_tells_only_those_of_which_nothing_was_seen() -> None:
+    first = switch()
+    first.start(1.0)
+    first.on_report(instance("a", "decode"), 1.1)
+    planner, record = scale_planner(ScaleStore(1)), first.record()
+    view = ModelView(snapshot(*POOL), ENTRY, manifest(VERSION))
+    scale, commands = planner.take_over(record, view, 2.0)
+    assert orders(commands) == [("b", "decode")]
+    assert isinstance(scale, RoleSwitch)
+    scale.on_report(instance("b", "decode"), 2.1)
+    assert [phase.name for phase in scale.record().phases] == ["decided", "planned", "switched", "switched"]
+    assert planner.take_over(scale.record(), view, 3.0)[0].ended
