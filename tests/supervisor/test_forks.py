@@ -109,8 +109,9 @@ def test_uvloop_does_it_too(log: Log) -> None:
 
 
 async def test_processes_outlive_their_fork_server_and_the_next_gets_another(forks: ForkServers, log: Log) -> None:
+    before = children()
     process = await forks.spawn(forked("one"))
-    [server] = {int(pid) for pid in children()} - {process.pid}
+    [server] = {int(pid) for pid in children() - before} - {process.pid}
     os.kill(server, signal.SIGKILL)
     await until(lambda: not is_alive(server))
     following = await forks.spawn(forked("two"))
