@@ -278,4 +278,5 @@ def queue_rows(queues: Sequence[QueueLoad] | None, decisions: Mapping[str, Decis
 def scaling(decision: Decision) -> str:
     """The decision in words: to how many instances the model scales or holds, and why."""
     change = f"{decision.action} to {decision.target}" if decision.action != "hold" else f"hold at {decision.current}"
-    return f"{change}: {decision.reason}"
+    roles = ", ".join(f"{count} {role}" for role, count in sorted(decision.roles.items(), reverse=True))
+    return f"{change}{f' ({roles})' if roles else ''}: {decision.reason}"

@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from livescale.services.cli.status_view import scaling
 from livescale.services.cli.why import explain, tell_pipelines, tell_times
 from livescale.shared.messages.membership import (
     Incident,
@@ -14,6 +15,7 @@ from livescale.shared.messages.scaling import (
     Decision,
     Phase,
     PipelineRecord,
+    RoleMove,
     ScaleRecord,
 )
 from livescale.shared.messages.transfers import Flow, Plan, PlannedInstance, PlannedPipeline
@@ -259,3 +261,14 @@ async def test_why_refuses_a_model_that_nobody_knows(server: NatsServer, answers
     result = await run(server, "why", "tinny")
     assert result.exit_code == 1
     assert result.output == "Error: model 'tinny' is not registered; registered are: tiny\n"
+
+
+def test_roles_are_told_with_their_reasons() -> None:
+    made = decision("d-1", "switch", rule="decode", target=1, roles={"decode": 2, "prefill": 1})
+    move = RoleMove(worker="worker-1", instance="i-1", epoch=1, role="decode", reason="prefill -> decode: it is idle")
+    phases = [Phase(name="switched", at=100.001, node="worker-1", detail="prefill -> decode")]
+    told = text([made], [ScaleRecord(id="scale-1", decision=made, state="done", moves=[move], phases=phases)])
+    assert "switch 1 -> 1 (1 prefill, 2 decode), by monitor" in told
+    assert "i-1 on worker-1: prefill -> decode: it is idle" in told
+    assert "+1.0 ms switched at worker-1: prefill -> decode" in told
+    assert scaling(made) == "switch to 1 (1 prefill, 2 decode): queue grows"
