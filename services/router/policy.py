@@ -213,8 +213,8 @@ class RouterPolicy:
         if len(request.generated) >= request.max_tokens:
             return _finish(waiting, "length")  # it has as many tokens as fit here; who began it had room for more
         best, reason = self._choose(request, suitable)
-        decode, why = self.pairing.choose(request, entry, best, candidates)
-        reason = reason if why is None else f"{reason}; {why}"
+        decode, why_there = self.pairing.choose(request, entry, best, candidates)
+        reason = reason if why_there is None else f"{reason}; {why_there}"
         self._contexts.went(request, best.worker)
         best.admit(waiting, now, decode)
         scale = best.scale if waiting.since < (best.open_since or 0.0) else None
