@@ -12,7 +12,6 @@ from math import inf
 
 TTFT_A_TOKEN = 0.08e-3  # seconds more for each token of a prompt, as BlitzScale's authors count
 SMALL = 1e-6  # of a token
-MOST_BESIDE = 10.0  # seconds of prompts in a step, where --tbt-ratio sets no limit worth the name
 
 
 @dataclass(frozen=True)
@@ -44,15 +43,15 @@ class EngineSpeed:
     """What was measured of one instance.
 
     `prefill`: tokens of prompts a second, alone. A step takes `step` seconds, and `row` for each request that decodes.
-    With prompts beside them it may take `tbt_ratio` times as long, by the rate of prompts alone; it takes `saved`
-    seconds less than that. There is room for `slots` requests, and for `kv_tokens` tokens of them.
+    With prompts beside them it has `beside_tokens` of these, and takes `beside_seconds` longer. There is room for
+    `slots` requests, and for `kv_tokens` tokens of them.
     """
 
     prefill: float
     step: float
     row: float
-    saved: float
-    tbt_ratio: float
+    beside_tokens: float
+    beside_seconds: float
     slots: int
     kv_tokens: int
 
@@ -119,9 +118,8 @@ class _Instance:
         pause = speed.pause(rows)
         if not self._prompts:
             return 0.0, 1 / pause
-        beside = min((speed.tbt_ratio - 1) * pause, MOST_BESIDE)
-        longer = pause + max(0.0, beside - speed.saved)
-        return beside * speed.prefill / longer, 1 / longer
+        longer = pause + speed.beside_seconds
+        return speed.beside_tokens / longer, 1 / longer
 
     def _flow(self, seconds: float, prompts: float, decodes: float) -> None:
         self._now += seconds

@@ -51,11 +51,11 @@ def speed_of(instances: Iterable[InstanceView]) -> EngineSpeed | None:
         return None
     loads, steps = [load for load, _ in measured], [one for _, one in measured]
     return EngineSpeed(
-        prefill=1 / max(1e-9, median(one.token_seconds for one in steps)),
+        prefill=median(one.prompt_tokens_per_second for one in steps),
         step=median(one.step_seconds for one in steps),
         row=median(one.row_seconds for one in steps),
-        saved=median(one.saved_seconds for one in steps),
-        tbt_ratio=median(one.tbt_ratio for one in steps),
+        beside_tokens=median(one.beside_tokens for one in steps),
+        beside_seconds=median(one.beside_seconds for one in steps),
         slots=min(load.max_requests for load in loads),
         kv_tokens=min(load.kv_blocks_total * load.kv_block_tokens for load in loads),
     )

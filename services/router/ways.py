@@ -28,6 +28,6 @@ def choose_way(
     if speed is None:
         return Way(True, "how long steps take is not measured yet")
     there = speed.pause(decode.requests + 1)
-    here = speed.pause(prefill.decoding + 1) * speed.tbt_ratio
+    here = speed.pause(prefill.decoding + 1) + speed.beside_seconds
     told = f"{there * 1e3:.0f} ms a token there, {here * 1e3:.0f} ms here, {slos.tbt * 1e3:.0f} ms are in time"
     return Way(there <= max(slos.tbt, here), told)

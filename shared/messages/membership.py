@@ -54,18 +54,17 @@ class Beat(Message, frozen=True, kw_only=True):
 
 
 class StepSpeed(Message, frozen=True, kw_only=True):
-    """How long an engine's steps take, fitted to those that ran.
+    """How long an engine's steps take, as learned from those that ran.
 
-    A step takes `step_seconds`, and `row_seconds` for each request that decodes in it. Prompts add `token_seconds` for
-    each of their tokens, less `saved_seconds`. `tbt_ratio`: how many times as long as alone decodes may take with
-    prompts beside them, by the worker's setting.
+    A step of decodes takes `step_seconds`, and `row_seconds` for each request in it. Prompts alone run at
+    `prompt_tokens_per_second`. Beside decodes a step has `beside_tokens` of them, and takes `beside_seconds` more.
     """
 
     step_seconds: Amount
     row_seconds: Amount
-    token_seconds: Amount
-    saved_seconds: Amount = 0.0
-    tbt_ratio: Amount
+    prompt_tokens_per_second: Amount
+    beside_tokens: Amount
+    beside_seconds: Amount
 
 
 class EngineLoad(Message, frozen=True, kw_only=True):

@@ -8,7 +8,9 @@ from hypothesis import strategies as some
 
 from livescale.services.router.forecast import TTFT_A_TOKEN, EngineSpeed, PastRequest, Slos, attainment
 
-SPEED = EngineSpeed(prefill=10_000.0, step=0.010, row=0.001, saved=0.0, tbt_ratio=2.0, slots=99, kv_tokens=999_999)
+SPEED = EngineSpeed(
+    prefill=10_000.0, step=0.010, row=0.001, beside_tokens=110.0, beside_seconds=0.011, slots=99, kv_tokens=999_999
+)
 
 
 def steady(count: int, rate: float, prompt: int, output: int) -> list[PastRequest]:
@@ -61,19 +63,19 @@ def test_prompts_beside_decodes_take_as_long_as_the_ratio_allows() -> None:
     assert share(pair, 1.0 - 0.8, 0.0112, 1, 1) == 1
 
 
-def test_what_a_step_saves_makes_it_shorter() -> None:
-    pair = [PastRequest(0.0, 1, 50), PastRequest(0.1, 10_000, 1)]
-    saving = replace(SPEED, saved=0.010)
-    assert attainment(pair, saving, Slos(1.5, 0.0150), 0, 1) == 1
-
-
 def test_a_request_of_one_token_has_no_pause() -> None:
     assert share([PastRequest(0.0, 1, 1)], 1.0, 1e-9, 1, 1) == 1
 
 
 def test_a_tight_pace_wants_a_split_and_the_right_one_and_a_loose_one_does_not_need_it() -> None:
     speed = EngineSpeed(
-        prefill=14_500.0, step=0.0115, row=0.000129, saved=0.006, tbt_ratio=1.85, slots=99, kv_tokens=999_999
+        prefill=14_500.0,
+        step=0.0115,
+        row=0.000129,
+        beside_tokens=150.0,
+        beside_seconds=0.004,
+        slots=99,
+        kv_tokens=999_999,
     )
     requests = steady(400, 20.0, 900, 24)
 
@@ -95,13 +97,13 @@ def test_a_tight_pace_wants_a_split_and_the_right_one_and_a_loose_one_does_not_n
     some.floats(0, 0.02),
 )
 def test_every_request_ends_and_looser_slos_are_kept_by_no_fewer(
-    drawn: list[tuple[float, int, int]], prefill: int, others: int, saved: float
+    drawn: list[tuple[float, int, int]], prefill: int, others: int, beside: float
 ) -> None:
     requests, now = list[PastRequest](), 0.0
     for gap, prompt, output in drawn:
         now += gap
         requests.append(PastRequest(now, prompt, output))
-    speed = replace(SPEED, saved=saved)
+    speed = replace(SPEED, beside_seconds=beside)
     found = [attainment(requests, speed, Slos(slo, slo / 10), prefill, others) for slo in (0.1, 0.2, 1e6)]
     assert found == sorted(found)
     assert found[-1] == 1

@@ -16,7 +16,11 @@ from livescale.shared.messages.membership import Role, StepSpeed
 from tests.router.examples import NOW, load, report, request
 
 STEPS = StepSpeed(
-    step_seconds=0.0115, row_seconds=0.000129, token_seconds=1 / 14_500, saved_seconds=0.006, tbt_ratio=1.85
+    step_seconds=0.0115,
+    row_seconds=0.000129,
+    prompt_tokens_per_second=14_500.0,
+    beside_tokens=150.0,
+    beside_seconds=0.004,
 )
 TIGHT, LOOSE = Slos(1.0, 0.0125), Slos(1.0, 0.15)
 

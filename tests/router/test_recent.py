@@ -8,7 +8,13 @@ from livescale.services.router.recent import LEAST_OUTPUTS, LEAST_REQUESTS, MOST
 from livescale.shared.messages.membership import StepSpeed
 from tests.router.examples import NOW, load, report, request
 
-STEPS = StepSpeed(step_seconds=0.01, row_seconds=0.001, token_seconds=0.0001, saved_seconds=0.005, tbt_ratio=1.85)
+STEPS = StepSpeed(
+    step_seconds=0.01,
+    row_seconds=0.001,
+    prompt_tokens_per_second=10_000.0,
+    beside_tokens=100.0,
+    beside_seconds=0.005,
+)
 
 
 def told(count: int, outputs: int) -> RecentRequests:
@@ -58,5 +64,11 @@ def test_the_speed_is_the_median_of_those_that_know_it() -> None:
     views = [instance(replace(STEPS, step_seconds=step)) for step in (0.01, 0.02, 0.9)]
     found = speed_of([instance(None), *views])
     assert found == EngineSpeed(
-        prefill=1 / 0.0001, step=0.02, row=0.001, saved=0.005, tbt_ratio=1.85, slots=2, kv_tokens=400
+        prefill=10_000.0,
+        step=0.02,
+        row=0.001,
+        beside_tokens=100.0,
+        beside_seconds=0.005,
+        slots=2,
+        kv_tokens=400,
     )

@@ -9,7 +9,9 @@ from livescale.services.router.ways import choose_way
 from livescale.shared.messages.requests import Submit
 from tests.router.examples import NOW, load, report, request
 
-SPEED = EngineSpeed(prefill=10_000.0, step=0.010, row=0.001, saved=0.0, tbt_ratio=2.0, slots=99, kv_tokens=999_999)
+SPEED = EngineSpeed(
+    prefill=10_000.0, step=0.010, row=0.001, beside_tokens=110.0, beside_seconds=0.011, slots=99, kv_tokens=999_999
+)
 
 
 def way(one: Submit, here: int, there: int, tbt: float, speed: EngineSpeed | None = SPEED) -> tuple[bool, str]:

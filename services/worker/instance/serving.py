@@ -105,7 +105,7 @@ class ServingLoop:
         """What there is to do and what there is room for; None when nothing is served."""
         if self.scheduler is None:
             return None
-        return self._runner.rates.told(self.scheduler.load(), self.scheduler.limits.tbt_ratio)
+        return self._runner.rates.told(self.scheduler.load(), self.scheduler.limits)
 
     def running(self) -> list[Running]:
         """Every request that is here, waiting or running."""

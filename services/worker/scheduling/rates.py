@@ -6,6 +6,7 @@ from math import inf
 from msgspec.structs import replace
 
 from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
+from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.step_speed import StepFit
 from livescale.shared.messages.membership import EngineLoad
 
@@ -126,13 +127,13 @@ class EngineRates:
         elif batch.prefill_rows >= PREFILL_SHARE * rows:
             self._prefill.observe(rows, seconds)
 
-    def told(self, load: EngineLoad, tbt_ratio: float) -> EngineLoad:
+    def told(self, load: EngineLoad, limits: SchedulerLimits) -> EngineLoad:
         """What an engine with these rates has to do and room for."""
         return replace(
             load,
             prefill_tokens_per_second=self.prefill_tokens_per_second,
             decode_tokens_per_second=self.decode_tokens_per_second,
-            steps=self.steps.speed(tbt_ratio, self.prefill_tokens_per_second),
+            steps=self.steps.speed(limits, self.prefill_tokens_per_second),
         )
 
     def observe_part(self, chunks: Sequence[ScheduledChunk], share: float, seconds: float) -> None:

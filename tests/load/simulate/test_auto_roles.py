@@ -40,7 +40,7 @@ class Outcome(msgspec.Struct, frozen=True):
 def chosen(tbt_slo: float) -> VirtualClusterSettings:
     told = replace(settings(WORKERS), topology=topology(WORKERS, nic=1e9))
     router = RouterSettings(disaggregation="auto", ttft_slo=4.0, tbt_slo=tbt_slo)
-    worker = replace(told.worker, engine_speed=SPEED)
+    worker = replace(told.worker, engine_speed=SPEED, tbt_ratio=4.0)
     return replace(told, router=router, worker=worker, planner=PlannerSettings(live="off", disaggregation="auto"))
 
 
@@ -73,7 +73,7 @@ async def last_with(cluster: VirtualCluster, role: Role | None) -> str:
 
 
 @cache
-def played(tbt_slo: float, kill: Role | None = None) -> Outcome:
+def played(tbt_slo: float, kill: Role | None) -> Outcome:
     with quiet():
         return virtual_time.run(play(tbt_slo, kill), limit_seconds=300)
 
@@ -83,7 +83,7 @@ def changes(outcome: Outcome) -> int:
 
 
 def test_a_tight_pace_splits_the_model_once_and_for_all() -> None:
-    outcome = played(TIGHT)
+    outcome = played(TIGHT, None)
     assert outcome.roles[0] == ["colocated"] * WORKERS
     assert outcome.roles[-1] == ["decode", "prefill", "prefill"]
     assert changes(outcome) <= 2  # two looks may see one change half done
@@ -92,7 +92,7 @@ def test_a_tight_pace_splits_the_model_once_and_for_all() -> None:
 
 
 def test_a_loose_pace_leaves_it_as_it_is() -> None:
-    outcome = played(LOOSE)
+    outcome = played(LOOSE, None)
     assert changes(outcome) == 0
     assert outcome.reasons == []
     assert outcome.roles[-1] == ["colocated"] * WORKERS

@@ -2,13 +2,25 @@
 
 import pytest
 
+from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.step_speed import StepFit
+from livescale.shared.messages.membership import StepSpeed
 
-STEP, ROW, TOKEN, SAVED = 0.0115, 0.00013, 0.00007, 0.006
+STEP, ROW, BESIDE, RATE = 0.0115, 0.00013, 0.004, 14_000.0
+DECODES = [(0, 4), (0, 9), (0, 20)]
+LIMITS = SchedulerLimits(
+    max_num_seqs=16,
+    max_num_batched_tokens=512,
+    max_model_len=4_096,
+    vocab_size=99,
+    kv_blocks=9_999,
+    kv_block_tokens=16,
+    tbt_ratio=2.0,
+)
 
 
 def seconds(prompts: int, decodes: int) -> float:
-    return STEP + ROW * decodes + (TOKEN * prompts - SAVED if prompts else 0.0)
+    return prompts / RATE if not decodes else STEP + ROW * decodes + (BESIDE if prompts else 0.0)
 
 
 def learned(*steps: tuple[int, int]) -> StepFit:
@@ -18,52 +30,52 @@ def learned(*steps: tuple[int, int]) -> StepFit:
     return fit
 
 
-def test_steps_of_several_sizes_tell_what_each_part_takes() -> None:
-    speed = learned((0, 4), (0, 9), (0, 20), (256, 5), (512, 0), (2_000, 9)).speed(1.85, None)
+def found(fit: StepFit, prefill_rate: float | None = None, limits: SchedulerLimits = LIMITS) -> StepSpeed:
+    speed = fit.speed(limits, prefill_rate)
     assert speed is not None
-    found = (speed.step_seconds, speed.row_seconds, speed.token_seconds, speed.saved_seconds)
-    assert found == pytest.approx((STEP, ROW, TOKEN, SAVED))
-    assert speed.tbt_ratio == 1.85
+    return speed
+
+
+def test_steps_of_several_sizes_tell_what_each_part_takes() -> None:
+    speed = found(learned(*DECODES, (140, 5), (140, 12), (512, 0), (90, 0)))
+    assert (speed.step_seconds, speed.row_seconds) == pytest.approx((STEP, ROW))
+    assert speed.prompt_tokens_per_second == pytest.approx(RATE)
+    assert (speed.beside_tokens, speed.beside_seconds) == pytest.approx((140, BESIDE))
 
 
 def test_steps_of_one_size_say_nothing_of_others() -> None:
-    assert learned().speed(1.85, 10_000.0) is None
-    assert learned((0, 7), (0, 7), (512, 7)).speed(1.85, 10_000.0) is None
+    assert learned().speed(LIMITS, 10_000.0) is None
+    assert learned((0, 7), (0, 7), (512, 0), (140, 7)).speed(LIMITS, 10_000.0) is None
 
 
-def test_until_prompts_of_several_lengths_ran_they_count_by_the_rate_of_prefill() -> None:
-    fit = learned((0, 4), (0, 9), (512, 4))
-    speed = fit.speed(1.85, 10_000.0)
-    assert speed is not None
-    assert (speed.token_seconds, speed.saved_seconds) == (1e-4, 0.0)
-    assert fit.speed(1.85, None) is None
+def test_until_prompts_ran_alone_they_are_as_fast_as_those_beside_decodes() -> None:
+    fit = learned(*DECODES, (140, 5))
+    assert found(fit, 9_000.0).prompt_tokens_per_second == 9_000
+    assert fit.speed(LIMITS, None) is None
 
 
-def test_few_rows_of_prompts_are_left_out() -> None:
-    fit = learned((0, 4), (0, 9), (256, 5), (1_000, 5))
-    before = fit.speed(1.85, None)
-    fit.observe(64, 5, seconds(0, 5))  # a GPU computes these in no time
-    assert fit.speed(1.85, None) == before
+def test_until_they_ran_beside_decodes_the_ratio_says_how_many_do() -> None:
+    fit = learned(*DECODES, (512, 0))
+    speed = found(fit)
+    assert (speed.beside_tokens, speed.beside_seconds) == pytest.approx((STEP * RATE, STEP))
+    fit = learned(*[(0, rows) for _, rows in DECODES for _ in range(9)], (512, 0))
+    fit.observe(0, 20, 3.0)  # a step so long that prompts beside it are limited by rows alone
+    assert found(fit).beside_tokens <= 512
 
 
 def test_later_steps_count_for_more() -> None:
-    fit = learned(*[(0, rows) for rows in (4, 9, 20)], *[(512, 4), (1_000, 4)])
+    fit = learned(*DECODES, (512, 0))
     for _ in range(500):
         for rows in (4, 9, 20):
             fit.observe(0, rows, 2 * seconds(0, rows))
-    speed = fit.speed(1.85, None)
-    assert speed is not None
-    assert speed.step_seconds == pytest.approx(2 * STEP, rel=0.01)
+    assert found(fit).step_seconds == pytest.approx(2 * STEP, rel=0.01)
 
 
 def test_noise_never_makes_anything_take_less_than_no_time() -> None:
     fit = StepFit()
     for rows, took in ((4, 0.02), (9, 0.01)):
         fit.observe(0, rows, took)
-    for rows, took in ((256, 0.05), (512, 0.03)):
-        fit.observe(rows, 0, took)
-    speed = fit.speed(1.85, 10_000.0)
-    assert speed is not None
-    assert speed.row_seconds == 0
+    fit.observe(64, 5, 0.001)
+    speed = found(fit, 10_000.0)
+    assert (speed.row_seconds, speed.beside_seconds) == (0, 0)
     assert speed.step_seconds == pytest.approx(0.015, rel=0.01)
-    assert (speed.token_seconds, speed.saved_seconds) == (1e-4, 0.0)
