@@ -11,7 +11,8 @@ from tests.compose.streams import loaded, register, serve
 
 pytestmark = [pytest.mark.docker]
 
-HEALTHY_SECONDS = 60.0
+HEALTHY_SECONDS = 60.0  # on a machine that does nothing else
+PATIENCE_SECONDS = 240.0
 CALM_SECONDS = 3.0
 IDLE = "idle"
 SERVICES = (
@@ -34,11 +35,11 @@ async def replace_one(stack: ComposeStack, service: str) -> float:
     await asyncio.to_thread(stack.kill, container)
     await asyncio.sleep(CALM_SECONDS)
     await asyncio.to_thread(stack.up)
-    return await asyncio.to_thread(stack.wait_healthy, HEALTHY_SECONDS)
+    return await asyncio.to_thread(stack.wait_healthy, PATIENCE_SECONDS)
 
 
 async def test_no_stream_is_lost_whoever_dies(stack: ComposeStack, checkpoint: Path) -> None:
-    stack.wait_healthy(HEALTHY_SECONDS)
+    stack.wait_healthy(PATIENCE_SECONDS)
     await serve(stack, min_instances=2, max_instances=3)
     # Nobody but the host has this one: whoever takes the host's place has to read it.
     await register(stack, IDLE, min_instances=0, max_instances=1)
@@ -52,18 +53,18 @@ async def test_no_stream_is_lost_whoever_dies(stack: ComposeStack, checkpoint: P
     assert streams.lost == []
     # The gateway of a stream is its client's connection: only with one of them streams were cut, and then made anew.
     assert {cut.gateway for cut in streams.cuts} <= set(stack.urls)
+    assert max(took.values()) <= HEALTHY_SECONDS
 
 
 async def test_a_worker_that_is_asked_to_stop_hands_its_streams_on(stack: ComposeStack, checkpoint: Path) -> None:
     """There is no command that drains a worker: SIGTERM ends it at once, and others go on where it was."""
+    await serve(stack, min_instances=2, max_instances=3)
     async with loaded(stack, checkpoint) as streams:
-        await asyncio.sleep(CALM_SECONDS)
-        took = {one["id"]: one["state"] for one in (await asyncio.to_thread(stack.status))["workers"]}
-        assert list(took.values()).count("serving") >= 2, took
         for container in stack.containers("worker"):
+            await asyncio.sleep(CALM_SECONDS)
             await asyncio.to_thread(docker, "stop", container.id)
             await asyncio.to_thread(stack.up)
-            await asyncio.to_thread(stack.wait_healthy, HEALTHY_SECONDS)
+            await asyncio.to_thread(stack.wait_healthy, PATIENCE_SECONDS)
     assert streams.summary == {"streams": len(streams.records), "lost": 0, "wrong": 0, "cut": 0}
 
 
@@ -71,7 +72,7 @@ def test_a_host_that_was_made_anew_reads_no_safetensors(stack: ComposeStack) -> 
     def reads() -> list[str]:
         return [line for line in stack.logs("host").splitlines() if "model_read" in line and f"model={IDLE}" in line]
 
-    found = stack.until(reads, HEALTHY_SECONDS, "the host to read")
+    found = stack.until(reads, PATIENCE_SECONDS, "the host to read")
     assert all("packed form" in line or "another node" in line for line in found), found
 
 
@@ -79,7 +80,9 @@ async def test_the_death_of_the_only_machine_is_told_and_mended(stack: ComposeSt
     await serve(stack, min_instances=2, max_instances=3)
     async with loaded(stack, checkpoint) as streams:
         await asyncio.sleep(CALM_SECONDS)
-        await replace_one(stack, "machine")
+        took = await replace_one(stack, "machine")
+    sys.stderr.write(f"{streams.summary}; healthy again after {took:.1f} s\n")
     assert streams.wrong == []
     # Whatever could not be answered was told, and nothing ended as if it were whole.
     assert all(record.error is not None for record in streams.records if record.finish_reason is None)
+    assert took <= HEALTHY_SECONDS

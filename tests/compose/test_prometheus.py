@@ -19,8 +19,8 @@ from tests.observability import alerts, queries
 pytestmark = [pytest.mark.docker]
 
 IMAGE = os.environ.get("PROMETHEUS_IMAGE", "livescale-prometheus")
-HEALTHY_SECONDS = 120.0
-READ_SECONDS = 60.0
+HEALTHY_SECONDS = 240.0
+READ_SECONDS = 120.0
 FEWER, MORE = 2, 3  # workers
 REQUESTS = 'sum(livescale_gateway_requests_total{endpoint="/v1/completions",status="200"})'
 TOKENS = "sum(livescale_gateway_generation_tokens_total)"
