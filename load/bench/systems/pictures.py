@@ -121,6 +121,7 @@ def paint_shares(axes: Axes, runs: Runs, values: Callable[[SystemRun], list[floa
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(axis="x", labelsize=8)
     axes.set_ylim(0, 100)
     axes.set_xlabel("milliseconds")
     axes.set_ylabel("% at most so long")
