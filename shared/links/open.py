@@ -66,11 +66,12 @@ async def _open_sockets(bind: str, memory: str) -> Link:
 def ucx_environment(memory: str, rdma_devices: Path = RDMA_DEVICES) -> dict[str, str]:
     """What libucx is told by the environment, unless the user tells it otherwise there.
 
-    UCX watches which memory is unmapped, for the sake of what it has registered with RDMA devices and GPUs. To arrange
-    that takes 0.4 s of a process's start, so it is left out where there are none.
+    UCX watches which memory is unmapped, for the sake of what it has registered. To do that by rewriting code takes
+    0.3 s of a process's start, so it is done by the tables of libraries, where neither RDMA devices nor GPUs need more.
+    It must not be turned off: a send by CMA that is given up while it is under way would kill the process.
     """
     registers = memory_kind(memory) != "host" or rdma_devices.exists()
-    return UCX_LOGGING if registers else {**UCX_LOGGING, "UCX_MEM_EVENTS": "n"}
+    return UCX_LOGGING if registers else {**UCX_LOGGING, "UCX_MEM_MMAP_HOOK_MODE": "reloc"}
 
 
 async def _open_ucx(bind: str, memory: str) -> Link:

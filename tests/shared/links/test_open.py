@@ -31,10 +31,10 @@ async def test_a_missing_ucx_is_an_error_that_says_what_to_do(monkeypatch: pytes
         await open_link(LinkSettings(transport="ucx"))
 
 
-def test_ucx_watches_memory_only_for_what_registers_it(tmp_path: Path) -> None:
-    assert ucx_environment("host", tmp_path / "none")["UCX_MEM_EVENTS"] == "n"
+def test_ucx_watches_memory_the_cheap_way_where_nothing_needs_more(tmp_path: Path) -> None:
+    assert ucx_environment("host", tmp_path / "none")["UCX_MEM_MMAP_HOOK_MODE"] == "reloc"
     for memory, devices in (("host", tmp_path), ("pinned", tmp_path / "none"), ("cuda:0", tmp_path / "none")):
-        assert "UCX_MEM_EVENTS" not in ucx_environment(memory, devices)
+        assert "UCX_MEM_MMAP_HOOK_MODE" not in ucx_environment(memory, devices)
 
 
 async def test_a_shaped_link_takes_the_time_its_rate_says() -> None:
