@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 # Tests of these start no more than a nats-server or one service each, and may run beside a whole system.
 LIGHT = {"cli", "fuzz", "gateway", "shared", "test_nats_server.py"}
 settings.register_profile(
-    "suite", deadline=None, derandomize=not FUZZ, max_examples=100 if FUZZ else 50, print_blob=True
+    "suite", deadline=None, derandomize=not FUZZ, max_examples=100 if FUZZ else 30, print_blob=True
 )
 settings.load_profile("suite")
 

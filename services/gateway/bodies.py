@@ -149,6 +149,8 @@ class BoundsRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
     prefill_hi: Annotated[Share | None, Meta(description="Seconds of prompts that wait, an instance")] = None
     decode_lo: Annotated[Share | None, Meta(description="Share of KV blocks or slots")] = None
     decode_hi: Annotated[Share | None, Meta(description="Share of KV blocks or slots")] = None
+    kv_lo: Annotated[Share | None, Meta(description="Seconds of KV that is to be sent, an instance")] = None
+    kv_hi: Annotated[Share | None, Meta(description="Seconds of KV that is to be sent, an instance")] = None
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="ModelSpec"):

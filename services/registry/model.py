@@ -39,6 +39,7 @@ def check_spec(spec: ModelSpec) -> None:
             LEAST_LOAD <= bounds.decode_lo <= bounds.decode_hi <= 1,
             f"bounds: {LEAST_LOAD} <= decode_lo <= decode_hi <= 1 must hold",
         ),
+        (LEAST_LOAD <= bounds.kv_lo <= bounds.kv_hi, f"bounds: {LEAST_LOAD} <= kv_lo <= kv_hi must hold"),
         (spec.upscale_delay_s >= 0, "upscale_delay_s must be 0 or more"),
         (spec.downscale_delay_s >= 0, "downscale_delay_s must be 0 or more"),
         (spec.downscale_to_zero_delay_s >= 0, "downscale_to_zero_delay_s must be 0 or more"),

@@ -17,9 +17,9 @@ from livescale.shared.runtime.clock import seconds_away
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.topology.file import find_topology
 
-# stdout belongs to what a command prints; ucxx sets variables that some libucx do not know. UCX_MEM_EVENTS stays on,
-# though it costs 0.1 s of CPU: without it UCX 1.21 dies of a send that is cancelled.
+# stdout belongs to what a command prints; ucxx sets variables that some libucx do not know.
 UCX_LOGGING = {"UCX_LOG_FILE": "stderr", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+RDMA_DEVICES = Path("/sys/class/infiniband")
 
 log = structlog.get_logger()
 
@@ -63,8 +63,19 @@ async def _open_sockets(bind: str, memory: str) -> Link:
     return await SocketLink.open(bind)
 
 
+def ucx_environment(memory: str, rdma_devices: Path = RDMA_DEVICES) -> dict[str, str]:
+    """What libucx is told by the environment, unless the user tells it otherwise there.
+
+    UCX watches which memory is unmapped, for the sake of what it has registered. To do that by rewriting code takes
+    0.3 s of a process's start, so it is done by the tables of libraries, where neither RDMA devices nor GPUs need more.
+    It must not be turned off: a send by CMA that is given up while it is under way would kill the process.
+    """
+    registers = memory_kind(memory) != "host" or rdma_devices.exists()
+    return UCX_LOGGING if registers else {**UCX_LOGGING, "UCX_MEM_MMAP_HOOK_MODE": "reloc"}
+
+
 async def _open_ucx(bind: str, memory: str) -> Link:
-    for name, value in UCX_LOGGING.items():
+    for name, value in ucx_environment(memory).items():
         os.environ.setdefault(name, value)  # read by libucx once, when it is loaded
     try:
         from livescale.shared.links.ucx import UcxLink

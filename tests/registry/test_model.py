@@ -17,6 +17,7 @@ from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
         ({"min_instances": 3, "max_instances": 2}, "max_instances must"),
         ({"bounds": ScalingBounds(prefill_lo=0.8)}, "prefill_lo"),
         ({"bounds": ScalingBounds(decode_hi=1.5)}, "decode_hi"),
+        ({"bounds": ScalingBounds(kv_lo=0.9)}, "kv_lo"),
         ({"upscale_delay_s": -1.0}, "upscale_delay_s"),
         ({"downscale_delay_s": -0.1}, "downscale_delay_s"),
         ({"downscale_to_zero_delay_s": -0.1}, "downscale_to_zero_delay_s"),

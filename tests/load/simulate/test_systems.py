@@ -118,6 +118,7 @@ def test_serverlessllm_loads_from_memory_for_30_s_and_from_disk_after_them() -> 
     played("serverlessllm", act)
 
 
+@pytest.mark.slow
 def test_allcache_reads_the_disk_once_and_loads_from_the_memory_of_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
     read_disk, reads = ModelledDisk.read, list[str]()
 

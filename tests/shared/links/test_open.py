@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
 
 from livescale.shared.links.contract import Buffer, LinkError
-from livescale.shared.links.open import open_link
+from livescale.shared.links.open import open_link, ucx_environment
 from livescale.shared.runtime.settings import LinkSettings
 from tests.shared.links.conftest import connected
 
@@ -62,6 +63,12 @@ def test_a_process_survives_large_sends_that_are_cancelled() -> None:
         [sys.executable, "-c", CANCELLING], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_ucx_watches_memory_the_cheap_way_where_nothing_needs_more(tmp_path: Path) -> None:
+    assert ucx_environment("host", tmp_path / "none")["UCX_MEM_MMAP_HOOK_MODE"] == "reloc"
+    for memory, devices in (("host", tmp_path), ("pinned", tmp_path / "none"), ("cuda:0", tmp_path / "none")):
+        assert "UCX_MEM_MMAP_HOOK_MODE" not in ucx_environment(memory, devices)
 
 
 async def test_a_shaped_link_takes_the_time_its_rate_says() -> None:

@@ -22,6 +22,7 @@ from tests.checkpoints import tiny_checkpoint
 OWN_PROGRAM = PROGRAMS[0]
 
 
+@pytest.mark.slow
 @pytest.mark.system
 def test_this_engine_answers_everything_it_is_asked(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log, engine_processes(tiny_checkpoint("llama"), log) as members:
