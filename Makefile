@@ -19,7 +19,9 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard services/worker/engine/kerne
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt setuptools
 	rm -f services/worker/engine/kernels/compiled.*.so
-	$(BIN)/pip install --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[$(EXTRAS)]"
+	$(BIN)/pip install --disable-pip-version-check --no-compile --no-build-isolation -c constraints.txt -e ".[$(EXTRAS)]"
+	@# pip compiles on one core only. What some packages carry for other Pythons does not compile, and nobody imports it.
+	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1 || true
 	touch $@
 
 install: $(STAMP)  ## make .venv and install everything, pinned

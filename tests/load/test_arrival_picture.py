@@ -41,6 +41,7 @@ def test_an_instance_that_was_not_live_has_only_the_moment_at_which_it_is_whole(
     assert [text.get_text() for text in figure.axes[1].texts] == ["4.2 s: whole"]
 
 
+@pytest.mark.slow
 def test_the_picture_is_in_the_report_with_its_explanation() -> None:
     outcome = sample_run.outcome(sample_run.live_scale())
     picture = draw_arrival(outcome)

@@ -30,6 +30,7 @@ def digest(directory: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
+@pytest.mark.slow
 def test_the_same_seed_makes_the_same_bytes_in_another_process(tmp_path: Path) -> None:
     made = str(tmp_path / "again")
     code = f"import pathlib, livescale.load.make_model as m; m.make_model(pathlib.Path({made!r}), 'llama', 'tiny', 7)"
