@@ -98,7 +98,10 @@ class Office:
                 group.create_task(self._report_changes(), name="reports"),
             )
             self._membership.changed()
-            await self.tenure.over.wait()
+            try:
+                await self.tenure.over.wait()
+            finally:
+                self.tenure.end()
             for loop in loops:
                 loop.cancel()
 

@@ -109,6 +109,11 @@ class Tenure:
             self._sure.clear()
             self._calls.create_task(self._confirm(), name="confirmation")
 
+    def end(self) -> None:
+        """This term is over, whoever is in office now: nothing that still comes in is taken."""
+        self.over.set()
+        self._sure.clear()
+
     def is_sure(self) -> bool:
         """Whether this router may act, at this very moment."""
         self.notice_sleep()
@@ -123,14 +128,14 @@ class Tenure:
             self.doubt(f"away for {slept:.1f} s")
 
     async def be_sure(self) -> None:
-        """Wait for a moment while the office is in doubt. Raises Refusal 503 where it stays so."""
-        if not self.is_sure():
+        """Wait for a moment while the office is in doubt. Raises Refusal 503 where it stays so, or the term is over."""
+        if not self.is_sure() and not self.over.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(DOUBT_SECONDS):
                     await self._sure.wait()
         if not self._sure.is_set():
             raise Refusal(
-                503, "this router stood still, and another one may be active now; try again", retry_after_ms=500
+                503, "this router may not be the active one any more; try again in a moment", retry_after_ms=500
             )
 
     async def _confirm(self) -> None:
@@ -143,7 +148,7 @@ class Tenure:
                 break
             if first is not None:
                 log.warning("router_steps_aside", successor=first[1])
-                self.over.set()
+                self.end()
                 return
             await self._standby.pause()
         log.info("office_confirmed", epoch=own[0])

@@ -158,7 +158,22 @@ READ_WHILE_CUT_OFF: Sequence = [
 ]
 
 
+# A router that was killed took a request while it came to its end, noticed that it had slept, and could ask nobody any
+# more whether it was still in office.
+ASKED_AT_ITS_END: Sequence = [
+    (0.0, ("leave", (0,), {})),
+    (0.0, ("part", ("router-0", 2.0), {})),
+    (0.0, ("ask", ("gateway-0", "m", 1), {})),
+    (1.0, ("ask", ("gateway-0", "m", 1), {})),
+    (0.0, ("kill", ("router-0",), {})),
+    (0.0, ("stall", (2.0,), {})),
+    (0.0, ("ask", ("gateway-0", "m", 1), {})),
+    (0.0, ("ask", ("gateway-0", "m", 1), {})),
+]
+
+
 @examples(45, shrinks=True)
+@example(0, ASKED_AT_ITS_END, "off")
 @example(9311, READ_WHILE_CUT_OFF, "off")
 @given(st.integers(0, 2**32), sequences, st.sampled_from(["off", "zigzag", "pipeline"]))
 def test_after_any_sequence_of_events_every_stream_is_whole(

@@ -99,6 +99,18 @@ def test_a_short_sleep_is_no_reason_to_doubt() -> None:
     assert held(ToldStandby(0.1), act) == []
 
 
+def test_a_term_that_is_over_takes_nothing_and_asks_nobody() -> None:
+    async def act(office: InOffice) -> None:
+        office.tenure.end()
+        office.clock.away = 2 * AWAY_SECONDS
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Refusal, match="may not be the active one"):
+            await office.tenure.be_sure()
+        assert asyncio.get_running_loop().time() == began
+
+    assert held(ToldStandby(0.1), act) == ["away"]
+
+
 def test_after_a_long_sleep_nothing_is_sure_before_the_registry_has_confirmed_it() -> None:
     async def act(office: InOffice) -> None:
         office.clock.away = 2 * AWAY_SECONDS
@@ -113,7 +125,7 @@ def test_a_request_does_not_wait_for_long_while_the_office_is_in_doubt() -> None
     async def act(office: InOffice) -> None:
         office.tenure.doubt("asked by a test")
         office.tenure.doubt("asked again, which starts no second question")
-        with pytest.raises(Refusal, match="another one may be active"):
+        with pytest.raises(Refusal, match="may not be the active one"):
             await office.tenure.be_sure()
 
     # The registry does not answer at first, and then does not know this router yet.
