@@ -147,7 +147,7 @@ def test_tiles_are_released() -> None:
 # A filter of system calls (seccomp) that refuses arch_prctl(ARCH_REQ_XCOMP_PERM), as a sandbox might.
 REFUSING = """
 import ctypes, struct, sys
-from livescale.services.worker.engine.kernels.contract import choose_kernels
+from livescale.services.worker.engine.kernels.variants import choose_kernels
 
 LOAD, EQUAL, RETURN, ALLOW, REFUSE = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050001
 steps = ((LOAD, 0, 0, 0), (EQUAL, 0, 3, 158), (LOAD, 0, 0, 16), (EQUAL, 0, 1, 0x1023), (RETURN, 0, 0, REFUSE),
