@@ -163,9 +163,9 @@ class Monitor:
     def _tell_splits(self, report: RouterReport) -> None:
         """Tell what the router chose of prefill and decode, where it chooses: `livescale why` shows it."""
         for queue in report.queues:
-            why, count = queue.why_prefilling, self._signals.loaded(queue.model)
+            why = queue.why_prefilling
             if why and self._splits.get(queue.model) != why:
-                self._splits[queue.model] = why
+                self._splits[queue.model], count = why, self._signals.loaded(queue.model)
                 inputs: dict[str, float | None] = {"instances": count, "prefilling": queue.prefilling}
                 self._decide(ScalingVerdict(queue.model, "hold", count, count, "roles", why, inputs))
 

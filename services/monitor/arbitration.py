@@ -70,7 +70,7 @@ def choose_donors(lacks: Sequence[Lack], donors: Sequence[Donor], freeing: int) 
     for lack in sorted(lacks, key=lambda one: (-one.priority, not one.has_none, one.model)):
         covered = min(freeing, lack.wanted)
         freeing -= covered
-        able = [(rule, reason, donor) for donor in donors for rule, reason in _rules(donor, lack)]
+        able = [(*found, donor) for donor in donors if (found := _find_rule(donor, lack)) is not None]
         for rule, reason, donor in sorted(able, key=_order):
             most = lack.wanted if rule == 1 else lack.least
             if covered < most and donor.model not in chosen:
@@ -85,17 +85,17 @@ def _order(one: tuple[int, str, Donor]) -> tuple[int, int, float, str]:
     return rule, donor.priority, -((donor.idle_seconds if rule == 1 else donor.surplus_seconds) or 0.0), donor.model
 
 
-def _rules(donor: Donor, lack: Lack) -> list[tuple[int, str]]:
-    """The first rule by which this model gives an instance to that one, and how it is said; empty if there is none."""
+def _find_rule(donor: Donor, lack: Lack) -> tuple[int, str] | None:
+    """The first rule by which this model gives an instance to that one, and how it is said; None if there is none."""
     if donor.model == lack.model or donor.arena_bytes < lack.rank_bytes:
-        return []
+        return None
     if donor.idle_seconds is not None and donor.idle_seconds >= IDLE_SECONDS:
-        return [(1, f"this one has been idle for {donor.idle_seconds:.1f} s")]
+        return 1, f"this one has been idle for {donor.idle_seconds:.1f} s"
     surplus = donor.surplus_seconds
     if surplus is not None and surplus >= SURPLUS_SECONDS and lack.priority >= donor.priority:
-        return [(2, f"this one has had more than it needs for {surplus:.1f} s")]
+        return 2, f"this one has had more than it needs for {surplus:.1f} s"
     if donor.instances > 1 and lack.priority > donor.priority:
-        return [(3, f"it has priority {lack.priority}, this one {donor.priority}")]
+        return 3, f"it has priority {lack.priority}, this one {donor.priority}"
     if donor.instances > 1 and lack.priority == donor.priority and lack.has_none:
-        return [(3, f"it has none, this one {donor.instances}")]
-    return []
+        return 3, f"it has none, this one {donor.instances}"
+    return None

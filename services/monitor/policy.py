@@ -16,7 +16,7 @@ from livescale.services.monitor.role_needs import RoleNeeds, inputs_of_roles, we
 from livescale.services.monitor.role_policy import Act, RoleScaling
 from livescale.services.monitor.signals import Observed, Signals
 from livescale.services.monitor.verdict import JudgedModel, ScalingVerdict, find_lack, give
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.parameters import Disaggregation, ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import Decision
 from livescale.shared.policy.backoff import Backoff
@@ -49,12 +49,12 @@ class RoleRule:
     """Whether a model's instances prefill or decode by what the load needs, rather than by a fixed share, and whether
     decode is scaled before prompts are computed. `system` is the setting that counts for models without their own."""
 
-    system: str = "off"
+    system: Disaggregation = "off"
     by_need: bool = True
     pre_scale: bool = True
 
     def holds(self, spec: ModelSpec) -> bool:
-        return self.by_need and spec.disaggregates(self.system)
+        return self.by_need and spec.disaggregation_in(self.system) == "on"
 
 
 class ScalingPolicy:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from livescale.services.monitor.arbitration import Given, Lack
-from livescale.services.monitor.needs import Need, Unknown, wanted
+from livescale.services.monitor.needs import Need, Unknown, missing
 from livescale.services.monitor.signals import Observed
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.registry import ModelEntry
@@ -47,7 +47,7 @@ def find_lack(one: JudgedModel) -> Lack | None:
     ranks = spec.tensor_parallel_size
     return Lack(
         model=spec.name,
-        wanted=(wanted(need) - current) * ranks,
+        wanted=missing(one.observed, need) * ranks,
         least=(need.low - current) * ranks,
         rank_bytes=one.entry.rank_bytes,
         priority=spec.priority,

@@ -182,7 +182,7 @@ class ScalePlanner:
         """Plan the roles of so many new instances and of those that are there: as the load needs, if the decision says
         so, else by a share. Instances of several ranks do everything."""
         model, settings = view.entry.spec, self._settings
-        if not model.disaggregates(settings.disaggregation):
+        if model.disaggregation_in(settings.disaggregation) != "on":
             everything: list[Role] = ["colocated"] * count
             return RolePlan((), tuple(everything), ())
         there = self._roles_there(view)

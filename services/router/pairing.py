@@ -26,25 +26,23 @@ class Pairing:
         self._ticked = 0.0
 
     def setting(self, entry: ModelEntry | None) -> Disaggregation:
-        """Whether another worker may decode what one prefills. Instances of several ranks do both."""
-        spec = None if entry is None else entry.spec
-        if spec is not None and spec.tensor_parallel_size > 1:
-            return "off"
-        own = None if spec is None else spec.disaggregation
-        return own or self._limits.disaggregation
+        """Whether another worker may decode what one prefills."""
+        system = self._limits.disaggregation
+        return system if entry is None else entry.spec.disaggregation_in(system)
 
-    def came(self, request: Submit, now: float) -> None:
-        """Note a request that is new. One that resumes came before."""
-        if not request.generated:
-            self._modes.setdefault(request.model, ModelMode()).recent.came(request, now)
+    def came(self, request: Submit, entry: ModelEntry | None, now: float) -> None:
+        """Note a request that is new, where the split is left to the router. One that resumes came before."""
+        if not request.generated and self.setting(entry) == "auto":
+            self._mode(request.model).recent.came(request, now)
 
     def ended(self, ended: RequestsEnded) -> None:
         """Note how many tokens requests had."""
         instance = self._fleet.find(ended.worker)
         if instance is None or instance.model is None:
             return
-        for tokens in ended.tokens:
-            self._modes.setdefault(instance.model, ModelMode()).recent.ended(tokens)
+        if (mode := self._modes.get(instance.model)) is not None:
+            for tokens in ended.tokens:
+                mode.recent.ended(tokens)
 
     def is_decoded_at(self, request: Submit, worker: str) -> bool:
         """Whether the conversation of this request was last decoded there, after another worker began it."""
@@ -82,8 +80,13 @@ class Pairing:
         for name in sorted(models):
             if self.setting(models[name]) == "auto":
                 serving = [one for one in self._fleet.of_model(name) if one.state == "serving" and one.learned]
-                orders += self._modes.setdefault(name, ModelMode()).tick(serving, self._limits.slos, now)
+                orders += self._mode(name).tick(serving, self._limits.slos, now)
         return orders
+
+    def _mode(self, model: str) -> ModelMode:
+        if model not in self._modes:
+            self._modes[model] = ModelMode()
+        return self._modes[model]
 
     def mode(self, entry: ModelEntry | None) -> ModelMode | None:
         """What is known of a model that leaves its split to the router; None of others."""

@@ -69,12 +69,13 @@ class RouterPolicy:
         queue = self._queues.get(request.model, Queue())
         if self.runs_at(request.request_id) is not None or request.request_id in queue:
             raise Refusal(409, f"request {request.request_id} is already here")
-        check_request(request, self._models.get(request.model), queue, self._capacity, self._limits, now)
+        entry = self._models.get(request.model)
+        check_request(request, entry, queue, self._capacity, self._limits, now)
         self._queues[request.model] = queue
         self._arrivals[request.model] += 1
         waiting = Waiting(request, self._arrivals[request.model], now)
         self._rates.setdefault(request.model, ArrivalRate()).add(waiting.tokens, now)
-        self.pairing.came(request, now)
+        self.pairing.came(request, entry, now)
         return queue.add(waiting)
 
     def runs_at(self, request_id: str) -> str | None:

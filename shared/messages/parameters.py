@@ -176,10 +176,10 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     priority: Priority = 0
     disaggregation: Disaggregation | None = None
 
-    def disaggregates(self, system: str) -> bool:
-        """Whether some of its instances are to prefill and others to decode, where the system's setting is `system`.
-        Instances of several ranks do both, and with auto the router gives roles."""
-        return (self.disaggregation or system) == "on" and self.tensor_parallel_size == 1
+    def disaggregation_in(self, system: Disaggregation) -> Disaggregation:
+        """Whether its instances hand requests over, where the system's setting is `system`. Instances of several ranks
+        do everything."""
+        return "off" if self.tensor_parallel_size > 1 else self.disaggregation or system
 
     @property
     def form(self) -> tuple[DType, int, Layout]:

@@ -1,17 +1,16 @@
 """`livescale bench auto-roles`: roles that the router gives, against fixed ones and none, under virtual time."""
 
-import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 import click
-import structlog
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
-from livescale.load.bench.roles.modelled import INSTANCES, Attained, RolesSystem, asks_of, attained, run
+from livescale.load.bench.roles.modelled import INSTANCES, VOCABULARY, Attained, RolesSystem, attained, run
 from livescale.load.records import RequestRecord
+from livescale.load.simulate.start import made_up_asks, quiet
 from livescale.load.trace import parse_window, replay
 from livescale.load.trace_files import TraceError, read_trace
 
@@ -61,12 +60,12 @@ def auto_roles(file: Path, window: str, seeds: int, after: float) -> None:
         trace, part = read_trace(file), parse_window(window)
     except (TraceError, ValueError) as error:
         raise click.ClickException(str(error)) from None
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     printer, runs = RecordPrinter(BENCH), dict[str, list[list[RequestRecord]]]()
     for seed in range(1, seeds + 1):
-        asks = asks_of(replay(trace, part, RATE_SCALE, 1.0, seed), seed)
+        asks = made_up_asks(replay(trace, part, RATE_SCALE, 1.0, seed), VOCABULARY, seed)
         for system in (AUTO_TIGHT, AUTO_LOOSE, *SPLIT, *COLOCATED):
-            records = run(system, asks, seed)
+            with quiet():
+                records = run(system, asks, seed)
             runs.setdefault(system.name, []).append(records)
             printer.progress(f"seed {seed}, {system.name}: {told(records, system.tbt_slo, after)}")
     for record in rows(runs, after):

@@ -6,7 +6,6 @@ the KV of 120,000 tokens, and links of 100 Gbit/s are as slow beside them.
 
 import asyncio
 from collections.abc import Sequence
-from random import Random
 from statistics import fmean
 
 import msgspec
@@ -14,18 +13,15 @@ import msgspec
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.simulate.client import replay
 from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings, virtual_cluster
-from livescale.load.trace import Trace
+from livescale.load.simulate.start import flat_topology, register, until, workers_in
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.router.forecast import TTFT_A_TOKEN
 from livescale.services.router.settings import RouterSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
-from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.disaggregation import SetRole
 from livescale.shared.messages.parameters import Disaggregation, ModelConfig, ModelSpec
-from livescale.shared.messages.registry import AskSnapshot, Register
 from livescale.shared.simulation import virtual_time
-from livescale.shared.subjects import REGISTER, ROLE, SNAPSHOT
-from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost
+from livescale.shared.subjects import ROLE
 
 INSTANCES = 8
 MODEL = "m"
@@ -45,9 +41,9 @@ CONFIG = ModelConfig(
     max_position_embeddings=16_384,
 )
 NIC = 21e6  # bytes a second
-MEMORY = 1 << 36
 KV_BYTES = 90 * MIB  # 360,000 tokens, as beside such a model on 80 GB
 TTFT_SECONDS = 0.45
+START_SECONDS = 600.0
 SETTLE_SECONDS = 3.0
 MOST_SECONDS = 36_000
 
@@ -70,15 +66,6 @@ class Attained(msgspec.Struct, frozen=True):
     ttft: float
     tbt: float
     requests: int
-
-
-def asks_of(trace: Trace, seed: int) -> list[Ask]:
-    """The requests of a trace. Their prompts are made up, and share nothing."""
-    chance = Random(seed)
-    return [
-        Ask(number, one.at, chance.choices(range(VOCABULARY), k=one.prompt_tokens), one.output_tokens)
-        for number, one in enumerate(trace)
-    ]
 
 
 def run(system: RolesSystem, asks: Sequence[Ask], seed: int) -> list[RequestRecord]:
@@ -105,12 +92,7 @@ def _is_first_in_time(record: RequestRecord) -> bool:
 def cluster_settings(system: RolesSystem, seed: int) -> VirtualClusterSettings:
     """Eight machines with a GPU each."""
     return VirtualClusterSettings(
-        topology=Topology(
-            name="eight",
-            leaves=[Leaf(id="leaf0")],
-            domains=[Domain(id=f"d{number}") for number in range(INSTANCES)],
-            hosts=[_host(number) for number in range(INSTANCES)],
-        ),
+        topology=flat_topology(INSTANCES, NIC),
         models={PATH: CONFIG},
         seed=seed,
         planner=PlannerSettings(live="off", disaggregation=system.disaggregation),
@@ -126,13 +108,6 @@ def cluster_settings(system: RolesSystem, seed: int) -> VirtualClusterSettings:
     )
 
 
-def _host(number: int) -> TopologyHost:
-    gpu = Gpu(id=f"h{number}/0", domain=f"d{number}", memory_bytes=MEMORY, nic_in=NIC, nic_out=NIC, host_link=NIC)
-    return TopologyHost(
-        id=f"h{number}", leaf="leaf0", memory_bytes=MEMORY, nic_in=NIC, nic_out=NIC, disk=NIC, gpus=[gpu]
-    )
-
-
 async def _play(system: RolesSystem, asks: Sequence[Ask], seed: int) -> list[RequestRecord]:
     async with virtual_cluster(cluster_settings(system, seed)) as made:
         await _prepare(made, system)
@@ -142,25 +117,14 @@ async def _play(system: RolesSystem, asks: Sequence[Ask], seed: int) -> list[Req
 async def _prepare(cluster: VirtualCluster, system: RolesSystem) -> None:
     """Wait until all instances serve, and give them the roles that are fixed."""
     spec = ModelSpec(name=MODEL, path=PATH, min_instances=INSTANCES, max_instances=INSTANCES)
-    while not await _registered(cluster, spec):  # noqa: ASYNC110 the registry may not be there yet
-        await asyncio.sleep(0.1)
-    while len(workers := await _serving(cluster)) < INSTANCES:  # noqa: ASYNC110 what is waited for is others' to know
-        await asyncio.sleep(0.2)
+    await register(cluster, spec)
+
+    async def all_serve() -> bool:
+        return len(await workers_in(cluster, "serving")) == INSTANCES
+
+    await until(all_serve, START_SECONDS, every=0.2)
     if system.prefill is not None:
-        for number, worker in enumerate(workers):
+        for number, worker in enumerate(await workers_in(cluster, "serving")):
             order = SetRole(worker=worker, role="prefill" if number < system.prefill else "decode")
             await cluster.operator.call(ROLE, order, timeout=5.0)
     await asyncio.sleep(SETTLE_SECONDS)
-
-
-async def _registered(cluster: VirtualCluster, spec: ModelSpec) -> bool:
-    try:
-        await cluster.operator.call(REGISTER, Register(spec=spec), timeout=5.0)
-    except BusError:
-        return False
-    return True
-
-
-async def _serving(cluster: VirtualCluster) -> list[str]:
-    snapshot = await cluster.operator.call(SNAPSHOT, AskSnapshot(), timeout=5.0)
-    return sorted(worker.id for worker in snapshot.workers if worker.state == "serving")

@@ -26,6 +26,8 @@ from livescale.shared.topology.topology import Topology
 
 BUSY_SHARE = 0.5  # of what all workers prefill, by default
 CHUNK = 2048  # tokens of a prompt that are computed in one step
+# The settings that the results repeat as they are.
+TOLD = ("window", "workers", "topology", "engine_profile", "parameters_gb", "seeds")
 
 
 @click.command()
@@ -63,20 +65,16 @@ def systems(settings: SystemsBenchSettings) -> None:
     for record in rows_of(summaries):
         printer.emit(record)
     kept = printer.finish()
+    scenario = {name: getattr(settings, name) for name in TOLD}
     results = Results(
         trace=Path(settings.trace or "").name,
-        window=settings.window,
         rate_scale=rate_scale,
-        workers=settings.workers,
-        topology=settings.topology,
-        engine_profile=settings.engine_profile,
-        parameters_gb=settings.parameters_gb,
-        seeds=settings.seeds,
         reference=reference,
         slo=slo,
         systems=summaries,
         records=printer.records,
         runs=runs,
+        **scenario,
     )
     save(Path(settings.output), results)
     write_page(Path(settings.report), results, printer.conditions())

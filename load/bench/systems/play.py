@@ -1,24 +1,20 @@
 """Runs one scenario under virtual time, and keeps what a comparison needs of it."""
 
 import asyncio
-import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from random import Random
+from collections.abc import Callable, Sequence
 
 import msgspec
-import structlog
 
 from livescale.load.bench.systems.scenario import CONFIG, NAME, Scenario
-from livescale.load.records import Ask, RequestRecord, find_fault
+from livescale.load.records import RequestRecord, find_fault
 from livescale.load.simulate.client import replay
 from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
+from livescale.load.simulate.start import made_up_asks, quiet, register, until
 from livescale.load.simulate.usage import Steps, UsageWatch
-from livescale.shared.bus.contract import BusError
-from livescale.shared.messages.registry import AskSnapshot, Register
+from livescale.shared.messages.registry import AskSnapshot
 from livescale.shared.simulation import virtual_time
-from livescale.shared.subjects import REGISTER, SNAPSHOT
+from livescale.shared.subjects import SNAPSHOT
 
 LONGEST_SECONDS = 7200.0  # of virtual time; a system that has not answered everything by then never will
 START_SECONDS = 600.0
@@ -26,7 +22,7 @@ TELL_SECONDS = 5.0
 Tell = Callable[[float], None]
 
 
-class RequestTimes(msgspec.Struct, frozen=True, array_like=True):
+class AnsweredRequest(msgspec.Struct, frozen=True, array_like=True):
     """One request: when it was due in seconds of the window, seconds to its first token, and each gap after it."""
 
     due: float
@@ -52,7 +48,7 @@ class SystemRun(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     seconds: float
     warm_up: float
-    requests: list[RequestTimes]
+    requests: list[AnsweredRequest]
     faults: list[str]
     workers: Steps
     cached: Steps
@@ -67,31 +63,6 @@ def play(scenario: Scenario, tell: Tell = lambda at: None) -> SystemRun:
         return virtual_time.run(_play(scenario, tell), limit_seconds=LONGEST_SECONDS)
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Log errors only: simulated processes would tell of every load."""
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
-
-
-def asks_of(scenario: Scenario) -> list[Ask]:
-    """The requests: prompts are made up, and no two begin alike."""
-    chance = Random(scenario.seed)
-    return [
-        Ask(
-            number,
-            arrival.at,
-            [chance.randrange(CONFIG.vocab_size) for _ in range(arrival.prompt_tokens)],
-            arrival.output_tokens,
-        )
-        for number, arrival in enumerate(scenario.arrivals)
-    ]
-
-
 async def _play(scenario: Scenario, tell: Tell) -> SystemRun:
     loop = asyncio.get_running_loop()
     async with virtual_cluster(scenario.cluster()) as made:
@@ -99,7 +70,7 @@ async def _play(scenario: Scenario, tell: Tell) -> SystemRun:
         await _start(made, scenario)
         begun = loop.time()
         telling = asyncio.create_task(_progress(tell, begun))
-        records = await replay(made.gateway, NAME, asks_of(scenario))
+        records = await replay(made.gateway, NAME, made_up_asks(scenario.arrivals, CONFIG.vocab_size, scenario.seed))
         telling.cancel()
         await asyncio.sleep(max(0.0, begun + scenario.seconds - loop.time()))
         good, faults = _split(records, scenario)
@@ -125,13 +96,7 @@ async def _play(scenario: Scenario, tell: Tell) -> SystemRun:
 async def _start(made: VirtualCluster, scenario: Scenario) -> None:
     """Register the model, and wait for its first instances, and for the copies that hosts keep from the start."""
     spec = scenario.spec()
-
-    async def registered() -> bool:
-        try:
-            await made.operator.call(REGISTER, Register(spec=spec), timeout=5.0)
-        except BusError:
-            return False
-        return True
+    await register(made, spec)
 
     async def there() -> bool:
         snapshot = await made.operator.call(SNAPSHOT, AskSnapshot(), timeout=5.0)
@@ -142,14 +107,7 @@ async def _start(made: VirtualCluster, scenario: Scenario) -> None:
         everywhere = scenario.values.get("host_cache") == "all"
         return serving >= spec.min_instances and (not everywhere or copies == len(snapshot.hosts))
 
-    await _until(registered)
-    await _until(there)
-
-
-async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(START_SECONDS):
-        while not await holds():  # noqa: ASYNC110 what is waited for is others' to know
-            await asyncio.sleep(0.1)
+    await until(there, START_SECONDS, every=0.1)
 
 
 async def _progress(tell: Tell, begun: float) -> None:
@@ -158,15 +116,15 @@ async def _progress(tell: Tell, begun: float) -> None:
         tell(asyncio.get_running_loop().time() - begun)
 
 
-def _split(records: Sequence[RequestRecord], scenario: Scenario) -> tuple[list[RequestTimes], list[str]]:
-    good, faults = list[RequestTimes](), list[str]()
+def _split(records: Sequence[RequestRecord], scenario: Scenario) -> tuple[list[AnsweredRequest], list[str]]:
+    good, faults = list[AnsweredRequest](), list[str]()
     for record in records:
         due = scenario.arrivals[record.index].at
         fault = find_fault(record)
         if fault is not None:
             faults.append(f"{record.id}: {fault}")
         elif due >= scenario.warm_up and record.ttft is not None:
-            good.append(RequestTimes(due, record.prompt_tokens, record.ttft, record.gaps))
+            good.append(AnsweredRequest(due, record.prompt_tokens, record.ttft, record.gaps))
     return good, faults
 
 

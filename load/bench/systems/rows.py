@@ -7,7 +7,7 @@ from statistics import fmean, median
 import msgspec
 
 from livescale.load.bench.record import Record, measured
-from livescale.load.bench.systems.play import RequestTimes, SystemRun
+from livescale.load.bench.systems.play import AnsweredRequest, SystemRun
 from livescale.load.bench.systems.settings import LADDER
 from livescale.load.stats import percentile
 
@@ -27,7 +27,7 @@ class Slo(msgspec.Struct, frozen=True):
     ttft: float
     tbt: float
 
-    def is_kept(self, request: RequestTimes) -> bool:
+    def is_kept(self, request: AnsweredRequest) -> bool:
         return request.ttft <= self.ttft and request.mean_gap <= self.tbt
 
 

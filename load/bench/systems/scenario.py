@@ -17,6 +17,7 @@ from livescale.load.simulate.cluster import VirtualClusterSettings
 from livescale.load.trace import Trace
 from livescale.services.cli.options import gather
 from livescale.services.cli.stack_options import PASSED_ON, UpOptions
+from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.registry.settings import RegistrySettings
 from livescale.services.router.settings import RouterSettings
@@ -95,7 +96,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     def cluster(self) -> VirtualClusterSettings:
         """The virtual cluster that it runs on."""
         stack = self.stack()
-        control = {name: control_flags(name, stack, None) for name in ("registry", "router", "planner")}
+        control = {name: control_flags(name, stack, None) for name in ("registry", "router", "planner", "monitor")}
         worker = {**worker_flags(stack), "engine_profile": self.engine_profile}
         return VirtualClusterSettings(
             topology=slowed(self.topology, None if self.simulated else self.scale),
@@ -104,6 +105,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             registry=RegistrySettings(**control["registry"]),  # type: ignore[arg-type]
             router=RouterSettings(**control["router"]),  # type: ignore[arg-type]
             planner=PlannerSettings(**control["planner"]),  # type: ignore[arg-type]
+            monitor=MonitorSettings(**control["monitor"]),  # type: ignore[arg-type]
             worker=WorkerSettings(**worker),  # type: ignore[arg-type]
         )
 

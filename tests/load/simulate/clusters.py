@@ -1,32 +1,22 @@
 """Small clusters to simulate, a model for them, and what to do with both."""
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from random import Random
 
-import structlog
 from msgspec.structs import replace
 
 from livescale.load.records import Ask
 from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings
+from livescale.load.simulate.start import flat_topology, register, until, workers_in
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
-from livescale.shared.bus.contract import BusError
-from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.parameters import ModelConfig, ModelSpec
-from livescale.shared.messages.registry import AskSnapshot, Register
 from livescale.shared.messages.requests import Sampling, Submit
-from livescale.shared.subjects import REGISTER, SNAPSHOT
-from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost
 from tests.worker.engine.made_up import made_up_tokens
 
 PATH = "/models/m"
 VOCABULARY = 4_099
 # Beside its parameters as fast as 80 Gbps would be for the 8B model, whose latencies it has.
 NIC = 4e6
-MEMORY = 1 << 36
 CONFIG = ModelConfig(
     family="llama",
     vocab_size=VOCABULARY,
@@ -42,43 +32,9 @@ CONFIG = ModelConfig(
 )
 
 
-def gpu(id: str, domain: str, nic: float) -> Gpu:
-    return Gpu(id=id, domain=domain, memory_bytes=MEMORY, nic_in=nic, nic_out=nic, host_link=nic)
-
-
-def topology(hosts: int, nic: float = NIC) -> Topology:
-    """Hosts with a GPU each, on one leaf switch."""
-    return Topology(
-        name="small",
-        leaves=[Leaf(id="leaf0")],
-        domains=[Domain(id=f"d{number}") for number in range(hosts)],
-        hosts=[
-            TopologyHost(
-                id=f"h{number}",
-                leaf="leaf0",
-                memory_bytes=MEMORY,
-                nic_in=nic,
-                nic_out=nic,
-                disk=nic,
-                gpus=[
-                    Gpu(
-                        id=f"h{number}/0",
-                        domain=f"d{number}",
-                        memory_bytes=MEMORY,
-                        nic_in=nic,
-                        nic_out=nic,
-                        host_link=nic,
-                    )
-                ],
-            )
-            for number in range(hosts)
-        ],
-    )
-
-
 def settings(hosts: int, seed: int = 0) -> VirtualClusterSettings:
     return VirtualClusterSettings(
-        topology=topology(hosts),
+        topology=flat_topology(hosts, NIC),
         models={PATH: CONFIG},
         seed=seed,
         planner=PlannerSettings(live="zigzag"),
@@ -102,52 +58,20 @@ def asks(count: int, rate: float, prompt: int, tokens: int) -> list[Ask]:
     ]
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Log warnings only, as thousands of steps take longer to tell of than to run."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    try:
-        yield
-    finally:
-        structlog.reset_defaults()
-
-
-async def reports(cluster: VirtualCluster, state: str) -> list[str]:
-    """The workers in this state, as the registry has it."""
-    workers: list[WorkerReport] = (await cluster.operator.call(SNAPSHOT, AskSnapshot(), timeout=5.0)).workers
-    return [worker.id for worker in workers if worker.state == state]
-
-
-async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not await holds():  # noqa: ASYNC110 what is waited for is others' to know
-            await asyncio.sleep(0.02)
+def model(name: str = "m", path: str = PATH, **spec: int) -> ModelSpec:
+    return replace(ModelSpec(name=name, path=path, downscale_delay_s=600.0), **spec)
 
 
 async def until_serving(cluster: VirtualCluster, count: int) -> None:
     async def holds() -> bool:
-        return len(await reports(cluster, "serving")) >= count
+        return len(await workers_in(cluster, "serving")) >= count
 
     await until(holds)
 
 
-async def register(cluster: VirtualCluster, name: str = "m", path: str = PATH, **spec: int) -> None:
-    """Register a model as soon as a registry is there."""
-    model = replace(ModelSpec(name=name, path=path, downscale_delay_s=600.0), **spec)
-
-    async def taken() -> bool:
-        try:
-            await cluster.operator.call(REGISTER, Register(spec=model), timeout=5.0)
-        except BusError:
-            return False
-        return True
-
-    await until(taken)
-
-
 async def registered(cluster: VirtualCluster, **spec: int) -> None:
     """Register the model, and wait for its first instance."""
-    await register(cluster, "m", PATH, **spec)
+    await register(cluster, model("m", PATH, **spec))
     await until_serving(cluster, 1)
 
 

@@ -9,12 +9,13 @@ from livescale.load.records import RequestRecord
 from livescale.load.simulate.client import replay
 from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
 from livescale.load.simulate.event_log import LoggedEvent
+from livescale.load.simulate.start import quiet, until, workers_in
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import Named
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import MANIFEST
-from tests.load.simulate.clusters import CONFIG, asks, quiet, registered, reports, settings, until, until_serving
+from tests.load.simulate.clusters import CONFIG, asks, registered, settings, until_serving
 
 Victim = Literal["nobody", "target", "source"]
 ASKS = asks(80, rate=36.0, prompt=900, tokens=8)
@@ -42,7 +43,7 @@ async def end(cluster: VirtualCluster, victim: Victim) -> str:
     live = set[str]()
 
     async def under_way() -> bool:
-        live.update(await reports(cluster, "live"))
+        live.update(await workers_in(cluster, "live"))
         return len(live) >= 3 and bool(handed_off(cluster))
 
     await until(under_way)

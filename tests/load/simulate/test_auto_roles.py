@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from livescale.load.records import RequestRecord, find_fault
 from livescale.load.simulate.client import replay
 from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings, virtual_cluster
+from livescale.load.simulate.start import flat_topology, quiet
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.router.settings import RouterSettings
 from livescale.shared.messages.membership import Role, WorkerReport
@@ -19,7 +20,7 @@ from livescale.shared.messages.registry import AskSnapshot, Named
 from livescale.shared.messages.scaling import AskDecisions, Decisions
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import DECISIONS, MANIFEST, SNAPSHOT
-from tests.load.simulate.clusters import asks, quiet, registered, settings, topology, undisturbed, until_serving
+from tests.load.simulate.clusters import asks, registered, settings, undisturbed, until_serving
 
 SPEED = 0.25  # of the engines, so that few requests are a load
 TIGHT, LOOSE = 0.054, 0.6  # a step of decodes alone takes 47 ms
@@ -38,7 +39,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def chosen(tbt_slo: float) -> VirtualClusterSettings:
-    told = replace(settings(WORKERS), topology=topology(WORKERS, nic=1e9))
+    told = replace(settings(WORKERS), topology=flat_topology(WORKERS, 1e9))
     router = RouterSettings(disaggregation="auto", ttft_slo=4.0, tbt_slo=tbt_slo)
     worker = replace(told.worker, engine_speed=SPEED, tbt_ratio=4.0)
     return replace(told, router=router, worker=worker, planner=PlannerSettings(live="off", disaggregation="auto"))

@@ -7,8 +7,9 @@ import pytest
 from livescale.load.records import Ask, find_fault
 from livescale.load.simulate.client import fetch, replay
 from livescale.load.simulate.cluster import virtual_cluster
+from livescale.load.simulate.start import quiet
 from livescale.shared.simulation import virtual_time
-from tests.load.simulate.clusters import quiet, registered, settings
+from tests.load.simulate.clusters import registered, settings
 
 
 def test_requests_are_sent_when_they_are_due_and_told_token_by_token() -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from livescale.load.records import find_fault
 from livescale.load.simulate.cluster import virtual_cluster
+from livescale.load.simulate.start import quiet
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.simulation import virtual_time
-from tests.load.simulate.clusters import quiet, settings, undisturbed
+from tests.load.simulate.clusters import settings, undisturbed
 from tests.load.simulate.scale_out import ASKS, Victim, played
 
 once = cache(played)

@@ -9,22 +9,13 @@ from msgspec.structs import replace
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.simulate.client import replay
 from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings, virtual_cluster
+from livescale.load.simulate.start import quiet, register
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import Named
 from livescale.shared.messages.scaling import AskScales, Decision, ScaleRecords
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import MANIFEST, SCALES
-from tests.load.simulate.clusters import (
-    CONFIG,
-    PATH,
-    asks,
-    quiet,
-    register,
-    registered,
-    settings,
-    undisturbed,
-    until_serving,
-)
+from tests.load.simulate.clusters import CONFIG, PATH, asks, model, registered, settings, undisturbed, until_serving
 
 WORKERS = 3
 OTHER = "/models/other"
@@ -48,7 +39,7 @@ async def contest(priority: int) -> Contest:
     """The first model fills the pool; then the other one is asked for, with nothing that serves it."""
     async with virtual_cluster(cluster_settings()) as made:
         await registered(made)
-        await register(made, "other", OTHER, min_instances=0, priority=priority)
+        await register(made, model("other", OTHER, min_instances=0, priority=priority))
         first = asyncio.create_task(replay(made.gateway, "m", MUCH))
         await until_serving(made, WORKERS)
         second = asyncio.create_task(replay(made.gateway, "other", LITTLE))

@@ -3,12 +3,13 @@
 import asyncio
 
 from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
+from livescale.load.simulate.start import quiet, until, workers_in
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.registry import AskSnapshot
 from livescale.shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import SCALE, SCALES, SNAPSHOT
-from tests.load.simulate.clusters import asks, quiet, registered, reports, settings, until, until_serving
+from tests.load.simulate.clusters import asks, registered, settings, until_serving
 from tests.load.simulate.test_roles import right
 
 LONG = asks(8, rate=100.0, prompt=64, tokens=300)
@@ -35,7 +36,7 @@ def test_an_instance_that_drains_serves_again_without_any_byte_and_its_requests_
             await scale(made, 1)
 
             async def drains() -> bool:
-                return bool(await reports(made, "draining"))
+                return bool(await workers_in(made, "draining"))
 
             await until(drains)
             answer = await scale(made, 2)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from livescale.load.records import Ask, find_fault
 from livescale.load.simulate.client import replay
 from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings, virtual_cluster
+from livescale.load.simulate.start import flat_topology, quiet, until
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.router.settings import RouterSettings
@@ -19,7 +20,7 @@ from livescale.shared.messages.registry import AskSnapshot, Named
 from livescale.shared.messages.scaling import AskScales, ScaleRecord
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import MANIFEST, SCALES, SNAPSHOT
-from tests.load.simulate.clusters import asks, quiet, registered, settings, topology, undisturbed, until, until_serving
+from tests.load.simulate.clusters import asks, registered, settings, undisturbed, until_serving
 
 BOTH = asks(36, rate=40.0, prompt=500, tokens=40)  # more than two can prefill, or one decode
 LONG_PROMPTS = [replace(ask, index=ask.index + 1_000) for ask in asks(24, rate=40.0, prompt=900, tokens=2)]
@@ -30,7 +31,7 @@ def role_settings() -> VirtualClusterSettings:
     base = settings(5)
     return replace(
         base,
-        topology=topology(5, 2e7),  # which carry KV faster than an instance makes it, as they do for an 8B model
+        topology=flat_topology(5, 2e7),  # which carry KV faster than an instance makes it, as they do for an 8B model
         router=RouterSettings(disaggregation="on"),
         planner=PlannerSettings(live="zigzag", disaggregation="on"),
         monitor=MonitorSettings(disaggregation="on"),

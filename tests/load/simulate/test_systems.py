@@ -10,6 +10,7 @@ from livescale.load.records import find_fault
 from livescale.load.simulate.client import replay
 from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings, virtual_cluster
 from livescale.load.simulate.disk import ModelledDisk
+from livescale.load.simulate.start import quiet, until, workers_in
 from livescale.services.cli.systems import find_system
 from livescale.services.host.stored import Stored
 from livescale.services.planner.settings import PlannerSettings
@@ -23,17 +24,7 @@ from livescale.shared.messages.transfers import Flow
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import MANIFEST, SCALE, SCALES, SNAPSHOT
 from tests.control.queries import last_out
-from tests.load.simulate.clusters import (
-    PATH,
-    asks,
-    quiet,
-    registered,
-    reports,
-    settings,
-    undisturbed,
-    until,
-    until_serving,
-)
+from tests.load.simulate.clusters import PATH, asks, registered, settings, undisturbed, until_serving
 
 HOSTS = 3
 ASKS = asks(24, rate=24.0, prompt=300, tokens=8)
@@ -65,7 +56,8 @@ async def scaled(made: VirtualCluster, instances: int) -> None:
 
     async def there() -> bool:
         return (
-            len(await reports(made, "serving")) == instances and len(await reports(made, "spare")) == HOSTS - instances
+            len(await workers_in(made, "serving")) == instances
+            and len(await workers_in(made, "spare")) == HOSTS - instances
         )
 
     await until(there)
@@ -111,7 +103,7 @@ def test_serverlessllm_loads_from_memory_for_30_s_and_from_disk_after_them() -> 
         assert [flow.from_disk for flow in await scaled_out(made)] == [False, False]
         await scaled(made, 1)
         await asyncio.sleep(33.0)
-        [serving] = await reports(made, "serving")
+        [serving] = await workers_in(made, "serving")
         assert await copies(made) == [f"host-{serving[-1]}"]  # of the machine that still serves it
         assert [flow.from_disk for flow in await scaled_out(made)] == [True, True]
 

@@ -1,12 +1,13 @@
 """What a simulated cluster used: workers in use, host memory, and bytes that crossed the network."""
 
 from livescale.load.simulate.cluster import virtual_cluster
+from livescale.load.simulate.start import quiet
 from livescale.load.simulate.usage import CountedCalendar, UsageWatch, note
 from livescale.shared.messages.scaling import Scale
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import SCALE
 from livescale.shared.topology.paths import Resource
-from tests.load.simulate.clusters import CONFIG, quiet, registered, settings, until_serving
+from tests.load.simulate.clusters import CONFIG, registered, settings, until_serving
 
 
 def test_workers_count_from_their_load_and_the_network_carries_the_model_once_for_each() -> None:

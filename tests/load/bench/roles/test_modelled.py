@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
-from livescale.load.bench.roles.modelled import INSTANCES, RolesSystem, asks_of, attained, run
+from livescale.load.bench.roles.modelled import INSTANCES, VOCABULARY, RolesSystem, attained, run
 from livescale.load.records import RequestRecord, find_fault
+from livescale.load.simulate.start import made_up_asks, quiet
 from livescale.load.trace import Arrival
-from tests.load.simulate.clusters import quiet
 
 GOOD = RequestRecord(
     index=0,
@@ -37,7 +37,7 @@ def test_what_failed_is_late_and_what_came_before_is_not_counted() -> None:
 
 def test_requests_go_through_eight_instances_with_fixed_roles() -> None:
     trace = tuple(Arrival(number / 20, 200, 3) for number in range(8))
-    asks = asks_of(trace, seed=1)
+    asks = made_up_asks(trace, VOCABULARY, seed=1)
     assert [len(ask.prompt) for ask in asks] == [200] * 8
     with quiet():
         records = run(RolesSystem(name="split", disaggregation="on", prefill=INSTANCES - 1), asks, seed=1)

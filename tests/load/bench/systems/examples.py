@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from livescale.load.bench.systems.play import RequestTimes, SystemRun
+from livescale.load.bench.systems.play import AnsweredRequest, SystemRun
 from livescale.load.bench.systems.scenario import Scenario, with_workers
 from livescale.load.trace import LoadPhase, RequestShape, poisson
 from livescale.services.cli.systems import find_system
@@ -37,7 +37,7 @@ def run(system: str, *, ttft: float = 0.1, gap: float = 0.02, used: float = 10.0
         digest=f"{system}-{seed}",
         seconds=20.0,
         warm_up=0.0,
-        requests=[RequestTimes(float(at), 100, ttft, [3 * gap, gap, gap]) for at in range(10)],
+        requests=[AnsweredRequest(float(at), 100, ttft, [3 * gap, gap, gap]) for at in range(10)],
         faults=[],
         workers=[(0.0, 1.0), (5.0, 2.0)],
         cached=[(0.0, 16e9)],
