@@ -48,8 +48,8 @@ from livescale.shared.runtime.clock import SystemClock
 T = TypeVar("T")
 
 CONTEXT = 2_304  # of the longest prompt, and some tokens
-# The rest is what a worker has by default.
-SETTINGS = WorkerSettings(max_num_seqs=32, kv_bytes=768 << 20, host_kv_bytes=256 << 20)
+# KV for all rows of 200 steps beside prompts; the rest is what a worker has by default.
+SETTINGS = WorkerSettings(max_num_seqs=32, kv_bytes=2 << 30, host_kv_bytes=256 << 20)
 NEVER = 4e9
 MOST_TOKENS = 2_000  # of a request that decodes: it is cancelled once that was measured
 
