@@ -1,7 +1,7 @@
 """An engine as an actor sees it, whether it computes (`runner.py`) or is a model of one that does (`modelled.py`)."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,6 +54,11 @@ class LayerwiseRun:
             stop = start + len(chunk.tokens) * row_bytes
             yield chunk, self.activation[start:stop]
             start = stop
+
+
+def rows_of(partials: Iterable[LayerwiseRun]) -> int:
+    """How many rows run together."""
+    return sum(len(chunk.tokens) for partial in partials for chunk in partial.chunks)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from livescale.services.worker.engine.contract import GPU_ROWS, KvTaker, LayerwiseRun, StageResult
+from livescale.services.worker.engine.contract import GPU_ROWS, KvTaker, LayerwiseRun, StageResult, rows_of
 from livescale.services.worker.engine.modelled_engine import ModelledEngine
 from livescale.services.worker.engine.modelled_steps import (
     blocks_seconds,
@@ -138,7 +138,8 @@ class ModelledRunner:
         for slab in model.run_layer(partials):
             seconds += layer_seconds(self._latency, slab.chunks, model.layers)
             seconds += 0.0 if layer else embedding_seconds(self._latency, slab.chunks)
-        await self._take(seconds)
+        took = await self._take(seconds)
+        self.rates.observe_layer(rows_of(partials), model.layers, took)
 
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
         return _at_once(self._loaded().export_kv(blocks, layers))

@@ -20,6 +20,7 @@ from livescale.services.worker.engine.contract import (
     KvTaker,
     LayerwiseRun,
     StageResult,
+    rows_of,
 )
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.heap import touch_heap
@@ -194,7 +195,13 @@ class EngineRunner:
 
         Raises BlockMissing before its block was added.
         """
-        await self.call(lambda: self._loaded().run_layer(partials))
+
+        def timed() -> None:
+            engine, begun = self._loaded(), time.perf_counter()
+            engine.run_layer(partials)
+            self.rates.observe_layer(rows_of(partials), engine.store.layers, time.perf_counter() - begun)
+
+        await self.call(timed)
 
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
         """Copy the KV of the first `layers` layers in `blocks` as it is now, before the blocks' next owner writes."""

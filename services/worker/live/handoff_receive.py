@@ -9,7 +9,7 @@ from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, receive
 from livescale.services.worker.instance.spans import HandOffTimes
 from livescale.services.worker.live.context import LiveContext
-from livescale.services.worker.scheduling.batch import NO_BYTES, PROMPT_CUT, LayerEntry
+from livescale.services.worker.scheduling.batch import NO_BYTES, PROMPT_CUT, LayerEntry, share_left
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled, LateKv
 from livescale.services.worker.scheduling.sequence import Sequence as Waiting
@@ -180,7 +180,8 @@ class IncomingHandOff:
         self._peer = await self._channel.connect()
         data = await self._patiently(receive(self._peer, ACTIVATION, self._task.activation_bytes))
         self._counts.seconds.observe(clock.now() - began)
-        return LayerEntry(self._task.layers, self._positions, data)
+        left = share_left(self._task.layers, self._manifest.config.num_hidden_layers)
+        return LayerEntry(self._task.layers, self._positions, data, left)
 
     async def _receive_kv(self, peer: Peer) -> memoryview:
         """Receive this rank's part, and have each of the other ranks receive its own."""

@@ -13,7 +13,7 @@ from livescale.services.worker.engine.contract import LayerwiseRun
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, send
 from livescale.services.worker.live.context import LiveContext
-from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, LayerEntry
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, LayerEntry, share_left
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import NOTHING, Filled, Sequence
 from livescale.shared.bus.contract import Ack, Context, Refusal
@@ -52,10 +52,11 @@ class QueuedRequest:
             self.partial = LayerwiseRun(list(self.sequence.rest(MAX_BATCH_ROWS)))
         return self.partial
 
-    def reach(self) -> None:
-        """Note that one more layer is done: from here a step, or a source, would go on."""
+    def reach(self, layers: int) -> None:
+        """Note that one more of the model's `layers` is done: from here a step, or a source, would go on."""
         partial = self.begun()
-        self.sequence.entry = LayerEntry(partial.done, self.rows, partial.activation)
+        left = share_left(partial.done, layers)
+        self.sequence.entry = LayerEntry(partial.done, self.rows, partial.activation, left)
 
 
 class NotTaken(Exception):

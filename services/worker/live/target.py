@@ -183,7 +183,7 @@ class LiveTarget:
         else:
             self._counts.layers.inc(len(requests))
             for request in requests:
-                request.reach()
+                request.reach(self.origin.manifest.config.num_hidden_layers)
             self._ran(run.layer, sum(request.rows for request in requests), self._clock.now() - began)
         self._forget()
         self._perform(self.queue.layer_done())

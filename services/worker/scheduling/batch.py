@@ -45,12 +45,20 @@ class TokenSampling(Struct, frozen=True):
 class LayerEntry:
     """Where a request's rows enter the model when the layers before `layer` have run already, here or elsewhere.
 
-    `activation` is the input of `layer` for all positions before `stop`: `[position, hidden]`, as bytes.
+    `activation` is the input of `layer` for all positions before `stop`: `[position, hidden]`, as bytes. `left` is the
+    share of the model that is still to run, see `share_left`.
     """
 
     layer: int
     stop: int
     activation: memoryview
+    left: float = 1.0
+
+
+def share_left(layer: int, layers: int) -> float:
+    """The share of a model of so many layers that is left from `layer` on. The head counts as one more layer, so that
+    some is always left."""
+    return (layers + 1 - layer) / (layers + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +146,11 @@ class ScheduledChunk(Struct, frozen=True):
     def layer(self) -> int:
         """The first layer that these rows still have to run through."""
         return 0 if self.entry is None else self.entry.layer
+
+    @property
+    def work(self) -> float:
+        """How many rows that run through all layers take as long as these."""
+        return len(self.tokens) * (1.0 if self.entry is None else self.entry.left)
 
 
 class Batch(Struct, frozen=True, dict=True):

@@ -16,17 +16,19 @@ Scheduled = tuple[Sequence, ScheduledChunk]
 
 @dataclass(frozen=True)
 class RowBudget:
-    """How many rows of prompts a step may run.
+    """How many rows of prompts a step may run: at most `rows`, and no more than take as long as `work` whole ones.
 
-    A chunk that does not fit is cut short at a multiple of `cut` rows.
+    Rows whose first layers have run already take less. A chunk that does not fit is cut short at a multiple of `cut`
+    rows.
     """
 
     rows: int
+    work: int
     cut: int = PREFILL_CHUNK
 
 
 def choose_chunks(
-    ready: list[Sequence], requests: int, limits: SchedulerLimits, pace: DecodePace, under_way: int = 0
+    ready: list[Sequence], requests: int, limits: SchedulerLimits, pace: DecodePace | None, under_way: int = 0
 ) -> Iterator[Scheduled]:
     """Choose the chunks of the next step among the sequences that are `ready`, of at most `requests` of them.
 
@@ -39,41 +41,54 @@ def choose_chunks(
     for sequence in decoding:
         yield sequence, sequence.decode()
     budget = prompt_budget(len(decoding) or under_way, len(prefilling), limits, pace)
-    yield from share_rows(prefilling, budget.rows, budget.cut)
+    yield from share_rows(prefilling, budget)
 
 
-def prompt_budget(decodes: int, prompts: int, limits: SchedulerLimits, pace: DecodePace) -> RowBudget:
+def prompt_budget(decodes: int, prompts: int, limits: SchedulerLimits, pace: DecodePace | None) -> RowBudget:
     """The rows of prompts for a step with so many decodes and so many prompts.
 
     Decodes take at most `tbt_ratio` times as long with these rows as alone, as far as that is known. There are at least
-    enough rows for both the first prompt in line and the one with least left to gain.
+    enough rows for both the first prompt in line and the one with least left to gain. Without a pace nothing is
+    limited.
     """
     most = limits.max_num_batched_tokens - decodes
-    if decodes and pace.is_stale:
-        return RowBudget(0)
-    rows = pace.prompt_rows(decodes, limits.tbt_ratio) if decodes else most
-    if rows >= most:
-        return RowBudget(most)
-    return RowBudget(max(int(rows), PROMPT_CUT * min(2, prompts)), PROMPT_CUT)
+    if not decodes or pace is None:
+        return RowBudget(most, most)
+    if pace.is_stale:
+        return RowBudget(0, 0)
+    work = pace.prompt_rows(decodes, limits.tbt_ratio)
+    if work >= most:
+        return RowBudget(most, most)
+    return RowBudget(most, max(int(work), PROMPT_CUT * min(2, prompts)), PROMPT_CUT)
 
 
-def share_rows(prefilling: Iterable[Sequence], rows: int, cut: int = PREFILL_CHUNK) -> Iterator[Scheduled]:
-    """Share `rows` among the sequences that are prefilling: at least a chunk, or two cuts where chunks are `cut` rows.
+def share_rows(prefilling: Iterable[Sequence], budget: RowBudget) -> Iterator[Scheduled]:
+    """Share the rows among the sequences that are prefilling: at least a chunk, or two cuts where chunks are cut short.
 
     The first in line gets a chunk, or half of the rows where there are few, so that it gains in every step. All other
-    rows go by priority, then to the sequence with least left. So a short prompt waits for a chunk of a long one and not
-    for all of it, and the average wait is as short as can be.
+    rows go by priority, then to the sequence with least left to compute. So a short prompt waits for a chunk of a long
+    one and not for all of it, and the average wait is as short as can be.
     """
-    line = list(prefilling)
+    line, rows, work = list(prefilling), budget.rows, float(budget.work)
     first = min(line, key=order, default=None)
-    reserved = 0 if first is None else min(PREFILL_CHUNK, first.left, max(cut, rows // 2))
+    if first is None:
+        return
+    its_own = min(rows, PREFILL_CHUNK, first.left, max(budget.cut, _fitting(first, rows, work) // 2))
+    kept = its_own
     for sequence in sorted(line, key=_eagerness):
         if sequence is first:
-            reserved = 0
-        for chunk in sequence.chunks(rows - reserved, cut):
+            kept = 0
+        most = _fitting(sequence, rows - kept, work - kept * first.row_work)
+        for chunk in sequence.chunks(max(most, its_own) if sequence is first else most, budget.cut):
             rows -= len(chunk.tokens)
+            work -= chunk.work
             yield sequence, chunk
 
 
-def _eagerness(sequence: Sequence) -> tuple[int, int, int]:
-    return sequence.request.priority, sequence.left, sequence.arrival
+def _fitting(sequence: Sequence, rows: int, work: float) -> int:
+    """How many of the sequence's rows are at most `rows` and `work`."""
+    return int(min(rows, work / sequence.row_work))
+
+
+def _eagerness(sequence: Sequence) -> tuple[int, float, int]:
+    return sequence.request.priority, sequence.left * sequence.row_work, sequence.arrival

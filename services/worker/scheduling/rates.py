@@ -1,11 +1,10 @@
 """How fast the engine is: moving averages of tokens per second, None until measured. Pure."""
 
 from collections.abc import Sequence
-from math import inf
 
 from msgspec.structs import replace
 
-from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, ScheduledChunk
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.step_speed import StepFit
 from livescale.shared.messages.membership import EngineLoad
@@ -20,6 +19,8 @@ STEPS_BESIDE = 16
 # What a step of as many decodes counts for that took longer than before: a single one between others is longer, as it
 # finds nothing of the parameters in the caches.
 LONGER = 1 / 8
+# So many rows of prompts go beside decodes until it was measured what both take: more could hold decodes up for long.
+FIRST_ROWS = PREFILL_CHUNK
 
 
 class TokenRate:
@@ -50,8 +51,9 @@ class DecodePace:
         self._seconds = 0.0
         self._beside = 0  # steps since then
 
-    def observe(self, prompt_rows: int, decode_rows: int, seconds: float) -> None:
-        """Learn from a step that had so many rows and took `seconds`."""
+    def observe(self, prompt_rows: float, decode_rows: int, seconds: float) -> None:
+        """Learn from a step that had so many rows and took `seconds`. A row that ran through a part of the model counts
+        as that part."""
         alone = self._alone(decode_rows)
         if prompt_rows == 0:
             counts = LONGER if decode_rows == self._decodes and seconds > alone else 1 / 2
@@ -64,18 +66,22 @@ class DecodePace:
             if self._decodes:
                 self._beside_decodes.observe(prompt_rows, max(seconds - alone, 0.0))
 
+    def ran_beside(self) -> None:
+        """Note that a step with prompts and decodes was run from which nothing can be learned."""
+        self._beside += 1
+
     @property
     def is_stale(self) -> bool:
         """Whether the next step should run decodes alone, to measure them again."""
         return self._beside >= (STEPS_BESIDE if self._decodes else 1)
 
     def prompt_rows(self, decode_rows: int, tbt_ratio: float) -> float:
-        """The rows of prompts with which decodes take `tbt_ratio` times as long as alone; inf while that is not
+        """The rows of prompts with which decodes take `tbt_ratio` times as long as alone; a few while that is not
         known."""
         # A few rows may add next to nothing: that does not say what more of them would.
         rates = [rate for one in (self._prompts, self._beside_decodes) if (rate := one.per_second) is not None]
         if not rates or not self._decodes:
-            return inf
+            return FIRST_ROWS
         return (tbt_ratio - 1) * self._alone(decode_rows) * min(rates)
 
     def _alone(self, decode_rows: int) -> float:
@@ -116,8 +122,11 @@ class EngineRates:
         return self._decode.per_second
 
     def observe(self, batch: Batch, seconds: float) -> None:
-        """Learn from a step that took `seconds`. A step whose rows entered at later layers says nothing."""
+        """Learn from a step that took `seconds`. A step whose rows entered at later layers says nothing, but that
+        decodes were not alone."""
         if any(chunk.layer for chunk in batch.chunks):
+            if batch.decode_rows:
+                self.pace.ran_beside()
             return
         self.pace.observe(batch.prefill_rows, batch.decode_rows, seconds)
         self.steps.observe(batch.prefill_rows, batch.decode_rows, seconds)
@@ -135,6 +144,10 @@ class EngineRates:
             decode_tokens_per_second=self.decode_tokens_per_second,
             steps=self.steps.speed(limits, self.prefill_tokens_per_second),
         )
+
+    def observe_layer(self, rows: int, layers: int, seconds: float) -> None:
+        """Learn from rows of prompts that ran through one of a model's `layers`."""
+        self.pace.observe(rows / layers, 0, seconds)
 
     def observe_part(self, chunks: Sequence[ScheduledChunk], share: float, seconds: float) -> None:
         """Learn from `chunks` that ran through such a `share` of the model's layers: the whole takes that much

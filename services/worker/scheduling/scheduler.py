@@ -174,14 +174,14 @@ class Scheduler:
         """The next step, or None when there is nothing to do.
 
         Fewer than `at_once` batches may be under way. Each gets an even part of the requests, so that there is
-        something for all. `pace` limits prompts, so that they do not hold decodes up.
+        something for all. `pace` limits prompts, so that they do not hold decodes up; without it nothing does.
         """
         if len(self._under_way) >= at_once:
             raise RuntimeError(f"{len(self._under_way)} batches are under way, {at_once} may be: complete one first")
         self._allocation.grow()
         self._allocation.start()
         preempted = self._allocation.preempted()
-        chosen = sorted(self._choose(at_once, pace or DecodePace()), key=lambda one: one[1].layer)
+        chosen = sorted(self._choose(at_once, pace), key=lambda one: one[1].layer)
         if not chosen:
             return None
         self._steps += 1
@@ -264,7 +264,7 @@ class Scheduler:
         if self._allocation.contexts is not None:
             self._allocation.contexts.clear()
 
-    def _choose(self, at_once: int, pace: DecodePace) -> Iterator[Scheduled]:
+    def _choose(self, at_once: int, pace: DecodePace | None) -> Iterator[Scheduled]:
         running = self._allocation.running.values()
         to_run = [
             one for one in running if not (one.held or one.is_waiting or (one.awaits_take_over and one.has_sampled))
@@ -274,7 +274,7 @@ class Scheduler:
         yield from choose_chunks(ready, -(-len(to_run) // at_once), self.limits, pace, max(under_way, default=0))
         decodes = sum(sequence.decodes for sequence in ready)
         if self._allocation.contexts is not None and decodes == len(ready) and not self._under_way:
-            yield from self._allocation.contexts.fill(prompt_budget(decodes, 1, self.limits, pace).rows)
+            yield from self._allocation.contexts.fill(prompt_budget(decodes, 1, self.limits, pace).work)
 
     def _advance(self, sequence: Sequence, token: int, now: float) -> TokenOutput:
         finish_reason = sequence.append(token)

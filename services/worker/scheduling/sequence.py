@@ -102,6 +102,11 @@ class Sequence:
         return 0 if self.entry is None else self.entry.layer
 
     @property
+    def row_work(self) -> float:
+        """What each of its uncomputed rows takes, as a share of a row that runs through all layers."""
+        return 1.0 if self.entry is None else self.entry.left
+
+    @property
     def is_waiting(self) -> bool:
         """Whether the sequence has to wait, for the KV of its first layers or for the worker that decodes it."""
         if self.awaits_take_over and self.has_sampled:

@@ -1,16 +1,22 @@
 """The scheduler where requests come from, or go to, another worker."""
 
-from livescale.services.worker.scheduling.batch import Batch, LayerEntry
+import pytest
+
+from livescale.services.worker.scheduling.batch import Batch, LayerEntry, share_left
+from livescale.services.worker.scheduling.rates import EngineRates
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled
 from livescale.shared.messages.requests import Submit
 from tests.worker.serving import limits, submit
 
 LAYERS = 2
+ROW, DECODES = 0.0001, 0.0128  # seconds of a row through all layers, and of a step of decodes
+MOST_STEPS = 2.1  # of decodes alone, that a token may take to the next
 
 
-def entry(request: Submit, layers: int = LAYERS) -> LayerEntry:
-    return LayerEntry(layers, len(request.prompt), memoryview(bytearray(4 * len(request.prompt))))
+def entry(request: Submit, layers: int = LAYERS, of: int = 3) -> LayerEntry:
+    rows = len(request.prompt)
+    return LayerEntry(layers, rows, memoryview(bytearray(4 * rows)), share_left(layers, of))
 
 
 def step(scheduler: Scheduler, token: int = 50) -> Batch:
@@ -156,3 +162,37 @@ def test_more_is_wanted_as_the_step_ends_that_prefills_the_last_of_what_is_here(
     assert scheduler.wants_more(last)
     scheduler.add(submit("b", range(10), max_tokens=9))
     assert not scheduler.wants_more(last)
+
+
+def paced_step(scheduler: Scheduler, rates: EngineRates) -> tuple[Batch, float]:
+    """Run a step, and return how many steps of decodes alone it took."""
+    batch = scheduler.next_batch(pace=rates.pace)
+    assert batch is not None
+    work = sum(chunk.work for chunk in batch.chunks if not chunk.decode)
+    seconds = ROW * work + (DECODES if batch.decode_rows else 0.0)
+    rates.observe(batch, seconds)
+    scheduler.complete(batch, [7] * len(batch.samplings), 0.0)
+    scheduler.check_invariants()
+    return batch, seconds / DECODES
+
+
+@pytest.mark.parametrize("layers", [1, 8, 15, 16])
+def test_what_is_pulled_holds_streams_up_no_longer_than_their_own_prompts_may(layers: int) -> None:
+    scheduler, rates = Scheduler(limits(kv_blocks=4_000, max_num_batched_tokens=2_048)), EngineRates()
+    streams = [submit(f"stream-{number}", range(50), max_tokens=400) for number in range(3)]
+    for stream in streams:
+        scheduler.add(stream)
+    batches = [paced_step(scheduler, rates)[0]]
+    for number in range(12):  # at a new instance: it has never run decodes alone
+        pulled = submit(f"pulled-{number}", [7] * 1_600, max_tokens=1)
+        late = scheduler.adopt(pulled, entry(pulled, layers, of=16))
+        assert late is not None
+        scheduler.kv_came(pulled.request_id, late, memoryview(b""))
+    while any(f"pulled-{number}" in scheduler for number in range(12)):
+        batch, steps = paced_step(scheduler, rates)
+        batches.append(batch)
+        assert {stream.request_id for stream in streams} <= {chunk.request_id for chunk in batch.chunks if chunk.decode}
+        assert steps <= MOST_STEPS
+    # Not much longer either than the pace makes it: rows of which less is left go in greater numbers.
+    alone = 12 * 1_600 * share_left(layers, 16) * ROW / DECODES / (limits().tbt_ratio - 1)
+    assert len(batches) <= 1.25 * alone + 10

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from livescale.services.worker.scheduling.batch import Batch, LayerEntry, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.batch import Batch, LayerEntry, ScheduledChunk, TokenSampling, share_left
 from livescale.services.worker.tensor_parallel.wire import encode_batch
 from livescale.shared.messages.requests import Sampling
 
@@ -17,13 +17,14 @@ def test_a_chunk_of_a_prompt_begins_at_a_cut_and_has_no_more_rows_than_one_may_h
 
 def test_rows_and_samplings_are_those_of_the_chunks() -> None:
     sampling = TokenSampling(Sampling(temperature=0.0), 0)
-    entry = LayerEntry(3, 8, memoryview(b""))
+    entry = LayerEntry(3, 8, memoryview(b""), left=0.25)
     chunks = (
         ScheduledChunk("a", (1, 2, 3), 8, range(2), decode=False, sampling=sampling),
         ScheduledChunk("b", (4,), 5, range(2, 4), decode=True, entry=entry),
     )
     batch = Batch(1, chunks)
     assert (batch.prefill_rows, batch.decode_rows, batch.layers_before) == (3, 1, 3)
+    assert [chunk.work for chunk in chunks] == [3, 0.25]
     assert batch.samplings == (sampling,)
     assert sampling.is_greedy
 
@@ -34,3 +35,7 @@ def test_ranks_of_earlier_releases_read_the_fields_by_their_names() -> None:
     assert list(told) == ["step", "pieces", "preempted", "imports", "prefixes", "exports"]
     assert list(told["pieces"][0]) == ["request_id", "tokens", "start", "blocks", "decode", "draw", "entry"]
     assert list(told["pieces"][0]["draw"]) == ["sampling", "index", "forbidden", "stops"]
+
+
+def test_some_of_the_model_is_left_even_where_all_layers_were_run() -> None:
+    assert [share_left(layer, 3) for layer in range(4)] == [1.0, 0.75, 0.5, 0.25]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from livescale.services.worker.scheduling.batch import Batch
 from livescale.services.worker.scheduling.batching import RowBudget, prompt_budget
-from livescale.services.worker.scheduling.rates import STEPS_BESIDE, DecodePace
+from livescale.services.worker.scheduling.rates import FIRST_ROWS, STEPS_BESIDE, DecodePace
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence, order
 from livescale.shared.messages.requests import Submit
@@ -59,17 +59,18 @@ class Run:
         assert self.step().decode_rows == count
 
 
-def test_what_is_not_known_limits_nothing() -> None:
-    assert prompt_budget(4, 1, limits(), DecodePace()) == RowBudget(508)
+def test_a_few_rows_go_with_decodes_of_which_nothing_is_known() -> None:
+    assert prompt_budget(4, 1, limits(), DecodePace()) == RowBudget(508, work=FIRST_ROWS, cut=8)
 
 
-def test_without_decodes_nothing_is_limited() -> None:
-    assert prompt_budget(0, 1, limits(), known()) == RowBudget(512)
+def test_without_decodes_or_without_a_pace_nothing_is_limited() -> None:
+    assert prompt_budget(0, 1, limits(), known()) == RowBudget(512, work=512)
+    assert prompt_budget(4, 1, limits(), None) == RowBudget(508, work=508)
 
 
 @pytest.mark.parametrize(("ratio", "rows"), [(2.0, 26), (3.0, 53), (1.0, 8), (1.1, 8)])
 def test_beside_decodes_there_are_as_many_rows_as_double_their_time_and_never_none(ratio: float, rows: int) -> None:
-    assert prompt_budget(4, 1, limits(tbt_ratio=ratio), known()) == RowBudget(rows, cut=8)
+    assert prompt_budget(4, 1, limits(tbt_ratio=ratio), known()) == RowBudget(508, work=rows, cut=8)
 
 
 def test_both_of_two_prompts_gain() -> None:
@@ -85,7 +86,7 @@ def test_where_decodes_take_long_whole_chunks_go_with_them() -> None:
     pace = DecodePace()
     pace.observe(400, 0, 0.001)
     pace.observe(0, 4, DECODES)
-    assert prompt_budget(4, 1, limits(), pace) == RowBudget(508)
+    assert prompt_budget(4, 1, limits(), pace) == RowBudget(508, work=508)
 
 
 def test_a_long_prompt_beside_decodes_holds_them_up_no_longer_than_allowed() -> None:

@@ -1,12 +1,16 @@
 """Measured rates: unknown until measured, prefill and decode apart."""
 
-from math import inf
-
 import pytest
 from msgspec import structs
 
-from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, TokenSampling
-from livescale.services.worker.scheduling.rates import DecodePace, EngineRates, layers_share
+from livescale.services.worker.scheduling.batch import Batch, LayerEntry, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.rates import (
+    FIRST_ROWS,
+    STEPS_BESIDE,
+    DecodePace,
+    EngineRates,
+    layers_share,
+)
 from livescale.shared.messages.requests import Sampling
 
 
@@ -69,7 +73,7 @@ def test_positions_that_are_computed_again_say_nothing_of_what_decodes_take() ->
     rates = EngineRates()
     rates.observe_part(_batch(0, 8).chunks, 0.5, 0.01)
     rates.observe_part(_batch(100, 8).chunks, 0.5, 0.01)
-    assert rates.pace.prompt_rows(8, 2.0) == inf
+    assert rates.pace.prompt_rows(8, 2.0) == FIRST_ROWS
     assert not rates.pace.is_stale
 
 
@@ -122,7 +126,7 @@ def test_decodes_that_were_never_seen_alone_are_to_be_after_a_step_with_prompts(
     assert pace.is_stale
     pace.observe(0, 8, 0.02)
     assert not pace.is_stale
-    assert pace.prompt_rows(8, 2.0) == inf, "of prompts nothing is known"
+    assert pace.prompt_rows(8, 2.0) == FIRST_ROWS, "of prompts nothing is known"
 
 
 def test_a_few_rows_that_add_nothing_do_not_say_that_many_would() -> None:
@@ -132,3 +136,31 @@ def test_a_few_rows_that_add_nothing_do_not_say_that_many_would() -> None:
         pace.observe(0, 8, 0.02)
         pace.observe(8, 8, 0.02)
     assert pace.prompt_rows(8, 2.0) == pytest.approx(20)
+
+
+def entering(batch: Batch) -> Batch:
+    """The batch with rows of prompts that enter at a later layer."""
+    entry = LayerEntry(3, 100, memoryview(b""), 0.5)
+    chunks = [chunk if chunk.decode else structs.replace(chunk, entry=entry) for chunk in batch.chunks]
+    return structs.replace(batch, chunks=tuple(chunks))
+
+
+def test_decodes_are_to_be_seen_alone_also_where_all_that_runs_beside_them_enters_later() -> None:
+    rates = EngineRates()
+    rates.observe(entering(_batch(100, 0)), 0.05)
+    assert not rates.pace.is_stale
+    rates.observe(entering(_batch(100, 8)), 0.05)
+    assert rates.pace.is_stale
+    rates.observe(_batch(0, 8), 0.02)
+    for _ in range(STEPS_BESIDE):
+        assert not rates.pace.is_stale
+        rates.observe(entering(_batch(8, 8)), 0.03)
+    assert rates.pace.is_stale
+    assert rates.prefill_tokens_per_second is None
+
+
+def test_what_one_layer_took_tells_how_long_prompts_take() -> None:
+    rates = EngineRates()
+    rates.observe_layer(100, 4, 0.1 / 4)
+    rates.observe(_batch(0, 8), 0.02)
+    assert rates.pace.prompt_rows(8, 2.0) == pytest.approx(20)
