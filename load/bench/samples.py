@@ -6,7 +6,7 @@ What a stall may have broken is renewed before the next try.
 
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Generic, TypeVar
 
@@ -143,6 +143,15 @@ class CoreTicks:
         return RunIncident(self._last.wall, "stall", line, stood)
 
 
+def together(of_cores: Sequence[RunIncident | None]) -> list[RunIncident]:
+    """The stalls of all cores, as one of the machine where none was spared."""
+    stalls = [stall for stall in of_cores if stall is not None]
+    if len(stalls) < len(of_cores):
+        return stalls
+    least = min(stalls, key=lambda stall: stall.seconds)
+    return [RunIncident(least.at, "stall", f"the machine stood still for {least.seconds:.1f} s", least.seconds)]
+
+
 def elapsed(since: ClockTimes, now: ClockTimes) -> float:
     """Seconds by the clock that went further: the wall's goes on where a whole machine is halted."""
     return max(now.steady - since.steady, now.wall - since.wall)
@@ -175,7 +184,7 @@ class StallWatch:
         self._ended.set()
         for thread in self._threads:
             thread.join()
-        self.found = [stall for ticks in self._ticks.values() if (stall := ticks.stall()) is not None]
+        self.found = together([ticks.stall() for ticks in self._ticks.values()])
 
     def _watch(self, core: int, ticks: CoreTicks) -> None:
         with suppress(OSError):  # the core was taken away meanwhile: the thread runs on another one

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from livescale.load.bench.record import RecordPrinter, measured
-from livescale.load.bench.samples import TRIES, BenchFailed, CoreTicks, Counts, Samples, StallWatch, renewable
+from livescale.load.bench.samples import TRIES, BenchFailed, CoreTicks, Counts, Samples, StallWatch, renewable, together
 from livescale.load.incidents import ClockTimes, RunIncident
 from livescale.shared.bus.contract import CallTimeout
 from tests.load.bench.bench_output import records_in
@@ -139,6 +139,14 @@ def test_a_halted_machine_is_seen_by_the_wall_clock() -> None:
     assert stall.seconds == pytest.approx(3.0)
 
 
+def test_a_stall_of_all_cores_is_one_of_the_machine() -> None:
+    first, second = (RunIncident(0.0, "stall", f"core {core} stood still", 2.0 + core) for core in range(2))
+    assert together([None, None]) == []
+    assert together([first, None]) == [first]
+    assert [stall.line for stall in together([first, second])] == ["the machine stood still for 2.0 s"]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no other core")
 def test_a_stall_of_one_core_is_seen_while_the_others_run() -> None:
     core = min(os.sched_getaffinity(0))
     hog = (
