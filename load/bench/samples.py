@@ -4,14 +4,15 @@ and nothing else.
 What a stall may have broken is renewed before the next try.
 """
 
+import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Generic, TypeVar
 
 import msgspec
 
-from livescale.load.incidents import TICK_SECONDS, ClockTimes, RunIncident, Ticks
+from livescale.load.incidents import STALL_SECONDS, TICK_SECONDS, ClockTimes, RunIncident
 from livescale.services.supervisor.processes import ChildFailed
 from livescale.services.supervisor.stack import StackFailed
 from livescale.shared.bus.contract import BusError
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 TRIES = 4  # of one sample
 MOST_AGAIN = 1 / 3  # of all samples
+PAUSE_SECONDS = 0.05  # busy machines are late by some milliseconds
+MOST_STOOD = 0.05  # of a sample's time, in many short pauses
 Tell = Callable[[str], None]
 
 
@@ -116,33 +119,79 @@ def void() -> BenchFailed:
     return BenchFailed(f"the run is void: the machine stood still during {TRIES} tries of one sample; run it again")
 
 
+class CoreTicks:
+    """Finds how long a core stood still, from the moments at which a thread on it woke every `TICK_SECONDS`. Pure."""
+
+    def __init__(self, core: int, now: ClockTimes) -> None:
+        self._core = core
+        self._began = self._last = now
+        self._pauses: list[float] = []
+
+    def on_tick(self, now: ClockTimes) -> None:
+        """Take the time at which the thread has woken, which is late where the core stood still."""
+        pause = elapsed(self._last, now) - TICK_SECONDS
+        self._last = now
+        if pause >= PAUSE_SECONDS:
+            self._pauses.append(pause)
+
+    def stall(self) -> RunIncident | None:
+        """What the pauses come to, if they are long enough to spoil a sample: one of them, or all together."""
+        stood, whole = sum(self._pauses), elapsed(self._began, self._last)
+        if max(self._pauses, default=0.0) < STALL_SECONDS and stood < max(STALL_SECONDS, MOST_STOOD * whole):
+            return None
+        line = f"core {self._core} stood still for {stood:.1f} of {whole:.1f} s"
+        return RunIncident(self._last.wall, "stall", line, stood)
+
+
+def together(of_cores: Sequence[RunIncident | None]) -> list[RunIncident]:
+    """The stalls of all cores, as one of the machine where none was spared."""
+    stalls = [stall for stall in of_cores if stall is not None]
+    if len(stalls) < len(of_cores):
+        return stalls
+    least = min(stalls, key=lambda stall: stall.seconds)
+    return [RunIncident(least.at, "stall", f"the machine stood still for {least.seconds:.1f} s", least.seconds)]
+
+
+def elapsed(since: ClockTimes, now: ClockTimes) -> float:
+    """Seconds by the clock that went further: the wall's goes on where a whole machine is halted."""
+    return max(now.steady - since.steady, now.wall - since.wall)
+
+
 class StallWatch:
-    """Looks at the clock from a thread of its own as long as it is entered: `found` has the stalls."""
+    """Watches every core that this process may use, as long as it is entered: `found` has the stalls afterwards.
+
+    Each core has a thread of its own that looks at the clock. A hypervisor may hold up one core alone, as when it has
+    to fetch the memory that is touched there; it does not count that as stolen time. A thread that may run anywhere
+    would go on ticking on another core.
+    """
 
     def __init__(self) -> None:
         self.found: list[RunIncident] = []
         self._clock = SystemClock()
-        self._ticks = Ticks(self._times())
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="stall watch")
+        now = self._times()
+        self._ticks = {core: CoreTicks(core, now) for core in sorted(os.sched_getaffinity(0))}
+        self._threads = [
+            threading.Thread(target=self._watch, args=each, name="stall watch") for each in self._ticks.items()
+        ]
 
     def __enter__(self) -> "StallWatch":
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
-        self._tick()  # a stall that has only just ended
+        for thread in self._threads:
+            thread.join()
+        self.found = together([ticks.stall() for ticks in self._ticks.values()])
 
-    def _watch(self) -> None:
+    def _watch(self, core: int, ticks: CoreTicks) -> None:
+        with suppress(OSError):  # the core was taken away meanwhile: the thread runs on another one
+            os.sched_setaffinity(0, {core})  # of this thread alone
         while not self._ended.wait(TICK_SECONDS):
-            self._tick()
-
-    def _tick(self) -> None:
-        stall = self._ticks.on_tick(self._times())
-        if stall is not None:
-            self.found.append(stall)
+            ticks.on_tick(self._times())
+        ticks.on_tick(self._times())  # a stall that has only just ended
 
     def _times(self) -> ClockTimes:
         return ClockTimes(self._clock.now(), self._clock.wall())

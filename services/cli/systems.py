@@ -37,7 +37,7 @@ class NamedSystem(Settings, frozen=True, kw_only=True):
 
 
 class SystemRow(msgspec.Struct):
-    """A row of the list of systems."""
+    """A row of the table that `livescale systems` prints."""
 
     name: str
     about: str

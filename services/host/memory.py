@@ -42,7 +42,7 @@ class ModelMemory:
 
     @property
     def source(self) -> str:
-        """Where the bytes come from, in words."""
+        """Where the bytes of this copy come from, as logs and metrics name it."""
         if self.stored is None:
             return "another node"
         return "packed form" if self.stored.is_packed else "safetensors"

@@ -34,7 +34,7 @@ class ScaleSpans:
         return None if span is None else traceparent(span)
 
     def end(self, record: ScaleRecord) -> None:
-        """Send the trace of a scale that is over."""
+        """Close and send the span of a scale that is over, with all that lies under it."""
         self.begin(record)
         if self._writer is not None:
             self._writer.close(self._open.pop(record.id), scale_span(record))

@@ -82,7 +82,7 @@ class _Instance:
         return len(self._prompts) + len(self._ends)
 
     def prefill(self, request: PastRequest) -> None:
-        """Take a request that came now."""
+        """Take a request that came now, behind the prompts that are here."""
         self._prompts.append(request)
         if len(self._prompts) == 1:
             self._left = float(request.prompt)
@@ -97,7 +97,7 @@ class _Instance:
             heappush(self._ends, (self._done + tokens, self._count, self._now, tokens if in_time else 0))
 
     def advance(self, until: float) -> None:
-        """Go on until then."""
+        """Let prompts and decodes flow until the time `until`."""
         while True:
             prompts, decodes = self._rates()
             first = self._left / prompts if prompts else inf

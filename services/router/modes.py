@@ -94,7 +94,7 @@ class ModelMode:
 
 
 def describe(split: int, count: int) -> str:
-    """A split in words."""
+    """Say how many of `count` instances prefill, for logs and for operators."""
     return f"{split} of {count} prefill" if split else f"all {count} do both"
 
 

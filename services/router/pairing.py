@@ -36,7 +36,7 @@ class Pairing:
             self._mode(request.model).recent.came(request, now)
 
     def ended(self, ended: RequestsEnded) -> None:
-        """Note how many tokens requests had."""
+        """Note how many tokens the requests had that ended at this worker."""
         instance = self._fleet.find(ended.worker)
         if instance is None or instance.model is None:
             return

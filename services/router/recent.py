@@ -24,7 +24,7 @@ class RecentRequests:
         self._outputs: deque[int] = deque(maxlen=MOST_REQUESTS)
 
     def came(self, request: Submit, now: float) -> None:
-        """Note a request that is new here."""
+        """Note when a request came, and how long its prompt is."""
         self._came.append((now, len(request.prompt)))
 
     def ended(self, tokens: int) -> None:

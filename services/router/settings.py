@@ -35,7 +35,7 @@ class RouterSettings(ProcessSettings, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> RouterLimits:
-        """What the policy keeps to."""
+        """The limits that the router's policy keeps."""
         return RouterLimits(
             self.max_waiting,
             self.max_waiting_tokens,

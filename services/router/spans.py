@@ -17,7 +17,7 @@ class RouterSpans:
             self._writer.write(effect.request.traceparent, admission_spans(effect, asked, now, code))
 
     def finished(self, effect: FinishRequest, now: float) -> None:
-        """A request ends that no worker has."""
+        """Send the span of a request that ended in the queue, before any worker had it."""
         if self._writer is not None and effect.waiting is not None:
             self._writer.write(effect.waiting.request.traceparent, [end_span(effect, effect.waiting.since, now)])
 

@@ -54,7 +54,7 @@ class ForkedProcess:
         return self.returncode
 
     async def kill(self) -> None:
-        """End it at once, whatever it says."""
+        """Kill the process and its group at once, without asking it to end."""
         await end_group(self, 0.0)
         self._pipe.close()
 

@@ -30,7 +30,7 @@ class CudaRuntime(Protocol):
 
 
 def cuda_runtime() -> CudaRuntime:
-    """CUDA's runtime as torch has it."""
+    """Import torch, and return CUDA's runtime as torch has it."""
     import torch  # slow to import, and of no use where there is no GPU
 
     runtime: CudaRuntime = torch.cuda.cudart()  # type: ignore[no-untyped-call]

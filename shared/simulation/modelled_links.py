@@ -86,7 +86,7 @@ class ModelledNetwork:
         return box
 
     def close(self, box: Mailbox) -> None:
-        """Close a way. Idempotent."""
+        """Close a way and forget its mailbox, at both ends. Idempotent."""
         box.close()
         for address in box.way[:2]:
             boxes = self._mailboxes.get(address, {})
@@ -106,7 +106,7 @@ class ModelledNetwork:
 
 
 class ModelledPeer:
-    """One end of a channel."""
+    """One end of a channel, which sends to one mailbox and receives from another."""
 
     path = PATH
 
@@ -153,7 +153,7 @@ class ModelledPeer:
 
 
 class ModelledLink:
-    """The link of one process."""
+    """The link of one process, which others in the same network reach at its address."""
 
     def __init__(self, network: ModelledNetwork, address: bytes) -> None:
         self.address = address

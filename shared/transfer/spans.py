@@ -21,7 +21,7 @@ class FlowSpans:
 
     @classmethod
     def of(cls, world: World) -> "FlowSpans":
-        """Those of a process."""
+        """Make the spans of a node from the telemetry and the clock of its process."""
         return cls(world.telemetry.spans, world.clock)
 
     @contextmanager

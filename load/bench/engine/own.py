@@ -78,7 +78,7 @@ class Steps:
         self._more.clear()
 
     async def more(self) -> None:
-        """Wait until the next step has ended."""
+        """Wait until one more step has ended, whatever it ran."""
         await self._more.wait()
 
     def alone(self, count: int) -> StepSeconds:

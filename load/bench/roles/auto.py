@@ -54,7 +54,7 @@ def auto_roles(file: Path, window: str, seeds: int, after: float) -> None:
 
     Eight instances, modelled under virtual time, have five times the rate of the trace. A request is in time if its
     first token takes at most 450 ms, with 0.08 ms more for each token of the prompt, and the others come every 22 ms on
-    average; every 150 ms in the second part. It runs some minutes of processor time for each system and seed.
+    average. In the second part every 150 ms is enough. It runs some minutes of processor time for each system and seed.
     """
     try:
         trace, part = read_trace(file), parse_window(window)
@@ -74,7 +74,7 @@ def auto_roles(file: Path, window: str, seeds: int, after: float) -> None:
 
 
 def told(records: Sequence[RequestRecord], tbt_slo: float, after: float) -> str:
-    """What came of one run, in words."""
+    """Say which share of one run's requests was in time, after the start-up and in all."""
     found, all_of_it = attained(records, tbt_slo, after), attained(records, tbt_slo)
     return (
         f"{found.both:.3f} of {found.requests} in time (first token {found.ttft:.3f}, others {found.tbt:.3f}); "

@@ -90,7 +90,7 @@ def _is_first_in_time(record: RequestRecord) -> bool:
 
 
 def cluster_settings(system: RolesSystem, seed: int) -> VirtualClusterSettings:
-    """Eight machines with a GPU each."""
+    """Settings of a simulated cluster of eight machines with a GPU each, for this system."""
     return VirtualClusterSettings(
         topology=flat_topology(INSTANCES, NIC),
         models={PATH: CONFIG},

@@ -105,7 +105,7 @@ class RolesMeasurements:
     switches: list[float] = field(default_factory=list)
 
     def placed(self, placing: Placing) -> list[MixedRun]:
-        """The runs of one kind, in order."""
+        """The mixed runs whose requests were placed this way, in the order in which they were made."""
         return [run for run in self.mixed if run.placing == placing]
 
 
@@ -158,7 +158,7 @@ def switch_rows(done: RolesMeasurements) -> Iterator[Record]:
 
 
 def middle(runs: Sequence[MixedRun], figure: Callable[[MixedRun], float]) -> float:
-    """The median of a figure of these runs."""
+    """The median of one `figure` over all of these runs."""
     return median(map(figure, runs))
 
 

@@ -102,7 +102,7 @@ def second_gaps(run: SystemRun) -> list[float]:
 
 
 def summarise(runs: Sequence[SystemRun], slo: Slo | None) -> SystemSummary:
-    """The summary of one system's runs."""
+    """Take the medians of one system's runs. What it attains is known only where there is an `slo`."""
 
     def middle(figure: Callable[[SystemRun], float | None]) -> float:
         return median(figure(run) or 0.0 for run in runs)

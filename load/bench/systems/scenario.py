@@ -94,7 +94,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         return gather(UpOptions(**{**BATCHES, **common, **self.values}), StackSettings, PASSED_ON)
 
     def cluster(self) -> VirtualClusterSettings:
-        """The virtual cluster that it runs on."""
+        """Settings of the virtual cluster that the system runs on, with the flags that real processes would have."""
         stack = self.stack()
         control = {name: control_flags(name, stack, None) for name in ("registry", "router", "planner", "monitor")}
         worker = {**worker_flags(stack), "engine_profile": self.engine_profile}

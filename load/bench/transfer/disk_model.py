@@ -1,18 +1,12 @@
-"""Writes checkpoints of any size quickly, in the dtype that is served, and reads a file as fast as the disk can."""
+"""Writes checkpoints of any size quickly, in the dtype that is served."""
 
 import json
 import os
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
-from livescale.load.bench.samples import BenchFailed
-from livescale.services.host.disk import READS, allocate
-from livescale.services.host.packed_file import CHUNK_BYTES
 from livescale.shared.model.block_layout import block_shapes
 from livescale.shared.model.checkpoint import load_model_config
 
@@ -58,31 +52,3 @@ def drop_cached(directory: Path) -> None:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(file)
-
-
-def raw_buffers() -> list[memoryview]:
-    """Memory for `read_raw`: a chunk for each read that a host has under way."""
-    return allocate([CHUNK_BYTES] * READS)
-
-
-def read_raw(packed: Path, scratch: Sequence[memoryview]) -> float:
-    """Seconds that the disk takes: direct reads into `scratch`, one at a time into each, and checked by nobody.
-
-    Raises BenchFailed.
-    """
-    try:
-        file = os.open(packed, os.O_RDONLY | os.O_DIRECT)
-    except OSError as error:
-        raise BenchFailed(f"{packed.parent}: no direct reads there ({error.strerror}); run this on a disk") from error
-
-    def read(number: int) -> None:
-        for offset in range(number * CHUNK_BYTES, os.fstat(file).st_size, len(scratch) * CHUNK_BYTES):
-            os.preadv(file, [scratch[number]], offset)
-
-    began = time.perf_counter()
-    try:
-        with ThreadPoolExecutor(len(scratch)) as threads:
-            list(threads.map(read, range(len(scratch))))
-    finally:
-        os.close(file)
-    return time.perf_counter() - began

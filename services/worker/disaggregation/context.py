@@ -24,7 +24,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 def tag(kind: int, number: int) -> int:
-    """The tag of a piece's header or data."""
+    """The tag under which the header or the data of a piece is sent."""
     return kind << TAG_BITS | number
 
 
@@ -76,7 +76,7 @@ class KvContext:
 
     @property
     def serving(self) -> ServingLoop:
-        """The loop that requests leave and join."""
+        """The serving loop that requests leave for another worker, or join from one."""
         return self.instance.serving
 
     @property

@@ -49,16 +49,16 @@ class IncomingKv:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether the reservation was dropped, so that the request will not run here."""
         return not self.reservation.wanted
 
     @property
     def has_room(self) -> bool:
-        """Whether another piece may be received."""
+        """Whether another piece may be received before those that came are laid down."""
         return self.staged_bytes < MOST_STAGED_BYTES
 
     def slice(self, region: KvRegion) -> KvSlice:
-        """Where a piece goes."""
+        """The place in the KV cache where the KV of this region goes."""
         return KvSlice(self.reservation.sequence.blocks, region.start, region.stop, region.layers)
 
     def stage(self, region: KvRegion, data: memoryview) -> None:
@@ -79,5 +79,5 @@ class IncomingKv:
         return taken
 
     def pieces(self, taken: list[tuple[KvRegion, memoryview]]) -> list[KvPiece]:
-        """Where in the cache these go."""
+        """Pair each of these pieces with its place in the KV cache."""
         return [(self.slice(region), data) for region, data in taken]

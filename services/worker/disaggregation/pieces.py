@@ -64,7 +64,7 @@ def cut(start: int, stop: int, layers: int, layer_bytes: int) -> Iterator[KvRegi
 
 
 def pack_header(region: KvRegion, size_bytes: int, digest: int) -> bytes:
-    """Tell what the next piece is."""
+    """The bytes that tell the other end what the next piece is; `unpack_header` reads them."""
     return HEADER.pack(region.start, region.stop, region.layers.start, region.layers.stop, size_bytes, digest)
 
 
@@ -85,7 +85,7 @@ class KvCoverage:
         self._came = [(1 << cached) - 1] * layers
 
     def add(self, region: KvRegion) -> None:
-        """Note that a piece has come."""
+        """Note that the positions of a region have come in its layers."""
         bits = (1 << region.stop) - (1 << region.start)
         for layer in region.layers:
             self._came[layer] |= bits

@@ -23,7 +23,7 @@ class Disaggregation:
         self.decode = DecodeSide(context)
 
     def endpoints(self, id: str) -> list[Endpoint]:
-        """The calls that are answered here."""
+        """The calls of the bus that are answered here, under this worker's id."""
         return [
             Endpoint(ADMIT, self.admit, {"id": id}),
             Endpoint(RESERVE, self.decode.reserve, {"id": id}),

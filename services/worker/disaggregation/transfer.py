@@ -60,7 +60,7 @@ class KvTransfer:
 
     @property
     def token_bytes(self) -> int:
-        """The bytes of a position in all layers."""
+        """The number of bytes that the KV of one position has in all layers."""
         return self.layers * self._layer_bytes
 
     def move(self, state: KvTransferState) -> None:
@@ -122,7 +122,7 @@ class KvTransfer:
 
     @property
     def is_sent(self) -> bool:
-        """Whether nothing is left to send."""
+        """Whether all positions are computed, and nothing of them is left to send."""
         return self._reached == self.positions and not self._leaving and not self._to_send
 
     def _defer(self, start: int, stop: int) -> None:

@@ -67,7 +67,7 @@ class WorkerSpans:
 
     @classmethod
     def of(cls, telemetry: Telemetry, clock: Clock) -> "WorkerSpans":
-        """Those of a process."""
+        """Make the spans of a worker from the telemetry and the clock of its process."""
         return cls(telemetry.spans, clock)
 
     def ended(self, times: RequestTimes, now: float, reason: FinishReason) -> None:

@@ -99,7 +99,7 @@ class KvExport(Struct, frozen=True):
     pieces: tuple[range, ...]
 
     def slice(self, layers: range) -> KvSlice:
-        """The part of one piece."""
+        """The KV of one of the `pieces`, as the engine copies it out."""
         return KvSlice(self.blocks, self.start, self.stop, layers)
 
 

@@ -45,7 +45,7 @@ class Reservations:
 
     @property
     def blocks(self) -> int:
-        """The number of KV blocks that are kept."""
+        """The number of KV blocks that all reservations keep together."""
         return sum(len(self._kv.owned(name)) for name in self._kept)
 
     def add(self, reservation: Reservation) -> None:
@@ -63,7 +63,7 @@ class Reservations:
         return self._free(reservation)
 
     def drop_all(self, reason: str) -> None:
-        """End the lives of all requests."""
+        """Drop all reservations for this `reason`. Blocks that are still written to stay until that is over."""
         for name in list(self._kept):
             self.drop(name, reason)
 
@@ -78,7 +78,7 @@ class Reservations:
         return newest is not None and self.drop(newest, reason)
 
     def writer_ended(self, reservation: Reservation) -> None:
-        """End the life of the writer."""
+        """Note that nothing writes to the blocks any more; those of a dropped reservation become free."""
         reservation.written = False
         if reservation.name in self._kept:
             self._free(reservation)

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from livescale.load.bench.record import RecordPrinter, measured
-from livescale.load.bench.samples import TRIES, BenchFailed, Counts, Samples, StallWatch, renewable
-from livescale.load.incidents import RunIncident
+from livescale.load.bench.samples import TRIES, BenchFailed, CoreTicks, Counts, Samples, StallWatch, renewable, together
+from livescale.load.incidents import ClockTimes, RunIncident
 from livescale.shared.bus.contract import CallTimeout
 from tests.load.bench.bench_output import records_in
 
@@ -109,6 +109,60 @@ def test_a_stall_of_this_process_is_seen() -> None:
     with StallWatch() as watch, subprocess.Popen(["sh", "-c", thaw]):
         time.sleep(0.4)  # the shell stops this process meanwhile
     assert max(stall.seconds for stall in watch.found) > 0.5
+
+
+def stood(*lengths: float) -> RunIncident | None:
+    """What a core is said to have done whose ticks came after so many seconds each."""
+    now = ClockTimes(10.0, 1_000.0)
+    ticks = CoreTicks(1, now)
+    for seconds in lengths:
+        now = ClockTimes(now.steady + seconds, now.wall + seconds)
+        ticks.on_tick(now)
+    return ticks.stall()
+
+
+def test_a_long_pause_of_a_core_spoils_a_sample_and_so_do_many_short_ones() -> None:
+    assert stood(*[0.12] * 100) is None  # late, as on any busy machine
+    assert stood(*[0.1] * 9, 0.55) is None
+    assert stood(*[0.3] * 3, *[0.1] * 200) is None  # 0.6 s of 20.9
+    long, short = stood(0.1, 2.2, 0.1), stood(*[0.3] * 5)
+    assert long is not None
+    assert short is not None
+    assert (long.line, short.line) == ("core 1 stood still for 2.1 of 2.4 s", "core 1 stood still for 1.0 of 1.5 s")
+
+
+def test_a_halted_machine_is_seen_by_the_wall_clock() -> None:
+    ticks = CoreTicks(0, ClockTimes(10.0, 1_000.0))
+    ticks.on_tick(ClockTimes(10.1, 1_003.1))
+    stall = ticks.stall()
+    assert stall is not None
+    assert stall.seconds == pytest.approx(3.0)
+
+
+def test_a_stall_of_all_cores_is_one_of_the_machine() -> None:
+    first, second = (RunIncident(0.0, "stall", f"core {core} stood still", 2.0 + core) for core in range(2))
+    assert together([None, None]) == []
+    assert together([first, None]) == [first]
+    assert [stall.line for stall in together([first, second])] == ["the machine stood still for 2.0 s"]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no other core")
+def test_a_stall_of_one_core_is_seen_while_the_others_run() -> None:
+    core = min(os.sched_getaffinity(0))
+    hog = (
+        "import os, time\n"
+        f"os.sched_setaffinity(0, {{{core}}})\n"
+        "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))\n"
+        "end = time.monotonic() + 0.8\n"
+        "while time.monotonic() < end: pass\n"
+    )
+    with StallWatch() as watch:
+        hogging = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", hog], stderr=subprocess.PIPE, text=True, check=False
+        )
+    if "PermissionError" in hogging.stderr:
+        pytest.skip("this user may not hold a core")
+    assert any(stall.line.startswith(f"core {core} stood still for 0.") for stall in watch.found)
 
 
 async def test_what_is_renewed_has_ended_before_the_next_begins() -> None:

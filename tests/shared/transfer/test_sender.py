@@ -1,6 +1,8 @@
 """Sends that a node was told to make: begun once, or refused by name."""
 
 import asyncio
+import struct
+from contextlib import nullcontext
 
 import pytest
 
@@ -9,7 +11,8 @@ from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
 from livescale.shared.messages.transfers import Node, Outflow, Send
 from livescale.shared.simulation import virtual_time
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.sender import BlockSender
+from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, TransferFailed
+from livescale.shared.transfer.sender import BlockSender, send_chunks
 from tests.host.local import NoLink
 from tests.shared.transfer.virtual_link import NO_LINK
 
@@ -37,6 +40,39 @@ class SilentLink:
 
     async def close(self) -> None:
         pass
+
+
+class LeavingPeer:
+    """A receiver that asks for two chunks and closes the connection once it has `wanted` of them."""
+
+    path = NO_LINK
+
+    def __init__(self, end: FlowEnd, wanted: int) -> None:
+        self._chunks = {end.tag(chunk) for chunk in end.copy.chunks}
+        self._wanted = wanted
+        self.closed = False
+
+    async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        assert isinstance(buffer.view, memoryview)
+        buffer.view[:] = struct.pack("<2I", 0, 1)
+
+    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        if not self._wanted:
+            raise LinkError("the peer closed the channel")
+        self._wanted -= tag in self._chunks
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class LeavingLink(SilentLink):
+    """Leads to one peer."""
+
+    def __init__(self, peer: LeavingPeer) -> None:
+        self._peer = peer
+
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> Peer:
+        return self._peer
 
 
 def command(ticket: int, chunk_bytes: int) -> Send:
@@ -74,3 +110,13 @@ async def test_a_send_that_fits_no_tag_is_refused_and_not_begun(ticket: int, chu
             outgoing.start(command(ticket, chunk_bytes), [memoryview(bytes(4096))], here)
         assert refused.value.code == 400
         assert (len(outgoing), outgoing.none.is_set()) == (0, True)
+
+
+@pytest.mark.parametrize("wanted", [1, 2], ids=["one is missing", "it has everything"])
+async def test_a_receiver_that_closes_the_connection_is_lost_only_where_chunks_are_missing(wanted: int) -> None:
+    end = FlowEnd(ModelCopy("host-0", 1024, [memoryview(bytes(2048))]), 7, Node(id="w", place="worker", address=b"w"))
+    peer = LeavingPeer(end, wanted)
+    lost = pytest.raises(TransferFailed, match="the peer closed the channel") if wanted == 1 else nullcontext()
+    with lost:
+        await send_chunks(LeavingLink(peer), end, here)
+    assert peer.closed

@@ -1,16 +1,11 @@
 """`livescale bench transfer --case disk` with a small model."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from livescale.load.bench.transfer.command import transfer
-from livescale.load.bench.transfer.disk import DTYPE, load_and_copy, read_model
-from livescale.load.bench.transfer.disk_model import make_disk_model
-from livescale.services.host.disk import allocate
-from livescale.services.host.stored import open_stored
 from tests.host.test_packed_file import takes_direct_reads
 from tests.load.bench.bench_output import records_in
 
@@ -35,15 +30,3 @@ def test_it_prints_a_line_for_each_way_to_read(tmp_path: Path, monkeypatch: pyte
     assert all(record["value"] > 0 for record in records)
     assert result.exit_code == (0 if all(record["ok"] is not False for record in records) else 1)
     assert list((tmp_path / ".livescale").iterdir()) == []
-
-
-def test_every_way_reads_the_same(tmp_path: Path) -> None:
-    directory = make_disk_model(tmp_path, 1)
-    stored = open_stored(directory, DTYPE, keep=True)
-    stored.pack(lambda _: None)
-    stored.close()
-    copies = [allocate(stored.sizes) for _ in range(3)]
-    load_and_copy(directory, copies[0])
-    asyncio.run(read_model(directory, copies[1]))
-    asyncio.run(read_model(directory, copies[2], packed=False))
-    assert copies[0] == copies[1] == copies[2]
