@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from livescale.services.gateway.sampling_options import Choices, SamplingOptions, TokenId, TopLogprobs
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.message import Amount, Count, Positive
 from livescale.shared.messages.parameters import (
@@ -22,9 +23,6 @@ from livescale.shared.messages.parameters import (
 )
 from livescale.shared.messages.registry import Register
 
-TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
-Stops = Annotated[list[StopString], Meta(max_length=4)]
 ModelName = Annotated[str, Meta(description="A registered model; GET /v1/models lists them")]
 
 
@@ -34,34 +32,16 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: Annotated[bool, Meta(description="A last chunk with usage and without choices")] = False
 
 
-class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationOptions(SamplingOptions, frozen=True, kw_only=True):
     """What both generating endpoints understand. A parameter that is null is the same as one that is absent."""
 
     model: ModelName
     stream: bool = False
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Tokens to generate at most")] = None
-    min_tokens: Annotated[int, Meta(description="No end-of-sequence and no stop string before so many", ge=0)] = 0
-    ignore_eos: Annotated[bool, Meta(description="Generate on after an end-of-sequence token")] = False
-    stop: Annotated[
-        StopString | Stops | None, Meta(description="Up to 4 strings that end the text; they are not part of it")
-    ] = None
-    seed: Annotated[
-        Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
-        Meta(description="The same seed gives the same tokens; by default a fresh one"),
-    ] = None
-    temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=2)] | None,
-        Meta(description="0 is greedy. By default as in the checkpoint's generation_config.json, else 1"),
-    ] = None
-    top_p: Annotated[
-        Annotated[float, Meta(gt=0, le=1)] | None,
-        Meta(description="By default as in the checkpoint's generation_config.json, else 1 (off)"),
-    ] = None
-    top_k: Annotated[
-        Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None,
-        Meta(description="0 and -1 are off. By default as in the checkpoint's generation_config.json, else off"),
-    ] = None
+    return_tokens_as_token_ids: Annotated[
+        bool, Meta(description="Name tokens token_id:ID where their log-probabilities are told")
+    ] = False
     return_token_ids: Annotated[bool, Meta(description="Add prompt_token_ids and token_ids to the answer")] = False
     user: Annotated[str | None, Meta(description="Accepted and ignored")] = None
     prompt_cache_key: Annotated[
@@ -77,6 +57,13 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class CompletionRequest(GenerationOptions, frozen=True, kw_only=True):
     """POST /v1/completions. `max_tokens` is 16 by default."""
+
+    logprobs: Annotated[
+        TopLogprobs | bool | None, Meta(description="Tell how likely each token is, and so many of the likeliest")
+    ] = None
+    best_of: Annotated[
+        Choices | None, Meta(description="Generate so many choices, and answer the `n` likeliest of them")
+    ] = None
 
     prompt: Annotated[
         str | list[str | TokenId | list[TokenId]],
@@ -106,6 +93,8 @@ class ChatRequest(GenerationOptions, frozen=True, kw_only=True):
     """POST /v1/chat/completions. By default up to as many tokens as the context has room for."""
 
     messages: Conversation
+    logprobs: Annotated[bool, Meta(description="Tell how likely each token is")] = False
+    top_logprobs: Annotated[TopLogprobs | None, Meta(description="And so many of the likeliest; with logprobs")] = None
     max_completion_tokens: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="The newer name of max_tokens")
     ] = None

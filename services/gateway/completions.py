@@ -14,8 +14,9 @@ from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, Ge
 from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.generation import Backend, Generation, just_wait
+from livescale.services.gateway.logprobs import TokenNames
 from livescale.services.gateway.models import RegisteredModels, context_tokens
-from livescale.services.gateway.output import TextPiece
+from livescale.services.gateway.output import TextPiece, WholeChoice
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import EventStreamResponse, Wait, Write, json_answer, while_connected
 from livescale.services.gateway.settings import GatewaySettings
@@ -26,10 +27,20 @@ from livescale.services.gateway.shapes import (
     PromptTokensDetails,
     ResponseShape,
     Usage,
-    WholeChoice,
 )
 from livescale.services.gateway.spans import RequestTrace, Tracing
-from livescale.services.gateway.submission import Origin, check_options, make_output, make_submit, split_prompts
+from livescale.services.gateway.submission import (
+    Origin,
+    asked_logprobs,
+    banned,
+    check_choices,
+    check_options,
+    choices,
+    make_output,
+    make_submit,
+    spellings,
+    split_prompts,
+)
 from livescale.services.gateway.templates import Templates, render_chat
 from livescale.shared.bus.contract import Context
 from livescale.shared.runtime.clock import Ids
@@ -81,30 +92,40 @@ class Completions:
         prompts: list[list[int]],
         shape: ResponseShape,
     ) -> Response:
-        response = self._response(request, body, context_limit, text, prompts, shape)
+        check_choices(body, len(prompts), self.settings.max_prompts)
+        asked = Asked(body, context_limit, text, prompts, await self._bad_words(body, text))
+        response = self._response(request, asked, shape)
         if body.stream:
             return EventStreamResponse(response.stream)
         return json_answer(await while_connected(request.receive, response.collect()))
 
-    def _response(
-        self,
-        request: Request,
-        body: GenerationOptions,
-        context_limit: int,
-        text: CheckpointText,
-        prompts: list[list[int]],
-        shape: ResponseShape,
-    ) -> "CompletionResponse":
-        """Check the limits, and prepare one generation for each prompt. Nothing runs yet."""
-        request_id, wall = self.ids.new("req"), self.backend.clock.wall()
+    async def _bad_words(self, body: GenerationOptions, text: CheckpointText) -> list[list[int]]:
+        words = []
+        for word in body.bad_words:
+            plain, spaced = [
+                await self.models.encode(text, spelling, add_special_tokens=False) for spelling in spellings(word)
+            ]
+            words.extend(banned(plain, spaced))
+        return words
+
+    def _response(self, request: Request, asked: "Asked", shape: ResponseShape) -> "CompletionResponse":
+        """Check the limits, and prepare a generation for each choice of each prompt. Nothing runs yet."""
+        request_id, wall, body, text = self.ids.new("req"), self.backend.clock.wall(), asked.body, asked.text
         timeout = min(body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
-        origins = [
-            Origin(request_id if len(prompts) == 1 else f"{request_id}-p{index}", self.gateway, wall + timeout)
-            for index in range(len(prompts))
-        ]
+        each = choices(body)
+        count = each * len(asked.prompts)
         submits = [
-            make_submit(body, prompt, text, context_limit, origin)
-            for prompt, origin in zip(prompts, origins, strict=True)
+            make_submit(
+                body,
+                asked.prompts[index // each],
+                text,
+                asked.context_limit,
+                Origin(
+                    request_id if count == 1 else f"{request_id}-p{index}", self.gateway, wall + timeout, index % each
+                ),
+                asked.bad_words,
+            )
+            for index in range(count)
         ]
         envelope = Envelope(
             id=f"{shape.prefix}-{request_id.removeprefix('req-')}",
@@ -112,6 +133,9 @@ class Completions:
             model=body.model,
             token_ids=body.return_token_ids,
             usage_follows=body.stream_options is not None and body.stream_options.include_usage,
+            names=(
+                None if asked_logprobs(body) is None else TokenNames(text.token_text, body.return_tokens_as_token_ids)
+            ),
         )
         visit: Visit = request.state.visit
         visit.reserve(sum(len(submit.prompt) + submit.max_tokens for submit in submits))
@@ -120,27 +144,44 @@ class Completions:
         if trace.traceparent is not None:
             submits = [replace(submit, traceparent=trace.traceparent) for submit in submits]
         generations = [Generation(self.backend, submit, make_output(body, text, submit), context) for submit in submits]
-        return CompletionResponse(shape, envelope, prompts, generations, trace, visit.spend)
+        return CompletionResponse(shape, envelope, asked.prompts, body.n, generations, trace, visit.spend)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A checked body, and the tokens of what it says."""
+
+    body: GenerationOptions
+    context_limit: int
+    text: CheckpointText
+    prompts: list[list[int]]
+    bad_words: list[list[int]]
 
 
 @dataclass(frozen=True)
 class CompletionResponse:
-    """The response to one request while it is made: a generation for each choice, and the objects that clients get.
-    `spend` is told how many tokens were used."""
+    """The response to one request while it is made: as many generations for each prompt, of which the client gets the
+    `n` likeliest, and the objects that it gets. `spend` is told how many tokens were used."""
 
     shape: ResponseShape
     envelope: Envelope
     prompts: list[list[int]]
+    n: int
     generations: list[Generation]
     trace: RequestTrace
     spend: Callable[[int], None]
+
+    @property
+    def each(self) -> int:
+        """The generations of a prompt."""
+        return len(self.generations) // len(self.prompts)
 
     async def stream(self, write: Write, wait: Wait) -> None:
         """Write chunks as tokens come, and call `wait` while none come. Raises ApiError."""
         begun: set[int] = set()
 
         async def emit(index: int, piece: TextPiece) -> None:
-            prompt = None if index in begun else self.prompts[index]
+            prompt = None if index in begun else self.prompts[index // self.each]
             begun.add(index)
             for chunk in self.shape.chunks(self.envelope, index, piece, prompt):
                 await write(chunk)
@@ -151,13 +192,14 @@ class CompletionResponse:
 
     async def collect(self) -> msgspec.Struct:
         """Wait for all tokens, and return the whole object. Raises ApiError."""
-        choices = [WholeChoice(prompt) for prompt in self.prompts]
+        each = self.each
+        made = [[WholeChoice(prompt) for _ in range(each)] for prompt in self.prompts]
 
         async def emit(index: int, piece: TextPiece) -> None:
-            choices[index].add(piece)
+            made[index // each][index % each].add(piece)
 
         await self._run(emit, just_wait)
-        return self.shape.whole(self.envelope, choices, self._usage())
+        return self.shape.whole(self.envelope, [one for all in made for one in likeliest(all, self.n)], self._usage())
 
     async def _run(self, emit: Emit, wait: Wait) -> None:
         outcome: str | None = "cancelled"
@@ -174,15 +216,31 @@ class CompletionResponse:
             self.trace.end(usage, self.generations, outcome)
 
     async def _generate(self, emit: Emit, wait: Wait) -> None:
-        """Run all generations at once. When one fails, the others are cancelled and ApiError is raised."""
+        """Run all generations. When one fails, the others are cancelled and ApiError is raised.
+
+        The first of a prompt begins; the others follow with its first token, as the KV of the prompt is kept then.
+        """
         if len(self.generations) == 1:
             await self.generations[0].run(lambda piece: emit(0, piece), wait)
             return
         failed: ApiError | None = None
+        begun = [asyncio.Event() for _ in self.prompts]
+
+        async def run_one(index: int, generation: Generation) -> None:
+            prompt, choice = divmod(index, self.each)
+
+            async def emit_one(piece: TextPiece) -> None:
+                begun[prompt].set()
+                await emit(index, piece)
+
+            if choice > 0:
+                await begun[prompt].wait()
+            await generation.run(emit_one, wait)
+
         try:
             async with asyncio.TaskGroup() as group:
                 for index, generation in enumerate(self.generations):
-                    group.create_task(_run_one(index, generation, emit, wait), name=f"choice {index}")
+                    group.create_task(run_one(index, generation), name=f"choice {index}")
         except* ApiError as errors:
             failed = next(error for error in errors.exceptions if isinstance(error, ApiError))
         if failed is not None:
@@ -195,8 +253,11 @@ class CompletionResponse:
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 
 
-async def _run_one(index: int, generation: Generation, emit: Emit, wait: Wait) -> None:
-    await generation.run(lambda piece: emit(index, piece), wait)
+def likeliest(choices: list[WholeChoice], n: int) -> list[WholeChoice]:
+    """The `n` likeliest of a prompt's choices, a token; of equally likely ones the first."""
+    if n == len(choices):
+        return choices
+    return sorted(choices, key=lambda choice: choice.mean_logprob, reverse=True)[:n]
 
 
 def public_id(request: Request) -> str:

@@ -20,19 +20,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 # Parameters of OpenAI's and vLLM's that are not supported, each with the values that ask for nothing; null always does.
 # They are refused, and not ignored: a client would believe that its wish was met.
 SAMPLING: Mapping[str, tuple[object, ...]] = {
-    "n": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "min_p": (0,),
-    "logit_bias": ({},),
     "use_beam_search": (False,),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "stop_token_ids": ([],),
-    "include_stop_str_in_output": (False,),
-    "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),
     "prompt_logprobs": (),
@@ -43,7 +32,6 @@ SAMPLING: Mapping[str, tuple[object, ...]] = {
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
-    "return_tokens_as_token_ids": (False,),
     "mm_processor_kwargs": (),
     "kv_transfer_params": (),
     "vllm_xargs": (),
@@ -53,16 +41,12 @@ SAMPLING: Mapping[str, tuple[object, ...]] = {
 UNSUPPORTED: Mapping[type, Mapping[str, tuple[object, ...]]] = {
     CompletionRequest: {
         **SAMPLING,
-        "best_of": (1,),
         "echo": (False,),
-        "logprobs": (False,),
         "suffix": ("",),
         "add_special_tokens": (True,),
     },
     ChatRequest: {
         **SAMPLING,
-        "logprobs": (False,),
-        "top_logprobs": (0,),
         "echo": (False,),
         "tools": ([],),
         "tool_choice": ("none", "auto"),
@@ -90,7 +74,7 @@ UNSUPPORTED: Mapping[type, Mapping[str, tuple[object, ...]]] = {
     },
 }
 
-_PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _FIELD = re.compile(r"(?:missing required|unknown) field `(?P<field>[^`]*)`")
 
 BODY_TIMEOUT_SECONDS = 30.0
@@ -128,7 +112,7 @@ def parse_body(data: bytes, type: type[T]) -> T:
     _refuse_unsupported(body, UNSUPPORTED.get(type, {}))
     _refuse_unknown(body, type)
     try:
-        return msgspec.convert({name: _without_empty(value) for name, value in body.items()}, type)
+        return msgspec.convert({name: _without_empty(value) for name, value in body.items()}, type, str_keys=True)
     except msgspec.ValidationError as error:
         raise _wrong_type(str(error)) from None
 

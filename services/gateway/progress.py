@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from livescale.shared.messages.requests import FinishReason, Submit, Tokens
+from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs, Tokens
 from livescale.shared.policy.state_machine import StateMachine
 
 
@@ -40,6 +40,7 @@ class Fresh:
     error: str | None = None
     code: int | None = None
     cached_tokens: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,13 @@ class TokenSequence:
             return None
         if row.index > self.received:
             return Gap(self.received)
-        token_ids = tuple(row.token_ids[self.received - row.index :])
+        known = self.received - row.index
+        token_ids, logprobs = tuple(row.token_ids[known:]), tuple(row.logprobs[known:])
         if not token_ids and row.finish_reason is None:
             return None
         self.received += len(token_ids)
         self._finished = row.finish_reason is not None
-        return Fresh(token_ids, row.finish_reason, row.error, row.code, row.cached_tokens)
+        return Fresh(token_ids, row.finish_reason, row.error, row.code, row.cached_tokens, logprobs)
 
 
 def resumed(submit: Submit, generated: list[int], attempt: int, version: str | None) -> Submit:

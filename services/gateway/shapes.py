@@ -1,13 +1,15 @@
 """How pieces of text look to clients: OpenAI's objects of both endpoints, streamed and whole. Pure."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from livescale.services.gateway.output import StopReason, TextPiece
+from livescale.services.gateway.logprobs import ChatLogprobs, CompletionLogprobs, TokenNames
+from livescale.services.gateway.output import StopReason, TextPiece, WholeChoice
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
@@ -34,12 +36,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The text of one prompt, or a piece of it in a stream. `token_ids` with `return_token_ids` only."""
+    """One choice of a prompt, or a piece of it in a stream. `token_ids` with `return_token_ids` only; `stop_reason` is
+    the stop string or stop token of the client's that ended it."""
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: StopReason | None = None
+    stop_reason: int | str | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
 
@@ -60,12 +64,13 @@ class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The only choice of a chat completion that is not streamed."""
+    """One choice of a chat completion that is not streamed."""
 
     index: int
     message: AssistantMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: StopReason
+    stop_reason: int | str | None = None
     token_ids: list[int] | UnsetType = UNSET
 
 
@@ -86,12 +91,13 @@ class ChatDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of the only choice of a chat's answer."""
+    """A piece of one choice of a chat's answer."""
 
     index: int
     delta: ChatDelta
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: StopReason | None = None
+    stop_reason: int | str | None = None
     token_ids: list[int] | UnsetType = UNSET
 
 
@@ -107,13 +113,14 @@ class ChatCompletionChunk(Answer, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class Envelope:
     """The fields that all objects of one answer share. With `usage_follows`, chunks say `usage: null` until the last
-    one."""
+    one. `names` are there where log-probabilities are told."""
 
     id: str
     created: int
     model: str
     token_ids: bool
     usage_follows: bool
+    names: TokenNames | None = None
 
     @property
     def no_usage(self) -> UnsetType | None:
@@ -126,26 +133,16 @@ class Envelope:
 
     def says_nothing(self, piece: TextPiece) -> bool:
         """Whether the piece needs no event: its text is held back."""
-        return not piece.text and piece.finish_reason is None and not self.token_ids
+        told = self.token_ids or (self.names is not None and piece.token_ids)
+        return not piece.text and piece.finish_reason is None and not told
 
+    def chat_logprobs(self, told: TextPiece | WholeChoice) -> ChatLogprobs | None:
+        """The log-probabilities of a chat's tokens, where the client asked for them."""
+        return None if self.names is None else self.names.of_chat(told.token_ids, told.logprobs)
 
-@dataclass
-class WholeChoice:
-    """One choice of a whole answer, while its pieces come together."""
-
-    prompt: list[int]
-    texts: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    finish_reason: StopReason = "length"
-
-    def add(self, piece: TextPiece) -> None:
-        self.texts.append(piece.text)
-        self.token_ids.extend(piece.token_ids)
-        self.finish_reason = piece.finish_reason or self.finish_reason
-
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
+    def completion_logprobs(self, told: TextPiece | WholeChoice, offset: int = 0) -> CompletionLogprobs | None:
+        """The log-probabilities of a completion's tokens that begin at `offset`, where the client asked for them."""
+        return None if self.names is None else self.names.of_completion(told.token_ids, told.logprobs, offset)
 
 
 class ResponseShape(Protocol):
@@ -163,9 +160,12 @@ class ResponseShape(Protocol):
 
 
 class CompletionShape:
-    """Makes the objects of /v1/completions, streamed and whole."""
+    """Makes the objects of one /v1/completions, streamed and whole."""
 
     prefix = "cmpl"
+
+    def __init__(self) -> None:
+        self._offsets = Counter[int]()  # of the next token's text, by choice; for log-probabilities only
 
     def chunks(
         self, envelope: Envelope, index: int, piece: TextPiece, prompt: list[int] | None
@@ -175,10 +175,14 @@ class CompletionShape:
         choice = CompletionChoice(
             index=index,
             text=piece.text,
+            logprobs=envelope.completion_logprobs(piece, self._offsets[index]),
             finish_reason=piece.finish_reason,
+            stop_reason=piece.stop_reason,
             prompt_token_ids=UNSET if prompt is None else envelope.ids(prompt),
             token_ids=envelope.ids(piece.token_ids),
         )
+        if envelope.names is not None:
+            self._offsets[index] += envelope.names.length(piece.token_ids)
         return [self._object(envelope, [choice], envelope.no_usage)]
 
     def usage_chunk(self, envelope: Envelope, usage: Usage) -> msgspec.Struct:
@@ -189,7 +193,9 @@ class CompletionShape:
             CompletionChoice(
                 index=index,
                 text=choice.text,
+                logprobs=envelope.completion_logprobs(choice),
                 finish_reason=choice.finish_reason,
+                stop_reason=choice.stop_reason,
                 prompt_token_ids=envelope.ids(choice.prompt),
                 token_ids=envelope.ids(choice.token_ids),
             )
@@ -219,7 +225,9 @@ class ChatShape:
             choice = ChatChunkChoice(
                 index=index,
                 delta=ChatDelta(content=piece.text),
+                logprobs=envelope.chat_logprobs(piece) if piece.token_ids else None,
                 finish_reason=piece.finish_reason,
+                stop_reason=piece.stop_reason,
                 token_ids=envelope.ids(piece.token_ids),
             )
             chunks.append(self._chunk(envelope, [choice], envelope.no_usage))
@@ -233,7 +241,9 @@ class ChatShape:
             ChatChoice(
                 index=index,
                 message=AssistantMessage(content=choice.text),
+                logprobs=envelope.chat_logprobs(choice),
                 finish_reason=choice.finish_reason,
+                stop_reason=choice.stop_reason,
                 token_ids=envelope.ids(choice.token_ids),
             )
             for index, choice in enumerate(choices)

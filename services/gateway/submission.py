@@ -4,14 +4,15 @@ The last checks are made here, those that need the model's vocabulary and contex
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import cast
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
 from livescale.services.gateway.errors import bad_request, too_long
-from livescale.services.gateway.output import TextOutput
+from livescale.services.gateway.output import Ends, TextOutput
+from livescale.services.gateway.sampling_options import stop_strings
 from livescale.shared.messages.requests import Sampling, Submit
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
@@ -19,11 +20,13 @@ COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a submission comes from: its id, its gateway, and its deadline in seconds since the epoch."""
+    """Where a submission comes from: its id, its gateway, and its deadline in seconds since the epoch. It makes this
+    `choice` of its prompt."""
 
     request_id: str
     gateway: str
     deadline: float
+    choice: int = 0
 
 
 def check_options(body: GenerationOptions) -> None:
@@ -33,6 +36,40 @@ def check_options(body: GenerationOptions) -> None:
     limit = asked_tokens(body)
     if limit is not None and body.min_tokens > limit:
         raise bad_request(f"'min_tokens' is more than the {limit} tokens asked for.", param="min_tokens")
+    _check_logprobs(body)
+    best_of = choices(body)
+    if best_of < body.n:
+        raise bad_request(f"'best_of' is less than 'n'; give at least {body.n}.", param="best_of")
+    if best_of > body.n and body.stream:
+        raise bad_request("'best_of' more than 'n' cannot be streamed; leave one of them out.", param="best_of")
+
+
+def _check_logprobs(body: GenerationOptions) -> None:
+    if isinstance(body, ChatRequest) and body.top_logprobs and not body.logprobs:
+        raise bad_request("'top_logprobs' is for requests with 'logprobs': true.", param="top_logprobs")
+    if isinstance(body, CompletionRequest) and body.logprobs is True:
+        raise bad_request("'logprobs' is a number here: of the likeliest tokens to tell.", param="logprobs")
+
+
+def asked_logprobs(body: GenerationOptions) -> int | None:
+    """How many of the likeliest tokens the client wants to be told of; None where it asks for no log-probabilities."""
+    if isinstance(body, ChatRequest):
+        return body.top_logprobs or 0 if body.logprobs else None
+    return None if not isinstance(body, CompletionRequest) or body.logprobs is False else body.logprobs
+
+
+def check_choices(body: GenerationOptions, prompts: int, most: int) -> None:
+    """Check that the prompts have no more than `most` choices together. Raises ApiError 400."""
+    count = prompts * choices(body)
+    if count > most and choices(body) > 1:
+        param = "n" if choices(body) == body.n else "best_of"
+        raise bad_request(f"{param!r} asks for {count} choices; a request may have at most {most}.", param=param)
+
+
+def choices(body: GenerationOptions) -> int:
+    """How many choices are generated for each prompt."""
+    best_of = body.best_of if isinstance(body, CompletionRequest) else None
+    return best_of or body.n
 
 
 def asked_tokens(body: GenerationOptions) -> int | None:
@@ -59,20 +96,20 @@ def split_prompts(body: CompletionRequest, max_prompts: int) -> list[str | list[
     return cast("list[str | list[int]]", prompt)
 
 
-def stop_strings(body: GenerationOptions) -> list[str]:
-    """The stop strings that a body asks for, as a list."""
-    if body.stop is None:
-        return []
-    return [body.stop] if isinstance(body.stop, str) else body.stop
-
-
 def make_submit(
-    body: GenerationOptions, prompt: list[int], text: CheckpointText, context_tokens: int, origin: Origin
+    body: GenerationOptions,
+    prompt: list[int],
+    text: CheckpointText,
+    context_tokens: int,
+    origin: Origin,
+    bad_words: list[list[int]] | None = None,
 ) -> Submit:
-    """The message for the router. Raises ApiError 400 where the prompt is empty, has ids outside the vocabulary, or is
-    too long for the context."""
+    """The message for the router. `bad_words` are those of the body as tokens. Raises ApiError 400 where the prompt is
+    empty or too long for the context, or something has ids outside the vocabulary."""
     param = "messages" if isinstance(body, ChatRequest) else "prompt"
     check_token_ids(prompt, text.vocab_size, param)
+    stops = stop_tokens(body, text)
+    _check_named(body, stops, text.vocab_size)
     if not prompt:
         raise bad_request(f"{param!r} has no tokens; give at least one.", param=param)
     room = context_tokens - len(prompt)
@@ -88,11 +125,11 @@ def make_submit(
         model=body.model,
         gateway=origin.gateway,
         prompt=prompt,
-        sampling=_sampling(body, text.defaults, origin.request_id),
+        sampling=_sampling(body, text.defaults, origin, bad_words or []),
         max_tokens=asked or room,
         open_ended=asked is None,
         min_tokens=body.min_tokens,
-        stop_token_ids=[] if body.ignore_eos else list(text.eos_token_ids),
+        stop_token_ids=stops,
         priority=body.priority,
         deadline=origin.deadline,
         context_id=body.prompt_cache_key,
@@ -101,31 +138,88 @@ def make_submit(
 
 def make_output(body: GenerationOptions, text: CheckpointText, submit: Submit) -> TextOutput:
     """The text that a submission's tokens become, which ends at the stop strings that the body asks for."""
-    return TextOutput(
-        text.decode,
-        submit.prompt,
-        stops=stop_strings(body),
-        stop_token_ids=submit.stop_token_ids,
-        min_tokens=submit.min_tokens,
+    ends = Ends(
+        stop_strings(body),
+        frozenset(submit.stop_token_ids),
+        frozenset(body.stop_token_ids),
+        body.include_stop_str_in_output,
+        submit.min_tokens,
     )
+    return TextOutput(text.decode if body.skip_special_tokens else text.decode_all, submit.prompt, ends)
 
 
-def check_token_ids(token_ids: Sequence[int], vocab_size: int, param: str) -> None:
+def stop_tokens(body: GenerationOptions, text: CheckpointText) -> list[int]:
+    """The tokens that end the text: those of the checkpoint, unless they are ignored, and those that the body names."""
+    eos = () if body.ignore_eos else text.eos_token_ids
+    return list(dict.fromkeys((*eos, *body.stop_token_ids)))
+
+
+def spellings(word: str) -> tuple[str, str]:
+    """How a bad word may begin: a text, or a word within one."""
+    bare = word.lstrip()
+    return bare, f" {bare}"
+
+
+def banned(plain: list[int], spaced: list[int]) -> list[list[int]]:
+    """The sequences of tokens that a bad word is, by the tokens of its spellings, as in vLLM: the second counts where
+    the space makes its first token another one."""
+    if not plain:
+        return []
+    same_length = len(spaced) == len(plain)
+    return [plain, spaced] if same_length and spaced[0] != plain[0] else [plain]
+
+
+def _check_named(body: GenerationOptions, stops: list[int], vocab_size: int) -> None:
+    for param, ids in (
+        ("logit_bias", body.logit_bias),
+        ("allowed_token_ids", body.allowed_token_ids or ()),
+        ("stop_token_ids", body.stop_token_ids),
+    ):
+        check_token_ids(ids, vocab_size, param)
+    if body.min_tokens and body.allowed_token_ids and set(body.allowed_token_ids) <= set(stops):
+        raise bad_request(
+            "'allowed_token_ids' has only tokens that end the text, which 'min_tokens' forbids; allow another one.",
+            param="allowed_token_ids",
+        )
+
+
+def check_token_ids(token_ids: Collection[int], vocab_size: int, param: str) -> None:
     """Check that the model's vocabulary has all ids. Raises ApiError 400 naming the parameter."""
     largest = max(token_ids, default=0)
     if largest >= vocab_size:
         raise bad_request(f"{param!r} has token id {largest}; the vocabulary has ids below {vocab_size}.", param=param)
 
 
-def _sampling(body: GenerationOptions, defaults: GenerationDefaults, request_id: str) -> Sampling:
+def _sampling(
+    body: GenerationOptions, defaults: GenerationDefaults, origin: Origin, bad_words: list[list[int]]
+) -> Sampling:
     return Sampling(
         temperature=defaults.temperature if body.temperature is None else body.temperature,
         top_p=defaults.top_p if body.top_p is None else body.top_p,
         top_k=max(0, defaults.top_k if body.top_k is None else body.top_k),
-        seed=_seed_of(request_id) if body.seed is None else body.seed,
+        seed=_seed_of(origin.request_id) if body.seed is None else choice_seed(body.seed, origin.choice),
+        min_p=defaults.min_p if body.min_p is None else body.min_p,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        repetition_penalty=defaults.repetition_penalty if body.repetition_penalty is None else body.repetition_penalty,
+        logit_bias=body.logit_bias,
+        bad_words=bad_words,
+        allowed_token_ids=body.allowed_token_ids or [],
+        logprobs=_needed_logprobs(body),
     )
 
 
-def _seed_of(request_id: str) -> int:
-    """A seed that is as unpredictable as the request's id, and the same wherever the request is continued."""
-    return int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest()) >> 1
+def _needed_logprobs(body: GenerationOptions) -> int | None:
+    """What the worker has to tell: the likeliest of several choices are chosen by their log-probabilities."""
+    asked = asked_logprobs(body)
+    return 0 if asked is None and choices(body) > body.n else asked
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed of one choice of several, of which the first has the request's own."""
+    return seed if choice == 0 else _seed_of(f"{seed}:{choice}")
+
+
+def _seed_of(name: str) -> int:
+    """A seed that is as unpredictable as `name`, and always the same for it."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) >> 1

@@ -6,7 +6,7 @@ of the link that only two neighbours know; what they are is said over the bus.
 """
 
 from livescale.shared.messages.message import Count, Message, Name, Positive
-from livescale.shared.messages.requests import Sampling
+from livescale.shared.messages.requests import Sampling, TokenLogprobs
 from livescale.shared.messages.transfers import Node, Secret
 
 
@@ -40,7 +40,10 @@ class Pipeline(Message, frozen=True, kw_only=True):
 
 
 class StagePiece(Message, frozen=True, kw_only=True):
-    """Positions of a request that a stage runs, with what the last stage needs to choose the next token."""
+    """Positions of a request that a stage runs, with what the last stage needs to choose the next token.
+
+    `prompt` (each token once) and `generated` are the tokens so far, where the choice depends on them.
+    """
 
     request_id: Name
     tokens: list[Count]
@@ -52,6 +55,8 @@ class StagePiece(Message, frozen=True, kw_only=True):
     index: Count = 0
     forbidden: list[Count] = []
     stops: list[Count] = []
+    prompt: list[Count] = []
+    generated: list[Count] = []
 
 
 class StageFill(Message, frozen=True, kw_only=True):
@@ -104,12 +109,13 @@ class StageBatch(Message, frozen=True, kw_only=True):
 class StageDone(Message, frozen=True, kw_only=True):
     """A stage -> the leader: the tokens of a step's draws, from the last; or why a step cannot be run (`error`).
 
-    `unfilled`: the workers that did not do their fills.
+    `logprobs` are by place among the tokens. `unfilled`: the workers that did not do their fills.
     """
 
     pipeline: Name
     step: Positive
     tokens: list[Count] = []
+    logprobs: dict[Count, TokenLogprobs] = {}
     unfilled: list[Name] = []
     error: str | None = None
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from livescale.services.gateway.output import TextPiece
+from livescale.services.gateway.output import TextPiece, WholeChoice
 from livescale.services.gateway.shapes import (
     ChatShape,
     CompletionShape,
@@ -13,7 +13,6 @@ from livescale.services.gateway.shapes import (
     PromptTokensDetails,
     ResponseShape,
     Usage,
-    WholeChoice,
 )
 
 USAGE = Usage(2, 3, 5, PromptTokensDetails(1))

@@ -9,7 +9,16 @@ from tokenizers.models import BPE
 from livescale.services.gateway.bodies import ChatMessage, ChatRequest, CompletionRequest, StreamOptions
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.submission import Origin, check_options, make_submit, split_prompts
+from livescale.services.gateway.submission import (
+    Origin,
+    banned,
+    check_choices,
+    check_options,
+    choice_seed,
+    make_submit,
+    spellings,
+    split_prompts,
+)
 from livescale.shared.messages.requests import Submit
 
 ORIGIN = Origin("req-1", "gateway-0", deadline=100.0)
@@ -95,11 +104,86 @@ def test_prompts_are_texts_or_token_ids() -> None:
         assert refused.value.detail.param == "prompt"
 
 
+def test_what_a_body_says_of_sampling_is_passed_on() -> None:
+    options: dict[str, Any] = {
+        "min_p": 0.1,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "repetition_penalty": 1.2,
+        "logit_bias": {3: 1.5},
+        "allowed_token_ids": [1, 2, 3],
+    }
+    sampling = submit(completion(max_tokens=1, **options), [1]).sampling
+    assert {name: getattr(sampling, name) for name in options} == options
+
+
+def test_stop_tokens_are_those_of_the_checkpoint_and_those_of_the_body() -> None:
+    assert submit(completion(max_tokens=1, stop_token_ids=[7, 2, 7]), [1]).stop_token_ids == [2, 7]
+    assert submit(completion(max_tokens=1, stop_token_ids=[7], ignore_eos=True), [1]).stop_token_ids == [7]
+
+
+def test_log_probabilities_are_asked_for_where_clients_or_best_of_need_them() -> None:
+    chat: dict[str, Any] = {"model": "m", "messages": HELLO, "max_tokens": 1}
+    for body, count in (
+        (completion(max_tokens=1), None),
+        (completion(max_tokens=1, logprobs=0), 0),
+        (completion(max_tokens=1, logprobs=False), None),
+        (completion(max_tokens=1, best_of=2), 0),
+        (completion(max_tokens=1, best_of=2, n=2), None),
+        (ChatRequest(**chat), None),
+        (ChatRequest(**chat, logprobs=True), 0),
+        (ChatRequest(**chat, logprobs=True, top_logprobs=4), 4),
+    ):
+        assert submit(body, [1]).sampling.logprobs == count
+
+
+def test_each_choice_has_a_seed_of_its_own_and_the_first_the_requests() -> None:
+    seeds = [choice_seed(5, choice) for choice in range(20)]
+    assert seeds[0] == 5
+    assert len(set(seeds)) == 20
+    assert choice_seed(5, 3) == seeds[3] != choice_seed(6, 3)
+
+
+def test_a_bad_word_is_banned_at_the_beginning_and_within_a_text_as_in_vllm() -> None:
+    assert spellings("  bad ") == ("bad ", " bad ")
+    assert banned([5], [6]) == [[5], [6]]
+    assert banned([5], [7, 5]) == [[5]]
+    assert banned([5, 6], [5, 6]) == [[5, 6]]
+    assert banned([], [7]) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"logit_bias": {50: 1.0}}, "logit_bias"),
+        ({"allowed_token_ids": [50]}, "allowed_token_ids"),
+        ({"stop_token_ids": [50]}, "stop_token_ids"),
+        ({"min_tokens": 1, "allowed_token_ids": [2, 7], "stop_token_ids": [7]}, "allowed_token_ids"),
+    ],
+)
+def test_tokens_that_cannot_be_meant_are_refused(options: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        submit(completion(max_tokens=2, **options), [1])
+    assert refused.value.detail.param == param
+
+
+def test_a_request_has_a_bounded_number_of_choices() -> None:
+    check_choices(completion(n=4), 2, 8)
+    for body, param in ((completion(n=4), "n"), (completion(n=1, best_of=4), "best_of")):
+        with pytest.raises(ApiError, match="asks for 12 choices; a request may have at most 8") as refused:
+            check_choices(body, 3, 8)
+        assert refused.value.detail.param == param
+
+
 def test_options_that_contradict_each_other_are_refused() -> None:
     check_options(completion(stream=True, stream_options=StreamOptions()))
     for body, param in (
         (completion(stream_options=StreamOptions()), "stream_options"),
         (completion(min_tokens=17), "min_tokens"),
+        (completion(n=3, best_of=2), "best_of"),
+        (completion(n=1, best_of=2, stream=True), "best_of"),
+        (completion(logprobs=True), "logprobs"),
+        (ChatRequest(model="m", messages=HELLO, top_logprobs=2), "top_logprobs"),
         (ChatRequest(model="m", messages=HELLO, min_tokens=3, max_completion_tokens=2), "min_tokens"),
     ):
         with pytest.raises(ApiError) as refused:

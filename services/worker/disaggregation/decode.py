@@ -110,13 +110,13 @@ class DecodeSide:
         return Ack()
 
     def _go_on(self, name: str, one: IncomingKv, command: TakeOver) -> None:
-        sequence = one.scheduler.take_over(name, command.generated)
+        sequence = one.scheduler.take_over(name, command.generated, command.logprobs)
         del self._incoming[name]
         self._taken[name] = None
         if len(self._taken) > MOST_TAKEN:
             self._taken.popitem(last=False)
         log.info("request_taken_over", request=command.request_id, of=command.prefill, tokens=len(sequence.tokens))
-        request = replace(sequence.request, generated=command.generated)
+        request = replace(sequence.request, generated=command.generated, logprobs=command.logprobs)
         now, layers = self._worker.clock.now(), one.layers
         times = HandOffTimes(command.prefill, one.began, now, layers, one.received_bytes)
         self._worker.spans.taken(request, times)

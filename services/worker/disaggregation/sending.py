@@ -132,6 +132,7 @@ class KvSender:
             ticket=asked.ticket,
             request_id=one.request_id,
             generated=sequence.tokens[sequence.prompt_tokens :],
+            logprobs=sequence.logprobs,
             waited=self._serving.waited(one.request_id),
             silent=now - one.sampled,
         )

@@ -32,7 +32,15 @@ from livescale.services.worker.engine.parameters import TORCH_DTYPES, Linear, Te
 from livescale.services.worker.engine.rope import RopeTable
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.tensor_parallel import Ranks, embed_part, shared, side_by_side
-from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvExport, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.batch import (
+    NO_BYTES,
+    NOTHING_CHOSEN,
+    Batch,
+    Chosen,
+    KvExport,
+    ScheduledChunk,
+    TokenSampling,
+)
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.model.block_layout import EMBEDDING
@@ -165,8 +173,8 @@ class TorchEngine:
         return logits if self._ranks is None else side_by_side(logits, self._manifest.config.vocab_size, self._ranks)
 
     @torch.inference_mode()
-    def step(self, batch: Batch) -> list[int]:
-        """Run all layers that are left of each chunk of `batch`. Rank 0 returns a token for each of its samplings.
+    def step(self, batch: Batch) -> Chosen:
+        """Run all layers that are left of each chunk of `batch`. Rank 0 returns what is chosen for its samplings.
 
         `on_kv` is called with each piece of KV that leaves, as soon as its last layer has run.
         """
@@ -177,7 +185,7 @@ class TorchEngine:
         finally:
             self._leaving = {}
         if not batch.samplings:
-            return []
+            return NOTHING_CHOSEN
         return self._chosen(self.head(hidden[rows.sampled]), batch.samplings)
 
     def lay_down(self, batch: Batch) -> None:
@@ -224,9 +232,11 @@ class TorchEngine:
         hidden = self._coming(activation, rows.count) if blocks.start else self.embed(rows)
         hidden = self.layers(max(blocks.start - 1, 0), min(blocks.stop, head) - 1, hidden, rows)
         if blocks.stop <= head:
-            return StageResult(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data), [])
+            return StageResult(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data))
         samplings = [chunk.sampling for chunk in chunks if chunk.sampling is not None]
-        return StageResult(NO_BYTES, self._chosen(self.head(hidden[rows.sampled]), samplings) if samplings else [])
+        return StageResult(
+            NO_BYTES, self._chosen(self.head(hidden[rows.sampled]), samplings) if samplings else NOTHING_CHOSEN
+        )
 
     def _coming(self, activation: memoryview, count: int) -> torch.Tensor:
         """The activation that another worker computed, as a copy, since bytes may lie at any address."""
@@ -234,8 +244,8 @@ class TorchEngine:
             return self._shared_rows(count)
         return shared(self._activation(activation).to(self.store.cache.device, copy=True), self._ranks)
 
-    def _chosen(self, logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> list[int]:
-        return choose_tokens(logits, samplings) if self._manifest.shard == 0 else []
+    def _chosen(self, logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> Chosen:
+        return choose_tokens(logits, samplings) if self._manifest.shard == 0 else NOTHING_CHOSEN
 
     def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         """Run the next layer of all these requests together; it is the same layer. The embedding runs with the

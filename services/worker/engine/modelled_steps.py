@@ -5,13 +5,17 @@ keys and values there is one number a token, its state: a hash of all tokens up 
 values would be, and travel as these do. So tokens are wrong where something was lost on the way.
 """
 
+import math
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import chain, pairwise
 
+import numpy as np
+
 from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, TokenSampling
+from livescale.shared.messages.requests import TokenLogprobs
 from livescale.shared.model.latency import EMBEDDING_SHARE, HEAD_SHARE, Latency, Work
 
 
@@ -100,6 +104,12 @@ def choose_token(state: int, sampling: TokenSampling, vocab_size: int) -> int:
     first = _mixed(state ^ _mixed(seed & MASK)) % vocab_size
     never = {*sampling.forbidden, *sampling.stops}
     return next((token for token in chain(range(first, vocab_size), range(first)) if token not in never), first)
+
+
+def even_logprobs(token: int, count: int, vocab_size: int) -> TokenLogprobs:
+    """What is told of a token where all are equally likely: it comes before the `count` - 1 that follow it."""
+    each = float(np.float32(-math.log(vocab_size)))
+    return TokenLogprobs(each, [((token + more) % vocab_size, each) for more in range(min(count, vocab_size))])
 
 
 def _mixed(number: int) -> int:

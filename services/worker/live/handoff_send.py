@@ -240,7 +240,8 @@ class HandOffSender:
 
     def _task(self, given: QueuedRequest, origin: HandOffOrigin) -> Task:
         sequence, manifest = given.sequence, origin.manifest
-        request = replace(sequence.request, generated=sequence.tokens[sequence.prompt_tokens :])
+        generated = sequence.tokens[sequence.prompt_tokens :]
+        request = replace(sequence.request, generated=generated, logprobs=sequence.logprobs)
         entry, submit = sequence.entry, leaving(request, self._context.clock.wall())
         waited = self._serving.waited(sequence.request_id)
         if entry is None:

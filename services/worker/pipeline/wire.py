@@ -4,7 +4,15 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from livescale.services.worker.engine.sizes import activation_bytes
-from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, KvSlice, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.batch import (
+    MAX_BATCH_ROWS,
+    KvSlice,
+    Past,
+    ScheduledChunk,
+    TokenSampling,
+    changes_logits,
+    named_tokens,
+)
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.parameters import Manifest
@@ -87,6 +95,7 @@ def _told(piece: ScheduledChunk) -> StagePiece:
     if piece.sampling is None:
         return told
     sampling = piece.sampling
+    past = sampling.past or Past()
     return StagePiece(
         request_id=told.request_id,
         tokens=told.tokens,
@@ -98,13 +107,17 @@ def _told(piece: ScheduledChunk) -> StagePiece:
         index=sampling.index,
         forbidden=list(sampling.forbidden),
         stops=list(sampling.stops),
+        prompt=list(past.prompt),
+        generated=list(past.generated),
     )
 
 
 def _piece(told: StagePiece, limits: SchedulerLimits) -> ScheduledChunk:
     sampling = None
     if told.sampling is not None:
-        sampling = TokenSampling(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops))
+        past = Past(tuple(told.prompt), tuple(told.generated)) if changes_logits(told.sampling) else None
+        sampling = TokenSampling(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops), past)
+    named = [] if told.sampling is None else named_tokens(told.sampling)
     blocks = range(told.first_block, told.first_block + told.blocks)
     piece = ScheduledChunk(told.request_id, tuple(told.tokens), told.start, blocks, told.decode, sampling)
     room = min(told.blocks * limits.kv_block_tokens, limits.max_model_len)
@@ -113,7 +126,7 @@ def _piece(told: StagePiece, limits: SchedulerLimits) -> ScheduledChunk:
             f"pieces: positions before {piece.stop} of {told.request_id} do not fit into blocks {blocks.start} .. "
             f"{blocks.stop - 1} of {limits.kv_blocks}"
         )
-    never = max((*told.tokens, *told.forbidden), default=0)
+    never = max((*told.tokens, *told.forbidden, *told.prompt, *told.generated, *named), default=0)
     if never >= limits.vocab_size:
         raise ValueError(f"pieces: token id {never} is not in the vocabulary of {limits.vocab_size}")
     return piece

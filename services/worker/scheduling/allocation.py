@@ -10,6 +10,7 @@ from livescale.services.worker.scheduling.reservations import Reservation, Reser
 from livescale.services.worker.scheduling.sequence import Filled, Sequence, order
 from livescale.services.worker.scheduling.session_cache import SessionCache
 from livescale.shared.messages.membership import EngineLoad
+from livescale.shared.messages.requests import TokenLogprobs
 from livescale.shared.policy.invariants import check
 
 
@@ -145,10 +146,10 @@ class BlockAllocation:
         self.reservations.add(reservation)
         return reservation
 
-    def take_over(self, name: str, generated: list[int]) -> Sequence:
+    def take_over(self, name: str, generated: list[int], logprobs: list[TokenLogprobs]) -> Sequence:
         """Run the request of a reservation, after these tokens. Raises ValueError as `Reservations.take` does."""
         sequence = self.reservations.take(name)
-        sequence.take_over(generated)
+        sequence.take_over(generated, logprobs)
         self.running[sequence.request_id] = sequence
         return sequence
 

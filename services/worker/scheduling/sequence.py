@@ -2,16 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from livescale.services.worker.kv.radix_tree import RadixNode
 from livescale.services.worker.scheduling.batch import (
     PREFILL_CHUNK,
     KvImport,
     LayerEntry,
+    Past,
     ScheduledChunk,
     TokenSampling,
+    changes_logits,
 )
-from livescale.shared.messages.requests import FinishReason, Submit
+from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs
 from livescale.shared.policy.priority_queue import queue_position
 
 
@@ -49,9 +52,10 @@ class Sequence:
     `entry` says at which layer rows enter whose first layers have run before. `late` is KV of such layers that is not
     in the cache yet; nothing is decoded before it is. A `held` sequence belongs to another component, and no step runs
     it. One that `awaits_take_over` is to be decoded elsewhere, and no step runs it here after its first token. One that
-    is `in_flight` is in a step now. `filled` is a second place of its KV. `prefix` is the last segment of the prompt
-    that the prefix cache keeps, or None where it may keep no more. `cached` counts the tokens of the prompt that were
-    in the cache when the sequence began.
+    is `in_flight` is in a step now. `logprobs` are those of the last of its tokens, where the request asks for them.
+    `filled` is a second place of its KV. `prefix` is the last segment of the prompt that the prefix cache keeps, or
+    None where it may keep no more. `cached` counts the tokens of the prompt that were in the cache when the sequence
+    began.
     """
 
     def __init__(self, request: Submit, arrival: int) -> None:
@@ -60,6 +64,8 @@ class Sequence:
         self.prompt_tokens = len(request.prompt)
         self.stops = tuple(request.stop_token_ids)
         self.tokens = [*request.prompt, *request.generated]
+        self.logprobs = list(request.logprobs)
+        self._changes_logits = changes_logits(request.sampling)
         self.blocks = range(0)
         self.computed = 0
         self.preempted = False  # ever
@@ -180,14 +186,16 @@ class Sequence:
         """Count the positions that are `filled` as computed, and no longer as filled."""
         self.computed, self.filled = filled.stop, None
 
-    def take_over(self, generated: list[int]) -> None:
+    def take_over(self, generated: list[int], logprobs: list[TokenLogprobs]) -> None:
         """Go on after these tokens, all that were generated. The KV of all positions but the last one's is here."""
-        self.tokens = [*self.request.prompt, *generated]
+        self.tokens, self.logprobs = [*self.request.prompt, *generated], list(logprobs)
         self.computed = len(self.tokens) - 1
 
-    def append(self, token: int) -> FinishReason | None:
+    def append(self, token: int, logprobs: TokenLogprobs | None = None) -> FinishReason | None:
         """Append a sampled token. Returns why the request ends with it, or None."""
         self.tokens.append(token)
+        if logprobs is not None:
+            self.logprobs.append(logprobs)
         if token in self.stops:
             return "stop"
         return "length" if self.generated == self.request.max_tokens else None
@@ -200,7 +208,17 @@ class Sequence:
     def _sampling(self) -> TokenSampling:
         generated = self.generated
         forbidden = self.stops if generated < self.request.min_tokens else ()
-        return TokenSampling(self.request.sampling, generated, forbidden, self.stops)
+        past = self._past() if self._changes_logits else None
+        return TokenSampling(self.request.sampling, generated, forbidden, self.stops, past)
+
+    def _past(self) -> Past:
+        sampling = self.request.sampling
+        prompt = self._prompt_once if sampling.repetition_penalty != 1.0 else ()
+        return Past(prompt, tuple(self.tokens[self.prompt_tokens :]))
+
+    @cached_property
+    def _prompt_once(self) -> tuple[int, ...]:
+        return tuple(sorted(set(self.request.prompt)))
 
 
 def order(sequence: Sequence) -> tuple[int, int]:

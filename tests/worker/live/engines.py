@@ -16,7 +16,7 @@ from livescale.services.worker.engine.kernels.variants import choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup
-from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.parameters import DType, Manifest
 from livescale.shared.messages.requests import Submit
@@ -128,7 +128,7 @@ class Noting(ModelledRunner):
         self.layers.append(len(partials))
         await super().run_layer(partials)
 
-    async def step(self, batch: Batch) -> list[int]:
+    async def step(self, batch: Batch) -> Chosen:
         self.steps.append(len({piece.request_id for piece in batch.chunks}))
         return await super().step(batch)
 

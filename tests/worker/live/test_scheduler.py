@@ -1,6 +1,6 @@
 """The scheduler where requests come from, or go to, another worker."""
 
-from livescale.services.worker.scheduling.batch import Batch, LayerEntry
+from livescale.services.worker.scheduling.batch import Batch, Chosen, LayerEntry
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled
 from livescale.shared.messages.requests import Submit
@@ -16,7 +16,7 @@ def entry(request: Submit, layers: int = LAYERS) -> LayerEntry:
 def step(scheduler: Scheduler, token: int = 50) -> Batch:
     batch = scheduler.next_batch()
     assert batch is not None
-    scheduler.complete(batch, [token] * len(batch.samplings), 0.0)
+    scheduler.complete(batch, Chosen([token] * len(batch.samplings)), 0.0)
     scheduler.check_invariants()
     return batch
 
@@ -149,7 +149,7 @@ def test_more_is_wanted_as_the_step_ends_that_prefills_the_last_of_what_is_here(
     first = scheduler.next_batch()
     assert first is not None
     assert not scheduler.wants_more(first)  # a part of it is left
-    scheduler.complete(first, [], 0.0)
+    scheduler.complete(first, Chosen([]), 0.0)
     last = scheduler.next_batch()
     assert last is not None
     assert not scheduler.wants_more()

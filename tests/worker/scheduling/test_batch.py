@@ -33,4 +33,4 @@ def test_ranks_of_earlier_releases_read_the_fields_by_their_names() -> None:
     told = msgspec.msgpack.decode(encode_batch(Batch(1, (chunk,))))
     assert list(told) == ["step", "pieces", "preempted", "imports", "prefixes", "exports"]
     assert list(told["pieces"][0]) == ["request_id", "tokens", "start", "blocks", "decode", "draw", "entry"]
-    assert list(told["pieces"][0]["draw"]) == ["sampling", "index", "forbidden", "stops"]
+    assert list(told["pieces"][0]["draw"]) == ["sampling", "index", "forbidden", "stops", "past"]

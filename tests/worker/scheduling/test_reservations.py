@@ -2,8 +2,10 @@
 
 import pytest
 
+from livescale.services.worker.scheduling.batch import Chosen
 from livescale.services.worker.scheduling.reservations import Reservation
 from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.shared.messages.requests import TokenLogprobs
 from tests.worker.serving import limits, random_prompt, submit
 
 
@@ -24,7 +26,7 @@ def step(scheduler: Scheduler) -> list[str]:
     scheduler.check_invariants()
     if batch is None:
         return []
-    scheduler.complete(batch, [1] * len(batch.samplings), 0.0)
+    scheduler.complete(batch, Chosen([1] * len(batch.samplings)), 0.0)
     scheduler.check_invariants()
     return [chunk.request_id for chunk in batch.chunks]
 
@@ -37,7 +39,8 @@ def test_a_request_that_was_reserved_for_goes_on_in_its_blocks_after_its_first_t
     assert not scheduler.is_empty
     assert (step(scheduler), scheduler.running()) == ([], [])
     scheduler.reservations.writer_ended(reservation)
-    sequence = scheduler.take_over("p/1", [5])
+    sequence = scheduler.take_over("p/1", [5], [TokenLogprobs(-1.0)])
+    assert sequence.logprobs == [TokenLogprobs(-1.0)]
     assert (sequence.computed, sequence.generated, len(scheduler.reservations)) == (40, 1, 0)
     assert step(scheduler) == ["of p/1"]
 
