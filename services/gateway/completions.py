@@ -38,8 +38,10 @@ from livescale.services.gateway.submission import (
     choices,
     make_output,
     make_submit,
+    rendering_way,
     spellings,
     split_prompts,
+    truncated,
 )
 from livescale.services.gateway.templates import Templates, render_chat
 from livescale.shared.bus.contract import Context
@@ -66,8 +68,9 @@ class Completions:
         check_options(body)
         entry = await self.models.find(body.model)
         text = await self.models.text(entry)
+        special = body.add_special_tokens
         prompts = [
-            one if isinstance(one, list) else await self.models.encode(text, one, add_special_tokens=True)
+            one if isinstance(one, list) else await self.models.encode(text, one, add_special_tokens=special)
             for one in split_prompts(body, self.settings.max_prompts)
         ]
         return await self._answer(request, body, context_tokens(entry), text, prompts, CompletionShape())
@@ -78,9 +81,8 @@ class Completions:
         check_options(body)
         entry = await self.models.find(body.model)
         text = await self.models.text(entry)
-        # No special tokens are added, as the template writes them itself.
-        said = await render_chat(self.templates, text, body.messages)
-        prompt = await self.models.encode(text, said, add_special_tokens=False)
+        said = await render_chat(self.templates, text, body.messages, rendering_way(body))
+        prompt = await self.models.encode(text, said, add_special_tokens=body.add_special_tokens)
         return await self._answer(request, body, context_tokens(entry), text, [prompt], ChatShape())
 
     async def _answer(
@@ -93,6 +95,7 @@ class Completions:
         shape: ResponseShape,
     ) -> Response:
         check_choices(body, len(prompts), self.settings.max_prompts)
+        prompts = [truncated(body, prompt, context_limit) for prompt in prompts]
         asked = Asked(body, context_limit, text, prompts, await self._bad_words(body, text))
         response = self._response(request, asked, shape)
         if body.stream:
@@ -112,7 +115,7 @@ class Completions:
         """Check the limits, and prepare a generation for each choice of each prompt. Nothing runs yet."""
         request_id, wall, body, text = self.ids.new("req"), self.backend.clock.wall(), asked.body, asked.text
         timeout = min(body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
-        each = choices(body)
+        each, options = choices(body), body.stream_options
         count = each * len(asked.prompts)
         submits = [
             make_submit(
@@ -132,7 +135,8 @@ class Completions:
             created=int(wall),
             model=body.model,
             token_ids=body.return_token_ids,
-            usage_follows=body.stream_options is not None and body.stream_options.include_usage,
+            usage_follows=options is not None and options.include_usage,
+            continuous=options is not None and options.include_usage and options.continuous_usage_stats,
             names=(
                 None if asked_logprobs(body) is None else TokenNames(text.token_text, body.return_tokens_as_token_ids)
             ),
@@ -183,7 +187,8 @@ class CompletionResponse:
         async def emit(index: int, piece: TextPiece) -> None:
             prompt = None if index in begun else self.prompts[index // self.each]
             begun.add(index)
-            for chunk in self.shape.chunks(self.envelope, index, piece, prompt):
+            envelope = self.envelope.with_usage(self._usage()) if self.envelope.continuous else self.envelope
+            for chunk in self.shape.chunks(envelope, index, piece, prompt):
                 await write(chunk)
 
         await self._run(emit, wait)

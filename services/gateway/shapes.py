@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import msgspec
@@ -113,7 +113,7 @@ class ChatCompletionChunk(Answer, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class Envelope:
     """The fields that all objects of one answer share. With `usage_follows`, chunks say `usage: null` until the last
-    one. `names` are there where log-probabilities are told."""
+    one; with `continuous` each says the usage so far. `names` are there where log-probabilities are told."""
 
     id: str
     created: int
@@ -121,11 +121,17 @@ class Envelope:
     token_ids: bool
     usage_follows: bool
     names: TokenNames | None = None
+    continuous: bool = False
+    so_far: Usage | None = None
+
+    def with_usage(self, so_far: Usage) -> "Envelope":
+        """The same for a chunk that says the usage so far."""
+        return replace(self, so_far=so_far)
 
     @property
-    def no_usage(self) -> UnsetType | None:
-        """The `usage` of a chunk that has none: null where usage follows later, otherwise absent."""
-        return None if self.usage_follows else UNSET
+    def usage(self) -> Usage | UnsetType | None:
+        """The `usage` of a chunk that is not the last: so far, null where it follows later, otherwise absent."""
+        return UNSET if self.so_far is None and not self.usage_follows else self.so_far
 
     def ids(self, token_ids: Sequence[int]) -> list[int] | UnsetType:
         """The token ids where the client asked for them, otherwise nothing."""
@@ -183,7 +189,7 @@ class CompletionShape:
         )
         if envelope.names is not None:
             self._offsets[index] += envelope.names.length(piece.token_ids)
-        return [self._object(envelope, [choice], envelope.no_usage)]
+        return [self._object(envelope, [choice], envelope.usage)]
 
     def usage_chunk(self, envelope: Envelope, usage: Usage) -> msgspec.Struct:
         return self._object(envelope, [], usage)
@@ -220,7 +226,7 @@ class ChatShape:
         chunks: list[msgspec.Struct] = []
         if prompt is not None:
             opening = ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=""))
-            chunks.append(self._chunk(envelope, [opening], envelope.no_usage, envelope.ids(prompt)))
+            chunks.append(self._chunk(envelope, [opening], envelope.usage, envelope.ids(prompt)))
         if not envelope.says_nothing(piece):
             choice = ChatChunkChoice(
                 index=index,
@@ -230,7 +236,7 @@ class ChatShape:
                 stop_reason=piece.stop_reason,
                 token_ids=envelope.ids(piece.token_ids),
             )
-            chunks.append(self._chunk(envelope, [choice], envelope.no_usage))
+            chunks.append(self._chunk(envelope, [choice], envelope.usage))
         return chunks
 
     def usage_chunk(self, envelope: Envelope, usage: Usage) -> msgspec.Struct:

@@ -6,9 +6,10 @@ The last checks are made here, those that need the model's vocabulary and contex
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
+from livescale.services.gateway.chat_template import RenderingWay
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
 from livescale.services.gateway.errors import bad_request, too_long
 from livescale.services.gateway.output import Ends, TextOutput
@@ -16,6 +17,7 @@ from livescale.services.gateway.sampling_options import stop_strings
 from livescale.shared.messages.requests import Sampling, Submit
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
+RESERVED_VARIABLES = frozenset(("messages", "add_generation_prompt", "continue_final_message", "chat_template"))
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,50 @@ def check_options(body: GenerationOptions) -> None:
     if limit is not None and body.min_tokens > limit:
         raise bad_request(f"'min_tokens' is more than the {limit} tokens asked for.", param="min_tokens")
     _check_logprobs(body)
+    if isinstance(body, ChatRequest):
+        _check_rendering(body)
     best_of = choices(body)
     if best_of < body.n:
         raise bad_request(f"'best_of' is less than 'n'; give at least {body.n}.", param="best_of")
     if best_of > body.n and body.stream:
         raise bad_request("'best_of' more than 'n' cannot be streamed; leave one of them out.", param="best_of")
+
+
+def _check_rendering(body: ChatRequest) -> None:
+    if body.add_generation_prompt and body.continue_final_message:
+        raise bad_request(
+            "'add_generation_prompt' and 'continue_final_message' exclude each other; give one of them.",
+            param="continue_final_message",
+        )
+    reserved = sorted(RESERVED_VARIABLES.intersection(body.chat_template_kwargs or ()))
+    if reserved:
+        raise bad_request(
+            f"'chat_template_kwargs' has {reserved[0]!r}, which the request says elsewhere; leave it out.",
+            param=f"chat_template_kwargs.{reserved[0]}",
+        )
+
+
+def rendering_way(body: ChatRequest) -> RenderingWay:
+    """How the conversation becomes a prompt. What `chat_template_kwargs` says goes before other parameters."""
+    variables: dict[str, Any] = {}
+    if body.documents is not None:
+        variables["documents"] = body.documents
+    if body.reasoning_effort is not None:
+        variables |= {"reasoning_effort": body.reasoning_effort, "enable_thinking": body.reasoning_effort != "none"}
+    begin = not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt
+    return RenderingWay(begin, body.continue_final_message, {**variables, **(body.chat_template_kwargs or {})})
+
+
+def truncated(body: GenerationOptions, prompt: list[int], context_tokens: int) -> list[int]:
+    """The prompt, cut to as many tokens as the body asks for, or as the context has room for."""
+    if body.truncate_prompt_tokens is None:
+        return prompt
+    most = body.truncate_prompt_tokens
+    if most < 0:
+        most = max(0, context_tokens - (asked_tokens(body) or 1))
+    if len(prompt) <= most:
+        return prompt
+    return prompt[:most] if body.truncation_side == "right" else prompt[len(prompt) - most :]
 
 
 def _check_logprobs(body: GenerationOptions) -> None:

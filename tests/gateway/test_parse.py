@@ -7,7 +7,8 @@ import pytest
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, ModelRequest, ScaleRequest
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.parse import UNSUPPORTED, parse_body
+from livescale.services.gateway.parameters import REFUSED
+from livescale.services.gateway.parse import parse_body
 
 COMPLETION = {"model": "m", "prompt": "abc"}
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -88,7 +89,17 @@ def test_wrong_values_are_refused_by_name(changes: dict[str, object], param: str
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
         ({"messages": [{"content": "a"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
-        ({"messages": [{"role": "user", "content": "a", "tool_calls": [{"id": "1"}]}]}, "messages[0].tool_calls"),
+        (
+            {"messages": [{"role": "user", "content": "a", "tool_calls": [{"id": "1"}]}]},
+            "messages[0].tool_calls[0].function",
+        ),
+        ({"messages": [{"role": "user", "content": "a", "type": "image"}]}, "messages[0].type"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
+        ({"documents": [{"title": 1}]}, "documents[0][...]"),
+        ({"reasoning_effort": "some"}, "reasoning_effort"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"truncation_side": "middle"}, "truncation_side"),
     ],
 )
 def test_wrong_messages_are_refused_by_their_place(changes: dict[str, object], param: str) -> None:
@@ -120,8 +131,8 @@ def test_tools_are_refused_in_chats() -> None:
 
 @pytest.mark.parametrize(("type", "body"), [(CompletionRequest, COMPLETION), (ChatRequest, CHAT)])
 def test_values_that_ask_for_nothing_are_accepted(type: type[msgspec.Struct], body: dict[str, object]) -> None:
-    for name, neutral in UNSUPPORTED[type].items():
-        for value in (None, *neutral):
+    for name, refused in REFUSED[type].items():
+        for value in (None, *refused.neutral):
             parse_body(msgspec.json.encode({**body, name: value}), type)
 
 

@@ -7,6 +7,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from livescale.services.gateway.bodies import ChatMessage, ChatRequest, CompletionRequest, StreamOptions
+from livescale.services.gateway.chat_template import RenderingWay
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.submission import (
@@ -16,8 +17,10 @@ from livescale.services.gateway.submission import (
     check_options,
     choice_seed,
     make_submit,
+    rendering_way,
     spellings,
     split_prompts,
+    truncated,
 )
 from livescale.shared.messages.requests import Submit
 
@@ -175,6 +178,27 @@ def test_a_request_has_a_bounded_number_of_choices() -> None:
         assert refused.value.detail.param == param
 
 
+def test_a_prompt_is_cut_at_either_end() -> None:
+    prompt = list(range(10))
+    assert truncated(completion(), prompt, 8) == prompt
+    assert truncated(completion(truncate_prompt_tokens=12), prompt, 8) == prompt
+    assert truncated(completion(truncate_prompt_tokens=3), prompt, 8) == [7, 8, 9]
+    assert truncated(completion(truncate_prompt_tokens=3, truncation_side="right"), prompt, 8) == [0, 1, 2]
+    assert truncated(completion(truncate_prompt_tokens=-1, max_tokens=2), prompt, 8) == prompt[4:]
+    assert truncated(completion(truncate_prompt_tokens=-1, max_tokens=9), prompt, 8) == []
+
+
+def test_a_chat_says_how_it_becomes_a_prompt() -> None:
+    chat: dict[str, Any] = {"model": "m", "messages": HELLO}
+    assert rendering_way(ChatRequest(**chat)) == RenderingWay()
+    assert rendering_way(ChatRequest(**chat, add_generation_prompt=False)) == RenderingWay(False)
+    assert rendering_way(ChatRequest(**chat, continue_final_message=True)) == RenderingWay(False, True)
+    effort = {"reasoning_effort": "low", "enable_thinking": True}
+    assert rendering_way(ChatRequest(**chat, reasoning_effort="low")).variables == effort
+    said = ChatRequest(**chat, reasoning_effort="low", chat_template_kwargs={"enable_thinking": False}, documents=[])
+    assert rendering_way(said).variables == {**effort, "enable_thinking": False, "documents": []}
+
+
 def test_options_that_contradict_each_other_are_refused() -> None:
     check_options(completion(stream=True, stream_options=StreamOptions()))
     for body, param in (
@@ -184,6 +208,14 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         (completion(n=1, best_of=2, stream=True), "best_of"),
         (completion(logprobs=True), "logprobs"),
         (ChatRequest(model="m", messages=HELLO, top_logprobs=2), "top_logprobs"),
+        (
+            ChatRequest(model="m", messages=HELLO, add_generation_prompt=True, continue_final_message=True),
+            "continue_final_message",
+        ),
+        (
+            ChatRequest(model="m", messages=HELLO, chat_template_kwargs={"messages": []}),
+            "chat_template_kwargs.messages",
+        ),
         (ChatRequest(model="m", messages=HELLO, min_tokens=3, max_completion_tokens=2), "min_tokens"),
     ):
         with pytest.raises(ApiError) as refused:

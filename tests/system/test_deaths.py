@@ -163,11 +163,11 @@ async def test_penalised_streams_of_a_killed_worker_keep_their_tokens_and_log_pr
     url = rested.system.url
     expected = await asyncio.gather(*(penalised(url, number) for number in range(4)))
     before, begun = await counted(url, RESUMED), asyncio.Barrier(5)
-    asking = asyncio.gather(*(penalised(url, number, begun) for number in range(4)))
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
+        asking = [group.create_task(penalised(url, number, begun)) for number in range(4)]
         await begun.wait()
-    rested.kill(rested.workers("serving")[0])
-    assert await asking == expected
+        rested.kill(rested.workers("serving")[0])
+    assert [one.result() for one in asking] == expected
     assert await counted(url, RESUMED) > before
     assert len({tuple(tokens) for tokens, _ in expected}) == 4
 
@@ -190,6 +190,7 @@ async def penalised(url: str, number: int, begun: asyncio.Barrier | None = None)
     }
     tokens, told = list[int](), list[object]()
     async with aiohttp.ClientSession() as session, session.post(f"{url}/v1/completions", json=body) as answer:
+        assert answer.status == 200, await answer.text()
         async for line in answer.content:
             if not line.startswith(b"data: {"):
                 continue
