@@ -36,7 +36,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GenerationOptions(SamplingOptions, frozen=True, kw_only=True):
     """What both generating endpoints understand. A parameter that is null is the same as one that is absent."""
 
-    model: ModelName
+    model: Annotated[str, Meta(description="A registered model; may be left out where there is only one")] = ""
     stream: bool = False
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Tokens to generate at most")] = None
@@ -47,6 +47,10 @@ class GenerationOptions(SamplingOptions, frozen=True, kw_only=True):
     truncation_side: Annotated[
         Literal["left", "right"], Meta(description="Where a prompt is cut: its beginning, or its end")
     ] = "left"
+    prompt_logprobs: Annotated[
+        TopLogprobs | None,
+        Meta(description="Tell how likely the prompt's tokens are, and so many of the likeliest"),
+    ] = None
     return_tokens_as_token_ids: Annotated[
         bool, Meta(description="Name tokens token_id:ID where their log-probabilities are told")
     ] = False
@@ -64,7 +68,10 @@ class GenerationOptions(SamplingOptions, frozen=True, kw_only=True):
 
 
 class CompletionRequest(GenerationOptions, frozen=True, kw_only=True):
-    """POST /v1/completions. `max_tokens` is 16 by default."""
+    """POST /v1/completions. `max_tokens` is 16 by default, and may be 0 with `echo`."""
+
+    max_tokens: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="Tokens to generate at most")] = None
+    echo: Annotated[bool, Meta(description="The prompt comes first, and with logprobs its log-probabilities")] = False
 
     add_special_tokens: Annotated[bool, Meta(description="Begin a text as the tokenizer does")] = True
     logprobs: Annotated[

@@ -4,7 +4,7 @@ Text that has been emitted is never taken back.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from livescale.services.gateway.progress import Fresh
@@ -146,13 +146,15 @@ def _overlap(text: str, stop: str) -> int:
 class TextPiece:
     """The next piece for a client; the one with a `finish_reason` is the last. `text` may lag behind `token_ids`, as
     text is held back. `stop_reason` is the stop string or stop token of the client's that ended the text. `logprobs`
-    has one for each token, where they are asked for."""
+    has one for each token, where they are asked for: first for those of the prompt that are `echoed`."""
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: StopReason | None = None
     stop_reason: str | int | None = None
-    logprobs: tuple[TokenLogprobs, ...] = ()
+    logprobs: tuple[TokenLogprobs | None, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    echoed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -177,14 +179,18 @@ class WholeChoice:
     prompt: list[int]
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    echoed: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: StopReason = "length"
     stop_reason: int | str | None = None
 
     def add(self, piece: TextPiece) -> None:
         self.texts.append(piece.text)
         self.token_ids.extend(piece.token_ids)
+        self.echoed.extend(piece.echoed)
         self.logprobs.extend(piece.logprobs)
+        self.prompt_logprobs.extend(piece.prompt_logprobs)
         self.finish_reason = piece.finish_reason or self.finish_reason
         self.stop_reason = piece.stop_reason
 
@@ -195,7 +201,8 @@ class WholeChoice:
     @property
     def mean_logprob(self) -> float:
         """How likely the choice is, a token."""
-        return sum(told.chosen for told in self.logprobs) / max(1, len(self.logprobs))
+        generated = [told.chosen for told in self.logprobs[len(self.echoed) :] if told is not None]
+        return sum(generated) / max(1, len(generated))
 
 
 class Output(Protocol):
@@ -216,6 +223,10 @@ class TextOutput:
 
     def feed(self, fresh: Fresh) -> TextPiece:
         """Return the next piece. Its reason is "stop" as soon as a stop string is complete, whatever comes after it."""
+        piece = self._piece(fresh)
+        return replace(piece, prompt_logprobs=fresh.prompt_logprobs) if fresh.prompt_logprobs else piece
+
+    def _piece(self, fresh: Fresh) -> TextPiece:
         text = ""
         stop: int | None = None
         for position, token_id in enumerate(fresh.token_ids, start=1):

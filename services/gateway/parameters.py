@@ -28,7 +28,6 @@ ANSWER_ONLY = "The answer has no field for it; leave it out"
 _REFUSED: Mapping[str, Refused] = {
     "length_penalty": Refused(NO_BEAMS, (1,)),
     "use_beam_search": Refused(NO_BEAMS, (False,)),
-    "prompt_logprobs": Refused(LEAVE_OUT),
     "logprob_token_ids": Refused("Log-probabilities are told of the likeliest tokens only; use logprobs"),
     "logits_processors": Refused("No code of clients runs here; use logit_bias or bad_words", ([],)),
     "response_format": Refused(NO_GRAMMARS, ({"type": "text"},)),
@@ -60,7 +59,6 @@ _IGNORED: Mapping[str, str] = {
 REFUSED: Mapping[type, Mapping[str, Refused]] = {
     CompletionRequest: {
         **_REFUSED,
-        "echo": Refused(LEAVE_OUT, (False,)),
         "suffix": Refused("Nothing is inserted into a text; put it into the prompt", ("",)),
         "prompt_embeds": Refused("Give texts or token ids in prompt"),
     },

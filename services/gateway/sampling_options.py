@@ -78,3 +78,18 @@ def stop_strings(options: SamplingOptions) -> list[str]:
     if options.stop is None:
         return []
     return [options.stop] if isinstance(options.stop, str) else options.stop
+
+
+def spellings(word: str) -> tuple[str, str]:
+    """How a bad word may begin: a text, or a word within one."""
+    bare = word.lstrip()
+    return bare, f" {bare}"
+
+
+def banned(plain: list[int], spaced: list[int]) -> list[list[int]]:
+    """The sequences of tokens that a bad word is, by the tokens of its spellings, as in vLLM: the second counts where
+    the space makes its first token another one."""
+    if not plain:
+        return []
+    same_length = len(spaced) == len(plain)
+    return [plain, spaced] if same_length and spaced[0] != plain[0] else [plain]

@@ -1,30 +1,14 @@
 """How pieces of text look to clients: OpenAI's objects of both endpoints, streamed and whole. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from livescale.services.gateway.logprobs import ChatLogprobs, CompletionLogprobs, TokenNames
+from livescale.services.gateway.envelope import Envelope, Usage
+from livescale.services.gateway.logprobs import ChatLogprobs, CompletionLogprobs, PromptLogprobList
 from livescale.services.gateway.output import StopReason, TextPiece, WholeChoice
-
-
-class PromptTokensDetails(msgspec.Struct, frozen=True):
-    """`cached_tokens` of the prompt did not have to be computed."""
-
-    cached_tokens: int
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """The numbers of tokens, of all choices together."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +28,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: CompletionLogprobs | None = None
     finish_reason: StopReason | None = None
     stop_reason: int | str | None = None
+    prompt_logprobs: PromptLogprobList | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
 
@@ -80,6 +65,7 @@ class ChatCompletion(Answer, frozen=True, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
     usage: Usage
+    prompt_logprobs: PromptLogprobList | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
@@ -108,47 +94,6 @@ class ChatCompletionChunk(Answer, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """The fields that all objects of one answer share. With `usage_follows`, chunks say `usage: null` until the last
-    one; with `continuous` each says the usage so far. `names` are there where log-probabilities are told."""
-
-    id: str
-    created: int
-    model: str
-    token_ids: bool
-    usage_follows: bool
-    names: TokenNames | None = None
-    continuous: bool = False
-    so_far: Usage | None = None
-
-    def with_usage(self, so_far: Usage) -> "Envelope":
-        """The same for a chunk that says the usage so far."""
-        return replace(self, so_far=so_far)
-
-    @property
-    def usage(self) -> Usage | UnsetType | None:
-        """The `usage` of a chunk that is not the last: so far, null where it follows later, otherwise absent."""
-        return UNSET if self.so_far is None and not self.usage_follows else self.so_far
-
-    def ids(self, token_ids: Sequence[int]) -> list[int] | UnsetType:
-        """The token ids where the client asked for them, otherwise nothing."""
-        return list(token_ids) if self.token_ids else UNSET
-
-    def says_nothing(self, piece: TextPiece) -> bool:
-        """Whether the piece needs no event: its text is held back."""
-        told = self.token_ids or (self.names is not None and piece.token_ids)
-        return not piece.text and piece.finish_reason is None and not told
-
-    def chat_logprobs(self, told: TextPiece | WholeChoice) -> ChatLogprobs | None:
-        """The log-probabilities of a chat's tokens, where the client asked for them."""
-        return None if self.names is None else self.names.of_chat(told.token_ids, told.logprobs)
-
-    def completion_logprobs(self, told: TextPiece | WholeChoice, offset: int = 0) -> CompletionLogprobs | None:
-        """The log-probabilities of a completion's tokens that begin at `offset`, where the client asked for them."""
-        return None if self.names is None else self.names.of_completion(told.token_ids, told.logprobs, offset)
 
 
 class ResponseShape(Protocol):
@@ -188,7 +133,7 @@ class CompletionShape:
             token_ids=envelope.ids(piece.token_ids),
         )
         if envelope.names is not None:
-            self._offsets[index] += envelope.names.length(piece.token_ids)
+            self._offsets[index] += envelope.names.length([*piece.echoed, *piece.token_ids])
         return [self._object(envelope, [choice], envelope.usage)]
 
     def usage_chunk(self, envelope: Envelope, usage: Usage) -> msgspec.Struct:
@@ -202,6 +147,7 @@ class CompletionShape:
                 logprobs=envelope.completion_logprobs(choice),
                 finish_reason=choice.finish_reason,
                 stop_reason=choice.stop_reason,
+                prompt_logprobs=envelope.prompt_logprobs(choice),
                 prompt_token_ids=envelope.ids(choice.prompt),
                 token_ids=envelope.ids(choice.token_ids),
             )
@@ -260,6 +206,7 @@ class ChatShape:
             model=envelope.model,
             choices=made,
             usage=usage,
+            prompt_logprobs=envelope.prompt_logprobs(choices[0]),
             prompt_token_ids=envelope.ids(choices[0].prompt),
         )
 

@@ -14,9 +14,11 @@ from livescale.services.gateway.checkpoint_text import CheckpointText, Generatio
 from livescale.services.gateway.errors import bad_request, too_long
 from livescale.services.gateway.output import Ends, TextOutput
 from livescale.services.gateway.sampling_options import stop_strings
-from livescale.shared.messages.requests import Sampling, Submit
+from livescale.shared.messages.requests import PromptLogprobs, Sampling, Submit
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
+MOST_STOP_CHARACTERS = 4_096  # of all together; every token's text is compared with them
+MOST_PROMPT_LOGPROBS = 30_000  # in one message of the bus, which takes a megabyte
 RESERVED_VARIABLES = frozenset(("messages", "add_generation_prompt", "continue_final_message", "chat_template"))
 
 
@@ -39,6 +41,9 @@ def check_options(body: GenerationOptions) -> None:
     if limit is not None and body.min_tokens > limit:
         raise bad_request(f"'min_tokens' is more than the {limit} tokens asked for.", param="min_tokens")
     _check_logprobs(body)
+    length = sum(map(len, stop_strings(body)))
+    if length > MOST_STOP_CHARACTERS:
+        raise bad_request(f"'stop' has {length} characters; {MOST_STOP_CHARACTERS} are the most.", param="stop")
     if isinstance(body, ChatRequest):
         _check_rendering(body)
     best_of = choices(body)
@@ -88,6 +93,10 @@ def truncated(body: GenerationOptions, prompt: list[int], context_tokens: int) -
 def _check_logprobs(body: GenerationOptions) -> None:
     if isinstance(body, ChatRequest) and body.top_logprobs and not body.logprobs:
         raise bad_request("'top_logprobs' is for requests with 'logprobs': true.", param="top_logprobs")
+    if isinstance(body, CompletionRequest) and only_prompt(body) and not body.echo:
+        raise bad_request("'max_tokens' may be 0 with 'echo': true only; give at least 1.", param="max_tokens")
+    if body.prompt_logprobs is not None and body.stream:
+        raise bad_request("'prompt_logprobs' cannot be streamed; leave one of them out.", param="prompt_logprobs")
     if isinstance(body, CompletionRequest) and body.logprobs is True:
         raise bad_request("'logprobs' is a number here: of the likeliest tokens to tell.", param="logprobs")
 
@@ -117,7 +126,18 @@ def asked_tokens(body: GenerationOptions) -> int | None:
     """The client's limit of generated tokens; None is as many as fit."""
     if isinstance(body, ChatRequest):
         return body.max_completion_tokens or body.max_tokens
-    return body.max_tokens or COMPLETION_MAX_TOKENS
+    return COMPLETION_MAX_TOKENS if body.max_tokens is None else max(1, body.max_tokens)
+
+
+def only_prompt(body: GenerationOptions) -> bool:
+    """Whether the client wants nothing but its prompt back. A token is generated all the same, and dropped."""
+    return body.max_tokens == 0
+
+
+def asked_prompt_logprobs(body: GenerationOptions) -> int | None:
+    """How many of the likeliest tokens the client wants to be told of in each place of its prompt; None for nothing."""
+    echoed = asked_logprobs(body) if isinstance(body, CompletionRequest) and body.echo else None
+    return echoed if body.prompt_logprobs is None else max(body.prompt_logprobs, echoed or 0)
 
 
 def split_prompts(body: CompletionRequest, max_prompts: int) -> list[str | list[int]]:
@@ -171,6 +191,7 @@ def make_submit(
         open_ended=asked is None,
         min_tokens=body.min_tokens,
         stop_token_ids=stops,
+        prompt_logprobs=_prompt_logprobs(body, len(prompt)),
         priority=body.priority,
         deadline=origin.deadline,
         context_id=body.prompt_cache_key,
@@ -193,21 +214,6 @@ def stop_tokens(body: GenerationOptions, text: CheckpointText) -> list[int]:
     """The tokens that end the text: those of the checkpoint, unless they are ignored, and those that the body names."""
     eos = () if body.ignore_eos else text.eos_token_ids
     return list(dict.fromkeys((*eos, *body.stop_token_ids)))
-
-
-def spellings(word: str) -> tuple[str, str]:
-    """How a bad word may begin: a text, or a word within one."""
-    bare = word.lstrip()
-    return bare, f" {bare}"
-
-
-def banned(plain: list[int], spaced: list[int]) -> list[list[int]]:
-    """The sequences of tokens that a bad word is, by the tokens of its spellings, as in vLLM: the second counts where
-    the space makes its first token another one."""
-    if not plain:
-        return []
-    same_length = len(spaced) == len(plain)
-    return [plain, spaced] if same_length and spaced[0] != plain[0] else [plain]
 
 
 def _check_named(body: GenerationOptions, stops: list[int], vocab_size: int) -> None:
@@ -248,6 +254,20 @@ def _sampling(
         allowed_token_ids=body.allowed_token_ids or [],
         logprobs=_needed_logprobs(body),
     )
+
+
+def _prompt_logprobs(body: GenerationOptions, tokens: int) -> PromptLogprobs | None:
+    top = asked_prompt_logprobs(body)
+    if top is None:
+        return None
+    most = MOST_PROMPT_LOGPROBS // (top + 1)
+    if tokens > most:
+        raise bad_request(
+            f"Log-probabilities of {tokens} tokens of a prompt are too many; with {top} of the likeliest there may be "
+            f"{most}.",
+            param="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
+        )
+    return PromptLogprobs(top=top)
 
 
 def _needed_logprobs(body: GenerationOptions) -> int | None:

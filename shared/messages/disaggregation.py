@@ -36,8 +36,8 @@ class TakeOver(Message, frozen=True, kw_only=True):
 
     Once this is answered the request is the decode worker's, which waits for KV that is still on its way. The same
     command again has the same answer. Refused with 409 where the request stays with the prefill worker.
-    `logprobs` are those of the last of these tokens. `waited`: seconds since it was admitted; `silent`: seconds since
-    its last token.
+    `logprobs` are those of the last of these tokens, `prompt_logprobs` those of the prompt. `waited`: seconds since it
+    was admitted; `silent`: seconds since its last token.
     """
 
     prefill: Name
@@ -45,6 +45,7 @@ class TakeOver(Message, frozen=True, kw_only=True):
     request_id: Name
     generated: list[TokenId]
     logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] = []
     waited: Amount = 0.0
     silent: Amount = 0.0
 

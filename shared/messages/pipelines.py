@@ -42,7 +42,8 @@ class Pipeline(Message, frozen=True, kw_only=True):
 class StagePiece(Message, frozen=True, kw_only=True):
     """Positions of a request that a stage runs, with what the last stage needs to choose the next token.
 
-    `prompt` (each token once) and `generated` are the tokens so far, where the choice depends on them.
+    `prompt` (each token once) and `generated` are the tokens so far, where the choice depends on them. It is told how
+    likely the `following` tokens are, each after one of the first positions, and `top` of the likeliest.
     """
 
     request_id: Name
@@ -57,6 +58,8 @@ class StagePiece(Message, frozen=True, kw_only=True):
     stops: list[Count] = []
     prompt: list[Count] = []
     generated: list[Count] = []
+    following: list[Count] = []
+    top: Count = 0
 
 
 class StageFill(Message, frozen=True, kw_only=True):
@@ -109,13 +112,15 @@ class StageBatch(Message, frozen=True, kw_only=True):
 class StageDone(Message, frozen=True, kw_only=True):
     """A stage -> the leader: the tokens of a step's draws, from the last; or why a step cannot be run (`error`).
 
-    `logprobs` are by place among the tokens. `unfilled`: the workers that did not do their fills.
+    `logprobs` are by place among the tokens, and `prompts`, of tokens of prompts, by place among the pieces.
+    `unfilled`: the workers that did not do their fills.
     """
 
     pipeline: Name
     step: Positive
     tokens: list[Count] = []
     logprobs: dict[Count, TokenLogprobs] = {}
+    prompts: dict[Count, list[TokenLogprobs]] = {}
     unfilled: list[Name] = []
     error: str | None = None
 

@@ -14,7 +14,7 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 MOST_LOGPROBS = 20  # of one token
 
 
-class Sampling(Message, frozen=True, kw_only=True):
+class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
     """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 are off.
 
     The gateway always fills `seed`, so that any worker that continues a request draws the same sequence.
@@ -39,10 +39,20 @@ class Sampling(Message, frozen=True, kw_only=True):
 
 class TokenLogprobs(Struct, frozen=True, array_like=True):
     """The log-probability of a token, and of the likeliest tokens in its place, likeliest first, as the model gave
-    them: before penalties, temperature and whatever else decides which token is chosen."""
+    them: before penalties, temperature and whatever else decides which token is chosen. `rank` is its own place among
+    all, from 1 on; it is told of tokens of prompts."""
 
     chosen: float
     top: list[tuple[TokenId, float]] = []
+    rank: Count = 0
+
+
+class PromptLogprobs(Message, frozen=True, kw_only=True):
+    """Tell how likely each token of the prompt was, but the first, and `top` of the likeliest. `told` are those of the
+    tokens from the second on that other workers have computed."""
+
+    top: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] = 0
+    told: list[TokenLogprobs] = []
 
 
 class Submit(Message, frozen=True, kw_only=True):
@@ -66,6 +76,7 @@ class Submit(Message, frozen=True, kw_only=True):
     prompt: Annotated[list[TokenId], Meta(min_length=1)]
     generated: list[TokenId] = []
     logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: PromptLogprobs | None = None
     sampling: Sampling = Sampling()
     max_tokens: Positive = 16
     open_ended: bool = False
@@ -129,9 +140,10 @@ class Replay(Message, frozen=True, kw_only=True):
     gateway: Name
 
 
-class Tokens(Message, frozen=True, kw_only=True):
+class Tokens(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens of one request in one frame. `index` is the position of the first among the generated tokens. `logprobs`
-    has one for each token where the request asks for them.
+    has one for each token where the request asks for them, `prompt_logprobs` of the first row one for each token of the
+    prompt but the first.
 
     `finish_reason` is set on the last row of a request, `error` and its `code` (HTTP's meaning; None is a failure of
     the model) only with the reason "error".
@@ -141,6 +153,7 @@ class Tokens(Message, frozen=True, kw_only=True):
     index: Count
     token_ids: list[TokenId]
     logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] = []
     finish_reason: FinishReason | None = None
     error: str | None = None
     code: Annotated[int, Meta(ge=400, le=599)] | None = None

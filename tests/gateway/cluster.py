@@ -175,6 +175,7 @@ class Cluster:
                 index=position,
                 token_ids=ids,
                 logprobs=made_up_logprobs(ids, request.sampling.logprobs),
+                prompt_logprobs=[] if position else made_up_prompt_logprobs(request),
                 finish_reason=(self.finish or last) if over else None,
                 error="kernel exploded" if over and self.finish == "error" else None,
                 cached_tokens=2,
@@ -256,6 +257,11 @@ class Cluster:
 
 
 async def nothing() -> None: ...
+
+
+def made_up_prompt_logprobs(request: Submit) -> list[TokenLogprobs]:
+    asked = request.prompt_logprobs
+    return [] if asked is None else [replace(one, rank=9) for one in made_up_logprobs(request.prompt[1:], asked.top)]
 
 
 def made_up_logprobs(token_ids: list[int], count: int | None) -> list[TokenLogprobs]:

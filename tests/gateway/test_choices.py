@@ -104,6 +104,49 @@ async def test_a_chats_log_probabilities_have_an_entry_for_each_token(served: Se
     assert [entry for one in streamed if one for entry in one.content or []] == content
 
 
+async def test_an_echo_is_the_prompt_and_its_log_probabilities(served: ServedGateway) -> None:
+    prompt = served.tokenizer.encode("abc", add_special_tokens=False).ids
+    asked: dict[str, Any] = {"model": "tiny", "prompt": prompt, "echo": True, "logprobs": 1}
+    whole = await served.client.completions.create(**asked, max_tokens=2)
+    assert whole.choices[0].text == "abc" + served.tokenizer.decode([65, 66])
+    told = whole.choices[0].logprobs
+    assert told is not None
+    ids = [*prompt, 65, 66]
+    assert told.token_logprobs == [None, *(-id / 100 for id in ids[1:])]
+    assert told.tokens == [served.tokenizer.decode([id]) for id in ids]
+    assert (told.top_logprobs or [])[0] is None
+    stream = await served.client.completions.create(**asked, max_tokens=2, stream=True)
+    pieces = [chunk.choices[0] async for chunk in stream]
+    assert "".join(piece.text for piece in pieces) == whole.choices[0].text
+    offsets = [offset for piece in pieces if piece.logprobs for offset in piece.logprobs.text_offset or []]
+    assert offsets == told.text_offset
+
+
+async def test_a_prompt_may_be_asked_for_alone(served: ServedGateway) -> None:
+    answer = await served.client.completions.create(model="tiny", prompt=[65, 66], max_tokens=0, echo=True, logprobs=0)
+    [choice] = answer.choices
+    assert (choice.text, choice.finish_reason) == (served.tokenizer.decode([65, 66]), "length")
+    assert choice.logprobs is not None
+    assert choice.logprobs.token_logprobs == [None, -0.66]
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, 0)
+
+
+async def test_log_probabilities_of_the_prompt_are_by_token_id_as_in_vllm(served: ServedGateway) -> None:
+    extra = {"prompt_logprobs": 1}
+    answer = await served.client.completions.create(model="tiny", prompt=[65, 70], max_tokens=1, extra_body=extra)
+    named = [served.tokenizer.decode([id]) for id in (70, 66)]
+    assert answer.choices[0].model_dump()["prompt_logprobs"] == [
+        None,
+        {
+            "70": {"logprob": -0.7, "rank": 9, "decoded_token": named[0]},
+            "66": {"logprob": 0.0, "rank": 1, "decoded_token": named[1]},
+        },
+    ]
+    chat = await served.client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=1, extra_body=extra)
+    assert len(chat.model_dump()["prompt_logprobs"]) == len(served.cluster.submitted[-1].prompt)
+
+
 async def test_tokens_may_be_named_by_their_ids(served: ServedGateway) -> None:
     extra = {"return_tokens_as_token_ids": True}
     answer = await served.client.completions.create(

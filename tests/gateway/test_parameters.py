@@ -56,6 +56,8 @@ VALUES: Mapping[str, Any] = {
     "stream": True,
     "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     "logprobs": 0,
+    "prompt_logprobs": 1,
+    "echo": True,
     "top_logprobs": 2,
     "truncate_prompt_tokens": 1,
     "truncation_side": "right",

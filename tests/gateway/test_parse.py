@@ -35,11 +35,12 @@ def test_a_body_that_is_no_object_is_refused(data: bytes) -> None:
     ("changes", "param"),
     [
         ({"model": 1}, "model"),
-        ({"model": None}, "model"),
         ({"prompt": 1.5}, "prompt"),
         ({"prompt": [1, "a", [2.5]]}, "prompt[2][0]"),
         ({"prompt": [-1]}, "prompt[0]"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"echo": 1}, "echo"),
         ({"max_tokens": "12"}, "max_tokens"),
         ({"temperature": 2.1}, "temperature"),
         ({"temperature": -0.1}, "temperature"),
@@ -86,6 +87,7 @@ def test_wrong_values_are_refused_by_name(changes: dict[str, object], param: str
     ("changes", "param"),
     [
         ({"messages": []}, "messages"),
+        ({"max_tokens": 0}, "max_tokens"),
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
         ({"messages": [{"content": "a"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
@@ -115,9 +117,8 @@ def test_unknown_parameters_are_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("echo", True),
+        ("suffix", "end"),
         ("use_beam_search", True),
-        ("prompt_logprobs", 0),
         ("response_format", {"type": "json_object"}),
     ],
 )

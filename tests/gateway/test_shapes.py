@@ -5,15 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from livescale.services.gateway.envelope import Envelope, PromptTokensDetails, Usage
 from livescale.services.gateway.output import TextPiece, WholeChoice
-from livescale.services.gateway.shapes import (
-    ChatShape,
-    CompletionShape,
-    Envelope,
-    PromptTokensDetails,
-    ResponseShape,
-    Usage,
-)
+from livescale.services.gateway.shapes import ChatShape, CompletionShape, ResponseShape
 
 USAGE = Usage(2, 3, 5, PromptTokensDetails(1))
 SHAPES = [CompletionShape(), ChatShape()]

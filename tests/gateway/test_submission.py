@@ -12,17 +12,15 @@ from livescale.services.gateway.checkpoint_text import CheckpointText, Generatio
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.submission import (
     Origin,
-    banned,
     check_choices,
     check_options,
     choice_seed,
     make_submit,
     rendering_way,
-    spellings,
     split_prompts,
     truncated,
 )
-from livescale.shared.messages.requests import Submit
+from livescale.shared.messages.requests import PromptLogprobs, Submit
 
 ORIGIN = Origin("req-1", "gateway-0", deadline=100.0)
 TEXT = CheckpointText(
@@ -140,19 +138,27 @@ def test_log_probabilities_are_asked_for_where_clients_or_best_of_need_them() ->
         assert submit(body, [1]).sampling.logprobs == count
 
 
+def test_log_probabilities_of_prompts_are_asked_for_by_name_or_by_echo() -> None:
+    for body, top in (
+        (completion(logprobs=2), None),
+        (completion(echo=True), None),
+        (completion(echo=True, logprobs=2, max_tokens=0), 2),
+        (completion(prompt_logprobs=0), 0),
+        (completion(prompt_logprobs=1, echo=True, logprobs=3), 3),
+    ):
+        submitted = make_submit(body, [1, 2], TEXT, 100, ORIGIN)
+        assert submitted.prompt_logprobs == (None if top is None else PromptLogprobs(top=top))
+    assert make_submit(completion(echo=True, max_tokens=0), [1], TEXT, 100, ORIGIN).max_tokens == 1
+    with pytest.raises(ApiError, match="with 20 of the likeliest there may be 1428") as refused:
+        make_submit(completion(prompt_logprobs=20), [1] * 1_429, TEXT, 9_999, ORIGIN)
+    assert refused.value.detail.param == "prompt_logprobs"
+
+
 def test_each_choice_has_a_seed_of_its_own_and_the_first_the_requests() -> None:
     seeds = [choice_seed(5, choice) for choice in range(20)]
     assert seeds[0] == 5
     assert len(set(seeds)) == 20
     assert choice_seed(5, 3) == seeds[3] != choice_seed(6, 3)
-
-
-def test_a_bad_word_is_banned_at_the_beginning_and_within_a_text_as_in_vllm() -> None:
-    assert spellings("  bad ") == ("bad ", " bad ")
-    assert banned([5], [6]) == [[5], [6]]
-    assert banned([5], [7, 5]) == [[5]]
-    assert banned([5, 6], [5, 6]) == [[5, 6]]
-    assert banned([], [7]) == []
 
 
 @pytest.mark.parametrize(
@@ -207,6 +213,9 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         (completion(n=3, best_of=2), "best_of"),
         (completion(n=1, best_of=2, stream=True), "best_of"),
         (completion(logprobs=True), "logprobs"),
+        (completion(max_tokens=0), "max_tokens"),
+        (completion(stop=["s" * 1_000] * 5), "stop"),
+        (completion(prompt_logprobs=1, stream=True), "prompt_logprobs"),
         (ChatRequest(model="m", messages=HELLO, top_logprobs=2), "top_logprobs"),
         (
             ChatRequest(model="m", messages=HELLO, add_generation_prompt=True, continue_final_message=True),

@@ -44,6 +44,21 @@ def mixed_requests(lengths: Iterable[int]) -> list[Submit]:
     ]
 
 
+def penalised(seed: int) -> Sampling:
+    """Sampling that depends on all tokens before, and tells how likely each is; half of it greedy."""
+    return Sampling(
+        temperature=0.9 * (seed % 2),
+        seed=seed,
+        min_p=0.001,
+        presence_penalty=0.6,
+        frequency_penalty=0.4,
+        repetition_penalty=1.3,
+        logit_bias={5: 2.0},
+        bad_words=[[3], [7, 8]],
+        logprobs=2,
+    )
+
+
 def limits(**fields: Any) -> SchedulerLimits:
     defaults = {
         "max_num_seqs": 16,

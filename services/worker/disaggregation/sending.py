@@ -133,6 +133,7 @@ class KvSender:
             request_id=one.request_id,
             generated=sequence.tokens[sequence.prompt_tokens :],
             logprobs=sequence.logprobs,
+            prompt_logprobs=sequence.prompt_logprobs,
             waited=self._serving.waited(one.request_id),
             silent=now - one.sampled,
         )

@@ -23,7 +23,6 @@ from livescale.services.worker.scheduling.batch import (
     KvPiece,
     KvSlice,
     ScheduledChunk,
-    TokenSampling,
 )
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import TokenLogprobs
@@ -62,7 +61,7 @@ class ModelledEngine:
         self.lay_down(batch.prefixes.copies, ())
         for kv in batch.imports:
             self._kv.take(self._kv.slots(kv.blocks), range(kv.layers), kv.data)
-        return self._choose((self._enter(chunk)[-1], chunk.sampling) for chunk in batch.chunks)
+        return self._choose((self._enter(chunk)[-1], chunk) for chunk in batch.chunks)
 
     def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         """Run a part of the model. Only the first of several ranks receives the activation."""
@@ -75,7 +74,7 @@ class ModelledEngine:
             start = len(states)
             stop = start + len(chunk.tokens)
             states += self._run(chunk, layers, None if came is None else came[start:stop])
-            ends.append((states[-1], chunk.sampling))
+            ends.append((states[-1], chunk))
         if blocks.stop < len(self._manifest.blocks):
             data = memoryview(bytearray(activation_bytes(self._manifest, rows)))
             write_states(data, states)
@@ -170,17 +169,21 @@ class ModelledEngine:
         kv.write(slots.start, states, mask)
         return states
 
-    def _choose(self, ends: Iterable[tuple[int, TokenSampling | None]]) -> Chosen:
-        """Choose a token for each end that samples one, by the state of its last token."""
+    def _choose(self, ends: Iterable[tuple[int, ScheduledChunk]]) -> Chosen:
+        """Choose a token for each chunk that samples one, by the state of its last token."""
         vocab_size, tokens, logprobs = self._manifest.config.vocab_size, list[int](), dict[int, TokenLogprobs]()
-        for state, sampling in ends:
+        prompts = dict[int, list[TokenLogprobs]]()
+        for number, (state, chunk) in enumerate(ends):
+            sampling, scoring = chunk.sampling, chunk.scoring
+            if scoring is not None:
+                prompts[number] = [even_logprobs(token, scoring.top, vocab_size) for token in scoring.following]
             if sampling is None:
                 continue
             token = choose_token(state, sampling, vocab_size)
             if sampling.params.logprobs is not None:
                 logprobs[len(tokens)] = even_logprobs(token, sampling.params.logprobs, vocab_size)
             tokens.append(token)
-        return Chosen(tokens, logprobs)
+        return Chosen(tokens, logprobs, prompts)
 
     def _need(self, blocks: Iterable[int]) -> None:
         missing = next((block for block in blocks if block in self._missing), None)

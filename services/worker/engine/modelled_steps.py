@@ -109,7 +109,7 @@ def choose_token(state: int, sampling: TokenSampling, vocab_size: int) -> int:
 def even_logprobs(token: int, count: int, vocab_size: int) -> TokenLogprobs:
     """What is told of a token where all are equally likely: it comes before the `count` - 1 that follow it."""
     each = float(np.float32(-math.log(vocab_size)))
-    return TokenLogprobs(each, [((token + more) % vocab_size, each) for more in range(min(count, vocab_size))])
+    return TokenLogprobs(each, [((token + more) % vocab_size, each) for more in range(min(count, vocab_size))], 1)
 
 
 def _mixed(number: int) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from msgspec import structs
 
 from livescale.services.worker.engine.logits import Floats, Ids, change_logits
 from livescale.services.worker.scheduling.batch import Chosen, TokenSampling
@@ -38,6 +39,15 @@ def choose_tokens(logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> C
     return Chosen(
         tokens, {row: log_probabilities(its, tokens[row], samplings[row].params.logprobs) for row, its in told}
     )
+
+
+def score_tokens(logits: torch.Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs]:
+    """How likely each of `tokens` is, by its row of `logits`, with the `count` likeliest, and its rank."""
+    rows = (row.double().numpy() for row in logits.cpu())
+    return [
+        structs.replace(log_probabilities(row, token, count), rank=int((row >= row[token]).sum()))
+        for row, token in zip(rows, tokens, strict=True)
+    ]
 
 
 def log_probabilities(logits: Floats, token: int, count: int | None) -> TokenLogprobs:

@@ -263,10 +263,10 @@ class ServingLoop:
 
     def publish(self, outputs: Iterable[TokenOutput]) -> None:
         """Send tokens to gateways, and say which requests have ended."""
-        rows: dict[str, list[Tokens]] = defaultdict(list)
-        for output in outputs:
-            rows[output.gateway].append(output.row)
-        for gateway, theirs in rows.items():
+        rows: dict[tuple[str, str], list[Tokens]] = defaultdict(list)
+        for output in outputs:  # what is told of a prompt may be half of what the bus takes at once
+            rows[output.gateway, output.row.request_id if output.row.prompt_logprobs else ""].append(output.row)
+        for (gateway, _), theirs in rows.items():
             self._send(gateway, theirs)
         sent = [row for theirs in rows.values() for row in theirs]
         if not sent:

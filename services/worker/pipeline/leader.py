@@ -110,11 +110,12 @@ class PipelineLeader:
             return self.give_up(
                 f"step {done.step}: {len(done.tokens)} tokens came, {samplings} of the vocabulary are due"
             )
+        chosen = Chosen(done.tokens, done.logprobs, done.prompts)
         del self._steps[done.step]
         self._filling.ended(done.step, done.unfilled)
         self._counts.steps.inc()
         self._counts.in_flight.set(len(self._steps))
-        return self._serving.stepped(self._scheduler, step.batch, Chosen(done.tokens, done.logprobs), step.begun)
+        return self._serving.stepped(self._scheduler, step.batch, chosen, step.begun)
 
     async def run(self) -> None:
         """Run steps until `end` was called and none is under way, or nothing is served here any more.

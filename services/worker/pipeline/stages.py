@@ -103,6 +103,7 @@ class StageRun:
                         step=batch.step,
                         tokens=passed.chosen.tokens,
                         logprobs=passed.chosen.logprobs,
+                        prompts=passed.chosen.prompts,
                         unfilled=unfilled,
                     )
                 )

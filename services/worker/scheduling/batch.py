@@ -70,10 +70,12 @@ def named_tokens(params: Sampling) -> list[int]:
 
 
 class Chosen(Struct, frozen=True):
-    """The token of each sampling of a step, in their order, and by place the log-probabilities that were asked for."""
+    """The token of each sampling of a step, in their order, and by place the log-probabilities that were asked for:
+    those of prompts by the place of the chunk."""
 
     tokens: list[int]
     logprobs: dict[int, TokenLogprobs] = {}
+    prompts: dict[int, list[TokenLogprobs]] = {}
 
 
 NOTHING_CHOSEN = Chosen([])
@@ -144,6 +146,14 @@ class PrefixUse:
     fetched: int = 0
 
 
+class Scoring(Struct, frozen=True):
+    """It is told how likely the `following` tokens are, each after one of a chunk's first rows, and `top` of the
+    likeliest."""
+
+    following: tuple[int, ...]
+    top: int
+
+
 class ScheduledChunk(Struct, frozen=True):
     """Positions `start` to `stop` - 1 of one request, whose KV lies in `blocks`, one contiguous stretch.
 
@@ -159,6 +169,7 @@ class ScheduledChunk(Struct, frozen=True):
     decode: bool
     sampling: TokenSampling | None = field(default=None, name="draw")
     entry: LayerEntry | None = None
+    scoring: Scoring | None = None
 
     def __post_init__(self) -> None:
         fits_chunk = self.start % PROMPT_CUT == 0 and len(self.tokens) <= PREFILL_CHUNK

@@ -26,6 +26,7 @@ def token_output(
         index=sequence.generated - len(tokens),
         token_ids=tokens,
         logprobs=sequence.logprobs[-len(tokens) :] if tokens and sequence.logprobs else [],
+        prompt_logprobs=sequence.prompt_logprobs if sequence.generated == len(tokens) > 0 else [],
         finish_reason=finish_reason,
         error=error,
         cached_tokens=sequence.cached,
@@ -37,8 +38,13 @@ def earlier_tokens(request: Submit) -> Tokens:
     """The tokens that other workers sent for this request and that may be asked for here: all of them, or those whose
     log-probabilities came along."""
     index = 0 if request.sampling.logprobs is None else len(request.generated) - len(request.logprobs)
+    asked = request.prompt_logprobs
     return Tokens(
-        request_id=request.request_id, index=index, token_ids=request.generated[index:], logprobs=request.logprobs
+        request_id=request.request_id,
+        index=index,
+        token_ids=request.generated[index:],
+        logprobs=request.logprobs,
+        prompt_logprobs=[] if asked is None or index or not request.generated else asked.told,
     )
 
 
@@ -51,6 +57,7 @@ class SentTokens:
     last: Tokens
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 
 class TokenHistory:
@@ -71,6 +78,7 @@ class TokenHistory:
             said = self._running[row.request_id] = SentTokens(row.index, row)
         said.token_ids += row.token_ids
         said.logprobs += row.logprobs
+        said.prompt_logprobs += row.prompt_logprobs
         said.last = row
         if row.finish_reason is None:
             return
@@ -97,5 +105,9 @@ class TokenHistory:
             return None
         first = index - said.index
         return msgspec.structs.replace(
-            said.last, index=index, token_ids=said.token_ids[first:], logprobs=said.logprobs[first:]
+            said.last,
+            index=index,
+            token_ids=said.token_ids[first:],
+            logprobs=said.logprobs[first:],
+            prompt_logprobs=said.prompt_logprobs if index == 0 else [],
         )

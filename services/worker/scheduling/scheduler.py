@@ -14,6 +14,7 @@ from livescale.services.worker.scheduling.rates import DecodePace
 from livescale.services.worker.scheduling.reservations import Reservation
 from livescale.services.worker.scheduling.sequence import Filled, LateKv, Sequence, order
 from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.disaggregation import TakeOver
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import FinishReason, Running, Submit, TokenLogprobs
 from livescale.shared.policy.invariants import check
@@ -84,9 +85,9 @@ class Scheduler:
         self._arrivals += 1
         return self._allocation.reserve(name, Sequence(request, self._arrivals))
 
-    def take_over(self, name: str, generated: list[int], logprobs: list[TokenLogprobs] | None = None) -> Sequence:
-        """Go on with the request of a reservation, all KV of which is here, after these tokens. Raises ValueError."""
-        return self._allocation.take_over(name, generated, logprobs or [])
+    def take_over(self, name: str, command: TakeOver) -> Sequence:
+        """Go on with the request of a reservation, all KV of which is here. Raises ValueError."""
+        return self._allocation.take_over(name, command)
 
     def due_copies(self) -> tuple[KvCopy, ...]:
         """The prefix cache's copies that are due before anything else is stored; they are then made."""
@@ -201,9 +202,12 @@ class Scheduler:
         tokens_of, outputs = enumerate(chosen.tokens), []
         scheduled = self._under_way.pop(batch.step)
         _land(scheduled)
-        for sequence, chunk in scheduled:
-            place, token = (None, None) if chunk.sampling is None else next(tokens_of)
-            if self._allocation.computed(sequence, chunk) and place is not None and token is not None:
+        for number, (sequence, chunk) in enumerate(scheduled):
+            place, token = (0, None) if chunk.sampling is None else next(tokens_of)
+            if not self._allocation.computed(sequence, chunk):
+                continue
+            sequence.scored(chunk.start, chosen.prompts.get(number, ()))
+            if token is not None:
                 outputs.append(self._advance(sequence, token, chosen.logprobs.get(place), now))
         return outputs + self.expire(now)
 
@@ -276,9 +280,8 @@ class Scheduler:
             yield from self._allocation.contexts.fill(prompt_budget(decodes, 1, self.limits, pace).rows)
 
     def _advance(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None, now: float) -> TokenOutput:
-        finish_reason = sequence.append(token, logprobs)
-        if finish_reason is None and sequence.request.deadline <= now:
-            finish_reason = "deadline"
+        late: FinishReason | None = "deadline" if sequence.request.deadline <= now else None
+        finish_reason = sequence.append(token, logprobs) or late
         if finish_reason is not None:
             return self._end(sequence, finish_reason, [token])
         return token_output(sequence, [token])
