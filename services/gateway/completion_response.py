@@ -122,7 +122,7 @@ class CompletionResponse:
         prompt = sum(len(one) for one in self.prompts)
         dropped = any(echo.alone for echo in self.echoes)
         completion = 0 if dropped else sum(len(generation.generated) for generation in self.generations)
-        cached = sum(generation.cached_tokens for generation in self.generations)
+        cached = sum(generation.cached_tokens for generation in self.generations[:: self.each])
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 
 

@@ -249,7 +249,7 @@ def _sampling(
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
         repetition_penalty=defaults.repetition_penalty if body.repetition_penalty is None else body.repetition_penalty,
-        logit_bias=body.logit_bias,
+        logit_bias=sorted(body.logit_bias.items()),
         bad_words=bad_words,
         allowed_token_ids=body.allowed_token_ids or [],
         logprobs=_needed_logprobs(body),

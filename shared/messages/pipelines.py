@@ -119,8 +119,8 @@ class StageDone(Message, frozen=True, kw_only=True):
     pipeline: Name
     step: Positive
     tokens: list[Count] = []
-    logprobs: dict[Count, TokenLogprobs] = {}
-    prompts: dict[Count, list[TokenLogprobs]] = {}
+    logprobs: list[tuple[Count, TokenLogprobs]] = []
+    prompts: list[tuple[Count, list[TokenLogprobs]]] = []
     unfilled: list[Name] = []
     error: str | None = None
 

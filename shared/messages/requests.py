@@ -31,7 +31,7 @@ class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = 1.0
-    logit_bias: dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]] = {}
+    logit_bias: list[tuple[TokenId, Annotated[float, Meta(ge=-100, le=100)]]] = []
     bad_words: list[Annotated[list[TokenId], Meta(min_length=1)]] = []
     allowed_token_ids: list[TokenId] = []
     logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None

@@ -18,6 +18,8 @@ async def test_choices_have_their_seeds_and_the_prompt_is_counted_once(served: S
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 12)
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 2  # as the cluster says of each choice
     seeds = [submit.sampling.seed for submit in served.cluster.submitted]
     assert seeds[0] == 9
     assert len(set(seeds)) == 3

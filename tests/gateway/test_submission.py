@@ -111,11 +111,11 @@ def test_what_a_body_says_of_sampling_is_passed_on() -> None:
         "presence_penalty": 0.5,
         "frequency_penalty": -0.5,
         "repetition_penalty": 1.2,
-        "logit_bias": {3: 1.5},
         "allowed_token_ids": [1, 2, 3],
     }
-    sampling = submit(completion(max_tokens=1, **options), [1]).sampling
+    sampling = submit(completion(max_tokens=1, logit_bias={3: 1.5}, **options), [1]).sampling
     assert {name: getattr(sampling, name) for name in options} == options
+    assert sampling.logit_bias == [(3, 1.5)]
 
 
 def test_stop_tokens_are_those_of_the_checkpoint_and_those_of_the_body() -> None:

@@ -53,7 +53,7 @@ def penalised(seed: int) -> Sampling:
         presence_penalty=0.6,
         frequency_penalty=0.4,
         repetition_penalty=1.3,
-        logit_bias={5: 2.0},
+        logit_bias=[(5, 2.0)],
         bad_words=[[3], [7, 8]],
         logprobs=2,
     )

@@ -25,7 +25,8 @@ def change_logits(logits: Floats, params: Sampling, past: Past) -> Floats:
     if params.bad_words:
         _forbid(logits, list(completing(params.bad_words, past.generated)))
     if params.logit_bias:
-        logits[list(params.logit_bias)] += np.array(list(params.logit_bias.values()))
+        ids, bias = zip(*params.logit_bias, strict=True)
+        logits[list(ids)] += np.array(bias)
     _penalize(logits, params, past)
     return logits
 

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import chain, pairwise
 
-import numpy as np
-
 from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, TokenSampling
 from livescale.shared.messages.requests import TokenLogprobs
 from livescale.shared.model.latency import EMBEDDING_SHARE, HEAD_SHARE, Latency, Work
@@ -108,7 +106,7 @@ def choose_token(state: int, sampling: TokenSampling, vocab_size: int) -> int:
 
 def even_logprobs(token: int, count: int, vocab_size: int) -> TokenLogprobs:
     """What is told of a token where all are equally likely: it comes before the `count` - 1 that follow it."""
-    each = float(np.float32(-math.log(vocab_size)))
+    [each] = struct.unpack("=f", struct.pack("=f", -math.log(vocab_size)))  # rounded as an engine's
     return TokenLogprobs(each, [((token + more) % vocab_size, each) for more in range(min(count, vocab_size))], 1)
 
 

@@ -102,8 +102,8 @@ class StageRun:
                         pipeline=self._pipeline,
                         step=batch.step,
                         tokens=passed.chosen.tokens,
-                        logprobs=passed.chosen.logprobs,
-                        prompts=passed.chosen.prompts,
+                        logprobs=list(passed.chosen.logprobs.items()),
+                        prompts=list(passed.chosen.prompts.items()),
                         unfilled=unfilled,
                     )
                 )

@@ -65,7 +65,7 @@ def test_a_prompt_completes_no_bad_word() -> None:
 
 
 def test_only_allowed_tokens_are_left_and_a_bias_moves_them() -> None:
-    found = changed([], [], allowed_token_ids=[3, 7], logit_bias={7: 5.0, 8: 100.0})
+    found = changed([], [], allowed_token_ids=[3, 7], logit_bias=[(7, 5.0), (8, 100.0)])
     assert np.flatnonzero(found > -np.inf).tolist() == [3, 7]
     assert found[[3, 7]] == pytest.approx(ROW[[3, 7]] + [0, 5])
 
@@ -77,7 +77,7 @@ def test_bad_words_give_way_where_no_token_would_be_left() -> None:
 def test_a_bias_comes_before_penalties_as_in_vllm() -> None:
     place = int(ROW.argmin())
     assert ROW[place] < 0 < ROW[place] + 100
-    assert changed([place], [], logit_bias={place: 100.0}, repetition_penalty=2.0)[place] == (ROW[place] + 100) / 2
+    assert changed([place], [], logit_bias=[(place, 100.0)], repetition_penalty=2.0)[place] == (ROW[place] + 100) / 2
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_bias_comes_before_penalties_as_in_vllm() -> None:
         {"presence_penalty": 0.1},
         {"frequency_penalty": -0.1},
         {"repetition_penalty": 1.1},
-        {"logit_bias": {1: 1.0}},
+        {"logit_bias": [(1, 1.0)]},
         {"bad_words": [[1]]},
         {"allowed_token_ids": [1]},
     ],

@@ -96,7 +96,7 @@ def test_log_probabilities_are_those_of_the_logits_as_they_came(dtype: torch.dty
     samplings = [
         TokenSampling(Sampling(logprobs=3), 0, (best,)),
         TokenSampling(Sampling(), 0),
-        TokenSampling(Sampling(logprobs=0, logit_bias={7: 100.0}, temperature=1.0), 0, past=Past()),
+        TokenSampling(Sampling(logprobs=0, logit_bias=[(7, 100.0)], temperature=1.0), 0, past=Past()),
     ]
     chosen = choose_tokens(rows, samplings)
     assert chosen.tokens == [order[1], best, 7]
@@ -119,7 +119,7 @@ SHAPED = Sampling(
     presence_penalty=0.6,
     frequency_penalty=0.4,
     repetition_penalty=1.3,
-    logit_bias={5: 2.0, 9: -3.0},
+    logit_bias=[(5, 2.0), (9, -3.0)],
     bad_words=[[3], [7, 8]],
     logprobs=4,
 )

@@ -42,12 +42,12 @@ def test_a_batch_arrives_as_it_was_sent() -> None:
 
 
 def test_the_last_stage_gets_the_tokens_that_the_choice_depends_on() -> None:
-    params = Sampling(repetition_penalty=1.1, logit_bias={3: 1.0}, bad_words=[[1, 2]], logprobs=2)
+    params = Sampling(repetition_penalty=1.1, logit_bias=[(3, 1.0)], bad_words=[[1, 2]], logprobs=2)
     sampling = TokenSampling(params, 3, past=Past((4, 5), (6, 6, 7)))
     piece = ScheduledChunk("b", (8,), 40, range(4, 7), True, sampling)
     sent = msgspec.msgpack.encode(batch(piece))
     assert batch_pieces(msgspec.msgpack.decode(sent, type=StageBatch), MANIFEST, LIMITS) == (piece,)
-    unknown = structs.replace(sampling, params=Sampling(logit_bias={VOCABULARY: 1.0}), past=Past())
+    unknown = structs.replace(sampling, params=Sampling(logit_bias=[(VOCABULARY, 1.0)]), past=Past())
     with pytest.raises(ValueError, match=f"token id {VOCABULARY} is not in the vocabulary"):
         batch_pieces(batch(structs.replace(piece, sampling=unknown)), MANIFEST, LIMITS)
 

@@ -27,7 +27,7 @@ def test_a_token_outside_the_vocabulary_is_named() -> None:
 
 @pytest.mark.parametrize(
     "sampling",
-    [Sampling(logit_bias={10_000: 1.0}), Sampling(bad_words=[[1, 10_000]]), Sampling(allowed_token_ids=[10_000])],
+    [Sampling(logit_bias=[(10_000, 1.0)]), Sampling(bad_words=[[1, 10_000]]), Sampling(allowed_token_ids=[10_000])],
 )
 def test_a_token_that_sampling_names_outside_the_vocabulary_can_never_run(sampling: Sampling) -> None:
     assert "token id 10000 is not in the vocabulary" in str(limits().why_never(submit("a", sampling=sampling)))
