@@ -42,6 +42,7 @@ from docs.tools.markdown import (
     shown_variable,
     table,
 )
+from docs.tools.parameters import parameters
 from livescale.services.cli.main import cli
 
 OUT = Path(__file__).parents[1] / "reference"
@@ -59,6 +60,7 @@ def make_pages() -> dict[str, str]:
         "command-line.md": command_line(commands),
         "settings.md": settings(commands),
         "rest.md": rest_page(rest),
+        "parameters.md": parameters(rest),
         "openapi.json": as_json(rest),
         "metrics.md": metrics(),
         "bus.md": bus(),

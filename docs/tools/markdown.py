@@ -93,6 +93,8 @@ def kind_of(schema: Document) -> str:
             return " or ".join(kind_of(each) for each in kinds)
         case {"enum": list(values)}:
             return ", ".join(code(str(each)) for each in values)
+        case {"prefixItems": list(kinds)}:
+            return f"({', '.join(kind_of(each) for each in kinds)})"
         case {"type": "array"}:
             return f"list of {kind_of(schema.get('items', {}))}"
         case {"type": "object", "additionalProperties": dict(kind)}:

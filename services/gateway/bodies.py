@@ -3,11 +3,12 @@
 Both the checks and the documentation are made from them.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from livescale.services.gateway.sampling_options import Choices, SamplingOptions, TokenId, TopLogprobs
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.message import Amount, Count, Positive
 from livescale.shared.messages.parameters import (
@@ -22,9 +23,6 @@ from livescale.shared.messages.parameters import (
 )
 from livescale.shared.messages.registry import Register
 
-TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
-Stops = Annotated[list[StopString], Meta(max_length=4)]
 ModelName = Annotated[str, Meta(description="A registered model; GET /v1/models lists them")]
 
 
@@ -32,36 +30,30 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options that are allowed for streams only."""
 
     include_usage: Annotated[bool, Meta(description="A last chunk with usage and without choices")] = False
+    continuous_usage_stats: Annotated[bool, Meta(description="With include_usage: usage so far in every chunk")] = False
 
 
-class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationOptions(SamplingOptions, frozen=True, kw_only=True):
     """What both generating endpoints understand. A parameter that is null is the same as one that is absent."""
 
-    model: ModelName
+    model: Annotated[str, Meta(description="A registered model; may be left out where there is only one")] = ""
     stream: bool = False
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Tokens to generate at most")] = None
-    min_tokens: Annotated[int, Meta(description="No end-of-sequence and no stop string before so many", ge=0)] = 0
-    ignore_eos: Annotated[bool, Meta(description="Generate on after an end-of-sequence token")] = False
-    stop: Annotated[
-        StopString | Stops | None, Meta(description="Up to 4 strings that end the text; they are not part of it")
-    ] = None
-    seed: Annotated[
-        Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
-        Meta(description="The same seed gives the same tokens; by default a fresh one"),
-    ] = None
-    temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=2)] | None,
-        Meta(description="0 is greedy. By default as in the checkpoint's generation_config.json, else 1"),
-    ] = None
-    top_p: Annotated[
-        Annotated[float, Meta(gt=0, le=1)] | None,
-        Meta(description="By default as in the checkpoint's generation_config.json, else 1 (off)"),
-    ] = None
-    top_k: Annotated[
+    truncate_prompt_tokens: Annotated[
         Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None,
-        Meta(description="0 and -1 are off. By default as in the checkpoint's generation_config.json, else off"),
+        Meta(description="Cut a prompt to so many tokens; -1: to as many as the context has room for"),
     ] = None
+    truncation_side: Annotated[
+        Literal["left", "right"], Meta(description="Where a prompt is cut: its beginning, or its end")
+    ] = "left"
+    prompt_logprobs: Annotated[
+        TopLogprobs | None,
+        Meta(description="Tell how likely the prompt's tokens are, and so many of the likeliest"),
+    ] = None
+    return_tokens_as_token_ids: Annotated[
+        bool, Meta(description="Name tokens token_id:ID where their log-probabilities are told")
+    ] = False
     return_token_ids: Annotated[bool, Meta(description="Add prompt_token_ids and token_ids to the answer")] = False
     user: Annotated[str | None, Meta(description="Accepted and ignored")] = None
     prompt_cache_key: Annotated[
@@ -76,7 +68,18 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionRequest(GenerationOptions, frozen=True, kw_only=True):
-    """POST /v1/completions. `max_tokens` is 16 by default."""
+    """POST /v1/completions. `max_tokens` is 16 by default, and may be 0 with `echo`."""
+
+    max_tokens: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="Tokens to generate at most")] = None
+    echo: Annotated[bool, Meta(description="The prompt comes first, and with logprobs its log-probabilities")] = False
+
+    add_special_tokens: Annotated[bool, Meta(description="Begin a text as the tokenizer does")] = True
+    logprobs: Annotated[
+        TopLogprobs | bool | None, Meta(description="Tell how likely each token is, and so many of the likeliest")
+    ] = None
+    best_of: Annotated[
+        Choices | None, Meta(description="Generate so many choices, and answer the `n` likeliest of them")
+    ] = None
 
     prompt: Annotated[
         str | list[str | TokenId | list[TokenId]],
@@ -91,12 +94,34 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
-class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One message of a conversation; text parts are joined with newlines."""
+class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A function that the model called. `arguments` is a JSON object, as text or as such."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A call that an assistant's message of the conversation made."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: Literal["function"] = "function"
+    index: Annotated[int | None, Meta(description="Accepted and ignored")] = None
+
+
+class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One message of a conversation; text parts are joined with newlines. Tools that were called, and what they
+    answered, are told to the chat template."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     name: str | None = None
+    tool_calls: list[ToolCall] = []
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: Annotated[str | None, Meta(description="The newer name of reasoning_content")] = None
+    type: Annotated[Literal["text", "message"] | None, Meta(description="Accepted and ignored")] = None
 
 
 Conversation = Annotated[list[ChatMessage], Meta(min_length=1)]
@@ -106,6 +131,21 @@ class ChatRequest(GenerationOptions, frozen=True, kw_only=True):
     """POST /v1/chat/completions. By default up to as many tokens as the context has room for."""
 
     messages: Conversation
+    add_generation_prompt: Annotated[
+        bool | None, Meta(description="Ask for the assistant's turn; by default, unless a message is continued")
+    ] = None
+    continue_final_message: Annotated[bool, Meta(description="Go on with the last message")] = False
+    add_special_tokens: Annotated[bool, Meta(description="Add the tokenizer's to those of the template")] = False
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Meta(description="Variables for the chat template, such as enable_thinking")
+    ] = None
+    documents: Annotated[list[dict[str, str]] | None, Meta(description="A variable for the chat template")] = None
+    reasoning_effort: Annotated[
+        Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None,
+        Meta(description="A variable for the chat template; none also says enable_thinking: false"),
+    ] = None
+    logprobs: Annotated[bool, Meta(description="Tell how likely each token is")] = False
+    top_logprobs: Annotated[TopLogprobs | None, Meta(description="And so many of the likeliest; with logprobs")] = None
     max_completion_tokens: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="The newer name of max_tokens")
     ] = None

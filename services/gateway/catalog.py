@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from livescale.services.gateway.answers import Detokenized, Listing, ModelCard, Tokenized, status
 from livescale.services.gateway.bodies import DetokenizeRequest, TokenizeRequest
+from livescale.services.gateway.chat_template import RenderingWay
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.parse import parse_body, read_body
@@ -47,7 +48,7 @@ class Catalog:
         if (body.prompt is None) == (body.messages is None):
             raise bad_request("Give either 'prompt' or 'messages'.", param="prompt")
         if body.messages is not None:
-            prompt = await render_chat(self.templates, text, body.messages, body.add_generation_prompt)
+            prompt = await render_chat(self.templates, text, body.messages, RenderingWay(body.add_generation_prompt))
             tokens = await self.models.encode(text, prompt, add_special_tokens=False)
         else:
             tokens = await self.models.encode(text, body.prompt or "", add_special_tokens=body.add_special_tokens)

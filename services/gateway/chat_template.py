@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import jinja2
+import msgspec
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from livescale.services.gateway.bodies import ChatMessage
+from livescale.services.gateway.bodies import ChatMessage, ToolCall
 
 LONGEST_SOURCE = 1 << 18
 
@@ -20,6 +21,18 @@ Wall = Callable[[], float]
 
 class TemplateRefusal(Exception):
     """The template does not accept these messages, or is broken. The message says why."""
+
+
+class RenderingWay(msgspec.Struct, frozen=True):
+    """How a conversation becomes a prompt: with these variables for the template, and either the assistant's turn
+    begun or the last message left open."""
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    variables: dict[str, Any] = {}
+
+
+USUAL = RenderingWay()
 
 
 class ChatTemplate:
@@ -42,17 +55,15 @@ class ChatTemplate:
         except (jinja2.TemplateError, RecursionError, MemoryError) as error:
             raise TemplateRefusal(f"the checkpoint's chat template cannot be compiled: {_why(error)}") from None
 
-    def render(self, messages: list[ChatMessage], add_generation_prompt: bool = True) -> str:
+    def render(self, messages: list[ChatMessage], way: RenderingWay = USUAL) -> str:
         """The prompt of a conversation. Raises TemplateRefusal."""
         try:
             self._template = self._template or self._environment.from_string(self.source)
-            return self._template.render(
-                messages=[_plain(message) for message in messages],
-                add_generation_prompt=add_generation_prompt,
-                tools=None,
-                documents=None,
-                **self.special_tokens,
-            )
+            plain = [_plain(message) for message in messages]
+            variables = {"tools": None, "documents": None, **self.special_tokens, **way.variables}
+            variables |= {"messages": plain, "add_generation_prompt": way.add_generation_prompt}
+            prompt = self._template.render(variables)
+            return _open(prompt, plain[-1]["content"]) if way.continue_final_message else prompt
         # A template is a program, and its mistakes show as one of these.
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             raise TemplateRefusal(_why(error)) from None
@@ -64,11 +75,39 @@ def _why(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _plain(message: ChatMessage) -> dict[str, str]:
+def _plain(message: ChatMessage) -> dict[str, Any]:
+    """The message as templates expect it: with text as content, and arguments of calls as objects."""
     content = message.content
     text = content if isinstance(content, str) else "\n".join(part.text for part in content or [])
-    plain = {"role": str(message.role), "content": text}
-    return plain if message.name is None else {**plain, "name": message.name}
+    reasoning = message.reasoning_content if message.reasoning is None else message.reasoning
+    optional = {
+        "name": message.name,
+        "tool_call_id": message.tool_call_id,
+        "reasoning_content": reasoning,
+        "tool_calls": [_called(call) for call in message.tool_calls] or None,
+    }
+    return {"role": str(message.role), "content": text} | {
+        name: value for name, value in optional.items() if value is not None
+    }
+
+
+def _called(call: ToolCall) -> dict[str, Any]:
+    arguments = call.function.arguments
+    if isinstance(arguments, str):
+        arguments = json.loads(arguments or "{}")
+    if not isinstance(arguments, dict):
+        raise TemplateRefusal(f"the arguments of {call.function.name} are not a JSON object")
+    return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
+
+
+def _open(prompt: str, final: str) -> str:
+    """The prompt up to the end of its last message, as in transformers. A template may have stripped that."""
+    bare = final.strip()
+    start = prompt.rfind(bare)
+    if not bare or start < 0:
+        raise TemplateRefusal("the last message cannot be continued, as it is not in the prompt")
+    whole = final.lstrip()
+    return prompt[: start + len(whole if prompt.startswith(whole, start) else bare)]
 
 
 class GenerationTag(Extension):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -31,6 +32,8 @@ class GenerationDefaults:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 class _Config(msgspec.Struct, frozen=True):
@@ -47,6 +50,8 @@ class _GenerationConfig(msgspec.Struct, frozen=True):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
 
 
 class _AddedToken(msgspec.Struct, frozen=True):
@@ -107,6 +112,17 @@ class CheckpointText:
         """The text of token ids with special tokens written out: the inverse of `encode`."""
         text: str = self.tokenizer.decode(token_ids, skip_special_tokens=False)
         return text
+
+    def token_text(self, token_id: int) -> str:
+        """The text of one token within a text: it keeps a space that begins it."""
+        anchor, text = self._anchor
+        return self.decode_all([*anchor, token_id])[len(text) :]
+
+    @cached_property
+    def _anchor(self) -> tuple[list[int], str]:
+        """A token that others follow, and its text: decoders treat the first token of a text specially."""
+        ids = self.encode("a", add_special_tokens=False)[-1:]
+        return ids, self.decode_all(ids)
 
 
 def load_checkpoint_text(directory: Path, wall: Wall) -> CheckpointText:
@@ -183,8 +199,15 @@ def _defaults(generation: _GenerationConfig) -> GenerationDefaults:
     """The recommended values that are within this gateway's bounds; others are meant for other libraries."""
     plain = GenerationDefaults()
     temperature, top_p, top_k = generation.temperature, generation.top_p, generation.top_k
+    min_p, repetition_penalty = generation.min_p, generation.repetition_penalty
     return GenerationDefaults(
         temperature=temperature if temperature is not None and 0 <= temperature <= 2 else plain.temperature,
         top_p=top_p if top_p is not None and 0 < top_p <= 1 else plain.top_p,
         top_k=top_k if top_k is not None and top_k >= 0 else plain.top_k,
+        min_p=min_p if min_p is not None and 0 <= min_p <= 1 else plain.min_p,
+        repetition_penalty=(
+            repetition_penalty
+            if repetition_penalty is not None and 0 < repetition_penalty <= 100
+            else plain.repetition_penalty
+        ),
     )

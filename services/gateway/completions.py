@@ -1,10 +1,7 @@
 """The completions API: a body is checked, its prompts tokenized, its generations run, and the response made of them."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-import msgspec
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,29 +9,34 @@ from starlette.responses import Response
 from livescale.services.gateway.access import Visit
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.checkpoint_text import CheckpointText
-from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.generation import Backend, Generation, just_wait
+from livescale.services.gateway.completion_response import CompletionResponse
+from livescale.services.gateway.echo import Echo
+from livescale.services.gateway.envelope import Envelope
+from livescale.services.gateway.generation import Backend, Generation
+from livescale.services.gateway.logprobs import PromptNames, TokenNames
 from livescale.services.gateway.models import RegisteredModels, context_tokens
-from livescale.services.gateway.output import TextPiece
 from livescale.services.gateway.parse import parse_body, read_body
-from livescale.services.gateway.responses import EventStreamResponse, Wait, Write, json_answer, while_connected
+from livescale.services.gateway.responses import EventStreamResponse, json_answer, while_connected
+from livescale.services.gateway.sampling_options import banned, spellings
 from livescale.services.gateway.settings import GatewaySettings
-from livescale.services.gateway.shapes import (
-    ChatShape,
-    CompletionShape,
-    Envelope,
-    PromptTokensDetails,
-    ResponseShape,
-    Usage,
-    WholeChoice,
+from livescale.services.gateway.shapes import ChatShape, CompletionShape, ResponseShape
+from livescale.services.gateway.spans import Tracing
+from livescale.services.gateway.submission import (
+    Origin,
+    asked_logprobs,
+    check_choices,
+    check_options,
+    choices,
+    make_output,
+    make_submit,
+    only_prompt,
+    rendering_way,
+    split_prompts,
+    truncated,
 )
-from livescale.services.gateway.spans import RequestTrace, Tracing
-from livescale.services.gateway.submission import Origin, check_options, make_output, make_submit, split_prompts
 from livescale.services.gateway.templates import Templates, render_chat
 from livescale.shared.bus.contract import Context
 from livescale.shared.runtime.clock import Ids
-
-Emit = Callable[[int, TextPiece], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,12 @@ class Completions:
         """Answer POST /v1/completions: one choice for each prompt."""
         body = parse_body(await read_body(request, self.settings.max_body_bytes), CompletionRequest)
         check_options(body)
-        entry = await self.models.find(body.model)
+        entry = await self.models.find_or_only(body.model)
+        body = replace(body, model=entry.spec.name)
         text = await self.models.text(entry)
+        special = body.add_special_tokens
         prompts = [
-            one if isinstance(one, list) else await self.models.encode(text, one, add_special_tokens=True)
+            one if isinstance(one, list) else await self.models.encode(text, one, add_special_tokens=special)
             for one in split_prompts(body, self.settings.max_prompts)
         ]
         return await self._answer(request, body, context_tokens(entry), text, prompts, CompletionShape())
@@ -65,11 +69,11 @@ class Completions:
         """Answer POST /v1/chat/completions: the prompt is what the checkpoint's template makes of the messages."""
         body = parse_body(await read_body(request, self.settings.max_body_bytes), ChatRequest)
         check_options(body)
-        entry = await self.models.find(body.model)
+        entry = await self.models.find_or_only(body.model)
+        body = replace(body, model=entry.spec.name)
         text = await self.models.text(entry)
-        # No special tokens are added, as the template writes them itself.
-        said = await render_chat(self.templates, text, body.messages)
-        prompt = await self.models.encode(text, said, add_special_tokens=False)
+        said = await render_chat(self.templates, text, body.messages, rendering_way(body))
+        prompt = await self.models.encode(text, said, add_special_tokens=body.add_special_tokens)
         return await self._answer(request, body, context_tokens(entry), text, [prompt], ChatShape())
 
     async def _answer(
@@ -81,37 +85,59 @@ class Completions:
         prompts: list[list[int]],
         shape: ResponseShape,
     ) -> Response:
-        response = self._response(request, body, context_limit, text, prompts, shape)
+        check_choices(body, len(prompts), self.settings.max_prompts)
+        prompts = [truncated(body, prompt, context_limit) for prompt in prompts]
+        echoes = []
+        if isinstance(body, CompletionRequest) and body.echo:
+            top, alone = asked_logprobs(body), only_prompt(body)
+            echoes = [Echo(text.decode(prompt), prompt, top, alone) for prompt in prompts]
+        asked = Asked(body, context_limit, text, prompts, await self._bad_words(body, text), echoes)
+        response = self._response(request, asked, shape)
         if body.stream:
             return EventStreamResponse(response.stream)
         return json_answer(await while_connected(request.receive, response.collect()))
 
-    def _response(
-        self,
-        request: Request,
-        body: GenerationOptions,
-        context_limit: int,
-        text: CheckpointText,
-        prompts: list[list[int]],
-        shape: ResponseShape,
-    ) -> "CompletionResponse":
-        """Check the limits, and prepare one generation for each prompt. Nothing runs yet."""
-        request_id, wall = self.ids.new("req"), self.backend.clock.wall()
+    async def _bad_words(self, body: GenerationOptions, text: CheckpointText) -> list[list[int]]:
+        words = []
+        for word in body.bad_words:
+            plain, spaced = [
+                await self.models.encode(text, spelling, add_special_tokens=False) for spelling in spellings(word)
+            ]
+            words.extend(banned(plain, spaced))
+        return words
+
+    def _response(self, request: Request, asked: "Asked", shape: ResponseShape) -> CompletionResponse:
+        """Check the limits, and prepare a generation for each choice of each prompt. Nothing runs yet."""
+        request_id, wall, body, text = self.ids.new("req"), self.backend.clock.wall(), asked.body, asked.text
         timeout = min(body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
-        origins = [
-            Origin(request_id if len(prompts) == 1 else f"{request_id}-p{index}", self.gateway, wall + timeout)
-            for index in range(len(prompts))
-        ]
+        each, options = choices(body), body.stream_options
+        count = each * len(asked.prompts)
         submits = [
-            make_submit(body, prompt, text, context_limit, origin)
-            for prompt, origin in zip(prompts, origins, strict=True)
+            make_submit(
+                body,
+                asked.prompts[index // each],
+                text,
+                asked.context_limit,
+                Origin(
+                    request_id if count == 1 else f"{request_id}-p{index}", self.gateway, wall + timeout, index % each
+                ),
+                asked.bad_words,
+            )
+            for index in range(count)
         ]
         envelope = Envelope(
             id=f"{shape.prefix}-{request_id.removeprefix('req-')}",
             created=int(wall),
             model=body.model,
             token_ids=body.return_token_ids,
-            usage_follows=body.stream_options is not None and body.stream_options.include_usage,
+            usage_follows=options is not None and options.include_usage,
+            continuous=options is not None and options.include_usage and options.continuous_usage_stats,
+            prompt_names=(
+                None if body.prompt_logprobs is None else PromptNames(TokenNames(text.token_text), body.prompt_logprobs)
+            ),
+            names=(
+                None if asked_logprobs(body) is None else TokenNames(text.token_text, body.return_tokens_as_token_ids)
+            ),
         )
         visit: Visit = request.state.visit
         visit.reserve(sum(len(submit.prompt) + submit.max_tokens for submit in submits))
@@ -120,83 +146,19 @@ class Completions:
         if trace.traceparent is not None:
             submits = [replace(submit, traceparent=trace.traceparent) for submit in submits]
         generations = [Generation(self.backend, submit, make_output(body, text, submit), context) for submit in submits]
-        return CompletionResponse(shape, envelope, prompts, generations, trace, visit.spend)
+        return CompletionResponse(shape, envelope, asked.prompts, body.n, generations, asked.echoes, trace, visit.spend)
 
 
 @dataclass(frozen=True)
-class CompletionResponse:
-    """The response to one request while it is made: a generation for each choice, and the objects that clients get.
-    `spend` is told how many tokens were used."""
+class Asked:
+    """A checked body, and the tokens of what it says."""
 
-    shape: ResponseShape
-    envelope: Envelope
+    body: GenerationOptions
+    context_limit: int
+    text: CheckpointText
     prompts: list[list[int]]
-    generations: list[Generation]
-    trace: RequestTrace
-    spend: Callable[[int], None]
-
-    async def stream(self, write: Write, wait: Wait) -> None:
-        """Write chunks as tokens come, and call `wait` while none come. Raises ApiError."""
-        begun: set[int] = set()
-
-        async def emit(index: int, piece: TextPiece) -> None:
-            prompt = None if index in begun else self.prompts[index]
-            begun.add(index)
-            for chunk in self.shape.chunks(self.envelope, index, piece, prompt):
-                await write(chunk)
-
-        await self._run(emit, wait)
-        if self.envelope.usage_follows:
-            await write(self.shape.usage_chunk(self.envelope, self._usage()))
-
-    async def collect(self) -> msgspec.Struct:
-        """Wait for all tokens, and return the whole object. Raises ApiError."""
-        choices = [WholeChoice(prompt) for prompt in self.prompts]
-
-        async def emit(index: int, piece: TextPiece) -> None:
-            choices[index].add(piece)
-
-        await self._run(emit, just_wait)
-        return self.shape.whole(self.envelope, choices, self._usage())
-
-    async def _run(self, emit: Emit, wait: Wait) -> None:
-        outcome: str | None = "cancelled"
-        try:
-            await self._generate(emit, wait)
-            outcome = None
-        except ApiError as error:
-            outcome = error.detail.code
-            raise
-        finally:
-            usage = self._usage()
-            # A request that never began costs its client nothing.
-            self.spend(usage.total_tokens if usage.completion_tokens else 0)
-            self.trace.end(usage, self.generations, outcome)
-
-    async def _generate(self, emit: Emit, wait: Wait) -> None:
-        """Run all generations at once. When one fails, the others are cancelled and ApiError is raised."""
-        if len(self.generations) == 1:
-            await self.generations[0].run(lambda piece: emit(0, piece), wait)
-            return
-        failed: ApiError | None = None
-        try:
-            async with asyncio.TaskGroup() as group:
-                for index, generation in enumerate(self.generations):
-                    group.create_task(_run_one(index, generation, emit, wait), name=f"choice {index}")
-        except* ApiError as errors:
-            failed = next(error for error in errors.exceptions if isinstance(error, ApiError))
-        if failed is not None:
-            raise failed
-
-    def _usage(self) -> Usage:
-        prompt = sum(len(one) for one in self.prompts)
-        completion = sum(len(generation.generated) for generation in self.generations)
-        cached = sum(generation.cached_tokens for generation in self.generations)
-        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
-
-
-async def _run_one(index: int, generation: Generation, emit: Emit, wait: Wait) -> None:
-    await generation.run(lambda piece: emit(index, piece), wait)
+    bad_words: list[list[int]]
+    echoes: list[Echo]
 
 
 def public_id(request: Request) -> str:

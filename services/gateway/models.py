@@ -7,7 +7,15 @@ from concurrent.futures import Executor
 import structlog
 
 from livescale.services.gateway.checkpoint_text import BadCheckpoint, CheckpointText, load_checkpoint_text
-from livescale.services.gateway.errors import bad_checkpoint, from_bus, internal, model_not_found, overloaded, timed_out
+from livescale.services.gateway.errors import (
+    bad_checkpoint,
+    bad_request,
+    from_bus,
+    internal,
+    model_not_found,
+    overloaded,
+    timed_out,
+)
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.registry import AskModels, ModelEntry
@@ -69,6 +77,18 @@ class RegisteredModels:
         if entry.state == "failed" and not failed:
             raise overloaded(f"The model {model!r} could not be read: {entry.error}", code="model_failed")
         return entry
+
+    async def find_or_only(self, model: str) -> ModelEntry:
+        """Return a model's entry, or the only one's where the client names none, with an empty name. Raises ApiError
+        as `find` does, and 400 where there is another number of models."""
+        if model:
+            return await self.find(model)
+        if self._entries is None:
+            await self.refresh_for_client()
+        names = [entry.spec.name for entry in self.entries if entry.state != "removing"]
+        if len(names) != 1:
+            raise bad_request(f"'model' is missing; {len(names)} are registered, GET /v1/models lists them.", "model")
+        return await self.find(names[0])
 
     async def text(self, entry: ModelEntry) -> CheckpointText:
         """Return the text side of a model's checkpoint. Raises ApiError 500 where the gateway cannot read it."""

@@ -3,11 +3,12 @@
 Text that has been emitted is never taken back.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from livescale.services.gateway.progress import Fresh
+from livescale.shared.messages.requests import TokenLogprobs
 
 Decode = Callable[[Sequence[int]], str]
 StopReason = Literal["stop", "length"]
@@ -144,11 +145,64 @@ def _overlap(text: str, stop: str) -> int:
 @dataclass(frozen=True)
 class TextPiece:
     """The next piece for a client; the one with a `finish_reason` is the last. `text` may lag behind `token_ids`, as
-    text is held back."""
+    text is held back. `stop_reason` is the stop string or stop token of the client's that ended the text. `logprobs`
+    has one for each token, where they are asked for: first for those of the prompt that are `echoed`."""
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: StopReason | None = None
+    stop_reason: str | int | None = None
+    logprobs: tuple[TokenLogprobs | None, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    echoed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What ends a text, none of it before `min_tokens`: stop strings and tokens, some `named` by the client. With
+    `kept` they are part of the text."""
+
+    strings: Sequence[str] = ()
+    tokens: Collection[int] = ()
+    named: Collection[int] = ()
+    kept: bool = False
+    min_tokens: int = 0
+
+
+NO_ENDS = Ends()
+
+
+@dataclass
+class WholeChoice:
+    """One choice of a whole answer, while its pieces come together."""
+
+    prompt: list[int]
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    echoed: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: StopReason = "length"
+    stop_reason: int | str | None = None
+
+    def add(self, piece: TextPiece) -> None:
+        self.texts.append(piece.text)
+        self.token_ids.extend(piece.token_ids)
+        self.echoed.extend(piece.echoed)
+        self.logprobs.extend(piece.logprobs)
+        self.prompt_logprobs.extend(piece.prompt_logprobs)
+        self.finish_reason = piece.finish_reason or self.finish_reason
+        self.stop_reason = piece.stop_reason
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    @property
+    def mean_logprob(self) -> float:
+        """How likely the choice is, a token."""
+        generated = [told.chosen for told in self.logprobs[len(self.echoed) :] if told is not None]
+        return sum(generated) / max(1, len(generated))
 
 
 class Output(Protocol):
@@ -159,42 +213,42 @@ class Output(Protocol):
 
 
 class TextOutput:
-    """Turns the tokens of one request into pieces of text. `stop_token_ids` and `stops` end the text without being part
-    of it; neither counts before `min_tokens`."""
+    """Turns the tokens of one request into pieces of text."""
 
-    def __init__(
-        self,
-        decode: Decode,
-        prompt: Sequence[int],
-        *,
-        stops: Sequence[str] = (),
-        stop_token_ids: Sequence[int] = (),
-        min_tokens: int = 0,
-    ) -> None:
+    def __init__(self, decode: Decode, prompt: Sequence[int], ends: Ends = NO_ENDS) -> None:
         self._detokenizer = Detokenizer(decode, prompt)
-        self._scanner = StopScanner(stops)
-        self._stop_token_ids = frozenset(stop_token_ids)
-        self._min_tokens = min_tokens
+        self._scanner = StopScanner(ends.strings)
+        self._ends = ends
         self.tokens = 0
 
     def feed(self, fresh: Fresh) -> TextPiece:
         """Return the next piece. Its reason is "stop" as soon as a stop string is complete, whatever comes after it."""
+        piece = self._piece(fresh)
+        return replace(piece, prompt_logprobs=fresh.prompt_logprobs) if fresh.prompt_logprobs else piece
+
+    def _piece(self, fresh: Fresh) -> TextPiece:
         text = ""
+        stop: int | None = None
         for position, token_id in enumerate(fresh.token_ids, start=1):
             self.tokens += 1
-            last = position == len(fresh.token_ids)
-            if last and fresh.finish_reason == "stop" and token_id in self._stop_token_ids:
-                break
+            if position == len(fresh.token_ids) and fresh.finish_reason == "stop" and token_id in self._ends.tokens:
+                stop = token_id if token_id in self._ends.named else None
+                if not self._ends.kept:
+                    break
             scanned = self._scan(self._detokenizer.feed(token_id))
             text += scanned.text
             if scanned.stop is not None:
-                return TextPiece(text, fresh.token_ids[:position], "stop")
+                return TextPiece(text, fresh.token_ids[:position], "stop", scanned.stop, fresh.logprobs[:position])
         if fresh.finish_reason is None:
-            return TextPiece(text, fresh.token_ids)
-        return TextPiece(text + self._rest(), fresh.token_ids, "stop" if fresh.finish_reason == "stop" else "length")
+            return TextPiece(text, fresh.token_ids, logprobs=fresh.logprobs)
+        reason: StopReason = "stop" if fresh.finish_reason == "stop" else "length"
+        return TextPiece(text + self._rest(), fresh.token_ids, reason, stop, fresh.logprobs)
 
     def _scan(self, text: str) -> Scanned:
-        return Scanned(text) if self.tokens <= self._min_tokens else self._scanner.feed(text)
+        if self.tokens <= self._ends.min_tokens:
+            return Scanned(text)
+        scanned = self._scanner.feed(text)
+        return Scanned(scanned.text + scanned.stop, scanned.stop) if self._ends.kept and scanned.stop else scanned
 
     def _rest(self) -> str:
         scanned = self._scan(self._detokenizer.flush())

@@ -12,85 +12,12 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
 from livescale.services.gateway.errors import ApiError, bad_request
+from livescale.services.gateway.parameters import IGNORED, REFUSED, Refused
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-# Parameters of OpenAI's and vLLM's that are not supported, each with the values that ask for nothing; null always does.
-# They are refused, and not ignored: a client would believe that its wish was met.
-SAMPLING: Mapping[str, tuple[object, ...]] = {
-    "n": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "min_p": (0,),
-    "logit_bias": ({},),
-    "use_beam_search": (False,),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "stop_token_ids": ([],),
-    "include_stop_str_in_output": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
-    "prompt_logprobs": (),
-    "logits_processors": ([],),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "return_tokens_as_token_ids": (False,),
-    "mm_processor_kwargs": (),
-    "kv_transfer_params": (),
-    "vllm_xargs": (),
-    "cache_salt": (),
-    "request_id": (),
-}
-UNSUPPORTED: Mapping[type, Mapping[str, tuple[object, ...]]] = {
-    CompletionRequest: {
-        **SAMPLING,
-        "best_of": (1,),
-        "echo": (False,),
-        "logprobs": (False,),
-        "suffix": ("",),
-        "add_special_tokens": (True,),
-    },
-    ChatRequest: {
-        **SAMPLING,
-        "logprobs": (False,),
-        "top_logprobs": (0,),
-        "echo": (False,),
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
-        "parallel_tool_calls": (False, True),
-        "functions": ([],),
-        "function_call": ("none", "auto"),
-        "modalities": (["text"],),
-        "audio": (),
-        "prediction": (),
-        "reasoning_effort": (),
-        "verbosity": (),
-        "web_search_options": (),
-        "store": (False,),
-        "metadata": ({},),
-        "service_tier": ("auto", "default"),
-        "safety_identifier": (),
-        "prompt_cache_options": ({}, {"mode": "implicit"}),
-        "prompt_cache_retention": ("in_memory",),
-        "documents": ([],),
-        "chat_template": (),
-        "chat_template_kwargs": ({},),
-        "add_generation_prompt": (True,),
-        "continue_final_message": (False,),
-        "add_special_tokens": (False,),
-    },
-}
-
-_PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _FIELD = re.compile(r"(?:missing required|unknown) field `(?P<field>[^`]*)`")
 
 BODY_TIMEOUT_SECONDS = 30.0
@@ -125,20 +52,22 @@ def parse_body(data: bytes, type: type[T]) -> T:
     if not isinstance(body, dict):
         raise bad_request("The body must be a JSON object.")
     body = {name: value for name, value in body.items() if value is not None}
-    _refuse_unsupported(body, UNSUPPORTED.get(type, {}))
+    for name in IGNORED.get(type, {}).keys() & body.keys():
+        del body[name]
+    _refuse_unsupported(body, REFUSED.get(type, {}))
     _refuse_unknown(body, type)
     try:
-        return msgspec.convert({name: _without_empty(value) for name, value in body.items()}, type)
+        return msgspec.convert({name: _without_empty(value) for name, value in body.items()}, type, str_keys=True)
     except msgspec.ValidationError as error:
         raise _wrong_type(str(error)) from None
 
 
-def _refuse_unsupported(body: dict[str, Any], unsupported: Mapping[str, tuple[object, ...]]) -> None:
+def _refuse_unsupported(body: dict[str, Any], refused: Mapping[str, Refused]) -> None:
     """Refuse parameters that are not supported, and take those out of `body` whose value asks for nothing."""
-    for name in unsupported.keys() & body.keys():
-        if not _is_one_of(body.pop(name), unsupported[name]):
+    for name in refused.keys() & body.keys():
+        if not _is_one_of(body.pop(name), refused[name].neutral):
             raise bad_request(
-                f"The parameter {name!r} is not supported (yet); leave it out.", name, code="unsupported_parameter"
+                f"The parameter {name!r} is refused. {refused[name].reason}.", name, code="unsupported_parameter"
             )
 
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from livescale.shared.messages.requests import FinishReason, Submit, Tokens
+from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs, Tokens
 from livescale.shared.policy.state_machine import StateMachine
 
 
@@ -40,6 +40,8 @@ class Fresh:
     error: str | None = None
     code: int | None = None
     cached_tokens: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,14 @@ class TokenSequence:
             return None
         if row.index > self.received:
             return Gap(self.received)
-        token_ids = tuple(row.token_ids[self.received - row.index :])
+        known = self.received - row.index
+        token_ids, logprobs = tuple(row.token_ids[known:]), tuple(row.logprobs[known:])
+        of_prompt = () if self.received else tuple(row.prompt_logprobs)
         if not token_ids and row.finish_reason is None:
             return None
         self.received += len(token_ids)
         self._finished = row.finish_reason is not None
-        return Fresh(token_ids, row.finish_reason, row.error, row.code, row.cached_tokens)
+        return Fresh(token_ids, row.finish_reason, row.error, row.code, row.cached_tokens, logprobs, of_prompt)
 
 
 def resumed(submit: Submit, generated: list[int], attempt: int, version: str | None) -> Submit:
@@ -82,6 +86,7 @@ def resumed(submit: Submit, generated: list[int], attempt: int, version: str | N
         submit,
         request_id=f"{submit.request_id}-{attempt + 1}",
         generated=[*submit.generated, *generated],
+        prompt_logprobs=None if generated else submit.prompt_logprobs,  # they came with the first token
         version=version if generated else None,
     )
 

@@ -1,28 +1,14 @@
 """How pieces of text look to clients: OpenAI's objects of both endpoints, streamed and whole. Pure."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
 from typing import Literal, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from livescale.services.gateway.output import StopReason, TextPiece
-
-
-class PromptTokensDetails(msgspec.Struct, frozen=True):
-    """`cached_tokens` of the prompt did not have to be computed."""
-
-    cached_tokens: int
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """The numbers of tokens, of all choices together."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
+from livescale.services.gateway.envelope import Envelope, Usage
+from livescale.services.gateway.logprobs import ChatLogprobs, CompletionLogprobs, PromptLogprobList
+from livescale.services.gateway.output import StopReason, TextPiece, WholeChoice
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,12 +20,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The text of one prompt, or a piece of it in a stream. `token_ids` with `return_token_ids` only."""
+    """One choice of a prompt, or a piece of it in a stream. `token_ids` with `return_token_ids` only; `stop_reason` is
+    the stop string or stop token of the client's that ended it."""
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: StopReason | None = None
+    stop_reason: int | str | None = None
+    prompt_logprobs: PromptLogprobList | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
 
@@ -60,12 +49,13 @@ class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The only choice of a chat completion that is not streamed."""
+    """One choice of a chat completion that is not streamed."""
 
     index: int
     message: AssistantMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: StopReason
+    stop_reason: int | str | None = None
     token_ids: list[int] | UnsetType = UNSET
 
 
@@ -75,6 +65,7 @@ class ChatCompletion(Answer, frozen=True, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
     usage: Usage
+    prompt_logprobs: PromptLogprobList | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
@@ -86,12 +77,13 @@ class ChatDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of the only choice of a chat's answer."""
+    """A piece of one choice of a chat's answer."""
 
     index: int
     delta: ChatDelta
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: StopReason | None = None
+    stop_reason: int | str | None = None
     token_ids: list[int] | UnsetType = UNSET
 
 
@@ -102,50 +94,6 @@ class ChatCompletionChunk(Answer, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """The fields that all objects of one answer share. With `usage_follows`, chunks say `usage: null` until the last
-    one."""
-
-    id: str
-    created: int
-    model: str
-    token_ids: bool
-    usage_follows: bool
-
-    @property
-    def no_usage(self) -> UnsetType | None:
-        """The `usage` of a chunk that has none: null where usage follows later, otherwise absent."""
-        return None if self.usage_follows else UNSET
-
-    def ids(self, token_ids: Sequence[int]) -> list[int] | UnsetType:
-        """The token ids where the client asked for them, otherwise nothing."""
-        return list(token_ids) if self.token_ids else UNSET
-
-    def says_nothing(self, piece: TextPiece) -> bool:
-        """Whether the piece needs no event: its text is held back."""
-        return not piece.text and piece.finish_reason is None and not self.token_ids
-
-
-@dataclass
-class WholeChoice:
-    """One choice of a whole answer, while its pieces come together."""
-
-    prompt: list[int]
-    texts: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    finish_reason: StopReason = "length"
-
-    def add(self, piece: TextPiece) -> None:
-        self.texts.append(piece.text)
-        self.token_ids.extend(piece.token_ids)
-        self.finish_reason = piece.finish_reason or self.finish_reason
-
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
 
 
 class ResponseShape(Protocol):
@@ -163,9 +111,12 @@ class ResponseShape(Protocol):
 
 
 class CompletionShape:
-    """Makes the objects of /v1/completions, streamed and whole."""
+    """Makes the objects of one /v1/completions, streamed and whole."""
 
     prefix = "cmpl"
+
+    def __init__(self) -> None:
+        self._offsets = Counter[int]()  # of the next token's text, by choice; for log-probabilities only
 
     def chunks(
         self, envelope: Envelope, index: int, piece: TextPiece, prompt: list[int] | None
@@ -175,11 +126,15 @@ class CompletionShape:
         choice = CompletionChoice(
             index=index,
             text=piece.text,
+            logprobs=envelope.completion_logprobs(piece, self._offsets[index]),
             finish_reason=piece.finish_reason,
+            stop_reason=piece.stop_reason,
             prompt_token_ids=UNSET if prompt is None else envelope.ids(prompt),
             token_ids=envelope.ids(piece.token_ids),
         )
-        return [self._object(envelope, [choice], envelope.no_usage)]
+        if envelope.names is not None:
+            self._offsets[index] += envelope.names.length([*piece.echoed, *piece.token_ids])
+        return [self._object(envelope, [choice], envelope.usage)]
 
     def usage_chunk(self, envelope: Envelope, usage: Usage) -> msgspec.Struct:
         return self._object(envelope, [], usage)
@@ -189,7 +144,10 @@ class CompletionShape:
             CompletionChoice(
                 index=index,
                 text=choice.text,
+                logprobs=envelope.completion_logprobs(choice),
                 finish_reason=choice.finish_reason,
+                stop_reason=choice.stop_reason,
+                prompt_logprobs=envelope.prompt_logprobs(choice),
                 prompt_token_ids=envelope.ids(choice.prompt),
                 token_ids=envelope.ids(choice.token_ids),
             )
@@ -214,15 +172,17 @@ class ChatShape:
         chunks: list[msgspec.Struct] = []
         if prompt is not None:
             opening = ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=""))
-            chunks.append(self._chunk(envelope, [opening], envelope.no_usage, envelope.ids(prompt)))
+            chunks.append(self._chunk(envelope, [opening], envelope.usage, envelope.ids(prompt)))
         if not envelope.says_nothing(piece):
             choice = ChatChunkChoice(
                 index=index,
                 delta=ChatDelta(content=piece.text),
+                logprobs=envelope.chat_logprobs(piece) if piece.token_ids else None,
                 finish_reason=piece.finish_reason,
+                stop_reason=piece.stop_reason,
                 token_ids=envelope.ids(piece.token_ids),
             )
-            chunks.append(self._chunk(envelope, [choice], envelope.no_usage))
+            chunks.append(self._chunk(envelope, [choice], envelope.usage))
         return chunks
 
     def usage_chunk(self, envelope: Envelope, usage: Usage) -> msgspec.Struct:
@@ -233,7 +193,9 @@ class ChatShape:
             ChatChoice(
                 index=index,
                 message=AssistantMessage(content=choice.text),
+                logprobs=envelope.chat_logprobs(choice),
                 finish_reason=choice.finish_reason,
+                stop_reason=choice.stop_reason,
                 token_ids=envelope.ids(choice.token_ids),
             )
             for index, choice in enumerate(choices)
@@ -244,6 +206,7 @@ class ChatShape:
             model=envelope.model,
             choices=made,
             usage=usage,
+            prompt_logprobs=envelope.prompt_logprobs(choices[0]),
             prompt_token_ids=envelope.ids(choices[0].prompt),
         )
 

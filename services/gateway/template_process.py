@@ -15,7 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from livescale.services.gateway.bodies import ChatMessage
-from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal
+from livescale.services.gateway.chat_template import ChatTemplate, RenderingWay, TemplateRefusal
 
 MEMORY_BYTES = 256 << 20  # in addition to what an idle process has
 LENGTH_BYTES = 4
@@ -29,7 +29,7 @@ class Rendering(msgspec.Struct, frozen=True):
     source: str
     special_tokens: dict[str, str]
     messages: list[ChatMessage]
-    add_generation_prompt: bool
+    way: RenderingWay
     wall: float
 
 
@@ -51,7 +51,7 @@ class Renderer:
         """Render, and return the encoded Rendered."""
         self._wall = work.wall
         try:
-            prompt = self._template(work).render(work.messages, work.add_generation_prompt)
+            prompt = self._template(work).render(work.messages, work.way)
             return msgspec.msgpack.encode(Rendered(prompt))
         except (TemplateRefusal, MemoryError, UnicodeEncodeError) as error:
             reason = f"{type(error).__name__}: {error}" if not isinstance(error, TemplateRefusal) else str(error)

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from livescale.services.gateway.bodies import ChatMessage
-from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal, Wall
+from livescale.services.gateway.chat_template import USUAL, ChatTemplate, RenderingWay, TemplateRefusal, Wall
 from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.template_process import LENGTH_BYTES, MEMORY_BYTES, Rendered, Rendering
@@ -47,13 +47,13 @@ class Templates:
     ) -> None:
         await self._end()
 
-    async def render(
-        self, template: ChatTemplate, messages: list[ChatMessage], add_generation_prompt: bool = True
-    ) -> str:
+    async def render(self, template: ChatTemplate, messages: list[ChatMessage], way: RenderingWay = USUAL) -> str:
         """The prompt of a conversation. Raises TemplateRefusal."""
-        work = msgspec.msgpack.encode(
-            Rendering(template.source, template.special_tokens, messages, add_generation_prompt, self._wall())
-        )
+        rendering = Rendering(template.source, template.special_tokens, messages, way, self._wall())
+        try:
+            work = msgspec.msgpack.encode(rendering)
+        except RecursionError:
+            raise TemplateRefusal("they are nested too deeply") from None
         async with self._turn:
             if template.condemned:
                 raise self._overrun()
@@ -114,13 +114,13 @@ async def _exchange(process: Process, work: bytes) -> bytes | None:
 
 
 async def render_chat(
-    templates: Templates, text: CheckpointText, messages: list[ChatMessage], add_generation_prompt: bool = True
+    templates: Templates, text: CheckpointText, messages: list[ChatMessage], way: RenderingWay = USUAL
 ) -> str:
     """The conversation's prompt by the checkpoint's template. Raises ApiError 400 where there is none, or it refuses
     the messages."""
     if text.template is None:
         raise bad_request("This model has no chat template; use /v1/completions.", param="model")
     try:
-        return await templates.render(text.template, messages, add_generation_prompt)
+        return await templates.render(text.template, messages, way)
     except TemplateRefusal as error:
         raise bad_request(f"The model's chat template refuses the messages: {error}", param="messages") from None

@@ -6,7 +6,7 @@ ticket, its secret is the reservation's.
 
 from livescale.shared.messages.membership import Address, Role
 from livescale.shared.messages.message import Amount, Count, Message, Name, TokenId
-from livescale.shared.messages.requests import Submit
+from livescale.shared.messages.requests import Submit, TokenLogprobs
 from livescale.shared.messages.transfers import Node, Secret, Ticket
 
 
@@ -36,13 +36,16 @@ class TakeOver(Message, frozen=True, kw_only=True):
 
     Once this is answered the request is the decode worker's, which waits for KV that is still on its way. The same
     command again has the same answer. Refused with 409 where the request stays with the prefill worker.
-    `waited`: seconds since it was admitted; `silent`: seconds since its last token.
+    `logprobs` are those of the last of these tokens, `prompt_logprobs` those of the prompt. `waited`: seconds since it
+    was admitted; `silent`: seconds since its last token.
     """
 
     prefill: Name
     ticket: Ticket
     request_id: Name
     generated: list[TokenId]
+    logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] = []
     waited: Amount = 0.0
     silent: Amount = 0.0
 

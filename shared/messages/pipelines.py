@@ -6,7 +6,7 @@ of the link that only two neighbours know; what they are is said over the bus.
 """
 
 from livescale.shared.messages.message import Count, Message, Name, Positive
-from livescale.shared.messages.requests import Sampling
+from livescale.shared.messages.requests import Sampling, TokenLogprobs
 from livescale.shared.messages.transfers import Node, Secret
 
 
@@ -40,7 +40,11 @@ class Pipeline(Message, frozen=True, kw_only=True):
 
 
 class StagePiece(Message, frozen=True, kw_only=True):
-    """Positions of a request that a stage runs, with what the last stage needs to choose the next token."""
+    """Positions of a request that a stage runs, with what the last stage needs to choose the next token.
+
+    `prompt` (each token once) and `generated` are the tokens so far, where the choice depends on them. It is told how
+    likely the `following` tokens are, each after one of the first positions, and `top` of the likeliest.
+    """
 
     request_id: Name
     tokens: list[Count]
@@ -52,6 +56,10 @@ class StagePiece(Message, frozen=True, kw_only=True):
     index: Count = 0
     forbidden: list[Count] = []
     stops: list[Count] = []
+    prompt: list[Count] = []
+    generated: list[Count] = []
+    following: list[Count] = []
+    top: Count = 0
 
 
 class StageFill(Message, frozen=True, kw_only=True):
@@ -104,12 +112,15 @@ class StageBatch(Message, frozen=True, kw_only=True):
 class StageDone(Message, frozen=True, kw_only=True):
     """A stage -> the leader: the tokens of a step's draws, from the last; or why a step cannot be run (`error`).
 
+    `logprobs` are by place among the tokens, and `prompts`, of tokens of prompts, by place among the pieces.
     `unfilled`: the workers that did not do their fills.
     """
 
     pipeline: Name
     step: Positive
     tokens: list[Count] = []
+    logprobs: list[tuple[Count, TokenLogprobs]] = []
+    prompts: list[tuple[Count, list[TokenLogprobs]]] = []
     unfilled: list[Name] = []
     error: str | None = None
 

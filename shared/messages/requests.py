@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId, TraceParent
@@ -10,27 +10,59 @@ from livescale.shared.messages.message import Amount, Count, Message, Name, Posi
 FinishReason = Literal["stop", "length", "cancelled", "deadline", "error"]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+MOST_LOGPROBS = 20  # of one token
 
 
-class Sampling(Message, frozen=True, kw_only=True):
-    """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off.
+class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 are off.
 
     The gateway always fills `seed`, so that any worker that continues a request draws the same sequence.
+    `repetition_penalty` counts the tokens of the prompt as well, the other penalties what was generated. `bad_words`
+    are sequences of tokens that may not be completed; with `allowed_token_ids` no other token is chosen.
+    `logprobs`: tell how likely each token was, and so many of the likeliest.
     """
 
     temperature: Amount = 0.0
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     top_k: TokenId = 0
     seed: Seed = 0
+    min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    logit_bias: list[tuple[TokenId, Annotated[float, Meta(ge=-100, le=100)]]] = []
+    bad_words: list[Annotated[list[TokenId], Meta(min_length=1)]] = []
+    allowed_token_ids: list[TokenId] = []
+    logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None
+
+
+class TokenLogprobs(Struct, frozen=True, array_like=True):
+    """The log-probability of a token, and of the likeliest tokens in its place, likeliest first, as the model gave
+    them: before penalties, temperature and whatever else decides which token is chosen. `rank` is its own place among
+    all, from 1 on; it is told of tokens of prompts."""
+
+    chosen: float
+    top: list[tuple[TokenId, float]] = []
+    rank: Count = 0
+
+
+class PromptLogprobs(Message, frozen=True, kw_only=True):
+    """Tell how likely each token of the prompt was, but the first, and `top` of the likeliest. `told` are those of the
+    tokens from the second on that other workers have computed."""
+
+    top: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] = 0
+    told: list[TokenLogprobs] = []
 
 
 class Submit(Message, frozen=True, kw_only=True):
     """Gateway -> router: serve this request. Also what a worker admits.
 
     `generated` holds the tokens the client already has when a request resumes elsewhere; they count towards
-    `max_tokens`. `stop_token_ids` already contains the end-of-sequence ids unless the client ignores them; none
-    of them may be chosen before `min_tokens`. `deadline` is in seconds since the epoch; `timeout_s` is what was left
-    of it when the message was sent: clocks differ, and the earlier end counts.
+    `max_tokens`. `logprobs` are those of the last of them, as far as they may be asked for again. `stop_token_ids`
+    already contains the end-of-sequence ids unless the client ignores them; none of them may be chosen before
+    `min_tokens`. `deadline` is in seconds since the epoch; `timeout_s` is what was left of it when the message was
+    sent: clocks differ, and the earlier end counts.
     `version`: of the model, by which `generated` was made; only by it may the request go on.
     `open_ended`: the client named no number of tokens; `max_tokens` is what the context has room for, and becomes less
     where no instance has the KV cache for that.
@@ -43,6 +75,8 @@ class Submit(Message, frozen=True, kw_only=True):
     gateway: Name
     prompt: Annotated[list[TokenId], Meta(min_length=1)]
     generated: list[TokenId] = []
+    logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: PromptLogprobs | None = None
     sampling: Sampling = Sampling()
     max_tokens: Positive = 16
     open_ended: bool = False
@@ -106,8 +140,10 @@ class Replay(Message, frozen=True, kw_only=True):
     gateway: Name
 
 
-class Tokens(Message, frozen=True, kw_only=True):
-    """Tokens of one request in one frame. `index` is the position of the first among the generated tokens.
+class Tokens(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Tokens of one request in one frame. `index` is the position of the first among the generated tokens. `logprobs`
+    has one for each token where the request asks for them, `prompt_logprobs` of the first row one for each token of the
+    prompt but the first.
 
     `finish_reason` is set on the last row of a request, `error` and its `code` (HTTP's meaning; None is a failure of
     the model) only with the reason "error".
@@ -116,6 +152,8 @@ class Tokens(Message, frozen=True, kw_only=True):
     request_id: Name
     index: Count
     token_ids: list[TokenId]
+    logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] = []
     finish_reason: FinishReason | None = None
     error: str | None = None
     code: Annotated[int, Meta(ge=400, le=599)] | None = None

@@ -19,6 +19,7 @@ from livescale.shared.messages.requests import (
     Submit,
     Submitted,
     TokenFrame,
+    TokenLogprobs,
     Tokens,
 )
 from livescale.shared.messages.scaling import AskDecisions, Decision, Decisions, Scale, ScaleAccepted
@@ -173,6 +174,8 @@ class Cluster:
                 request_id=request.request_id,
                 index=position,
                 token_ids=ids,
+                logprobs=made_up_logprobs(ids, request.sampling.logprobs),
+                prompt_logprobs=[] if position else made_up_prompt_logprobs(request),
                 finish_reason=(self.finish or last) if over else None,
                 error="kernel exploded" if over and self.finish == "error" else None,
                 cached_tokens=2,
@@ -254,6 +257,18 @@ class Cluster:
 
 
 async def nothing() -> None: ...
+
+
+def made_up_prompt_logprobs(request: Submit) -> list[TokenLogprobs]:
+    asked = request.prompt_logprobs
+    return [] if asked is None else [replace(one, rank=9) for one in made_up_logprobs(request.prompt[1:], asked.top)]
+
+
+def made_up_logprobs(token_ids: list[int], count: int | None) -> list[TokenLogprobs]:
+    """Each token's own is -id / 100; the likeliest is always token 66."""
+    if count is None:
+        return []
+    return [TokenLogprobs(-id / 100, [(66 + rank, -rank / 10) for rank in range(count)]) for id in token_ids]
 
 
 @asynccontextmanager

@@ -21,9 +21,12 @@ def test_end_of_sequence_ids_come_from_all_files(tmp_path: Path) -> None:
 
 def test_the_authors_generation_defaults_are_taken_where_they_are_possible(tmp_path: Path) -> None:
     directory = copy_checkpoint("qwen2", tmp_path)
-    (directory / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 7.0, "top_k": 20}')
+    (directory / "generation_config.json").write_text(
+        '{"temperature": 0.6, "top_p": 7.0, "top_k": 20, "repetition_penalty": 1.05}'
+    )
     defaults = load_checkpoint_text(directory, noon).defaults
     assert (defaults.temperature, defaults.top_p, defaults.top_k) == (0.6, 1.0, 20)
+    assert (defaults.min_p, defaults.repetition_penalty) == (0.0, 1.05)
 
 
 @pytest.mark.parametrize(

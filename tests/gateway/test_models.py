@@ -29,3 +29,16 @@ async def test_an_unreadable_tokenizer_is_a_500_that_names_the_file(served: Serv
     status, body = await served.post("/v1/completions", {**ASK, "model": "empty"})
     assert status == 500
     assert str(tmp_path / "config.json") in body["error"]["message"]
+
+
+async def test_the_only_model_need_not_be_named(served: ServedGateway) -> None:
+    unnamed = {"prompt": "abc", "max_tokens": 2}
+    status, body = await served.post("/v1/completions", {**unnamed, "model": None})
+    assert (status, body["model"]) == (200, "tiny")
+    assert served.cluster.submitted[0].model == "tiny"
+    spec = msgspec.structs.replace(served.cluster.models[0].spec, name="other")
+    served.cluster.models.append(msgspec.structs.replace(served.cluster.models[0], spec=spec))
+    await served.get("/admin/v1/models")  # asks the registry anew
+    status, body = await served.post("/v1/completions", unnamed)
+    assert (status, body["error"]["param"]) == (400, "model")
+    assert "2 are registered" in body["error"]["message"]

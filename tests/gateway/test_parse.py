@@ -7,7 +7,8 @@ import pytest
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, ModelRequest, ScaleRequest
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.parse import UNSUPPORTED, parse_body
+from livescale.services.gateway.parameters import REFUSED
+from livescale.services.gateway.parse import parse_body
 
 COMPLETION = {"model": "m", "prompt": "abc"}
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -34,11 +35,12 @@ def test_a_body_that_is_no_object_is_refused(data: bytes) -> None:
     ("changes", "param"),
     [
         ({"model": 1}, "model"),
-        ({"model": None}, "model"),
         ({"prompt": 1.5}, "prompt"),
         ({"prompt": [1, "a", [2.5]]}, "prompt[2][0]"),
         ({"prompt": [-1]}, "prompt[0]"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"echo": 1}, "echo"),
         ({"max_tokens": "12"}, "max_tokens"),
         ({"temperature": 2.1}, "temperature"),
         ({"temperature": -0.1}, "temperature"),
@@ -48,7 +50,27 @@ def test_a_body_that_is_no_object_is_refused(data: bytes) -> None:
         ({"top_k": -2}, "top_k"),
         ({"seed": 2**63}, "seed"),
         ({"stop": ""}, "stop"),
-        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"stop": ["a"] * 65}, "stop"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"best_of": 0}, "best_of"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"logit_bias": {"5": 101}}, "logit_bias[...]"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {str(id): 1 for id in range(1025)}}, "logit_bias"),
+        ({"bad_words": [""]}, "bad_words[0]"),
+        ({"bad_words": ["a"] * 257}, "bad_words"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": [-1]}, "allowed_token_ids[0]"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids[0]"),
+        ({"include_stop_str_in_output": 1}, "include_stop_str_in_output"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
         ({"stop": ["a", 1]}, "stop[1]"),
         ({"timeout": 0}, "timeout"),
         ({"prompt_cache_key": ""}, "prompt_cache_key"),
@@ -65,10 +87,21 @@ def test_wrong_values_are_refused_by_name(changes: dict[str, object], param: str
     ("changes", "param"),
     [
         ({"messages": []}, "messages"),
+        ({"max_tokens": 0}, "max_tokens"),
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
         ({"messages": [{"content": "a"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
-        ({"messages": [{"role": "user", "content": "a", "tool_calls": [{"id": "1"}]}]}, "messages[0].tool_calls"),
+        (
+            {"messages": [{"role": "user", "content": "a", "tool_calls": [{"id": "1"}]}]},
+            "messages[0].tool_calls[0].function",
+        ),
+        ({"messages": [{"role": "user", "content": "a", "type": "image"}]}, "messages[0].type"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
+        ({"documents": [{"title": 1}]}, "documents[0][...]"),
+        ({"reasoning_effort": "some"}, "reasoning_effort"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"truncation_side": "middle"}, "truncation_side"),
     ],
 )
 def test_wrong_messages_are_refused_by_their_place(changes: dict[str, object], param: str) -> None:
@@ -84,14 +117,9 @@ def test_unknown_parameters_are_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("n", 2),
-        ("best_of", 2),
-        ("logprobs", 0),
-        ("echo", True),
-        ("presence_penalty", 0.5),
-        ("logit_bias", {"1": 2}),
+        ("suffix", "end"),
+        ("use_beam_search", True),
         ("response_format", {"type": "json_object"}),
-        ("stop_token_ids", [1]),
     ],
 )
 def test_unsupported_parameters_are_refused_by_name(name: str, value: object) -> None:
@@ -104,8 +132,8 @@ def test_tools_are_refused_in_chats() -> None:
 
 @pytest.mark.parametrize(("type", "body"), [(CompletionRequest, COMPLETION), (ChatRequest, CHAT)])
 def test_values_that_ask_for_nothing_are_accepted(type: type[msgspec.Struct], body: dict[str, object]) -> None:
-    for name, neutral in UNSUPPORTED[type].items():
-        for value in (None, *neutral):
+    for name, refused in REFUSED[type].items():
+        for value in (None, *refused.neutral):
             parse_body(msgspec.json.encode({**body, name: value}), type)
 
 
@@ -121,6 +149,11 @@ def test_an_answers_message_may_be_sent_back_as_it_came() -> None:
     said = {"role": "assistant", "content": "hi", "annotations": [], **nothing}
     body = parse_body(msgspec.json.encode({**CHAT, "messages": [*CHAT["messages"], said]}), ChatRequest)
     assert body.messages[1].content == "hi"
+
+
+def test_token_ids_are_keys_in_json() -> None:
+    body = parse_body(msgspec.json.encode({**COMPLETION, "logit_bias": {"5": 1, "7": -0.5}}), CompletionRequest)
+    assert body.logit_bias == {5: 1.0, 7: -0.5}
 
 
 def test_whole_numbers_are_numbers() -> None:

@@ -2,9 +2,10 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from livescale.services.gateway.progress import Fresh, Gap, TokenSequence
-from livescale.shared.messages.requests import FinishReason, Tokens
+from livescale.shared.messages.requests import FinishReason, TokenLogprobs, Tokens
 
 
 def row(index: int, *ids: int, finish: FinishReason | None = None) -> Tokens:
@@ -21,6 +22,12 @@ def test_what_was_had_before_is_dropped_and_what_is_new_in_it_taken() -> None:
     sequence = TokenSequence(2)
     assert sequence.accept(row(0, 10, 11)) is None
     assert sequence.accept(row(1, 11, 12)) == Fresh((12,))
+
+
+def test_log_probabilities_come_with_their_tokens() -> None:
+    told = [TokenLogprobs(-1.0), TokenLogprobs(-2.0)]
+    late = structs.replace(row(1, 11, 12), logprobs=told)
+    assert TokenSequence(2).accept(late) == Fresh((12,), logprobs=(told[1],))
 
 
 def test_a_gap_is_named_until_it_is_filled() -> None:

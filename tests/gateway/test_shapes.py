@@ -5,16 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from livescale.services.gateway.output import TextPiece
-from livescale.services.gateway.shapes import (
-    ChatShape,
-    CompletionShape,
-    Envelope,
-    PromptTokensDetails,
-    ResponseShape,
-    Usage,
-    WholeChoice,
-)
+from livescale.services.gateway.envelope import Envelope, PromptTokensDetails, Usage
+from livescale.services.gateway.output import TextPiece, WholeChoice
+from livescale.services.gateway.shapes import ChatShape, CompletionShape, ResponseShape
 
 USAGE = Usage(2, 3, 5, PromptTokensDetails(1))
 SHAPES = [CompletionShape(), ChatShape()]
@@ -75,3 +68,10 @@ def test_a_whole_answer_is_its_pieces_joined() -> None:
     for answer in (completion, chat):
         assert answer["choices"][0]["token_ids"] == [7, 8, 9]
         assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_usage_so_far_is_in_every_chunk_where_it_was_asked_for(shape: ResponseShape) -> None:
+    asked = envelope(usage_follows=True).with_usage(USAGE)
+    for chunk in sent(shape.chunks(asked, 0, TextPiece("a", (7,)), [1])):
+        assert chunk["usage"]["total_tokens"] == 5

@@ -7,10 +7,20 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from livescale.services.gateway.bodies import ChatMessage, ChatRequest, CompletionRequest, StreamOptions
+from livescale.services.gateway.chat_template import RenderingWay
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.submission import Origin, check_options, make_submit, split_prompts
-from livescale.shared.messages.requests import Submit
+from livescale.services.gateway.submission import (
+    Origin,
+    check_choices,
+    check_options,
+    choice_seed,
+    make_submit,
+    rendering_way,
+    split_prompts,
+    truncated,
+)
+from livescale.shared.messages.requests import PromptLogprobs, Submit
 
 ORIGIN = Origin("req-1", "gateway-0", deadline=100.0)
 TEXT = CheckpointText(
@@ -95,11 +105,126 @@ def test_prompts_are_texts_or_token_ids() -> None:
         assert refused.value.detail.param == "prompt"
 
 
+def test_what_a_body_says_of_sampling_is_passed_on() -> None:
+    options: dict[str, Any] = {
+        "min_p": 0.1,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "repetition_penalty": 1.2,
+        "allowed_token_ids": [1, 2, 3],
+    }
+    sampling = submit(completion(max_tokens=1, logit_bias={3: 1.5}, **options), [1]).sampling
+    assert {name: getattr(sampling, name) for name in options} == options
+    assert sampling.logit_bias == [(3, 1.5)]
+
+
+def test_stop_tokens_are_those_of_the_checkpoint_and_those_of_the_body() -> None:
+    assert submit(completion(max_tokens=1, stop_token_ids=[7, 2, 7]), [1]).stop_token_ids == [2, 7]
+    assert submit(completion(max_tokens=1, stop_token_ids=[7], ignore_eos=True), [1]).stop_token_ids == [7]
+
+
+def test_log_probabilities_are_asked_for_where_clients_or_best_of_need_them() -> None:
+    chat: dict[str, Any] = {"model": "m", "messages": HELLO, "max_tokens": 1}
+    for body, count in (
+        (completion(max_tokens=1), None),
+        (completion(max_tokens=1, logprobs=0), 0),
+        (completion(max_tokens=1, logprobs=False), None),
+        (completion(max_tokens=1, best_of=2), 0),
+        (completion(max_tokens=1, best_of=2, n=2), None),
+        (ChatRequest(**chat), None),
+        (ChatRequest(**chat, logprobs=True), 0),
+        (ChatRequest(**chat, logprobs=True, top_logprobs=4), 4),
+    ):
+        assert submit(body, [1]).sampling.logprobs == count
+
+
+def test_log_probabilities_of_prompts_are_asked_for_by_name_or_by_echo() -> None:
+    for body, top in (
+        (completion(logprobs=2), None),
+        (completion(echo=True), None),
+        (completion(echo=True, logprobs=2, max_tokens=0), 2),
+        (completion(prompt_logprobs=0), 0),
+        (completion(prompt_logprobs=1, echo=True, logprobs=3), 3),
+    ):
+        submitted = make_submit(body, [1, 2], TEXT, 100, ORIGIN)
+        assert submitted.prompt_logprobs == (None if top is None else PromptLogprobs(top=top))
+    assert make_submit(completion(echo=True, max_tokens=0), [1], TEXT, 100, ORIGIN).max_tokens == 1
+    with pytest.raises(ApiError, match="with 20 of the likeliest there may be 1428") as refused:
+        make_submit(completion(prompt_logprobs=20), [1] * 1_429, TEXT, 9_999, ORIGIN)
+    assert refused.value.detail.param == "prompt_logprobs"
+
+
+def test_each_choice_has_a_seed_of_its_own_and_the_first_the_requests() -> None:
+    seeds = [choice_seed(5, choice) for choice in range(20)]
+    assert seeds[0] == 5
+    assert len(set(seeds)) == 20
+    assert choice_seed(5, 3) == seeds[3] != choice_seed(6, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"logit_bias": {50: 1.0}}, "logit_bias"),
+        ({"allowed_token_ids": [50]}, "allowed_token_ids"),
+        ({"stop_token_ids": [50]}, "stop_token_ids"),
+        ({"min_tokens": 1, "allowed_token_ids": [2, 7], "stop_token_ids": [7]}, "allowed_token_ids"),
+    ],
+)
+def test_tokens_that_cannot_be_meant_are_refused(options: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        submit(completion(max_tokens=2, **options), [1])
+    assert refused.value.detail.param == param
+
+
+def test_a_request_has_a_bounded_number_of_choices() -> None:
+    check_choices(completion(n=4), 2, 8)
+    for body, param in ((completion(n=4), "n"), (completion(n=1, best_of=4), "best_of")):
+        with pytest.raises(ApiError, match="asks for 12 choices; a request may have at most 8") as refused:
+            check_choices(body, 3, 8)
+        assert refused.value.detail.param == param
+
+
+def test_a_prompt_is_cut_at_either_end() -> None:
+    prompt = list(range(10))
+    assert truncated(completion(), prompt, 8) == prompt
+    assert truncated(completion(truncate_prompt_tokens=12), prompt, 8) == prompt
+    assert truncated(completion(truncate_prompt_tokens=3), prompt, 8) == [7, 8, 9]
+    assert truncated(completion(truncate_prompt_tokens=3, truncation_side="right"), prompt, 8) == [0, 1, 2]
+    assert truncated(completion(truncate_prompt_tokens=-1, max_tokens=2), prompt, 8) == prompt[4:]
+    assert truncated(completion(truncate_prompt_tokens=-1, max_tokens=9), prompt, 8) == []
+
+
+def test_a_chat_says_how_it_becomes_a_prompt() -> None:
+    chat: dict[str, Any] = {"model": "m", "messages": HELLO}
+    assert rendering_way(ChatRequest(**chat)) == RenderingWay()
+    assert rendering_way(ChatRequest(**chat, add_generation_prompt=False)) == RenderingWay(False)
+    assert rendering_way(ChatRequest(**chat, continue_final_message=True)) == RenderingWay(False, True)
+    effort = {"reasoning_effort": "low", "enable_thinking": True}
+    assert rendering_way(ChatRequest(**chat, reasoning_effort="low")).variables == effort
+    said = ChatRequest(**chat, reasoning_effort="low", chat_template_kwargs={"enable_thinking": False}, documents=[])
+    assert rendering_way(said).variables == {**effort, "enable_thinking": False, "documents": []}
+
+
 def test_options_that_contradict_each_other_are_refused() -> None:
     check_options(completion(stream=True, stream_options=StreamOptions()))
     for body, param in (
         (completion(stream_options=StreamOptions()), "stream_options"),
         (completion(min_tokens=17), "min_tokens"),
+        (completion(n=3, best_of=2), "best_of"),
+        (completion(n=1, best_of=2, stream=True), "best_of"),
+        (completion(logprobs=True), "logprobs"),
+        (completion(max_tokens=0), "max_tokens"),
+        (completion(stop=["s" * 1_000] * 5), "stop"),
+        (completion(prompt_logprobs=1, stream=True), "prompt_logprobs"),
+        (ChatRequest(model="m", messages=HELLO, top_logprobs=2), "top_logprobs"),
+        (
+            ChatRequest(model="m", messages=HELLO, add_generation_prompt=True, continue_final_message=True),
+            "continue_final_message",
+        ),
+        (
+            ChatRequest(model="m", messages=HELLO, chat_template_kwargs={"messages": []}),
+            "chat_template_kwargs.messages",
+        ),
         (ChatRequest(model="m", messages=HELLO, min_tokens=3, max_completion_tokens=2), "min_tokens"),
     ):
         with pytest.raises(ApiError) as refused:

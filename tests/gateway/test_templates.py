@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from livescale.services.gateway.bodies import ChatMessage
-from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal
+from livescale.services.gateway.chat_template import ChatTemplate, RenderingWay, TemplateRefusal
 from livescale.services.gateway.templates import Templates
 from tests.gateway.test_chat_template import noon
 
@@ -29,10 +29,13 @@ async def refusal(templates: Templates, source: str) -> str:
 
 
 async def test_what_is_rendered_beside_is_what_would_be_rendered_here() -> None:
-    source = "{{ bos_token }}{{ messages | tojson }}{{ strftime_now('%Y') }}{{ add_generation_prompt }}"
+    source = (
+        "{{ bos_token }}{{ messages | tojson }}{{ strftime_now('%Y') }}{{ add_generation_prompt }}"
+        "{{ more | tojson if more }}{{ messages[-1].content }}"
+    )
     async with Templates(noon) as templates:
-        for add in (True, False):
-            assert await templates.render(made(source), CHAT, add) == made(source).render(CHAT, add)
+        for way in (RenderingWay(), RenderingWay(False, True), RenderingWay(variables={"more": {"a": [1, None]}})):
+            assert await templates.render(made(source), CHAT, way) == made(source).render(CHAT, way)
         assert await refusal(templates, "{{ raise_exception('no') }}") == "no"
 
 

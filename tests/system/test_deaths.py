@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 
 from tests.checkpoints import tiny_checkpoint
@@ -24,6 +25,7 @@ from tests.system.under_load import (
 
 TOKENS = 250
 BETWEEN_SECONDS = 0.6
+RESUMED = "livescale_gateway_resumptions_total"
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +137,11 @@ async def endless(url: str, count: int) -> AsyncIterator[None]:
 
 async def aborted(url: str) -> float:
     """Count the requests that workers ended because no client wanted them any more. Waits for the gateway to listen."""
+    return await counted(url, "vllm:request_success_total{", "cancelled")
+
+
+async def counted(url: str, begins: str, has: str = "") -> float:
+    """Add up the metrics whose lines begin and are so. Waits for the gateway to listen."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     async with aiohttp.ClientSession() as session:
         while True:
@@ -145,7 +152,53 @@ async def aborted(url: str) -> float:
             except aiohttp.ClientConnectorError:
                 assert time.monotonic() < deadline, f"no process listens on {url}"
                 await asyncio.sleep(0.1)
-    lines = [
-        line for line in text.splitlines() if line.startswith("vllm:request_success_total{") and "cancelled" in line
-    ]
+    lines = [line for line in text.splitlines() if line.startswith(begins) and has in line]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+@pytest.mark.system
+async def test_penalised_streams_of_a_killed_worker_keep_their_tokens_and_log_probabilities(
+    rested: SystemUnderLoad,
+) -> None:
+    url = rested.system.url
+    expected = await asyncio.gather(*(penalised(url, number) for number in range(4)))
+    before, begun = await counted(url, RESUMED), asyncio.Barrier(5)
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
+        asking = [group.create_task(penalised(url, number, begun)) for number in range(4)]
+        await begun.wait()
+        rested.kill(rested.workers("serving")[0])
+    assert [one.result() for one in asking] == expected
+    assert await counted(url, RESUMED) > before
+    assert len({tuple(tokens) for tokens, _ in expected}) == 4
+
+
+async def penalised(url: str, number: int, begun: asyncio.Barrier | None = None) -> tuple[list[int], list[object]]:
+    """The tokens of a stream and what is told of them. `begun` is waited for once after some of them."""
+    body = {
+        "model": "m",
+        "prompt": [7 + number] * 40,
+        "max_tokens": TOKENS,
+        "ignore_eos": True,
+        "stream": True,
+        "return_token_ids": True,
+        "seed": number,
+        "temperature": 0.8 if number else 0.0,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.3,
+        "repetition_penalty": 1.2,
+        "logprobs": 3,
+    }
+    tokens, told = list[int](), list[object]()
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/v1/completions", json=body) as answer:
+        assert answer.status == 200, await answer.text()
+        async for line in answer.content:
+            if not line.startswith(b"data: {"):
+                continue
+            choice = msgspec.json.decode(line[6:])["choices"][0]
+            tokens += choice["token_ids"]
+            names, likely, top = (choice["logprobs"][name] for name in ("tokens", "token_logprobs", "top_logprobs"))
+            told += zip(names, likely, top, strict=True)
+            if begun is not None and len(tokens) >= 20:
+                await begun.wait()
+                begun = None
+    return tokens, told

@@ -15,7 +15,7 @@ from livescale.load.bench.control.rows import Cost, measure_costs
 from livescale.load.client import LoadClient, open_client
 from livescale.load.records import Ask, find_fault
 from livescale.services.gateway.bodies import CompletionRequest
-from livescale.services.gateway.shapes import PromptTokensDetails, Usage
+from livescale.services.gateway.envelope import PromptTokensDetails, Usage
 from livescale.services.gateway.spans import Tracing
 from livescale.services.router.effects import AdmitTo
 from livescale.services.router.spans import RouterSpans

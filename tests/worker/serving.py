@@ -10,11 +10,11 @@ import torch
 
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.sampling import choose_tokens
-from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.outputs import TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.shared.messages.requests import Sampling, Submit
+from livescale.shared.messages.requests import Sampling, Submit, TokenLogprobs
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, reference_logits
 
 NEVER = 4e9
@@ -44,6 +44,21 @@ def mixed_requests(lengths: Iterable[int]) -> list[Submit]:
     ]
 
 
+def penalised(seed: int) -> Sampling:
+    """Sampling that depends on all tokens before, and tells how likely each is; half of it greedy."""
+    return Sampling(
+        temperature=0.9 * (seed % 2),
+        seed=seed,
+        min_p=0.001,
+        presence_penalty=0.6,
+        frequency_penalty=0.4,
+        repetition_penalty=1.3,
+        logit_bias=[(5, 2.0)],
+        bad_words=[[3], [7, 8]],
+        logprobs=2,
+    )
+
+
 def limits(**fields: Any) -> SchedulerLimits:
     defaults = {
         "max_num_seqs": 16,
@@ -58,10 +73,11 @@ def limits(**fields: Any) -> SchedulerLimits:
 
 @dataclass
 class Served:
-    """What each request got: its new tokens, and the logits they were chosen from."""
+    """What each request got: its new tokens, their log-probabilities, and the logits they were chosen from."""
 
     tokens: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     logits: dict[str, list[torch.Tensor]] = field(default_factory=lambda: defaultdict(list))
+    logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=lambda: defaultdict(list))
     steps: int = 0
     preempted: int = 0
     cached: dict[str, int] = field(default_factory=dict)
@@ -76,6 +92,7 @@ class Served:
             self.logits[request_id].append(row)
         for output in outputs:
             self.tokens[output.row.request_id] += output.row.token_ids
+            self.logprobs[output.row.request_id] += output.row.logprobs
             self.cached[output.row.request_id] = output.row.cached_tokens
 
     def rows(self, request_id: str) -> torch.Tensor:
@@ -99,8 +116,8 @@ def serve(engine: TorchEngine, arrivals: Iterable[tuple[int, Submit]], spans: in
             served.steps += 1
             continue
         logits = batch_logits(engine, batch, spans)
-        tokens = [] if logits is None else choose_tokens(logits.clone(), batch.samplings)
-        served.take(batch, logits, scheduler.complete(batch, tokens, 0.0))
+        chosen = Chosen([]) if logits is None else choose_tokens(logits.clone(), batch.samplings)
+        served.take(batch, logits, scheduler.complete(batch, chosen, 0.0))
 
 
 def serve_each(engine: TorchEngine, requests: Iterable[Submit]) -> dict[str, Served]:

@@ -150,9 +150,9 @@ async def run(scheduler: Scheduler, runner: EngineRunner, timed: TimedKernels, s
         batch = scheduler.next_batch()
         assert batch is not None
         began, before = time.process_time(), timed.seconds
-        tokens = await runner.step(batch)
+        chosen = await runner.step(batch)
         costs.append(StepCost(time.process_time() - began, timed.seconds - before))
-        scheduler.complete(batch, tokens, 0.0)
+        scheduler.complete(batch, chosen, 0.0)
     return costs
 
 

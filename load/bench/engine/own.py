@@ -36,7 +36,7 @@ from livescale.services.worker.engine.kernels.variants import KernelsName, choos
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.sizes import block_bytes
 from livescale.services.worker.main import runner_maker
-from livescale.services.worker.scheduling.batch import Batch, TokenSampling
+from livescale.services.worker.scheduling.batch import Batch, Chosen, TokenSampling
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.settings import WorkerSettings
@@ -169,7 +169,7 @@ class Own:
         """Logits are seen where the engine chooses from them."""
         seen: list[bytes] = []
 
-        def see(logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> list[int]:
+        def see(logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> Chosen:
             seen.append(logits[0].float().numpy().tobytes())
             return choose_tokens(logits, samplings)
 

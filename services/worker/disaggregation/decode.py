@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import partial
 
 import structlog
-from msgspec.structs import replace
 
 from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, piece_digest, tag
 from livescale.services.worker.disaggregation.incoming import IncomingKv, reservation_name
@@ -110,13 +109,13 @@ class DecodeSide:
         return Ack()
 
     def _go_on(self, name: str, one: IncomingKv, command: TakeOver) -> None:
-        sequence = one.scheduler.take_over(name, command.generated)
+        sequence = one.scheduler.take_over(name, command)
         del self._incoming[name]
         self._taken[name] = None
         if len(self._taken) > MOST_TAKEN:
             self._taken.popitem(last=False)
         log.info("request_taken_over", request=command.request_id, of=command.prefill, tokens=len(sequence.tokens))
-        request = replace(sequence.request, generated=command.generated)
+        request = sequence.as_request()
         now, layers = self._worker.clock.now(), one.layers
         times = HandOffTimes(command.prefill, one.began, now, layers, one.received_bytes)
         self._worker.spans.taken(request, times)

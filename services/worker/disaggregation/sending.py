@@ -132,6 +132,8 @@ class KvSender:
             ticket=asked.ticket,
             request_id=one.request_id,
             generated=sequence.tokens[sequence.prompt_tokens :],
+            logprobs=sequence.logprobs,
+            prompt_logprobs=sequence.prompt_logprobs,
             waited=self._serving.waited(one.request_id),
             silent=now - one.sampled,
         )

@@ -10,7 +10,9 @@ from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.batch import (
     MAX_BATCH_ROWS,
     NO_BYTES,
+    NOTHING_CHOSEN,
     Batch,
+    Chosen,
     KvExport,
     KvPiece,
     KvSlice,
@@ -25,10 +27,10 @@ from livescale.shared.messages.ranks import Meeting
 @dataclass(frozen=True, eq=False)
 class StageResult:
     """What a part of the model computed for a batch: the activation `[row, hidden]` as bytes, or after the last block
-    tokens."""
+    what was chosen."""
 
     activation: memoryview
-    tokens: list[int]
+    chosen: Chosen = NOTHING_CHOSEN
 
 
 class LayerwiseRun:
@@ -162,8 +164,8 @@ class Runner(Protocol):
     async def add_block(self, index: int, buffer: View) -> None:
         """Take block `index`, which is whole in `buffer`. The buffer is in use until `unload` has returned."""
 
-    async def step(self, batch: Batch) -> list[int]:
-        """Run `batch` through the whole model. Returns the token for each of its samplings."""
+    async def step(self, batch: Batch) -> Chosen:
+        """Run `batch` through the whole model. Returns what is chosen for its samplings."""
 
     async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         """Run `chunks` through a part of the model.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
+from msgspec.structs import replace
 from torch.nn.functional import embedding
 
 from livescale.services.worker.engine.attention import Attention, Rows, TorchAttention
@@ -30,13 +31,23 @@ from livescale.services.worker.engine.matrices import make_linear
 from livescale.services.worker.engine.paged_attention import choose_backend
 from livescale.services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, padded
 from livescale.services.worker.engine.rope import RopeTable
-from livescale.services.worker.engine.sampling import choose_tokens
+from livescale.services.worker.engine.sampling import choose_tokens, score_tokens
 from livescale.services.worker.engine.tensor_parallel import Ranks, embed_part, shared, side_by_side
-from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvExport, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.batch import (
+    NO_BYTES,
+    NOTHING_CHOSEN,
+    Batch,
+    Chosen,
+    KvExport,
+    ScheduledChunk,
+)
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.requests import TokenLogprobs
 from livescale.shared.model.block_layout import EMBEDDING
 from livescale.shared.model.sharding import shard_config, vocabulary
+
+SCORED_ROWS = 32  # of a prompt, of which there are logits at once
 
 AnyLayer = Layer | GraphedLayer | CompiledLayer
 
@@ -165,8 +176,8 @@ class TorchEngine:
         return logits if self._ranks is None else side_by_side(logits, self._manifest.config.vocab_size, self._ranks)
 
     @torch.inference_mode()
-    def step(self, batch: Batch) -> list[int]:
-        """Run all layers that are left of each chunk of `batch`. Rank 0 returns a token for each of its samplings.
+    def step(self, batch: Batch) -> Chosen:
+        """Run all layers that are left of each chunk of `batch`. Rank 0 returns what is chosen for its samplings.
 
         `on_kv` is called with each piece of KV that leaves, as soon as its last layer has run.
         """
@@ -176,9 +187,7 @@ class TorchEngine:
             hidden, rows = self._through(batch.chunks)
         finally:
             self._leaving = {}
-        if not batch.samplings:
-            return []
-        return self._chosen(self.head(hidden[rows.sampled]), batch.samplings)
+        return self._chosen(hidden, rows, batch.chunks)
 
     def lay_down(self, batch: Batch) -> None:
         """Store the KV that `batch` brings, from the prefix cache or from other workers, where the step reads it."""
@@ -224,9 +233,8 @@ class TorchEngine:
         hidden = self._coming(activation, rows.count) if blocks.start else self.embed(rows)
         hidden = self.layers(max(blocks.start - 1, 0), min(blocks.stop, head) - 1, hidden, rows)
         if blocks.stop <= head:
-            return StageResult(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data), [])
-        samplings = [chunk.sampling for chunk in chunks if chunk.sampling is not None]
-        return StageResult(NO_BYTES, self._chosen(self.head(hidden[rows.sampled]), samplings) if samplings else [])
+            return StageResult(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data))
+        return StageResult(NO_BYTES, self._chosen(hidden, rows, chunks))
 
     def _coming(self, activation: memoryview, count: int) -> torch.Tensor:
         """The activation that another worker computed, as a copy, since bytes may lie at any address."""
@@ -234,8 +242,32 @@ class TorchEngine:
             return self._shared_rows(count)
         return shared(self._activation(activation).to(self.store.cache.device, copy=True), self._ranks)
 
-    def _chosen(self, logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> list[int]:
-        return choose_tokens(logits, samplings) if self._manifest.shard == 0 else []
+    def _chosen(self, hidden: torch.Tensor, rows: Rows, chunks: Sequence[ScheduledChunk]) -> Chosen:
+        """Rank 0 returns what is chosen after the last layer; all ranks run the head."""
+        prompts = self._scored(hidden, chunks)
+        samplings = [chunk.sampling for chunk in chunks if chunk.sampling is not None]
+        if not samplings:
+            return Chosen([], prompts=prompts) if prompts else NOTHING_CHOSEN
+        logits = self.head(hidden[rows.sampled])
+        if self._manifest.shard:
+            return NOTHING_CHOSEN
+        chosen = choose_tokens(logits, samplings)
+        return replace(chosen, prompts=prompts) if prompts else chosen
+
+    def _scored(self, hidden: torch.Tensor, chunks: Sequence[ScheduledChunk]) -> dict[int, list[TokenLogprobs]]:
+        """How likely tokens of prompts are, by the place of the chunk. The head runs in slabs, as logits are large."""
+        scored: dict[int, list[TokenLogprobs]] = {}
+        first = 0
+        for number, chunk in enumerate(chunks):
+            if chunk.scoring is not None:
+                told = scored[number] = []
+                for start in range(0, len(chunk.scoring.following), SCORED_ROWS):
+                    tokens = chunk.scoring.following[start : start + SCORED_ROWS]
+                    logits = self.head(hidden[first + start : first + start + len(tokens)])
+                    if self._manifest.shard == 0:
+                        told += score_tokens(logits, tokens, chunk.scoring.top)
+            first += len(chunk.tokens)
+        return scored
 
     def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         """Run the next layer of all these requests together; it is the same layer. The embedding runs with the

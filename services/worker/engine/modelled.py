@@ -21,7 +21,7 @@ from livescale.services.worker.engine.modelled_steps import (
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.sizes import block_bytes
 from livescale.services.worker.kv.tiers import KvCopy
-from livescale.services.worker.scheduling.batch import Batch, KvPiece, KvSlice, ScheduledChunk
+from livescale.services.worker.scheduling.batch import Batch, Chosen, KvPiece, KvSlice, ScheduledChunk
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
@@ -99,20 +99,20 @@ class ModelledRunner:
         self._loaded().add_block(index)
         await self._take(0.0)
 
-    async def step(self, batch: Batch) -> list[int]:
+    async def step(self, batch: Batch) -> Chosen:
         model = self._loaded()
-        tokens, seconds = model.step(batch), step_seconds(self._latency, batch, model.layers)
+        chosen, seconds = model.step(batch), step_seconds(self._latency, batch, model.layers)
         if batch.exports:
             took = await self._take_by_layers(batch, seconds)
             self.rates.observe(batch, took)
-            return tokens
+            return chosen
         last = 0.0 if self.on_last_layer is None else seconds / model.layers
         took = await self._take(seconds - last)
         if self.on_last_layer is not None:
             self.on_last_layer()
             took += await self._take(last)
         self.rates.observe(batch, took)
-        return tokens
+        return chosen
 
     async def _take_by_layers(self, batch: Batch, seconds: float) -> float:
         """Be busy for a step, while its KV leaves layer by layer. Returns how long it was."""

@@ -8,6 +8,7 @@ from livescale.services.worker.engine.modelled_kv import ModelledKv
 from livescale.services.worker.engine.modelled_steps import (
     choose_token,
     damaged,
+    even_logprobs,
     first_state,
     follow,
     read_states,
@@ -18,12 +19,13 @@ from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
     Batch,
+    Chosen,
     KvPiece,
     KvSlice,
     ScheduledChunk,
-    TokenSampling,
 )
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.requests import TokenLogprobs
 
 OnMissing = Callable[[ScheduledChunk, range], None]
 
@@ -53,13 +55,13 @@ class ModelledEngine:
             raise ValueError(f"the model has blocks 0 to {len(self._manifest.blocks) - 1}, not {index}")
         self._missing.discard(index)
 
-    def step(self, batch: Batch) -> list[int]:
-        """Returns a token for each sampling of `batch`."""
+    def step(self, batch: Batch) -> Chosen:
+        """Returns what is chosen for the samplings of `batch`."""
         self._need(range(len(self._manifest.blocks)))
         self.lay_down(batch.prefixes.copies, ())
         for kv in batch.imports:
             self._kv.take(self._kv.slots(kv.blocks), range(kv.layers), kv.data)
-        return self._choose((self._enter(chunk)[-1], chunk.sampling) for chunk in batch.chunks)
+        return self._choose((self._enter(chunk)[-1], chunk) for chunk in batch.chunks)
 
     def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         """Run a part of the model. Only the first of several ranks receives the activation."""
@@ -72,11 +74,11 @@ class ModelledEngine:
             start = len(states)
             stop = start + len(chunk.tokens)
             states += self._run(chunk, layers, None if came is None else came[start:stop])
-            ends.append((states[-1], chunk.sampling))
+            ends.append((states[-1], chunk))
         if blocks.stop < len(self._manifest.blocks):
             data = memoryview(bytearray(activation_bytes(self._manifest, rows)))
             write_states(data, states)
-            return StageResult(data, [])
+            return StageResult(data)
         return StageResult(NO_BYTES, self._choose(ends))
 
     def run_layer(self, partials: Sequence[LayerwiseRun]) -> list[Slab]:
@@ -167,10 +169,21 @@ class ModelledEngine:
         kv.write(slots.start, states, mask)
         return states
 
-    def _choose(self, ends: Iterable[tuple[int, TokenSampling | None]]) -> list[int]:
-        """Choose a token for each end that samples one, by the state of its last token."""
-        vocab_size = self._manifest.config.vocab_size
-        return [choose_token(state, sampling, vocab_size) for state, sampling in ends if sampling is not None]
+    def _choose(self, ends: Iterable[tuple[int, ScheduledChunk]]) -> Chosen:
+        """Choose a token for each chunk that samples one, by the state of its last token."""
+        vocab_size, tokens, logprobs = self._manifest.config.vocab_size, list[int](), dict[int, TokenLogprobs]()
+        prompts = dict[int, list[TokenLogprobs]]()
+        for number, (state, chunk) in enumerate(ends):
+            sampling, scoring = chunk.sampling, chunk.scoring
+            if scoring is not None:
+                prompts[number] = [even_logprobs(token, scoring.top, vocab_size) for token in scoring.following]
+            if sampling is None:
+                continue
+            token = choose_token(state, sampling, vocab_size)
+            if sampling.params.logprobs is not None:
+                logprobs[len(tokens)] = even_logprobs(token, sampling.params.logprobs, vocab_size)
+            tokens.append(token)
+        return Chosen(tokens, logprobs, prompts)
 
     def _need(self, blocks: Iterable[int]) -> None:
         missing = next((block for block in blocks if block in self._missing), None)

@@ -5,6 +5,7 @@ keys and values there is one number a token, its state: a hash of all tokens up 
 values would be, and travel as these do. So tokens are wrong where something was lost on the way.
 """
 
+import math
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from hashlib import blake2b
 from itertools import chain, pairwise
 
 from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, TokenSampling
+from livescale.shared.messages.requests import TokenLogprobs
 from livescale.shared.model.latency import EMBEDDING_SHARE, HEAD_SHARE, Latency, Work
 
 
@@ -100,6 +102,12 @@ def choose_token(state: int, sampling: TokenSampling, vocab_size: int) -> int:
     first = _mixed(state ^ _mixed(seed & MASK)) % vocab_size
     never = {*sampling.forbidden, *sampling.stops}
     return next((token for token in chain(range(first, vocab_size), range(first)) if token not in never), first)
+
+
+def even_logprobs(token: int, count: int, vocab_size: int) -> TokenLogprobs:
+    """What is told of a token where all are equally likely: it comes before the `count` - 1 that follow it."""
+    [each] = struct.unpack("=f", struct.pack("=f", -math.log(vocab_size)))  # rounded as an engine's
+    return TokenLogprobs(each, [((token + more) % vocab_size, each) for more in range(min(count, vocab_size))], 1)
 
 
 def _mixed(number: int) -> int:

@@ -33,6 +33,7 @@ from livescale.services.worker.engine.tensor_parallel import ProcessGroup, least
 from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.batch import (
     Batch,
+    Chosen,
     KvExport,
     KvPiece,
     KvSlice,
@@ -159,25 +160,25 @@ class EngineRunner:
         """Lay out block `index`, which is whole in `buffer`. The buffer is in use until `unload` has returned."""
         await self.call(lambda: self._loaded().add_block(index, buffer))
 
-    async def step(self, batch: Batch) -> list[int]:
-        """Run `batch` through the whole model. Returns the token for each of its samplings."""
+    async def step(self, batch: Batch) -> Chosen:
+        """Run `batch` through the whole model. Returns what is chosen for its samplings."""
 
-        def timed() -> tuple[list[int], float]:
+        def timed() -> tuple[Chosen, float]:
             begun, computed = time.perf_counter(), time.thread_time()
-            tokens = self._loaded().step(batch)
+            chosen = self._loaded().step(batch)
             if self._device != CPU:
                 torch.cuda.synchronize(self._device)
             seconds = time.perf_counter() - begun
             self.rates.observe(batch, seconds)
-            return tokens, seconds - (time.thread_time() - computed)
+            return chosen, seconds - (time.thread_time() - computed)
 
         lost = 0.0
         self.pauses.step_begins()
         try:
-            tokens, lost = await self.call(timed)
+            chosen, lost = await self.call(timed)
         finally:
             self.pauses.step_ends(lost)
-        return tokens
+        return chosen
 
     async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         """Run `chunks` through a part of the model. Raises BlockMissing."""

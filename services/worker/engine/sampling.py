@@ -1,42 +1,80 @@
 """Sampling of tokens.
 
-A token's random number depends on the request's seed and the token's index alone. So any worker that continues a
-request draws the same sequence.
+A token depends on its row of logits, its request's parameters and the tokens before it. Its random number depends on
+the request's seed and the token's index alone. So any worker that continues a request draws the same sequence.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from msgspec import structs
 
-from livescale.services.worker.scheduling.batch import TokenSampling
+from livescale.services.worker.engine.logits import Floats, Ids, change_logits
+from livescale.services.worker.scheduling.batch import Chosen, TokenSampling
+from livescale.shared.messages.requests import TokenLogprobs
 
 SEED_BITS = (1 << 64) - 1
 
-Floats = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.intp]
 
-
-def choose_tokens(logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> list[int]:
+def choose_tokens(logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> Chosen:
     """Choose the token of each row of `logits` `[row, vocab]`, which is overwritten. Ties go to the lowest id."""
     logits = logits.cpu()
+    asked = [row for row, sampling in enumerate(samplings) if sampling.params.logprobs is not None]
+    given = logits[asked] if asked else None  # a copy, as the model gave them
     for row, sampling in enumerate(samplings):
         if sampling.forbidden:
             logits[row, list(sampling.forbidden)] = float("-inf")
     # numpy's argmax is twenty times as fast as torch's.
     tokens: list[int] = logits.float().numpy().argmax(axis=1).tolist()
     for row, sampling in enumerate(samplings):
-        if not sampling.is_greedy:
+        if sampling.past is not None:
+            changed = change_logits(logits[row].double().numpy(), sampling.params, sampling.past)
+            tokens[row] = int(changed.argmax()) if sampling.is_greedy else draw_token(changed, sampling)
+        elif not sampling.is_greedy:
             tokens[row] = draw_token(logits[row].double().numpy(), sampling)
-    return tokens
+    if given is None:
+        return Chosen(tokens)
+    told = zip(asked, given.double().numpy(), strict=True)
+    return Chosen(
+        tokens, {row: log_probabilities(its, tokens[row], samplings[row].params.logprobs) for row, its in told}
+    )
+
+
+def score_tokens(logits: torch.Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs]:
+    """How likely each of `tokens` is, by its row of `logits`, with the `count` likeliest, and its rank."""
+    rows = (row.double().numpy() for row in logits.cpu())
+    return [
+        structs.replace(log_probabilities(row, token, count), rank=int((row >= row[token]).sum()))
+        for row, token in zip(rows, tokens, strict=True)
+    ]
+
+
+def log_probabilities(logits: Floats, token: int, count: int | None) -> TokenLogprobs:
+    """How likely `token` is by a row of logits, and the `count` likeliest, rounded to float32. Of equally likely ones
+    the lowest ids are named."""
+    largest = logits.max()
+    of = logits - (largest + np.log(np.exp(logits - largest).sum()))
+    rounded = of.astype(np.float32)
+    top = _largest(of, min(count or 0, len(of)))
+    return TokenLogprobs(float(rounded[token]), [(int(id), float(rounded[id])) for id in top])
+
+
+def _largest(numbers: Floats, count: int) -> Ids:
+    """The places of the `count` largest numbers, the largest first, equal ones in order."""
+    if count == 0:
+        return np.empty(0, np.intp)
+    least = np.partition(numbers, -count)[-count]
+    return _by_likelihood(numbers, np.flatnonzero(numbers >= least))[:count]
 
 
 def draw_token(logits: Floats, sampling: TokenSampling) -> int:
-    """Draw one token by temperature, then top_k, then top_p of what is left."""
+    """Draw one token by temperature, then min_p, then top_k, then top_p of what is left."""
     scaled = logits / sampling.params.temperature
     probabilities: Floats = np.exp(scaled - scaled.max())
     probabilities /= probabilities.sum()
+    if sampling.params.min_p > 0.0:
+        probabilities[probabilities < sampling.params.min_p * probabilities.max()] = 0.0
     candidates = likeliest(probabilities, sampling.params.top_k, sampling.params.top_p)
     cumulative = probabilities[candidates].cumsum()
     point = uniform(sampling.params.seed, sampling.index) * cumulative[-1]
@@ -48,8 +86,7 @@ def likeliest(probabilities: Floats, top_k: int, top_p: float) -> Ids:
     """The ids that may be drawn: likeliest first where `top_k` or `top_p` cut, else by id."""
     ids = np.flatnonzero(probabilities)
     if 0 < top_k < len(ids):
-        least = np.partition(probabilities, -top_k)[-top_k]
-        ids = _by_likelihood(probabilities, np.flatnonzero(probabilities >= least))[:top_k]
+        ids = _largest(probabilities, top_k)
     if top_p < 1.0:
         total = probabilities[ids].sum()
         # What lies below this bound weighs less than 1 - top_p together: it is cut anyway, and need not be sorted.

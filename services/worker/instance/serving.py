@@ -8,9 +8,9 @@ import structlog
 
 from livescale.services.worker.engine.contract import RankLost, Runner
 from livescale.services.worker.instance.metrics import WorkerMetrics
-from livescale.services.worker.scheduling.batch import Batch, LayerEntry
+from livescale.services.worker.scheduling.batch import Batch, Chosen, LayerEntry
 from livescale.services.worker.scheduling.limits import SchedulerLimits
-from livescale.services.worker.scheduling.outputs import TokenHistory, TokenOutput
+from livescale.services.worker.scheduling.outputs import TokenHistory, TokenOutput, earlier_tokens
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled, LateKv
 from livescale.shared.bus.contract import Ack, Bus, Context, Refusal
@@ -155,7 +155,7 @@ class ServingLoop:
         self._asked()
         self.idle.clear()
         # A gateway that missed a token of the earlier worker may ask for it here.
-        self._history.record(Tokens(request_id=request.request_id, index=0, token_ids=request.generated))
+        self._history.record(earlier_tokens(request))
         self._send(request.gateway, [Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])])
         self.wake()
         self.on_step()
@@ -237,7 +237,7 @@ class ServingLoop:
         self.on_batch(batch)
         self._running = batch
         try:
-            tokens = await self._runner.step(batch)
+            chosen = await self._runner.step(batch)
         except RankLost as error:
             return self.on_rank_lost(str(error)) if self.scheduler is scheduler else None
         except (RuntimeError, MemoryError) as error:  # torch's own, out of memory included
@@ -245,13 +245,13 @@ class ServingLoop:
             return self._stepped(scheduler, scheduler.fail(f"the engine failed: {error}"))
         finally:
             self._running = self.ending = None
-        return self.stepped(scheduler, batch, tokens, begun)
+        return self.stepped(scheduler, batch, chosen, begun)
 
-    def stepped(self, scheduler: Scheduler, batch: Batch, tokens: list[int], begun: float) -> None:
-        """Take the tokens of a step that began at the time `begun`."""
+    def stepped(self, scheduler: Scheduler, batch: Batch, chosen: Chosen, begun: float) -> None:
+        """Take what was chosen in a step that began at the time `begun`."""
         seconds, rows = self._clock.now() - begun, batch.prefill_rows + batch.decode_rows
         self._log.debug("step_ran", step=batch.step, rows=rows, layers_before=batch.layers_before, seconds=seconds)
-        outputs = scheduler.complete(batch, tokens, self._clock.wall())
+        outputs = scheduler.complete(batch, chosen, self._clock.wall())
         self._metrics.stepped(batch, begun)
         self._stepped(scheduler, outputs)
 
@@ -263,10 +263,10 @@ class ServingLoop:
 
     def publish(self, outputs: Iterable[TokenOutput]) -> None:
         """Send tokens to gateways, and say which requests have ended."""
-        rows: dict[str, list[Tokens]] = defaultdict(list)
-        for output in outputs:
-            rows[output.gateway].append(output.row)
-        for gateway, theirs in rows.items():
+        rows: dict[tuple[str, str], list[Tokens]] = defaultdict(list)
+        for output in outputs:  # what is told of a prompt may be half of what the bus takes at once
+            rows[output.gateway, output.row.request_id if output.row.prompt_logprobs else ""].append(output.row)
+        for (gateway, _), theirs in rows.items():
             self._send(gateway, theirs)
         sent = [row for theirs in rows.values() for row in theirs]
         if not sent:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
-from msgspec.structs import replace
 
 from livescale.services.worker.engine.contract import LayerwiseRun
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
@@ -241,8 +240,7 @@ class HandOffSender:
 
     def _task(self, given: QueuedRequest, origin: HandOffOrigin) -> Task:
         sequence, manifest = given.sequence, origin.manifest
-        request = replace(sequence.request, generated=sequence.tokens[sequence.prompt_tokens :])
-        entry, submit = sequence.entry, leaving(request, self._context.clock.wall())
+        entry, submit = sequence.entry, leaving(sequence.as_request(), self._context.clock.wall())
         waited = self._serving.waited(sequence.request_id)
         if entry is None:
             filled = given.filled or NOTHING

@@ -20,7 +20,7 @@ from livescale.services.worker.pipeline.kv_moves import KvMover
 from livescale.services.worker.pipeline.shares import Shares
 from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import stage_pieces
-from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
@@ -110,11 +110,12 @@ class PipelineLeader:
             return self.give_up(
                 f"step {done.step}: {len(done.tokens)} tokens came, {samplings} of the vocabulary are due"
             )
+        chosen = Chosen(done.tokens, dict(done.logprobs), dict(done.prompts))
         del self._steps[done.step]
         self._filling.ended(done.step, done.unfilled)
         self._counts.steps.inc()
         self._counts.in_flight.set(len(self._steps))
-        return self._serving.stepped(self._scheduler, step.batch, done.tokens, step.begun)
+        return self._serving.stepped(self._scheduler, step.batch, chosen, step.begun)
 
     async def run(self) -> None:
         """Run steps until `end` was called and none is under way, or nothing is served here any more.

@@ -98,7 +98,14 @@ class StageRun:
             if after is None or self._next is None:
                 unfilled = [fill.worker for fill in batch.fills]
                 self._tell_leader(
-                    StageDone(pipeline=self._pipeline, step=batch.step, tokens=passed.tokens, unfilled=unfilled)
+                    StageDone(
+                        pipeline=self._pipeline,
+                        step=batch.step,
+                        tokens=passed.chosen.tokens,
+                        logprobs=list(passed.chosen.logprobs.items()),
+                        prompts=list(passed.chosen.prompts.items()),
+                        unfilled=unfilled,
+                    )
                 )
                 continue
             size_bytes = passed.activation.nbytes

@@ -3,8 +3,19 @@
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from livescale.services.worker.engine.sizes import activation_bytes
-from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, KvSlice, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.batch import (
+    MAX_BATCH_ROWS,
+    KvSlice,
+    Past,
+    ScheduledChunk,
+    Scoring,
+    TokenSampling,
+    changes_logits,
+    named_tokens,
+)
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.parameters import Manifest
@@ -84,36 +95,47 @@ def _told(piece: ScheduledChunk) -> StagePiece:
         blocks=len(piece.blocks),
         decode=piece.decode,
     )
+    if piece.scoring is not None:
+        told = replace(told, following=list(piece.scoring.following), top=piece.scoring.top)
     if piece.sampling is None:
         return told
     sampling = piece.sampling
-    return StagePiece(
-        request_id=told.request_id,
-        tokens=told.tokens,
-        start=told.start,
-        first_block=told.first_block,
-        blocks=told.blocks,
-        decode=told.decode,
+    past = sampling.past or Past()
+    return replace(
+        told,
         sampling=sampling.params,
         index=sampling.index,
         forbidden=list(sampling.forbidden),
         stops=list(sampling.stops),
+        prompt=list(past.prompt),
+        generated=list(past.generated),
     )
 
 
+def _sampling(told: StagePiece) -> TokenSampling | None:
+    if told.sampling is None:
+        return None
+    past = Past(tuple(told.prompt), tuple(told.generated)) if changes_logits(told.sampling) else None
+    return TokenSampling(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops), past)
+
+
 def _piece(told: StagePiece, limits: SchedulerLimits) -> ScheduledChunk:
-    sampling = None
-    if told.sampling is not None:
-        sampling = TokenSampling(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops))
+    scoring = Scoring(tuple(told.following), told.top) if told.following else None
     blocks = range(told.first_block, told.first_block + told.blocks)
-    piece = ScheduledChunk(told.request_id, tuple(told.tokens), told.start, blocks, told.decode, sampling)
+    piece = ScheduledChunk(
+        told.request_id, tuple(told.tokens), told.start, blocks, told.decode, _sampling(told), scoring=scoring
+    )
     room = min(told.blocks * limits.kv_block_tokens, limits.max_model_len)
     if piece.stop > room or blocks.stop > limits.kv_blocks:
         raise ValueError(
             f"pieces: positions before {piece.stop} of {told.request_id} do not fit into blocks {blocks.start} .. "
             f"{blocks.stop - 1} of {limits.kv_blocks}"
         )
-    never = max((*told.tokens, *told.forbidden), default=0)
+    if len(told.following) > len(told.tokens):
+        raise ValueError(f"pieces: {len(told.following)} tokens follow {len(told.tokens)} of {told.request_id}")
+    named = [] if told.sampling is None else named_tokens(told.sampling)
+    so_far = *told.prompt, *told.generated, *told.following
+    never = max((*told.tokens, *told.forbidden, *so_far, *named), default=0)
     if never >= limits.vocab_size:
         raise ValueError(f"pieces: token id {never} is not in the vocabulary of {limits.vocab_size}")
     return piece

@@ -9,6 +9,7 @@ from livescale.services.worker.scheduling.prefix_cache import PrefixCache
 from livescale.services.worker.scheduling.reservations import Reservation, Reservations
 from livescale.services.worker.scheduling.sequence import Filled, Sequence, order
 from livescale.services.worker.scheduling.session_cache import SessionCache
+from livescale.shared.messages.disaggregation import TakeOver
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.policy.invariants import check
 
@@ -145,10 +146,11 @@ class BlockAllocation:
         self.reservations.add(reservation)
         return reservation
 
-    def take_over(self, name: str, generated: list[int]) -> Sequence:
-        """Run the request of a reservation, after these tokens. Raises ValueError as `Reservations.take` does."""
+    def take_over(self, name: str, command: TakeOver) -> Sequence:
+        """Run the request of a reservation, after the command's tokens. Raises ValueError as `Reservations.take`
+        does."""
         sequence = self.reservations.take(name)
-        sequence.take_over(generated)
+        sequence.take_over(command)
         self.running[sequence.request_id] = sequence
         return sequence
 
@@ -177,11 +179,11 @@ class BlockAllocation:
         return len(self.running) + len(self.reservations) < self.limits.max_num_seqs
 
     def _begin(self, sequence: Sequence, prefixes: PrefixCache) -> None:
-        """Look the prompt up in the prefix cache, unless other workers have run a part of it: that is not mixed with
-        kept KV."""
+        """Look the prompt up in the prefix cache, unless other workers have run a part of it, which is not mixed with
+        kept KV, or all of it has to be computed as log-probabilities are asked for."""
         if self.contexts is not None:
             self.contexts.begin(sequence.request.context_id)
-        if sequence.entry is None and sequence.late is None:
+        if sequence.entry is None and sequence.late is None and sequence.request.prompt_logprobs is None:
             prefixes.start(sequence)
         else:
             prefixes.give_way(sequence.blocks)

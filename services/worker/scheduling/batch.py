@@ -10,7 +10,7 @@ from functools import cached_property
 from msgspec import Struct, field
 
 from livescale.services.worker.kv.tiers import KvCopy
-from livescale.shared.messages.requests import Sampling
+from livescale.shared.messages.requests import Sampling, TokenLogprobs
 
 # Prompts are cut at multiples of this, everywhere and always: the rows between attend together, and their bits depend
 # on which these are.
@@ -25,20 +25,60 @@ LEAST_TEMPERATURE = 1e-5
 NO_BYTES = memoryview(b"")
 
 
+class Past(Struct, frozen=True):
+    """The tokens of a request so far: those of the prompt, each once, and all that were generated, in order. Either is
+    empty where the choice of the next token does not depend on it."""
+
+    prompt: tuple[int, ...] = ()
+    generated: tuple[int, ...] = ()
+
+
 class TokenSampling(Struct, frozen=True):
     """How a token is chosen after a chunk's last row.
 
     It becomes generated token number `index`. None of `forbidden` may be chosen; any of `stops` would end the request.
+    `past` is there where `params` change logits before a token is drawn.
     """
 
     params: Sampling = field(name="sampling")
     index: int
     forbidden: tuple[int, ...] = ()
     stops: tuple[int, ...] = ()
+    past: Past | None = None
 
     @property
     def is_greedy(self) -> bool:
         return self.params.temperature < LEAST_TEMPERATURE
+
+
+def changes_logits(params: Sampling) -> bool:
+    """Whether logits are changed before a token is drawn by temperature, top_k, top_p and min_p."""
+    return bool(
+        params.presence_penalty
+        or params.frequency_penalty
+        or params.repetition_penalty != 1.0
+        or params.logit_bias
+        or params.bad_words
+        or params.allowed_token_ids
+    )
+
+
+def named_tokens(params: Sampling) -> list[int]:
+    """The token ids that a request's sampling names."""
+    words = (token for word in params.bad_words for token in word)
+    return [*(token for token, _ in params.logit_bias), *params.allowed_token_ids, *words]
+
+
+class Chosen(Struct, frozen=True):
+    """The token of each sampling of a step, in their order, and by place the log-probabilities that were asked for:
+    those of prompts by the place of the chunk."""
+
+    tokens: list[int]
+    logprobs: dict[int, TokenLogprobs] = {}
+    prompts: dict[int, list[TokenLogprobs]] = {}
+
+
+NOTHING_CHOSEN = Chosen([])
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +154,14 @@ class PrefixUse:
     fetched: int = 0
 
 
+class Scoring(Struct, frozen=True):
+    """It is told how likely the `following` tokens are, each after one of a chunk's first rows, and `top` of the
+    likeliest."""
+
+    following: tuple[int, ...]
+    top: int
+
+
 class ScheduledChunk(Struct, frozen=True):
     """Positions `start` to `stop` - 1 of one request, whose KV lies in `blocks`, one contiguous stretch.
 
@@ -129,6 +177,7 @@ class ScheduledChunk(Struct, frozen=True):
     decode: bool
     sampling: TokenSampling | None = field(default=None, name="draw")
     entry: LayerEntry | None = None
+    scoring: Scoring | None = None
 
     def __post_init__(self) -> None:
         fits_chunk = self.start % PROMPT_CUT == 0 and len(self.tokens) <= PREFILL_CHUNK

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, PREFILL_CHUNK
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, PREFILL_CHUNK, named_tokens
 from livescale.shared.messages.requests import Submit
 
 
@@ -61,7 +61,8 @@ class SchedulerLimits:
         if self.most_blocks(request) > self.kv_blocks:
             room = self.kv_blocks * self.kv_block_tokens
             return f"prompt and max_tokens are {total} tokens, the whole KV cache holds {room}"
-        outside = _outside(self.vocab_size, request.prompt, request.generated, request.stop_token_ids)
+        named = named_tokens(request.sampling)
+        outside = _outside(self.vocab_size, request.prompt, request.generated, request.stop_token_ids, named)
         return None if outside is None else f"token id {outside} is not in the vocabulary of {self.vocab_size}"
 
 

@@ -1,12 +1,12 @@
 """What a step yields for gateways: new tokens, and a history of them to be sent again. Pure."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from livescale.services.worker.scheduling.sequence import Sequence
-from livescale.shared.messages.requests import FinishReason, Tokens
+from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs, Tokens
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ def token_output(
         request_id=sequence.request_id,
         index=sequence.generated - len(tokens),
         token_ids=tokens,
+        logprobs=sequence.logprobs[-len(tokens) :] if tokens and sequence.logprobs else [],
+        prompt_logprobs=sequence.prompt_logprobs if sequence.generated == len(tokens) > 0 else [],
         finish_reason=finish_reason,
         error=error,
         cached_tokens=sequence.cached,
@@ -32,13 +34,30 @@ def token_output(
     return TokenOutput(sequence.request.gateway, row)
 
 
+def earlier_tokens(request: Submit) -> Tokens:
+    """The tokens that other workers sent for this request and that may be asked for here: all of them, or those whose
+    log-probabilities came along."""
+    index = 0 if request.sampling.logprobs is None else len(request.generated) - len(request.logprobs)
+    asked = request.prompt_logprobs
+    return Tokens(
+        request_id=request.request_id,
+        index=index,
+        token_ids=request.generated[index:],
+        logprobs=request.logprobs,
+        prompt_logprobs=[] if asked is None or index or not request.generated else asked.told,
+    )
+
+
 @dataclass
 class SentTokens:
-    """All tokens of a request from `index` on, and the row that brought the last of them."""
+    """All tokens of a request from `index` on, their log-probabilities where there are any, and the row that brought
+    the last of them."""
 
     index: int
-    token_ids: list[int]
     last: Tokens
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 
 class TokenHistory:
@@ -56,8 +75,10 @@ class TokenHistory:
         """Append a row that was sent; its finish reason ends the request."""
         said = self._running.get(row.request_id)
         if said is None:
-            said = self._running[row.request_id] = SentTokens(row.index, [], row)
+            said = self._running[row.request_id] = SentTokens(row.index, row)
         said.token_ids += row.token_ids
+        said.logprobs += row.logprobs
+        said.prompt_logprobs += row.prompt_logprobs
         said.last = row
         if row.finish_reason is None:
             return
@@ -82,4 +103,11 @@ class TokenHistory:
         said = self._running.get(request_id) or self._ended.get(request_id)
         if said is None or index < said.index:
             return None
-        return msgspec.structs.replace(said.last, index=index, token_ids=said.token_ids[index - said.index :])
+        first = index - said.index
+        return msgspec.structs.replace(
+            said.last,
+            index=index,
+            token_ids=said.token_ids[first:],
+            logprobs=said.logprobs[first:],
+            prompt_logprobs=said.prompt_logprobs if index == 0 else [],
+        )

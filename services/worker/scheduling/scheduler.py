@@ -5,7 +5,7 @@ from itertools import combinations
 
 from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.allocation import BlockAllocation
-from livescale.services.worker.scheduling.batch import Batch, LayerEntry, PrefixUse
+from livescale.services.worker.scheduling.batch import Batch, Chosen, LayerEntry, PrefixUse
 from livescale.services.worker.scheduling.batching import Scheduled, choose_chunks, prompt_budget
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.outputs import TokenOutput, token_output
@@ -14,8 +14,9 @@ from livescale.services.worker.scheduling.rates import DecodePace
 from livescale.services.worker.scheduling.reservations import Reservation
 from livescale.services.worker.scheduling.sequence import Filled, LateKv, Sequence, order
 from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.disaggregation import TakeOver
 from livescale.shared.messages.membership import EngineLoad
-from livescale.shared.messages.requests import FinishReason, Running, Submit
+from livescale.shared.messages.requests import FinishReason, Running, Submit, TokenLogprobs
 from livescale.shared.policy.invariants import check
 
 RETRY_AFTER_MS = 100  # some engine steps
@@ -84,9 +85,9 @@ class Scheduler:
         self._arrivals += 1
         return self._allocation.reserve(name, Sequence(request, self._arrivals))
 
-    def take_over(self, name: str, generated: list[int]) -> Sequence:
-        """Go on with the request of a reservation, all KV of which is here, after these tokens. Raises ValueError."""
-        return self._allocation.take_over(name, generated)
+    def take_over(self, name: str, command: TakeOver) -> Sequence:
+        """Go on with the request of a reservation, all KV of which is here. Raises ValueError."""
+        return self._allocation.take_over(name, command)
 
     def due_copies(self) -> tuple[KvCopy, ...]:
         """The prefix cache's copies that are due before anything else is stored; they are then made."""
@@ -193,19 +194,21 @@ class Scheduler:
         prefixes = PrefixUse() if self._allocation.prefixes is None else self._allocation.prefixes.use()
         return Batch(self._steps, tuple(chunk for _, chunk in chosen), preempted, imports, prefixes)
 
-    def complete(self, batch: Batch, tokens: list[int], now: float) -> list[TokenOutput]:
-        """Take the tokens sampled for `batch.samplings`. `now` is in seconds since the epoch, as deadlines are.
+    def complete(self, batch: Batch, chosen: Chosen, now: float) -> list[TokenOutput]:
+        """Take what was chosen for `batch.samplings`. `now` is in seconds since the epoch, as deadlines are.
 
         Returns the rows for gateways: one for each request that gained a token or ended.
         """
-        tokens_of = iter(tokens)
-        outputs = []
-        chosen = self._under_way.pop(batch.step)
-        _land(chosen)
-        for sequence, chunk in chosen:
-            token = None if chunk.sampling is None else next(tokens_of)
-            if self._allocation.computed(sequence, chunk) and token is not None:
-                outputs.append(self._advance(sequence, token, now))
+        tokens_of, outputs = enumerate(chosen.tokens), []
+        scheduled = self._under_way.pop(batch.step)
+        _land(scheduled)
+        for number, (sequence, chunk) in enumerate(scheduled):
+            place, token = (0, None) if chunk.sampling is None else next(tokens_of)
+            if not self._allocation.computed(sequence, chunk):
+                continue
+            sequence.scored(chunk.start, chosen.prompts.get(number, ()))
+            if token is not None:
+                outputs.append(self._advance(sequence, token, chosen.logprobs.get(place), now))
         return outputs + self.expire(now)
 
     def expire(self, now: float) -> list[TokenOutput]:
@@ -276,10 +279,9 @@ class Scheduler:
         if self._allocation.contexts is not None and decodes == len(ready) and not self._under_way:
             yield from self._allocation.contexts.fill(prompt_budget(decodes, 1, self.limits, pace).work)
 
-    def _advance(self, sequence: Sequence, token: int, now: float) -> TokenOutput:
-        finish_reason = sequence.append(token)
-        if finish_reason is None and sequence.request.deadline <= now:
-            finish_reason = "deadline"
+    def _advance(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None, now: float) -> TokenOutput:
+        late: FinishReason | None = "deadline" if sequence.request.deadline <= now else None
+        finish_reason = sequence.append(token, logprobs) or late
         if finish_reason is not None:
             return self._end(sequence, finish_reason, [token])
         return token_output(sequence, [token])

@@ -1,17 +1,24 @@
 """A request as the scheduler sees it: which of its positions are computed, which come next, how it ends. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+
+from msgspec.structs import replace
 
 from livescale.services.worker.kv.radix_tree import RadixNode
 from livescale.services.worker.scheduling.batch import (
     PREFILL_CHUNK,
     KvImport,
     LayerEntry,
+    Past,
     ScheduledChunk,
+    Scoring,
     TokenSampling,
+    changes_logits,
 )
-from livescale.shared.messages.requests import FinishReason, Submit
+from livescale.shared.messages.disaggregation import TakeOver
+from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs
 from livescale.shared.policy.priority_queue import queue_position
 
 
@@ -40,6 +47,7 @@ class Filled:
     begun: int = 0
 
 
+CARRIED_LOGPROBS = 512  # to another worker: those that a gateway may not have received
 NOTHING = Filled(0)  # never written to
 
 
@@ -49,9 +57,10 @@ class Sequence:
     `entry` says at which layer rows enter whose first layers have run before. `late` is KV of such layers that is not
     in the cache yet; nothing is decoded before it is. A `held` sequence belongs to another component, and no step runs
     it. One that `awaits_take_over` is to be decoded elsewhere, and no step runs it here after its first token. One that
-    is `in_flight` is in a step now. `filled` is a second place of its KV. `prefix` is the last segment of the prompt
-    that the prefix cache keeps, or None where it may keep no more. `cached` counts the tokens of the prompt that were
-    in the cache when the sequence began.
+    is `in_flight` is in a step now. `logprobs` are those of the last of its tokens, `prompt_logprobs` of those of the
+    prompt from the second on, where the request asks for them. `filled` is a second place of its KV. `prefix` is the
+    last segment of the prompt that the prefix cache keeps, or None where it may keep no more. `cached` counts the
+    tokens of the prompt that were in the cache when the sequence began.
     """
 
     def __init__(self, request: Submit, arrival: int) -> None:
@@ -60,6 +69,10 @@ class Sequence:
         self.prompt_tokens = len(request.prompt)
         self.stops = tuple(request.stop_token_ids)
         self.tokens = [*request.prompt, *request.generated]
+        self.logprobs = list(request.logprobs)
+        asked = request.prompt_logprobs
+        self.prompt_logprobs = [] if asked is None else list(asked.told)
+        self._changes_logits = changes_logits(request.sampling)
         self.blocks = range(0)
         self.computed = 0
         self.preempted = False  # ever
@@ -185,14 +198,18 @@ class Sequence:
         """Count the positions that are `filled` as computed, and no longer as filled."""
         self.computed, self.filled = filled.stop, None
 
-    def take_over(self, generated: list[int]) -> None:
-        """Go on after these tokens, all that were generated. The KV of all positions but the last one's is here."""
-        self.tokens = [*self.request.prompt, *generated]
+    def take_over(self, command: TakeOver) -> None:
+        """Go on after the command's tokens, all that were generated. The KV of all positions but the last one's is
+        here."""
+        self.tokens = [*self.request.prompt, *command.generated]
+        self.logprobs, self.prompt_logprobs = list(command.logprobs), list(command.prompt_logprobs)
         self.computed = len(self.tokens) - 1
 
-    def append(self, token: int) -> FinishReason | None:
+    def append(self, token: int, logprobs: TokenLogprobs | None = None) -> FinishReason | None:
         """Append a sampled token. Returns why the request ends with it, or None."""
         self.tokens.append(token)
+        if logprobs is not None:
+            self.logprobs.append(logprobs)
         if token in self.stops:
             return "stop"
         return "length" if self.generated == self.request.max_tokens else None
@@ -200,12 +217,43 @@ class Sequence:
     def _chunk(self, start: int, stop: int, *, decode: bool) -> ScheduledChunk:
         tokens = tuple(self.tokens[start:stop])
         sampling = self._sampling() if stop == len(self.tokens) else None
-        return ScheduledChunk(self.request_id, tokens, start, self.blocks, decode, sampling, self.entry)
+        scoring = None if decode else self._scoring(start, stop)
+        return ScheduledChunk(self.request_id, tokens, start, self.blocks, decode, sampling, self.entry, scoring)
+
+    def _scoring(self, start: int, stop: int) -> Scoring | None:
+        asked = self.request.prompt_logprobs
+        following = () if asked is None else tuple(self.request.prompt[start + 1 : stop + 1])
+        return Scoring(following, asked.top) if asked is not None and following else None
+
+    def scored(self, start: int, told: Collection[TokenLogprobs]) -> None:
+        """Note how likely the tokens of the prompt after position `start` are, where it is told."""
+        if told:
+            self.prompt_logprobs[start:] = told
+
+    def as_request(self) -> Submit:
+        """The request as another worker goes on with it: with what was generated, and what is told of its tokens."""
+        asked = self.request.prompt_logprobs
+        return replace(
+            self.request,
+            generated=self.tokens[self.prompt_tokens :],
+            logprobs=self.logprobs[-CARRIED_LOGPROBS:],
+            prompt_logprobs=None if asked is None else replace(asked, told=self.prompt_logprobs),
+        )
 
     def _sampling(self) -> TokenSampling:
         generated = self.generated
         forbidden = self.stops if generated < self.request.min_tokens else ()
-        return TokenSampling(self.request.sampling, generated, forbidden, self.stops)
+        past = self._past() if self._changes_logits else None
+        return TokenSampling(self.request.sampling, generated, forbidden, self.stops, past)
+
+    def _past(self) -> Past:
+        sampling = self.request.sampling
+        prompt = self._prompt_once if sampling.repetition_penalty != 1.0 else ()
+        return Past(prompt, tuple(self.tokens[self.prompt_tokens :]))
+
+    @cached_property
+    def _prompt_once(self) -> tuple[int, ...]:
+        return tuple(sorted(set(self.request.prompt)))
 
 
 def order(sequence: Sequence) -> tuple[int, int]:

@@ -51,7 +51,8 @@ class SessionCache:
         if request.context_id is None or not self._limits.context_blocks:
             return
         prompt = sequence.tokens[: sequence.computed + 1]
-        whole = Sequence(replace(request, prompt=prompt, generated=[]), sequence.arrival)
+        asked = replace(request, prompt=prompt, generated=[], logprobs=[], prompt_logprobs=None)
+        whole = Sequence(asked, sequence.arrival)
         context = Session(whole, self._now + self._limits.context_seconds)
         self.begin(request.context_id)
         if not self._is_kept(context):

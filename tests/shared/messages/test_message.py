@@ -50,6 +50,8 @@ def values(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
             return st.lists(values(item), min_size=least or 0, max_size=3)
         case msgspec.inspect.DictType(key_type=key, value_type=value):
             return st.dictionaries(values(key), values(value), max_size=3)
+        case msgspec.inspect.TupleType(item_types=items):
+            return st.tuples(*map(values, items))
         case msgspec.inspect.UnionType(types=kinds):
             return st.one_of(*map(values, kinds))
         case msgspec.inspect.StructType(cls=struct):

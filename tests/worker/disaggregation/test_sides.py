@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from livescale.services.worker.disaggregation import prefill
+from livescale.shared.messages.requests import PromptLogprobs
 from tests.worker.disaggregation.pairs import ask, counted, failed, taken, with_pair
 from tests.worker.live.engines import BFLOAT16, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool
-from tests.worker.serving import random_prompt, submit
+from tests.worker.serving import penalised, random_prompt, submit
 
 
 @pytest.mark.parametrize("kind", [MODELLED, FLOAT32, BFLOAT16], ids=["modelled", "float32", "bfloat16"])
@@ -23,6 +24,23 @@ def test_requests_are_decoded_where_they_were_not_prefilled_and_have_the_same_to
         await pool.until(lambda: all(wish.is_over for wish in pool.client.wishes))
         assert counted(pool, "p", "transfer_bytes_total") > 0
         assert [move.previous for move in pool.client.moves] == ["p"] * 3
+
+    with_pair(act, kind=kind)
+
+
+@pytest.mark.parametrize("kind", [MODELLED, BFLOAT16], ids=["modelled", "bfloat16"])
+def test_what_is_told_of_tokens_is_the_same_where_they_are_decoded_elsewhere(kind: EngineKind) -> None:
+    asked = submit("own", random_prompt(3, 200), max_tokens=12, sampling=penalised(3))
+    asked = replace_struct(asked, prompt_logprobs=PromptLogprobs(top=1))
+
+    async def act(pool: WorkerPool) -> None:
+        await pool.client.submit(asked, "p")
+        await pool.until(lambda: pool.client.wishes[0].is_over)
+        await pool.client.submit(replace_struct(asked, request_id="given"), "p", decode="d")
+        await pool.until(lambda: taken(pool) == 1 and pool.client.wishes[1].is_over)
+        own, given = pool.client.wishes
+        assert (len(own.logprobs), len(own.prompt_logprobs)) == (12, 199)
+        assert (given.logprobs, given.prompt_logprobs) == (own.logprobs, own.prompt_logprobs)
 
     with_pair(act, kind=kind)
 

@@ -93,7 +93,7 @@ def test_a_prompt_is_cut_at_fixed_positions_only(start: int, count: int) -> None
 
 def test_a_step_without_draws_chooses_nothing() -> None:
     engine = llama().engine()
-    assert engine.step(Batch(1, (ScheduledChunk("a", PROMPT, 0, range(8), decode=False),))) == []
+    assert engine.step(Batch(1, (ScheduledChunk("a", PROMPT, 0, range(8), decode=False),))).tokens == []
 
 
 def test_layers_can_be_handed_over_in_the_middle() -> None:

@@ -47,7 +47,7 @@ def decode(made: ModelledEngine, tokens: list[int], count: int, step: int = 2) -
         sampling = TokenSampling(Sampling(), len(tokens))
         start = len(PROMPT) + len(tokens) - 1
         row = ScheduledChunk("a", (tokens[-1],), start, THERE, True, sampling)
-        tokens = tokens + made.step(Batch(step + number, (row,)))
+        tokens = tokens + made.step(Batch(step + number, (row,))).tokens
     return tokens
 
 
@@ -66,10 +66,10 @@ def handed_off(layers: int, damage: Damage, activation: Damage, missing: list[tu
     entry, kv = layers_done(engine(missing), PROMPT, layers)
     damage(kv)
     activation(entry.activation)
-    tokens = source.step(Batch(2, (prompt(entry=entry),)))
+    tokens = source.step(Batch(2, (prompt(entry=entry),))).tokens
     blocks = THERE[: -(-len(PROMPT) // BLOCK_TOKENS)]
     row = ScheduledChunk("a", (tokens[0],), len(PROMPT), THERE, True, TokenSampling(Sampling(), 1))
-    tokens += source.step(Batch(3, (row,), imports=(KvImport("a", blocks, layers, kv),)))
+    tokens += source.step(Batch(3, (row,), imports=(KvImport("a", blocks, layers, kv),))).tokens
     return decode(source, tokens, 2, step=4)
 
 
@@ -142,7 +142,7 @@ def test_what_an_earlier_request_left_in_the_blocks_is_not_taken_for_its_own() -
     half = ScheduledChunk("a", tuple(PROMPT[:48]), 0, THERE, False)
     made.step(Batch(2, (half,)))
     row = ScheduledChunk("a", (expected()[0],), len(PROMPT), THERE, True, TokenSampling(Sampling(), 1))
-    assert made.step(Batch(3, (row,))) != expected()[1:2]
+    assert made.step(Batch(3, (row,))).tokens != expected()[1:2]
 
 
 def test_slices_carry_their_layers_and_positions() -> None:
@@ -152,7 +152,7 @@ def test_slices_carry_their_layers_and_positions() -> None:
 
     def gone_on(damage: Damage) -> list[int]:
         passed = first.run_blocks(range(0, 3), [prompt()], NO_BYTES)
-        tokens = second.run_blocks(range(3, LAYERS + 2), [prompt()], passed.activation).tokens
+        tokens = second.run_blocks(range(3, LAYERS + 2), [prompt()], passed.activation).chosen.tokens
         data = second.export_slices(slices)
         damage(data)
         first.import_slices(slices, data)
@@ -172,9 +172,9 @@ def test_a_stage_whose_activation_is_damaged_says_so_in_what_it_passes_on_and_ke
     first, second = engine(), engine()
     passed = first.run_blocks(range(0, 3), [prompt()], NO_BYTES)
     passed.activation[passed.activation.nbytes // 2] ^= 1
-    assert second.run_blocks(range(3, LAYERS + 2), [prompt()], passed.activation).tokens != expected(1)
+    assert second.run_blocks(range(3, LAYERS + 2), [prompt()], passed.activation).chosen.tokens != expected(1)
     right = first.run_blocks(range(0, 3), [decode_row()], NO_BYTES)
-    assert second.run_blocks(range(3, LAYERS + 2), [decode_row()], right.activation).tokens != expected(2)[1:]
+    assert second.run_blocks(range(3, LAYERS + 2), [decode_row()], right.activation).chosen.tokens != expected(2)[1:]
 
 
 def decode_row() -> ScheduledChunk:
@@ -189,5 +189,5 @@ def test_stages_of_one_worker_may_hold_two_requests_in_the_same_slots() -> None:
     activation = engine().run_blocks(range(0, 3), [prompt(OTHER)], NO_BYTES).activation
     made.run_blocks(range(3, LAYERS + 2), [prompt(OTHER)], activation)
     activation = engine().run_blocks(range(0, 3), [prompt()], NO_BYTES).activation
-    tokens = made.run_blocks(range(3, LAYERS + 2), [prompt()], activation).tokens
+    tokens = made.run_blocks(range(3, LAYERS + 2), [prompt()], activation).chosen.tokens
     assert decode(made, tokens, 3) == expected()

@@ -45,10 +45,10 @@ async def through(parts: Sequence[Part], asked: Sequence[Submit], *, kv_blocks: 
     for request in asked:
         scheduler.add(request)
     while (batch := scheduler.next_batch()) is not None:
-        passed = StageResult(NO_BYTES, [])
+        passed = StageResult(NO_BYTES)
         for part in parts:
             passed = await part(batch.chunks, passed.activation)
-        for output in scheduler.complete(batch, passed.tokens, now=0.0):
+        for output in scheduler.complete(batch, passed.chosen, now=0.0):
             tokens[output.row.request_id] += output.row.token_ids
     return tokens
 
@@ -92,7 +92,7 @@ def test_no_part_runs_without_its_blocks() -> None:
     chunk = ScheduledChunk("a", (1, 2, 3), 0, range(4), False, TokenSampling(Sampling(), 0))
     with pytest.raises(BlockMissing, match="layer 0: block 1"):
         engine.run_blocks(range(2), (chunk,), NO_BYTES)
-    assert engine.run_blocks(range(1), (chunk,), NO_BYTES).tokens == []
+    assert engine.run_blocks(range(1), (chunk,), NO_BYTES).chosen.tokens == []
 
 
 def modelled(runner: ModelledRunner, blocks: range) -> Part:
@@ -158,7 +158,7 @@ def test_a_modelled_part_needs_its_blocks_and_no_others() -> None:
         await runner.load(manifest(), 4_096)
         await runner.add_block(0, NO_BYTES)
         chunk = ScheduledChunk("a", (1, 2, 3), 0, range(4), False, TokenSampling(Sampling(), 0))
-        assert (await runner.run_blocks(range(1), (chunk,), NO_BYTES)).tokens == []
+        assert (await runner.run_blocks(range(1), (chunk,), NO_BYTES)).chosen.tokens == []
         with pytest.raises(BlockMissing, match="block 1 "):
             await runner.run_blocks(range(2), (chunk,), NO_BYTES)
 

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
-from livescale.services.worker.engine.sampling import choose_tokens, likeliest, uniform
-from livescale.services.worker.scheduling.batch import TokenSampling
-from livescale.shared.messages.requests import Sampling
+from livescale.services.worker.engine.sampling import choose_tokens, likeliest, log_probabilities, uniform
+from livescale.services.worker.scheduling.batch import Past, TokenSampling
+from livescale.shared.messages.requests import Sampling, TokenLogprobs
 from tests.worker.engine.models import checkpointed
 from tests.worker.serving import random_prompt, serve, submit
 
@@ -17,7 +18,7 @@ LOGITS = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(1)) * 2
 
 
 def _drawn(index: int = 0, forbidden: tuple[int, ...] = (), **sampling: Any) -> int:
-    return choose_tokens(LOGITS.clone(), [TokenSampling(Sampling(**sampling), index, forbidden)])[0]
+    return choose_tokens(LOGITS.clone(), [TokenSampling(Sampling(**sampling), index, forbidden)]).tokens[0]
 
 
 def _all_drawn(count: int = 2_000, **sampling: Any) -> list[int]:
@@ -30,7 +31,7 @@ def test_temperature_zero_takes_the_likeliest() -> None:
 
 
 def test_ties_go_to_the_lowest_id() -> None:
-    assert choose_tokens(torch.ones(2, 300, dtype=torch.bfloat16), [TokenSampling(Sampling(), 0)] * 2) == [0, 0]
+    assert choose_tokens(torch.ones(2, 300, dtype=torch.bfloat16), [TokenSampling(Sampling(), 0)] * 2).tokens == [0, 0]
 
 
 def test_each_row_is_chosen_by_its_own_sampling() -> None:
@@ -40,8 +41,8 @@ def test_each_row_is_chosen_by_its_own_sampling() -> None:
         TokenSampling(Sampling(), 0, (3,)),
     ]
     rows = LOGITS.repeat(3, 1)
-    assert choose_tokens(rows.clone(), samplings) == [
-        choose_tokens(LOGITS.clone(), [sampling])[0] for sampling in samplings
+    assert choose_tokens(rows.clone(), samplings).tokens == [
+        choose_tokens(LOGITS.clone(), [sampling]).tokens[0] for sampling in samplings
     ]
 
 
@@ -75,6 +76,82 @@ def test_top_p_counts_what_top_k_left() -> None:
     assert likeliest(probabilities, 2, 0.5).tolist() == [0]
     assert likeliest(probabilities, 2, 0.6).tolist() == [0, 1]
     assert likeliest(probabilities, 9, 1.0).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("min_p", [0.02, 0.2, 1.0])
+def test_min_p_leaves_what_is_likely_next_to_the_likeliest(min_p: float) -> None:
+    probabilities = LOGITS.double().softmax(1)[0].numpy()
+    kept = set(np.flatnonzero(probabilities >= min_p * probabilities.max()).tolist())
+    drawn = set(_all_drawn(min_p=min_p))
+    assert drawn <= kept
+    assert len(drawn) > len(kept) // 2
+    assert set(_all_drawn(200, min_p=min_p, top_k=1)) == {int(LOGITS.argmax())}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_log_probabilities_are_those_of_the_logits_as_they_came(dtype: torch.dtype) -> None:
+    rows = LOGITS.to(dtype).repeat(3, 1)
+    expected = rows[0].double().log_softmax(0).numpy()
+    best, order = int(expected.argmax()), np.argsort(-expected, kind="stable").tolist()
+    samplings = [
+        TokenSampling(Sampling(logprobs=3), 0, (best,)),
+        TokenSampling(Sampling(), 0),
+        TokenSampling(Sampling(logprobs=0, logit_bias=[(7, 100.0)], temperature=1.0), 0, past=Past()),
+    ]
+    chosen = choose_tokens(rows, samplings)
+    assert chosen.tokens == [order[1], best, 7]
+    assert chosen.logprobs.keys() == {0, 2}
+    assert [id for id, _ in chosen.logprobs[0].top] == order[:3]
+    assert [found for _, found in chosen.logprobs[0].top] == pytest.approx(expected[order[:3]].tolist())
+    assert chosen.logprobs[0].chosen == chosen.logprobs[0].top[1][1]
+    assert chosen.logprobs[2] == TokenLogprobs(float(np.float32(expected[7])))
+
+
+def test_equally_likely_tokens_are_told_in_order() -> None:
+    told = log_probabilities(np.zeros(8), 5, 3)
+    assert told == TokenLogprobs(float(np.float32(-np.log(8))), [(id, told.chosen) for id in range(3)])
+
+
+SHAPED = Sampling(
+    temperature=1.1,
+    seed=4,
+    min_p=0.001,
+    presence_penalty=0.6,
+    frequency_penalty=0.4,
+    repetition_penalty=1.3,
+    logit_bias=[(5, 2.0), (9, -3.0)],
+    bad_words=[[3], [7, 8]],
+    logprobs=4,
+)
+
+
+def test_tokens_and_log_probabilities_are_the_same_alone_in_a_batch_and_resumed() -> None:
+    model = checkpointed("qwen2-tied", "bfloat16")
+    asked = [submit(f"r{k}", random_prompt(k, 20 + k), max_tokens=24, sampling=SHAPED) for k in range(3)]
+    greedy = structs.replace(SHAPED, temperature=0.0)
+    asked.append(submit("greedy", random_prompt(3, 9), max_tokens=24, sampling=greedy))
+    plain = [submit(f"p{k}", random_prompt(9, 40), max_tokens=30) for k in range(2)]
+    together = serve(model.engine(), [*((2 * at, one) for at, one in enumerate(asked)), *((3, one) for one in plain)])
+    for one in asked:
+        alone = serve(model.engine(), [(0, one)])
+        id, tokens = one.request_id, alone.tokens[one.request_id]
+        assert together.tokens[id] == tokens
+        assert together.logprobs[id] == alone.logprobs[id]
+        assert len(alone.logprobs[id]) == len(tokens) == 24
+        for known in (1, 11):
+            rest = serve(model.engine(), [(0, structs.replace(one, generated=tokens[:known]))])
+            assert rest.tokens[id] == tokens[known:]
+            assert rest.logprobs[id] == alone.logprobs[id][known:]
+    assert not together.logprobs["p0"]
+
+
+def test_penalties_change_what_is_chosen() -> None:
+    model = checkpointed("qwen2-tied", "bfloat16")
+    whole = submit("a", random_prompt(3, 9), max_tokens=40)
+    tokens = serve(model.engine(), [(0, whole)]).tokens["a"]
+    harsh = structs.replace(whole, sampling=Sampling(presence_penalty=2.0, frequency_penalty=2.0))
+    assert len(set(tokens)) < 40
+    assert len(set(serve(model.engine(), [(0, harsh)]).tokens["a"])) > len(set(tokens))
 
 
 def test_a_random_number_depends_on_seed_and_index_only() -> None:

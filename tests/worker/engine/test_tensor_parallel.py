@@ -15,10 +15,12 @@ from livescale.services.worker.engine import tensor_parallel
 from livescale.services.worker.engine.contract import RankLost
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup, added, least, open_store, reach_store
+from livescale.services.worker.scheduling.batch import Chosen
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.parameters import DType
-from livescale.shared.messages.requests import Sampling, Submit
+from livescale.shared.messages.requests import PromptLogprobs, Sampling, Submit
 from tests.worker.engine.models import CUT_CONFIGS, are_greedy, checkpointed, reference_logits
-from tests.worker.serving import Served, random_prompt, serve, serve_each, strays, submit
+from tests.worker.serving import Served, limits, random_prompt, serve, serve_each, strays, submit
 
 T = TypeVar("T")
 
@@ -58,6 +60,23 @@ def test_several_ranks_are_right(name: str, shards: int) -> None:
         assert torch.allclose(served.rows(request.request_id), logits, atol=1e-3, rtol=1e-3), request.request_id
         if request.sampling.temperature == 0.0:
             assert are_greedy(logits, tokens), request.request_id
+
+
+def test_the_first_rank_tells_how_likely_the_tokens_of_a_prompt_are() -> None:
+    name, prompt = "qwen2-cut-tied", random_prompt(4, 100)
+
+    def told(engine: TorchEngine) -> Chosen:
+        scheduler = Scheduler(limits(kv_blocks=engine.store.blocks))
+        scheduler.add(submit("a", prompt, max_tokens=1, prompt_logprobs=PromptLogprobs(top=1)))
+        batch = scheduler.next_batch()
+        assert batch is not None
+        return engine.step(batch)
+
+    first, second = on_ranks(name, "float32", 2, told)
+    expected = reference_logits(name, prompt[:1], prompt[1:]).double().log_softmax(1)
+    found = torch.tensor([one.chosen for one in first.prompts[0]], dtype=torch.float64)
+    assert torch.allclose(found, expected.gather(1, torch.tensor(prompt[1:])[:, None])[:, 0], atol=1e-3)
+    assert second == Chosen([])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -17,6 +17,7 @@ from livescale.shared.messages.requests import (
     RequestsEnded,
     Submit,
     TokenFrame,
+    TokenLogprobs,
     Tokens,
 )
 from livescale.shared.subjects import ADMIT, CANCEL_WORK, REPLAY
@@ -30,6 +31,8 @@ class Wish:
 
     request: Submit
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
     submissions: int = 0
     cancelled: bool = False
@@ -40,7 +43,10 @@ class Wish:
         return bool(self.ends)
 
     def take(self, row: Tokens) -> None:
-        self.tokens += row.token_ids[len(self.tokens) - row.index :]
+        known = len(self.tokens) - row.index
+        self.tokens += row.token_ids[known:]
+        self.logprobs += row.logprobs[known:]
+        self.prompt_logprobs = row.prompt_logprobs or self.prompt_logprobs
         if row.finish_reason is not None:
             self.ends.append(row.finish_reason)
 
@@ -50,12 +56,13 @@ class Wish:
         id = f"{self.request.request_id.split('~')[0]}~{self.submissions}"
         self.request = replace(self.request, request_id=id, generated=list(self.tokens))
 
-    def check(self, expected: list[int]) -> None:
-        """It ended once, with all the tokens it should have, or with the first of them as its client left, or its
-        deadline came."""
+    def check(self, expected: list[int], logprobs: list[TokenLogprobs]) -> None:
+        """It ended once, with all the tokens it should have and what is told of them, or with the first of them as its
+        client left, or its deadline came."""
         assert len(self.ends) == 1, (self.request.request_id, self.ends)
         assert self.ends[0] in ("length", "deadline") or self.cancelled, self.ends
         assert self.tokens == expected[: None if self.ends == ["length"] else len(self.tokens)]
+        assert self.logprobs == logprobs[: len(self.tokens)]
 
 
 class Client:

@@ -15,17 +15,18 @@ from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.engine.modelled import ModelledRunner
+from livescale.services.worker.engine.modelled_steps import even_logprobs
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup
-from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.parameters import DType, Manifest
-from livescale.shared.messages.requests import Submit
+from livescale.shared.messages.requests import Submit, TokenLogprobs
 from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.runtime.settings import KvTransferMode, SwitchKv
 from tests.checkpoints import tiny_checkpoint
 from tests.worker.engine.made_up import LATENCY, made_up_tokens
 from tests.worker.live.timed import TimedRunner
-from tests.worker.serving import serve
+from tests.worker.serving import Served, serve
 
 BLOCKS = 5  # of the tiny models: the embedding, three layers, the head
 CONTEXT = 512
@@ -51,10 +52,10 @@ class Undisturbed:
         self._store = HashStore()
         self._engines = list(self._threads.map(self._engine, range(ranks)))
 
-    def serve(self, request: Submit) -> list[int]:
-        """Serve requests, and return all their tokens."""
+    def serve(self, request: Submit) -> Served:
+        """Serve a request by all ranks, and return what it got from the first."""
         served = self._threads.map(lambda engine: serve(engine, [(0, request)]), self._engines)
-        return next(iter(list(served))).tokens[request.request_id]
+        return next(iter(list(served)))
 
     def _engine(self, rank: int) -> TorchEngine:
         manifest = self._manifest.of_shard(rank)
@@ -103,6 +104,13 @@ class EngineKind:
 
     def alone(self, request: Submit) -> list[int]:
         """All tokens of a request, as one instance makes them that nothing disturbs."""
+        return self._alone(request).tokens["alone"]
+
+    def told(self, request: Submit) -> list[TokenLogprobs]:
+        """What is told of these tokens, where the request asks for it."""
+        return [] if request.sampling.logprobs is None else self._alone(request).logprobs["alone"]
+
+    def _alone(self, request: Submit) -> Served:
         first = replace(request, request_id="alone", generated=[])
         return _undisturbed(self.dtype, self.ranks).serve(first)
 
@@ -112,6 +120,10 @@ class ModelledKind(EngineKind):
 
     def alone(self, request: Submit) -> list[int]:
         return made_up_tokens(self.manifest.version, self.manifest.config.vocab_size, request)
+
+    def told(self, request: Submit) -> list[TokenLogprobs]:
+        count, vocab_size = request.sampling.logprobs, self.manifest.config.vocab_size
+        return [] if count is None else [even_logprobs(token, count, vocab_size) for token in self.alone(request)]
 
 
 FLOAT32, BFLOAT16 = EngineKind("float32"), EngineKind("bfloat16")
@@ -128,7 +140,7 @@ class Noting(ModelledRunner):
         self.layers.append(len(partials))
         await super().run_layer(partials)
 
-    async def step(self, batch: Batch) -> list[int]:
+    async def step(self, batch: Batch) -> Chosen:
         self.steps.append(len({piece.request_id for piece in batch.chunks}))
         return await super().step(batch)
 

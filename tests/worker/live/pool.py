@@ -260,7 +260,7 @@ class WorkerPool:
         await self.until(lambda: not self.faults.open and not moving())
         check_invariants(self.members.values())
         for wish in self.client.wishes:
-            wish.check(self.kind.alone(wish.request))
+            wish.check(self.kind.alone(wish.request), self.kind.told(wish.request))
 
 
 def late(seed: int) -> Callable[[str], Sequence[float]]:

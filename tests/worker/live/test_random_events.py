@@ -16,7 +16,7 @@ from tests.fuzz.effort import examples
 from tests.worker.live.engines import BFLOAT16, BLOCKS, CLOCK, FLOAT32, EngineKind
 from tests.worker.live.members import check_invariants
 from tests.worker.live.pool import WorkerPool, late, worker_pool
-from tests.worker.serving import NEVER, random_prompt, submit
+from tests.worker.serving import NEVER, penalised, random_prompt, submit
 
 SOURCES = ("s1", "s2")
 
@@ -132,7 +132,7 @@ def happen_to(pool: WorkerPool, what: str, who: str) -> None:
 
 
 def request(number: int, which: int) -> Submit:
-    sampling = Sampling(temperature=0.8 * (which % 2), seed=which)
+    sampling = penalised(which) if which % 3 == 2 else Sampling(temperature=0.8 * (which % 2), seed=which)
     prompt, deadline = random_prompt(which, 1 + which % 180), NEVER if which % 8 else CLOCK.wall() + which / 2_000
     tokens = 1 + which % 7 if which % 9 else 40
     return submit(f"r{number}", prompt, max_tokens=tokens, sampling=sampling, deadline=deadline)

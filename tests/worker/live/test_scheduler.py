@@ -2,7 +2,7 @@
 
 import pytest
 
-from livescale.services.worker.scheduling.batch import Batch, LayerEntry, share_left
+from livescale.services.worker.scheduling.batch import Batch, Chosen, LayerEntry, share_left
 from livescale.services.worker.scheduling.rates import EngineRates
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled
@@ -22,7 +22,7 @@ def entry(request: Submit, layers: int = LAYERS, of: int = 3) -> LayerEntry:
 def step(scheduler: Scheduler, token: int = 50) -> Batch:
     batch = scheduler.next_batch()
     assert batch is not None
-    scheduler.complete(batch, [token] * len(batch.samplings), 0.0)
+    scheduler.complete(batch, Chosen([token] * len(batch.samplings)), 0.0)
     scheduler.check_invariants()
     return batch
 
@@ -155,7 +155,7 @@ def test_more_is_wanted_as_the_step_ends_that_prefills_the_last_of_what_is_here(
     first = scheduler.next_batch()
     assert first is not None
     assert not scheduler.wants_more(first)  # a part of it is left
-    scheduler.complete(first, [], 0.0)
+    scheduler.complete(first, Chosen([]), 0.0)
     last = scheduler.next_batch()
     assert last is not None
     assert not scheduler.wants_more()
@@ -171,7 +171,7 @@ def paced_step(scheduler: Scheduler, rates: EngineRates) -> tuple[Batch, float]:
     work = sum(chunk.work for chunk in batch.chunks if not chunk.decode)
     seconds = ROW * work + (DECODES if batch.decode_rows else 0.0)
     rates.observe(batch, seconds)
-    scheduler.complete(batch, [7] * len(batch.samplings), 0.0)
+    scheduler.complete(batch, Chosen([7] * len(batch.samplings)), 0.0)
     scheduler.check_invariants()
     return batch, seconds / DECODES
 

@@ -15,7 +15,7 @@ from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import PIPELINE, PIPELINE_OVER
 from tests.worker.live.engines import BLOCKS, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool, worker_pool
-from tests.worker.serving import random_prompt, submit
+from tests.worker.serving import penalised, random_prompt, submit
 
 Cut = Sequence[tuple[str, int]]  # worker and the end of its blocks, in their order
 PAIR: Cut = (("a", 2), ("b", BLOCKS))
@@ -73,7 +73,7 @@ async def whole(pool: WorkerPool, *workers: str) -> None:
 
 
 def request(number: int, tokens: int = 8, prompt: int = 0, **fields: float) -> Submit:
-    sampling = Sampling(temperature=0.8 * (number % 2), seed=number)
+    sampling = penalised(number) if number % 3 == 2 else Sampling(temperature=0.8 * (number % 2), seed=number)
     return submit(
         f"r{number}",
         random_prompt(number, prompt or 5 + 37 * number % 170),

@@ -1,10 +1,12 @@
 """Workers that hold a model between them serve it."""
 
 import pytest
+from msgspec.structs import replace
 
+from livescale.shared.messages.requests import PromptLogprobs
 from tests.worker.live.engines import BFLOAT16, BLOCKS, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool
-from tests.worker.pipeline.pipelines import PAIR, Cut, ask, whole, with_pipeline
+from tests.worker.pipeline.pipelines import PAIR, Cut, ask, request, whole, with_pipeline
 
 CUTS: tuple[Cut, ...] = (
     PAIR,
@@ -20,6 +22,25 @@ async def served(pool: WorkerPool, workers: set[str]) -> None:
     await whole(pool, *sorted(workers))
     for worker in sorted(workers):
         await pool.serve(worker)
+
+
+@pytest.mark.parametrize("kind", [MODELLED, BFLOAT16])
+def test_a_pipeline_tells_of_a_prompt_what_one_instance_tells(kind: EngineKind) -> None:
+    asked = replace(request(2, prompt=180), prompt_logprobs=PromptLogprobs(top=1))
+
+    async def act(pool: WorkerPool) -> None:
+        await pool.client.submit(asked, "a")
+        await pool.client.submit(replace(asked, request_id="other"), "d")
+        await pool.until(lambda: all(wish.is_over for wish in pool.client.wishes))
+        assert pool.count("a", "pipeline_steps") > 0
+        first, other = pool.client.wishes
+        assert len(first.prompt_logprobs) == 179
+        assert first.prompt_logprobs == other.prompt_logprobs
+        await whole(pool, "a", "b")
+        for worker in ("a", "b"):
+            await pool.serve(worker)
+
+    with_pipeline(act, PAIR, "d", kind=kind)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from livescale.services.worker.engine.sizes import activation_bytes
 from livescale.services.worker.pipeline.wire import (
@@ -14,7 +15,7 @@ from livescale.services.worker.pipeline.wire import (
     layers_of,
     stage_pieces,
 )
-from livescale.services.worker.scheduling.batch import KvSlice, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.batch import KvSlice, Past, ScheduledChunk, Scoring, TokenSampling
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, Stage, StageBatch, StageFill
 from livescale.shared.messages.requests import Sampling
@@ -38,6 +39,26 @@ def batch(*pieces: ScheduledChunk, **fields: Any) -> StageBatch:
 def test_a_batch_arrives_as_it_was_sent() -> None:
     sent = msgspec.msgpack.encode(batch(*PIECES))
     assert batch_pieces(msgspec.msgpack.decode(sent, type=StageBatch), MANIFEST, LIMITS) == PIECES
+
+
+def test_the_last_stage_gets_the_tokens_that_the_choice_depends_on() -> None:
+    params = Sampling(repetition_penalty=1.1, logit_bias=[(3, 1.0)], bad_words=[[1, 2]], logprobs=2)
+    sampling = TokenSampling(params, 3, past=Past((4, 5), (6, 6, 7)))
+    piece = ScheduledChunk("b", (8,), 40, range(4, 7), True, sampling)
+    sent = msgspec.msgpack.encode(batch(piece))
+    assert batch_pieces(msgspec.msgpack.decode(sent, type=StageBatch), MANIFEST, LIMITS) == (piece,)
+    unknown = structs.replace(sampling, params=Sampling(logit_bias=[(VOCABULARY, 1.0)]), past=Past())
+    with pytest.raises(ValueError, match=f"token id {VOCABULARY} is not in the vocabulary"):
+        batch_pieces(batch(structs.replace(piece, sampling=unknown)), MANIFEST, LIMITS)
+
+
+def test_a_stage_is_told_which_tokens_follow_where_their_log_probabilities_are_asked_for() -> None:
+    piece = ScheduledChunk("a", (5, 6, 7), 0, range(2, 4), False, scoring=Scoring((6, 7), 3))
+    sent = msgspec.msgpack.encode(batch(piece))
+    assert batch_pieces(msgspec.msgpack.decode(sent, type=StageBatch), MANIFEST, LIMITS) == (piece,)
+    longer = structs.replace(piece, scoring=Scoring((6, 7, 8, 9), 3))
+    with pytest.raises(ValueError, match="4 tokens follow 3 of a"):
+        batch_pieces(batch(longer), MANIFEST, LIMITS)
 
 
 def test_the_first_stage_gets_no_activation() -> None:

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any
 
-from livescale.services.worker.scheduling.batch import PROMPT_CUT, Batch
+from livescale.services.worker.scheduling.batch import PROMPT_CUT, Batch, Chosen
 from livescale.services.worker.scheduling.outputs import TokenOutput
 from livescale.services.worker.scheduling.rates import DecodePace
 from livescale.services.worker.scheduling.scheduler import Scheduler
@@ -38,7 +38,7 @@ class Served:
         self.ended: dict[str, str] = {}
         self.batches: list[Batch] = []
         self._cache: dict[int, Made] = {}
-        self._under_way: deque[tuple[Batch, list[int]]] = deque()
+        self._under_way: deque[tuple[Batch, Chosen]] = deque()
         for request in requests:
             self.add(request)
 
@@ -87,7 +87,7 @@ class Served:
             if row.finish_reason is not None:
                 self.ended[row.request_id] = row.finish_reason
 
-    def _compute(self, batch: Batch) -> list[int]:
+    def _compute(self, batch: Batch) -> Chosen:
         for copy in batch.prefixes.copies:
             assert len(copy.source) == len(copy.target)
             assert set(copy.source).isdisjoint(copy.target)
@@ -104,4 +104,4 @@ class Served:
             self._cache |= {first + position: right[position] for position in range(chunk.start, chunk.stop)}
             if chunk.sampling is not None:
                 drawn.append(right[-1][0] % 1_000)
-        return drawn
+        return Chosen(drawn)

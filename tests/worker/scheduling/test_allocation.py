@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from livescale.services.worker.kv.block_manager import GROWTH
-from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.services.worker.scheduling.outputs import TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Submit
@@ -54,7 +54,7 @@ class Run:
             assert chunk.tokens == known[chunk.start : chunk.stop]
             self.computed[chunk.request_id] = chunk.stop
         drawing = [chunk.request_id for chunk in batch.chunks if chunk.sampling is not None]
-        self.take(self.scheduler.complete(batch, [self.got[request_id] for request_id in drawing], now))
+        self.take(self.scheduler.complete(batch, Chosen([self.got[id] for id in drawing]), now))
         self.scheduler.check_invariants()
         return batch
 

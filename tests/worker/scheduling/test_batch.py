@@ -33,8 +33,8 @@ def test_ranks_of_earlier_releases_read_the_fields_by_their_names() -> None:
     chunk = ScheduledChunk("a", (1,), 5, range(1), decode=True, sampling=TokenSampling(Sampling(), 0))
     told = msgspec.msgpack.decode(encode_batch(Batch(1, (chunk,))))
     assert list(told) == ["step", "pieces", "preempted", "imports", "prefixes", "exports"]
-    assert list(told["pieces"][0]) == ["request_id", "tokens", "start", "blocks", "decode", "draw", "entry"]
-    assert list(told["pieces"][0]["draw"]) == ["sampling", "index", "forbidden", "stops"]
+    assert list(told["pieces"][0]) == ["request_id", "tokens", "start", "blocks", "decode", "draw", "entry", "scoring"]
+    assert list(told["pieces"][0]["draw"]) == ["sampling", "index", "forbidden", "stops", "past"]
 
 
 def test_some_of_the_model_is_left_even_where_all_layers_were_run() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Submit
 from tests.fuzz.effort import examples
@@ -54,7 +54,7 @@ class Flights:
         """End the first of the batches under way."""
         batch = self.under_way.popleft()
         drawing = [chunk.request_id for chunk in batch.chunks if chunk.sampling is not None]
-        for output in self.scheduler.complete(batch, [self.got[id] for id in drawing], 0.0):
+        for output in self.scheduler.complete(batch, Chosen([self.got[id] for id in drawing]), 0.0):
             assert output.row.index == self.got[output.row.request_id]
             self.got[output.row.request_id] += len(output.row.token_ids)
             if output.row.finish_reason is not None:

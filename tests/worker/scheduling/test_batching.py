@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.services.worker.scheduling.batching import RowBudget, prompt_budget
 from livescale.services.worker.scheduling.rates import FIRST_ROWS, STEPS_BESIDE, DecodePace
 from livescale.services.worker.scheduling.scheduler import Scheduler
@@ -48,7 +48,7 @@ class Run:
         batch = self.scheduler.next_batch(pace=self.pace)
         assert batch is not None
         self.pace.observe(batch.prefill_rows, batch.decode_rows, seconds(batch))
-        self.scheduler.complete(batch, [7] * len(batch.samplings), 0.0)
+        self.scheduler.complete(batch, Chosen([7] * len(batch.samplings)), 0.0)
         return batch
 
     def decodes(self, count: int) -> None:
@@ -147,8 +147,8 @@ def test_a_batch_of_prompts_holds_up_the_decodes_of_those_under_way_no_longer_th
     assert prompts is not None
     assert (decodes.decode_rows, decodes.prefill_rows, prompts.decode_rows) == (2, 0, 0)
     assert prompts.prefill_rows * ROW <= 0.8 * DECODES
-    run.scheduler.complete(decodes, [7, 7], 0.0)
-    run.scheduler.complete(prompts, [], 0.0)
+    run.scheduler.complete(decodes, Chosen([7, 7]), 0.0)
+    run.scheduler.complete(prompts, Chosen([]), 0.0)
 
 
 def begun(*requests: Submit, **fields: Any) -> Scheduler:
@@ -161,7 +161,7 @@ def begun(*requests: Submit, **fields: Any) -> Scheduler:
 def step(scheduler: Scheduler) -> Batch:
     batch = scheduler.next_batch()
     assert batch is not None
-    scheduler.complete(batch, [7] * len(batch.samplings), 0.0)
+    scheduler.complete(batch, Chosen([7] * len(batch.samplings)), 0.0)
     return batch
 
 

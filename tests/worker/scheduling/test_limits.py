@@ -2,6 +2,7 @@
 
 import pytest
 
+from livescale.shared.messages.requests import Sampling
 from tests.worker.serving import limits, submit
 
 
@@ -22,6 +23,14 @@ def test_a_token_outside_the_vocabulary_is_named() -> None:
     room = limits()
     reason = room.why_never(submit("a", [1, room.vocab_size], max_tokens=1))
     assert reason == f"token id {room.vocab_size} is not in the vocabulary of {room.vocab_size}"
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(logit_bias=[(10_000, 1.0)]), Sampling(bad_words=[[1, 10_000]]), Sampling(allowed_token_ids=[10_000])],
+)
+def test_a_token_that_sampling_names_outside_the_vocabulary_can_never_run(sampling: Sampling) -> None:
+    assert "token id 10000 is not in the vocabulary" in str(limits().why_never(submit("a", sampling=sampling)))
 
 
 def test_a_step_must_hold_all_requests_and_a_chunk() -> None:

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable
 
-from livescale.services.worker.scheduling.outputs import TokenHistory
-from livescale.shared.messages.requests import FinishReason, Tokens
+from msgspec.structs import replace
+
+from livescale.services.worker.scheduling.outputs import TokenHistory, earlier_tokens
+from livescale.shared.messages.requests import FinishReason, PromptLogprobs, Sampling, TokenLogprobs, Tokens
+from tests.worker.serving import submit
 
 
 def row(index: int, tokens: Iterable[int], finish: FinishReason | None = None, cached: int = 0) -> Tokens:
@@ -26,6 +29,35 @@ def test_what_was_told_is_not_changed_by_what_comes_later() -> None:
     told = history.since("a", 0)
     history.record(row(1, [6]))
     assert first == told == row(0, [5])
+
+
+def told(count: int) -> list[TokenLogprobs]:
+    return [TokenLogprobs(-float(number), [(number, -0.5)]) for number in range(count)]
+
+
+def test_log_probabilities_come_again_with_their_tokens() -> None:
+    history, all_told = TokenHistory(), told(4)
+    history.record(replace(row(0, [5, 6]), logprobs=all_told[:2]))
+    history.record(replace(row(2, [7, 8]), logprobs=all_told[2:]))
+    assert history.since("a", 1) == replace(row(1, [6, 7, 8]), logprobs=all_told[1:])
+
+
+def test_what_another_worker_sent_is_known_as_far_as_its_log_probabilities_came_along() -> None:
+    request = submit("a", generated=[5, 6, 7])
+    assert earlier_tokens(request) == row(0, [5, 6, 7])
+    asked = replace(request, sampling=Sampling(logprobs=1), logprobs=told(2))
+    assert earlier_tokens(asked) == replace(row(1, [6, 7]), logprobs=told(2))
+
+
+def test_the_log_probabilities_of_a_prompt_come_again_with_its_first_token() -> None:
+    history = TokenHistory()
+    history.record(replace(row(0, [5]), prompt_logprobs=told(3)))
+    history.record(row(1, [6]))
+    assert history.since("a", 0) == replace(row(0, [5, 6]), prompt_logprobs=told(3))
+    assert history.since("a", 1) == row(1, [6])
+    request = submit("a", generated=[5], prompt_logprobs=PromptLogprobs(told=told(3)))
+    assert earlier_tokens(request) == replace(row(0, [5]), prompt_logprobs=told(3))
+    assert earlier_tokens(replace(request, generated=[])) == row(0, [])
 
 
 def test_tokens_before_the_first_that_was_said_here_are_not_known() -> None:

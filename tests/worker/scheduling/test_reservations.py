@@ -1,10 +1,16 @@
 """KV blocks that are kept for requests of other workers: nobody writes into another's, and nobody ready waits."""
 
 import pytest
+from msgspec.structs import replace
 
+from livescale.services.worker.scheduling.batch import Chosen
 from livescale.services.worker.scheduling.reservations import Reservation
 from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.shared.messages.disaggregation import TakeOver
+from livescale.shared.messages.requests import TokenLogprobs
 from tests.worker.serving import limits, random_prompt, submit
+
+TAKE_OVER = TakeOver(prefill="p", ticket=1, request_id="of p/1", generated=[5])
 
 
 def make(blocks: int = 8, **fields: int) -> tuple[Scheduler, list[str]]:
@@ -24,7 +30,7 @@ def step(scheduler: Scheduler) -> list[str]:
     scheduler.check_invariants()
     if batch is None:
         return []
-    scheduler.complete(batch, [1] * len(batch.samplings), 0.0)
+    scheduler.complete(batch, Chosen([1] * len(batch.samplings)), 0.0)
     scheduler.check_invariants()
     return [chunk.request_id for chunk in batch.chunks]
 
@@ -37,7 +43,9 @@ def test_a_request_that_was_reserved_for_goes_on_in_its_blocks_after_its_first_t
     assert not scheduler.is_empty
     assert (step(scheduler), scheduler.running()) == ([], [])
     scheduler.reservations.writer_ended(reservation)
-    sequence = scheduler.take_over("p/1", [5])
+    told = [TokenLogprobs(-1.0)]
+    sequence = scheduler.take_over("p/1", replace(TAKE_OVER, logprobs=told))
+    assert sequence.as_request().logprobs == told
     assert (sequence.computed, sequence.generated, len(scheduler.reservations)) == (40, 1, 0)
     assert step(scheduler) == ["of p/1"]
 
@@ -66,10 +74,10 @@ def test_what_is_dropped_or_still_written_to_is_not_taken_over() -> None:
     reservation = reserve(scheduler, "p/1")
     assert reservation is not None
     with pytest.raises(ValueError, match="still written"):
-        scheduler.take_over("p/1", [5])
+        scheduler.take_over("p/1", TAKE_OVER)
     scheduler.reservations.drop("p/1", "test")
     with pytest.raises(ValueError, match="dropped"):
-        scheduler.take_over("p/1", [5])
+        scheduler.take_over("p/1", TAKE_OVER)
 
 
 def test_a_reservation_gives_way_to_a_request_that_is_ready_once_nothing_writes_any_more() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, Chosen
 from livescale.services.worker.scheduling.outputs import TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
@@ -22,7 +22,7 @@ def _scheduler(*requests: Submit, **fields: Any) -> Scheduler:
 def _step(scheduler: Scheduler, token: int = 50, now: float = 0.0) -> tuple[Batch, list[TokenOutput]]:
     batch = scheduler.next_batch()
     assert batch is not None
-    return batch, scheduler.complete(batch, [token] * len(batch.samplings), now)
+    return batch, scheduler.complete(batch, Chosen([token] * len(batch.samplings)), now)
 
 
 def _shape(batch: Batch) -> list[tuple[str, int, int]]:
@@ -124,7 +124,7 @@ def test_cancelling_frees_the_kv_at_once() -> None:
         assert output is not None
         assert (output.row.finish_reason, output.row.token_ids) == ("cancelled", [])
     assert scheduler.load().kv_blocks_used == 0
-    assert scheduler.complete(batch, [50], now=0.0) == []
+    assert scheduler.complete(batch, Chosen([50]), now=0.0) == []
     assert scheduler.next_batch() is None
 
 
@@ -138,7 +138,7 @@ def test_an_id_that_comes_back_during_its_last_step_gets_none_of_its_tokens() ->
     assert batch is not None
     scheduler.cancel("a")
     scheduler.add(submit("a", [4, 5]))
-    assert scheduler.complete(batch, [50], now=0.0) == []
+    assert scheduler.complete(batch, Chosen([50]), now=0.0) == []
     assert _step(scheduler)[0].chunks[0].tokens == (4, 5)
 
 

@@ -7,6 +7,7 @@ from livescale.services.worker.scheduling.batch import (
     Batch,
     KvImport,
     LayerEntry,
+    Past,
     PrefixUse,
     ScheduledChunk,
     TokenSampling,
@@ -32,6 +33,12 @@ def test_activations_and_kv_are_not_told() -> None:
     assert told.chunks[0].entry is not None
     assert (told.chunks[0].layer, told.chunks[0].entry.stop, told.chunks[0].entry.activation) == (2, 201, b"")
     assert [(one.request_id, one.layers, one.data) for one in told.imports] == [("a", 2, b"")]
+
+
+def test_the_tokens_so_far_are_not_told_as_only_the_first_rank_chooses() -> None:
+    sampling = TokenSampling(Sampling(repetition_penalty=1.2), 3, past=Past((1, 2), (3,)))
+    told = decode_batch(encode_batch(Batch(9, (ScheduledChunk("a", (5,), 200, range(0, 16), True, sampling),))))
+    assert told.samplings == (TokenSampling(Sampling(repetition_penalty=1.2), 3),)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", encode_batch(Batch(1, ()))[:-1], b"\x81\xa4step\xa1x"])

@@ -1,0 +1,133 @@
+"""The response to one request for completions while it is made."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from livescale.services.gateway.echo import Echo
+from livescale.services.gateway.envelope import Envelope, PromptTokensDetails, Usage
+from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.generation import Generation, just_wait
+from livescale.services.gateway.output import TextPiece, WholeChoice
+from livescale.services.gateway.responses import Wait, Write
+from livescale.services.gateway.shapes import ResponseShape
+from livescale.services.gateway.spans import RequestTrace
+
+Emit = Callable[[int, TextPiece], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class CompletionResponse:
+    """The response to one request while it is made: as many generations for each prompt, of which the client gets
+    the `n` likeliest, and the objects that it gets. `echoes` are the prompts where they are to come first. `spend`
+    is told how many tokens were used."""
+
+    shape: ResponseShape
+    envelope: Envelope
+    prompts: list[list[int]]
+    n: int
+    generations: list[Generation]
+    echoes: list[Echo]
+    trace: RequestTrace
+    spend: Callable[[int], None]
+
+    @property
+    def each(self) -> int:
+        """The generations of a prompt."""
+        return len(self.generations) // len(self.prompts)
+
+    async def stream(self, write: Write, wait: Wait) -> None:
+        """Write chunks as tokens come, and call `wait` while none come. Raises ApiError."""
+        begun: set[int] = set()
+
+        async def emit(index: int, piece: TextPiece) -> None:
+            piece = self._after_prompt(index, piece, first=index not in begun)
+            prompt = None if index in begun else self.prompts[index // self.each]
+            begun.add(index)
+            envelope = self.envelope.with_usage(self._usage()) if self.envelope.continuous else self.envelope
+            for chunk in self.shape.chunks(envelope, index, piece, prompt):
+                await write(chunk)
+
+        await self._run(emit, wait)
+        if self.envelope.usage_follows:
+            await write(self.shape.usage_chunk(self.envelope, self._usage()))
+
+    async def collect(self) -> msgspec.Struct:
+        """Wait for all tokens, and return the whole object. Raises ApiError."""
+        each = self.each
+        made = [[WholeChoice(prompt) for _ in range(each)] for prompt in self.prompts]
+
+        async def emit(index: int, piece: TextPiece) -> None:
+            choice = made[index // each][index % each]
+            choice.add(self._after_prompt(index, piece, first=not choice.texts))
+
+        await self._run(emit, just_wait)
+        return self.shape.whole(self.envelope, [one for all in made for one in likeliest(all, self.n)], self._usage())
+
+    async def _run(self, emit: Emit, wait: Wait) -> None:
+        outcome: str | None = "cancelled"
+        try:
+            await self._generate(emit, wait)
+            outcome = None
+        except ApiError as error:
+            outcome = error.detail.code
+            raise
+        finally:
+            usage = self._usage()
+            # A request that never began costs its client nothing.
+            began = any(generation.generated for generation in self.generations)
+            self.spend(usage.total_tokens if began else 0)
+            self.trace.end(usage, self.generations, outcome)
+
+    async def _generate(self, emit: Emit, wait: Wait) -> None:
+        """Run all generations. When one fails, the others are cancelled and ApiError is raised.
+
+        The first of a prompt begins; the others follow with its first token, as the KV of the prompt is kept then.
+        """
+        if len(self.generations) == 1:
+            await self.generations[0].run(lambda piece: emit(0, piece), wait)
+            return
+        failed: ApiError | None = None
+        begun = [asyncio.Event() for _ in self.prompts]
+
+        async def run_one(index: int, generation: Generation) -> None:
+            prompt, choice = divmod(index, self.each)
+
+            async def emit_one(piece: TextPiece) -> None:
+                begun[prompt].set()
+                await emit(index, piece)
+
+            if choice > 0:
+                await begun[prompt].wait()
+            await generation.run(emit_one, wait)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index, generation in enumerate(self.generations):
+                    group.create_task(run_one(index, generation), name=f"choice {index}")
+        except* ApiError as errors:
+            failed = next(error for error in errors.exceptions if isinstance(error, ApiError))
+        if failed is not None:
+            raise failed
+
+    def _after_prompt(self, index: int, piece: TextPiece, *, first: bool) -> TextPiece:
+        if not self.echoes:
+            return piece
+        echo = self.echoes[index // self.each]
+        return echo.first(piece) if first else echo.later(piece)
+
+    def _usage(self) -> Usage:
+        prompt = sum(len(one) for one in self.prompts)
+        dropped = any(echo.alone for echo in self.echoes)
+        completion = 0 if dropped else sum(len(generation.generated) for generation in self.generations)
+        cached = sum(generation.cached_tokens for generation in self.generations[:: self.each])
+        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+
+
+def likeliest(choices: list[WholeChoice], n: int) -> list[WholeChoice]:
+    """The `n` likeliest of a prompt's choices, a token; of equally likely ones the first."""
+    if n == len(choices):
+        return choices
+    return sorted(choices, key=lambda choice: choice.mean_logprob, reverse=True)[:n]

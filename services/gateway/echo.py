@@ -1,0 +1,39 @@
+"""Prompts that come before what is generated, as clients of completions ask for. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from livescale.services.gateway.output import StopReason, TextPiece
+
+
+@dataclass(frozen=True)
+class Echo:
+    """One prompt, its `text` and its tokens. `top` is there where log-probabilities are told: so many of the likeliest.
+    With `alone` nothing follows it: what was generated is dropped."""
+
+    text: str
+    prompt: Sequence[int]
+    top: int | None
+    alone: bool
+
+    def first(self, piece: TextPiece) -> TextPiece:
+        """The first piece of the answer, after the prompt."""
+        piece = self.later(piece)
+        if self.top is None:
+            return replace(piece, text=self.text + piece.text)
+        told = (structs.replace(one, top=one.top[: self.top]) for one in piece.prompt_logprobs)
+        return replace(
+            piece,
+            text=self.text + piece.text,
+            echoed=tuple(self.prompt),
+            logprobs=(None, *told, *piece.logprobs),  # of the first token nothing is known
+        )
+
+    def later(self, piece: TextPiece) -> TextPiece:
+        """Another piece of the answer."""
+        if not self.alone:
+            return piece
+        reason: StopReason | None = None if piece.finish_reason is None else "length"
+        return TextPiece("", (), reason, prompt_logprobs=piece.prompt_logprobs)

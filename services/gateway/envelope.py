@@ -1,0 +1,80 @@
+"""What all objects of one answer share: its id, its usage, and how tokens are told. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from livescale.services.gateway.logprobs import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    PromptLogprobList,
+    PromptNames,
+    TokenNames,
+)
+from livescale.services.gateway.output import TextPiece, WholeChoice
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """`cached_tokens` of the prompt did not have to be computed."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """The numbers of tokens, of all choices together."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The fields that all objects of one answer share. With `usage_follows`, chunks say `usage: null` until the last
+    one; with `continuous` each says the usage so far. `names` are there where log-probabilities are told,
+    `prompt_names` where those of the prompt are."""
+
+    id: str
+    created: int
+    model: str
+    token_ids: bool
+    usage_follows: bool
+    names: TokenNames | None = None
+    prompt_names: PromptNames | None = None
+    continuous: bool = False
+    so_far: Usage | None = None
+
+    def with_usage(self, so_far: Usage) -> "Envelope":
+        """The same for a chunk that says the usage so far."""
+        return replace(self, so_far=so_far)
+
+    @property
+    def usage(self) -> Usage | UnsetType | None:
+        """The `usage` of a chunk that is not the last: so far, null where it follows later, otherwise absent."""
+        return UNSET if self.so_far is None and not self.usage_follows else self.so_far
+
+    def ids(self, token_ids: Sequence[int]) -> list[int] | UnsetType:
+        """The token ids where the client asked for them, otherwise nothing."""
+        return list(token_ids) if self.token_ids else UNSET
+
+    def says_nothing(self, piece: TextPiece) -> bool:
+        """Whether the piece needs no event: its text is held back."""
+        told = self.token_ids or (self.names is not None and piece.logprobs)
+        return not piece.text and piece.finish_reason is None and not told
+
+    def chat_logprobs(self, told: TextPiece | WholeChoice) -> ChatLogprobs | None:
+        """The log-probabilities of a chat's tokens, where the client asked for them."""
+        return None if self.names is None else self.names.of_chat(told.token_ids, told.logprobs)
+
+    def completion_logprobs(self, told: TextPiece | WholeChoice, offset: int = 0) -> CompletionLogprobs | None:
+        """The log-probabilities of a completion's tokens that begin at `offset`, where the client asked for them."""
+        if self.names is None:
+            return None
+        return self.names.of_completion([*told.echoed, *told.token_ids], told.logprobs, offset)
+
+    def prompt_logprobs(self, told: WholeChoice) -> PromptLogprobList | UnsetType:
+        """The log-probabilities of the prompt, where the client asked for them."""
+        return UNSET if self.prompt_names is None else self.prompt_names.of(told)

@@ -1,0 +1,94 @@
+"""What becomes of each parameter of OpenAI's and vLLM's that the bodies do not have: ignored, or refused, and why.
+
+A parameter that is refused would change the answer: a client would believe that its wish was met.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a parameter is refused, and what to do. The `neutral` values ask for nothing and are accepted; null always
+    is."""
+
+    reason: str
+    neutral: tuple[object, ...] = ()
+
+
+LEAVE_OUT = "It is not supported (yet); leave it out"
+NO_GRAMMARS = "Structured output is not supported yet; say in the prompt what the answer looks like"
+NO_TOOLS = "Tools are not supported yet; describe them in the messages"
+TEXT_ONLY = "Only text is understood; leave it out"
+NO_BEAMS = "There is no beam search; use n or best_of"
+ANSWER_ONLY = "The answer has no field for it; leave it out"
+
+_REFUSED: Mapping[str, Refused] = {
+    "length_penalty": Refused(NO_BEAMS, (1,)),
+    "use_beam_search": Refused(NO_BEAMS, (False,)),
+    "logprob_token_ids": Refused("Log-probabilities are told of the likeliest tokens only; use logprobs"),
+    "logits_processors": Refused("No code of clients runs here; use logit_bias or bad_words", ([],)),
+    "response_format": Refused(NO_GRAMMARS, ({"type": "text"},)),
+    "structured_outputs": Refused(NO_GRAMMARS),
+    "guided_json": Refused(NO_GRAMMARS),
+    "guided_regex": Refused(NO_GRAMMARS),
+    "guided_choice": Refused(NO_GRAMMARS),
+    "guided_grammar": Refused(NO_GRAMMARS),
+    "thinking_token_budget": Refused("Reasoning is not told apart from the answer; use max_tokens", (-1,)),
+    "repetition_detection": Refused("Use the penalties, or a stop string"),
+    "watermarking": Refused("No text is watermarked; leave it out", (False,)),
+    "mm_processor_kwargs": Refused(TEXT_ONLY, ({},)),
+    "kv_transfer_params": Refused("Workers hand KV over by themselves; leave it out"),
+    "ec_transfer_params": Refused(TEXT_ONLY),
+    "vllm_xargs": Refused("There are no extensions that could read it; leave it out", ({},)),
+    "cache_salt": Refused(LEAVE_OUT),
+    "request_id": Refused("Give it in the header x-request-id"),
+}
+_IGNORED: Mapping[str, str] = {
+    "session_id": "A hint; prompt_cache_key keeps a conversation's KV",
+    "stream_interval": "Every token is sent when it is there",
+    "spaces_between_special_tokens": "As in vLLM it says nothing to fast tokenizers",
+    "return_token_offsets": "As in vLLM it is for render endpoints",
+    "return_mm_kwargs": "As in vLLM it is for render endpoints",
+    "routed_experts_prompt_start": "As in vLLM it says nothing where routing is not returned",
+    "metadata": "For OpenAI's records",
+    "safety_identifier": "For OpenAI's records",
+}
+REFUSED: Mapping[type, Mapping[str, Refused]] = {
+    CompletionRequest: {
+        **_REFUSED,
+        "suffix": Refused("Nothing is inserted into a text; put it into the prompt", ("",)),
+        "prompt_embeds": Refused("Give texts or token ids in prompt"),
+    },
+    ChatRequest: {
+        **_REFUSED,
+        "echo": Refused("Take it from the messages", (False,)),
+        "tools": Refused(NO_TOOLS, ([],)),
+        "tool_choice": Refused(NO_TOOLS, ("none", "auto")),
+        "functions": Refused(NO_TOOLS, ([],)),
+        "function_call": Refused(NO_TOOLS, ("none", "auto")),
+        "modalities": Refused(TEXT_ONLY, (["text"],)),
+        "audio": Refused(TEXT_ONLY),
+        "media_io_kwargs": Refused(TEXT_ONLY, ({},)),
+        "web_search_options": Refused("Nothing is searched; leave it out"),
+        "moderation": Refused("Nothing is moderated; leave it out"),
+        "store": Refused("No answer is stored; leave it out", (False,)),
+        "service_tier": Refused("All requests are served alike; use priority", ("auto", "default")),
+        "chat_template": Refused("The checkpoint's own template is used; leave it out"),
+        "return_prompt_text": Refused(ANSWER_ONLY, (False,)),
+        "prompt_cache_retention": Refused("Workers keep KV as they are set to; leave it out", ("in_memory",)),
+        "prompt_cache_options": Refused("Use prompt_cache_key", ({}, {"mode": "implicit"})),
+    },
+}
+IGNORED: Mapping[type, Mapping[str, str]] = {
+    CompletionRequest: _IGNORED,
+    ChatRequest: {
+        **_IGNORED,
+        "verbosity": "A hint; say it in the messages",
+        "prediction": "A hint that may save OpenAI time",
+        "parallel_tool_calls": "There are no tools",
+        "include_reasoning": "Reasoning is a part of the text",
+    },
+}

@@ -1,0 +1,95 @@
+"""The part of a request's body that says how tokens are chosen, and how likely they were: OpenAI's and vLLM's names.
+
+Both the checks and the documentation are made from it.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from livescale.shared.messages.requests import MOST_LOGPROBS
+
+MOST_CHOICES = 128
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
+Stops = Annotated[list[StopString], Meta(max_length=64)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+TopLogprobs = Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)]
+Choices = Annotated[int, Meta(ge=1, le=MOST_CHOICES)]
+
+
+class SamplingOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How tokens are chosen, in vLLM's order: allowed tokens and bad words, bias, penalties, temperature, min_p, top_k,
+    top_p."""
+
+    n: Annotated[Choices, Meta(description="So many choices for each prompt; choice 0 is that of n = 1")] = 1
+    seed: Annotated[
+        Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
+        Meta(description="The same seed gives the same tokens; by default a fresh one"),
+    ] = None
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=2)] | None,
+        Meta(description="0 is greedy. By default as in the checkpoint's generation_config.json, else 1"),
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        Meta(description="By default as in the checkpoint's generation_config.json, else 1 (off)"),
+    ] = None
+    top_k: Annotated[
+        Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None,
+        Meta(description="0 and -1 are off. By default as in the checkpoint's generation_config.json, else off"),
+    ] = None
+    min_p: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Only tokens at least so likely, as a part of the likeliest; 0 is off"),
+    ] = None
+    presence_penalty: Annotated[Penalty, Meta(description="Of tokens that were generated")] = 0.0
+    frequency_penalty: Annotated[Penalty, Meta(description="For each time that a token was generated")] = 0.0
+    repetition_penalty: Annotated[
+        Annotated[float, Meta(gt=0, le=100)] | None,
+        Meta(description="Of tokens in the prompt or generated: logits are divided, or multiplied where negative"),
+    ] = None
+    logit_bias: Annotated[
+        Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)],
+        Meta(description="By token id, what is added to its logit"),
+    ] = {}
+    bad_words: Annotated[
+        Annotated[list[StopString], Meta(max_length=256)], Meta(description="Words that are not generated")
+    ] = []
+    allowed_token_ids: Annotated[
+        Annotated[list[TokenId], Meta(min_length=1, max_length=4096)] | None,
+        Meta(description="No other tokens are generated"),
+    ] = None
+    stop: Annotated[StopString | Stops | None, Meta(description="Up to 64 strings that end the text")] = None
+    stop_token_ids: Annotated[
+        Annotated[list[TokenId], Meta(max_length=256)], Meta(description="Tokens that end the text")
+    ] = []
+    include_stop_str_in_output: Annotated[
+        bool, Meta(description="What ended the text is a part of it: stop string or stop token")
+    ] = False
+    min_tokens: Annotated[int, Meta(description="Nothing ends the text before so many tokens", ge=0)] = 0
+    ignore_eos: Annotated[bool, Meta(description="Generate on after an end-of-sequence token")] = False
+    skip_special_tokens: Annotated[bool, Meta(description="Leave special tokens out of the text")] = True
+
+
+def stop_strings(options: SamplingOptions) -> list[str]:
+    """The stop strings that a body asks for, as a list."""
+    if options.stop is None:
+        return []
+    return [options.stop] if isinstance(options.stop, str) else options.stop
+
+
+def spellings(word: str) -> tuple[str, str]:
+    """How a bad word may begin: a text, or a word within one."""
+    bare = word.lstrip()
+    return bare, f" {bare}"
+
+
+def banned(plain: list[int], spaced: list[int]) -> list[list[int]]:
+    """The sequences of tokens that a bad word is, by the tokens of its spellings, as in vLLM: the second counts where
+    the space makes its first token another one."""
+    if not plain:
+        return []
+    same_length = len(spaced) == len(plain)
+    return [plain, spaced] if same_length and spaced[0] != plain[0] else [plain]

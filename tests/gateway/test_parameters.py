@@ -1,0 +1,134 @@
+"""Every parameter of OpenAI's and vLLM's is right, ignored or refused by name, as the table of the docs says."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
+from livescale.services.gateway.parameters import IGNORED, REFUSED
+from tests.gateway.conftest import ServedGateway
+
+COMMON = """
+model frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream stream_options temperature
+top_p user use_beam_search top_k min_p repetition_penalty watermarking length_penalty stop_token_ids
+include_stop_str_in_output ignore_eos min_tokens skip_special_tokens spaces_between_special_tokens
+truncate_prompt_tokens truncation_side allowed_token_ids prompt_logprobs logprob_token_ids bad_words add_special_tokens
+response_format structured_outputs priority request_id session_id return_tokens_as_token_ids return_token_ids
+routed_experts_prompt_start return_token_offsets return_mm_kwargs cache_salt kv_transfer_params ec_transfer_params
+vllm_xargs repetition_detection thinking_token_budget stream_interval echo
+"""
+OF_CHATS = """
+messages top_logprobs max_completion_tokens tools tool_choice reasoning_effort include_reasoning parallel_tool_calls
+add_generation_prompt continue_final_message documents chat_template chat_template_kwargs media_io_kwargs
+mm_processor_kwargs return_prompt_text audio function_call functions metadata modalities moderation prediction
+prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier service_tier store verbosity
+web_search_options
+"""
+OF_COMPLETIONS = "prompt prompt_embeds best_of suffix"
+# A value of each parameter that is understood. What another has to say first comes with it.
+VALUES: Mapping[str, Any] = {
+    "model": "tiny",
+    "prompt": "abc",
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "tool", "content": "b"}],
+    "n": 2,
+    "best_of": 2,
+    "seed": 5,
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "top_k": 5,
+    "min_p": 0.5,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+    "repetition_penalty": 1.5,
+    "logit_bias": {"5": 1},
+    "bad_words": ["bad"],
+    "allowed_token_ids": [65],
+    "stop": ["a", "b", "c", "d", "e"],
+    "stop_token_ids": [70],
+    "include_stop_str_in_output": True,
+    "min_tokens": 1,
+    "ignore_eos": True,
+    "skip_special_tokens": False,
+    "max_tokens": 3,
+    "max_completion_tokens": 3,
+    "stream": True,
+    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    "logprobs": 0,
+    "prompt_logprobs": 1,
+    "echo": True,
+    "top_logprobs": 2,
+    "truncate_prompt_tokens": 1,
+    "truncation_side": "right",
+    "return_tokens_as_token_ids": True,
+    "return_token_ids": True,
+    "user": "me",
+    "prompt_cache_key": "talk",
+    "priority": 1,
+    "timeout": 5,
+    "add_special_tokens": False,
+    "add_generation_prompt": False,
+    "continue_final_message": True,
+    "chat_template_kwargs": {"enable_thinking": False},
+    "documents": [{"title": "a", "text": "b"}],
+    "reasoning_effort": "low",
+}
+NEEDED: Mapping[str, Mapping[str, object]] = {"stream_options": {"stream": True}, "top_logprobs": {"logprobs": True}}
+ENDPOINTS = {
+    CompletionRequest: (
+        "/v1/completions",
+        {"model": "tiny", "prompt": "abc", "max_tokens": 2},
+        COMMON + OF_COMPLETIONS,
+    ),
+    ChatRequest: (
+        "/v1/chat/completions",
+        {"model": "tiny", "messages": [{"role": "user", "content": "abc"}], "max_tokens": 2},
+        COMMON + OF_CHATS,
+    ),
+}
+TYPES = pytest.mark.parametrize("type", ENDPOINTS)
+
+
+def fields(type: type[msgspec.Struct]) -> list[str]:
+    return [field.encode_name for field in msgspec.structs.fields(type)]
+
+
+def wish(neutral: tuple[object, ...]) -> object:
+    """A value that asks for something."""
+    return next(value for value in (True, "something") if value not in neutral)
+
+
+@TYPES
+def test_what_becomes_of_every_parameter_is_said_once(type: type[msgspec.Struct]) -> None:
+    known = [*fields(type), *IGNORED[type], *REFUSED[type]]
+    assert len(known) == len(set(known))
+    assert set(ENDPOINTS[type][2].split()) <= set(known)
+
+
+@TYPES
+async def test_every_parameter_that_is_understood_is_answered(
+    served: ServedGateway, type: type[msgspec.Struct]
+) -> None:
+    path, body, _ = ENDPOINTS[type]
+    for name in fields(type):
+        value = True if type is ChatRequest and name == "logprobs" else VALUES[name]
+        asked = {**body, **NEEDED.get(name, {}), name: value}
+        async with served.http.post(served.url + path, json=asked) as answer:
+            text = await answer.text()
+            assert answer.status == 200, (name, text)
+            assert '"error"' not in text, (name, text)
+
+
+@TYPES
+async def test_every_other_parameter_is_ignored_or_refused_by_name(
+    served: ServedGateway, type: type[msgspec.Struct]
+) -> None:
+    path, body, _ = ENDPOINTS[type]
+    for name in IGNORED[type]:
+        status, answer = await served.post(path, {**body, name: "anything"})
+        assert status == 200, (name, answer)
+    for name, refused in REFUSED[type].items():
+        status, answer = await served.post(path, {**body, name: wish(refused.neutral)})
+        assert (status, answer["error"]["param"]) == (400, name)
+        assert refused.reason in answer["error"]["message"]
