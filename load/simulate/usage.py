@@ -37,7 +37,7 @@ class UsageWatch:
     def __init__(self, broker: LocalBroker) -> None:
         self.workers: Steps = []
         self.cached: Steps = []
-        self._now = broker.clock.now
+        self._clock = broker.clock
         self._busy = set[str]()
         self._caches: dict[str, int] = {}
         workers, hosts = msgspec.json.Decoder(WorkerReport), msgspec.json.Decoder(HostReport)
@@ -51,11 +51,11 @@ class UsageWatch:
 
     def _worker(self, report: WorkerReport) -> None:
         (self._busy.discard if report.state == "spare" else self._busy.add)(report.id)
-        note(self.workers, self._now(), len(self._busy))
+        note(self.workers, self._clock.now() + self._clock.away, len(self._busy))
 
     def _host(self, report: HostReport) -> None:
         self._caches[report.id] = report.cache_bytes
-        note(self.cached, self._now(), sum(self._caches.values()))
+        note(self.cached, self._clock.now() + self._clock.away, sum(self._caches.values()))
 
 
 def note(steps: Steps, at: float, value: float) -> None:
