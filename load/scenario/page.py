@@ -20,7 +20,7 @@ def render_simulation(result: SimulationResult) -> str:
     verdict = f"{failed} requests failed." if failed else "No request failed."
     if unfinished:
         verdict += f" {unfinished} had not ended."
-    pictures = draw_runs({result.scenario: [result.run]}, "of the run") if result.run.requests else []
+    pictures = draw_runs({result.scenario: [result.run]}, "") if result.run.requests else []
     facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(fact)}</dd>" for name, fact in result.facts())
     body = f"""<p>{escape(introduce(result))}</p>
 <dl>{facts}</dl>

@@ -42,7 +42,7 @@ from livescale.shared.runtime.clock import CountedIds, LoopClock
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.modelled_links import ModelledNetwork
 from livescale.shared.simulation.sparse_memory import SparseArena
-from livescale.shared.simulation.virtual_time import Process
+from livescale.shared.simulation.virtual_time import Process, machine_time
 from livescale.shared.topology.topology import Topology
 
 EPOCH = 1_000_000.0  # wall time at the start
@@ -144,12 +144,17 @@ class VirtualCluster:
         return actor
 
     @property
+    def ids(self) -> list[str]:
+        """All processes, those that do not run included."""
+        return list(self.places)
+
+    @property
     def now(self) -> float:
         """Seconds since the start, whoever asks: a process that was stopped counts fewer."""
-        return self.clock.now() + self.clock.away
+        return machine_time()
 
     def start_all(self) -> None:
-        for id in self.places:
+        for id in self.ids:
             self.start(id)
 
     def start(self, id: str) -> None:

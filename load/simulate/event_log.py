@@ -1,14 +1,13 @@
 """What was said on the bus of a simulation, and when: the same in every run of one seed."""
 
-import asyncio
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
 import msgspec
 
-from livescale.shared.runtime.clock import seconds_away
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker
+from livescale.shared.simulation.virtual_time import machine_time
 
 # Decisions, plans, transfers, blocks, instances and leases; tokens; requests that moved or ended.
 LOGGED = ("evt.>", "tok.>", "req.>")
@@ -43,9 +42,7 @@ class EventLog:
         return self._digest.hexdigest()
 
     def _note(self, subject: str, data: bytes) -> None:
-        loop = asyncio.get_running_loop()
-        # A process that was stopped is behind by what it slept.
-        event = LoggedEvent(loop.time() + seconds_away(loop), subject, bytes(data))
+        event = LoggedEvent(machine_time(), subject, bytes(data))
         self._digest.update(f"{event.at!r} {subject} {len(data)} ".encode())
         self._digest.update(data)
         self.count += 1

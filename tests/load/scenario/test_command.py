@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from livescale.load.scenario.command import Teller, simulate
 from livescale.load.scenario.play import Progress
 from livescale.load.scenario.result import SimulationResult
+from livescale.services.cli.main import cli
 from tests.load.scenario.scenarios import SMALL, write
 
 
@@ -70,6 +71,14 @@ def test_what_is_wrong_is_refused_before_anything_runs(
     result = invoke(*words)
     assert result.exit_code != 0
     assert why in result.output
+
+
+def test_every_option_may_be_given_by_the_environment(tmp_path: Path) -> None:
+    environment = {"LIVESCALE_SIMULATE_SEED": "7", "LIVESCALE_SIMULATE_UNTIL": "0.2"}
+    result = CliRunner().invoke(cli, ["simulate", str(write(tmp_path))], env=environment)
+    assert result.exit_code == 0, result.output
+    assert "seed 7" in result.output
+    assert "simulated    0.2 s" in result.output
 
 
 def test_a_bad_field_has_exit_status_2(tmp_path: Path) -> None:
