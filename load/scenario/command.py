@@ -88,9 +88,9 @@ def simulate(
         return
     if scenario is None:
         raise click.UsageError("no scenario: name a YAML file, such as examples/simulate.yaml")
-    for path in (report, output, log):
+    for option, path in (("--report", report), ("--json", output), ("--log", log)):
         if path is not None:
-            check_report_path(path)
+            check_report_path(path, option)
     try:
         system = prepare(scenario, seed, wire)
         questions = find_questions(system, status_at, why, at)

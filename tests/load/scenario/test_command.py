@@ -58,6 +58,7 @@ def test_the_first_event_that_differs_is_told(tmp_path: Path) -> None:
         ((), "no scenario: name a YAML file"),
         (("none.yaml",), "none.yaml: No such file or directory"),
         (("small.yaml", "--report", "no/such/page.html"), "no/such/page.html"),
+        (("small.yaml", "--json", "no/such/out.json"), "--json no/such/out.json: not a file in a directory"),
         (("small.yaml", "--why", "chat"), "--why names a model and --at a second: give both"),
         (("small.yaml", "--why", "talk", "--at", "1"), "--why: there is no model 'talk' in the scenario; name one of"),
         (("small.yaml", "--until", "0"), "--until"),
