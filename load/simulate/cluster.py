@@ -2,10 +2,12 @@
 time of real ones. It starts and ends processes, and decides nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -39,25 +41,38 @@ from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import CountedIds, LoopClock
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.modelled_links import ModelledNetwork
-from livescale.shared.simulation.virtual_time import Process
+from livescale.shared.simulation.sparse_memory import SparseArena
+from livescale.shared.simulation.virtual_time import Process, machine_time
 from livescale.shared.topology.topology import Topology
 
 EPOCH = 1_000_000.0  # wall time at the start
 MESSAGE_SECONDS = 0.00025  # as a bus takes that has little to do
+CONTROL: tuple[ServiceName, ...] = ("registry", "router", "planner", "monitor", "gateway")
 CONTROL_HOST = "control"  # the machine of the services that have no place in a topology
+
+
+class ProcessPlace(NamedTuple):
+    """What a process is, the machine that it is on, and for hosts and workers their place in the topology."""
+
+    service: ServiceName
+    machine: str
+    place: str = ""
 
 
 class VirtualClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is started: a host for each host of the topology, a worker for each GPU, and one of each other service.
 
-    `models` are the checkpoints on every disk, by path. `seed` varies what messages take, by half of
-    `message_seconds` more or less.
+    All but the first of the `routers` stand by. `models` are the checkpoints on every disk, by path. `seed` varies what
+    messages take, by half of `message_seconds` more or less. On the `wire` each reader decodes them, as on a real bus.
     """
 
     topology: Topology
     models: Mapping[str, ModelConfig]
     seed: int = 0
+    routers: int = 1
     message_seconds: float = MESSAGE_SECONDS
+    wire: bool = True
+    keep_events: bool = True
     registry: RegistrySettings = RegistrySettings()
     router: RouterSettings = RouterSettings()
     planner: PlannerSettings = PlannerSettings()
@@ -65,35 +80,62 @@ class VirtualClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: HostSettings = HostSettings()
     worker: WorkerSettings = WorkerSettings()
 
+    def places(self) -> dict[str, ProcessPlace]:
+        """All processes by id, in the order in which they are started."""
+        found = {f"{service}-0": ProcessPlace(service, CONTROL_HOST) for service in CONTROL}
+        found |= {f"router-{number}": ProcessPlace("router", CONTROL_HOST) for number in range(1, self.routers)}
+        workers = 0
+        for number, host in enumerate(self.topology.hosts):
+            found[f"host-{number}"] = ProcessPlace("host", host.id, host.id)
+            for gpu in host.gpus:
+                found[f"worker-{workers}"] = ProcessPlace("worker", host.id, gpu.id)
+                workers += 1
+        return found
+
+    def find(self, who: str) -> list[str]:
+        """The processes that `who` names: one by its id, all of a service, or all of a machine. Empty for nobody."""
+        return [id for id, at in self.places().items() if who in (id, at.service, at.machine)]
+
 
 @dataclass(frozen=True)
 class VirtualProcess:
-    """A process that runs. `actor` is what its service made of it."""
+    """A process that runs. `actor` is what its service made of it; `sleep` stops and continues it."""
 
     actor: Actor
     bus: LocalBus
     task: asyncio.Task[None]
+    sleep: Process
 
 
 @dataclass
 class VirtualCluster:
-    """The processes of a cluster, by id, and what joins them."""
+    """The processes of a cluster, by id, and what joins them.
+
+    A process that raises ends the whole cluster, unless `on_crash` takes its id and the error.
+    """
 
     settings: VirtualClusterSettings
     tasks: asyncio.TaskGroup
+    on_crash: Callable[[str, Exception], None] | None = None
     clock: LoopClock = field(default_factory=lambda: LoopClock(EPOCH))
     processes: dict[str, VirtualProcess] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         told = self.settings
         chance = Random(told.seed)
-        self.broker = LocalBroker(self.clock, delays=lambda subject: (told.message_seconds * chance.uniform(0.5, 1.5),))
-        self.log = EventLog(self.broker)
+        self.broker = LocalBroker(
+            self.clock, wire=told.wire, delays=lambda subject: (told.message_seconds * chance.uniform(0.5, 1.5),)
+        )
+        self.log = EventLog(self.broker, keep=told.keep_events)
         self.operator = self.broker.connect()
-        self._network = ModelledNetwork(told.message_seconds)
+        self.network = ModelledNetwork(told.message_seconds)
+        self.disks = {
+            f"host-{number}": ModelledDisk(told.models, host.disk) for number, host in enumerate(told.topology.hosts)
+        }
         self.calendar = CountedCalendar()
         self._ids = CountedIds()
-        self._builds = dict(self._find_builds())
+        self._pids = count(1)
+        self.places = told.places()
 
     @property
     def gateway(self) -> HeadlessGateway:
@@ -101,17 +143,38 @@ class VirtualCluster:
         assert isinstance(actor, HeadlessGateway)
         return actor
 
+    @property
+    def ids(self) -> list[str]:
+        """All processes, those that do not run included."""
+        return list(self.places)
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start, whoever asks: a process that was stopped counts fewer."""
+        return machine_time()
+
     def start_all(self) -> None:
-        for id in self._builds:
+        for id in self.ids:
             self.start(id)
 
     def start(self, id: str) -> None:
         """Start a process that does not run, or no longer does."""
-        service, host, build = self._builds[id]
-        bus, info = self.broker.connect(), ServiceInfo(service, id, DESCRIPTIONS[service])
-        actor = build(World(info, host, bus, self.clock, self._ids, Telemetry(service, id)))
-        task = self.tasks.create_task(actor.run(), name=id, context=Process().context())
-        self.processes[id] = VirtualProcess(actor, bus, task)
+        at = self.places[id]
+        bus, info = self.broker.connect(), ServiceInfo(at.service, id, DESCRIPTIONS[at.service])
+        world = World(info, at.machine, bus, self.clock, self._ids, Telemetry(at.service, id))
+        actor = self._build(at)(world)
+        sleep = Process(pid=next(self._pids))
+        task = self.tasks.create_task(self._run(id, actor), name=id, context=sleep.context())
+        self.processes[id] = VirtualProcess(actor, bus, task, sleep)
+
+    async def _run(self, id: str, actor: Actor) -> None:
+        """Run a process to its end. One that ends by itself is told to `on_crash`, as to a supervisor."""
+        try:
+            await actor.run()
+        except Exception as error:
+            if self.on_crash is None:
+                raise
+            self.on_crash(id, error)
 
     async def stop(self, id: str) -> None:
         """End a process as planned: it takes no more calls, and leaves."""
@@ -125,6 +188,7 @@ class VirtualCluster:
         """End a process at once: nobody hears from it again, but links notice that it is gone."""
         process = self.processes.pop(id)
         process.bus.hold()
+        process.sleep.go_on()  # to its end
         process.task.cancel()
         await asyncio.wait([process.task])
         process.bus.forget()
@@ -133,34 +197,35 @@ class VirtualCluster:
     async def close(self) -> None:
         """End all processes at once."""
         for process in self.processes.values():
+            process.sleep.go_on()
             process.task.cancel()
         await asyncio.wait([process.task for process in self.processes.values()])
         self.processes.clear()
         for bus in list(self.broker.buses):
             await bus.close()
 
-    def _find_builds(self) -> "list[tuple[str, tuple[ServiceName, str, Build]]]":
+    def _build(self, at: ProcessPlace) -> Build:
         told = self.settings
-        control: dict[ServiceName, Build] = {
-            "registry": lambda world: Registry(world, told.registry, told.topology),
-            "router": lambda world: Router(world, told.router),
-            "planner": lambda world: Planner(world, told.planner.in_topology(told.topology), told.topology),
-            "monitor": lambda world: Monitor(world, told.monitor),
-            "gateway": HeadlessGateway,
-        }
-        builds = [(f"{service}-0", (service, CONTROL_HOST, build)) for service, build in control.items()]
-        workers = 0
-        for number, host in enumerate(told.topology.hosts):
-            builds.append((f"host-{number}", ("host", host.id, self._host(host.id, host.disk))))
-            for gpu in host.gpus:
-                builds.append((f"worker-{workers}", ("worker", host.id, self._worker(gpu.id))))
-                workers += 1
-        return builds
+        match at.service:
+            case "registry":
+                return lambda world: Registry(world, told.registry, told.topology)
+            case "router":
+                return lambda world: Router(world, told.router)
+            case "planner":
+                return lambda world: Planner(world, told.planner.in_topology(told.topology), told.topology)
+            case "monitor":
+                return lambda world: Monitor(world, told.monitor)
+            case "host":
+                return self._host(at.place)
+            case "worker":
+                return self._worker(at.place)
+            case _:
+                return HeadlessGateway
 
-    def _host(self, place: str, disk_rate: float) -> Build:
+    def _host(self, place: str) -> Build:
         def build(world: World) -> HostService:
             told = replace(self.settings.host, id=world.info.id, place=place)
-            disk = ModelledDisk(self.settings.models, disk_rate)
+            disk = self.disks[world.info.id]
             return HostService(world, told, disk, lambda: self._link(world.info.id, place))
 
         return build
@@ -169,13 +234,17 @@ class VirtualCluster:
         def build(world: World) -> Worker:
             told = replace(self.settings.worker, id=world.info.id, place=place, engine="modelled")
             make_runner = runner_maker(told, CPU)
-            maker = ResourceMaker(lambda: make_runner(world.clock), lambda: self._link(world.info.id, place))
+            maker = ResourceMaker(
+                lambda: make_runner(world.clock),
+                lambda: self._link(world.info.id, place),
+                new_arena=lambda size_bytes, device: SparseArena(size_bytes),
+            )
             return Worker(world, told, maker)
 
         return build
 
     async def _link(self, id: str, place: str) -> Link:
-        beneath = self._network.open(id.encode())
+        beneath = self.network.open(id.encode())
         return ShapedLink(beneath, Cluster(self.settings.topology, place), self.calendar)
 
 

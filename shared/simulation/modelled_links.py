@@ -6,12 +6,14 @@ ends a channel fails what waits for it at the other end a moment later. Wrap the
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
-from livescale.shared.links.contract import Buffer, LinkError
+from livescale.shared.links.contract import Buffer, LinkError, View
 from livescale.shared.links.link_path import LinkPath
+from livescale.shared.simulation.sparse_memory import SparseBytes, SparseContent
 
 PATH = LinkPath("modelled", "a simulation hands messages over in its own memory")
+Content = bytes | SparseContent  # of a message, by the kind of its memory
 Way = tuple[bytes, bytes, int, bytes]  # from one address to another, on a channel, under a secret
 
 
@@ -22,10 +24,10 @@ class Mailbox:
         self.way = way
         self.is_closed = False
         self.peer: ModelledPeer | None = None  # of the process that receives
-        self._came: dict[int, deque[bytes]] = {}  # by tag, as what waits
-        self._waiting: dict[int, deque[asyncio.Future[bytes]]] = {}
+        self._came: dict[int, deque[Content]] = {}  # by tag, as what waits
+        self._waiting: dict[int, deque[asyncio.Future[Content]]] = {}
 
-    def put(self, tag: int, data: bytes) -> None:
+    def put(self, tag: int, data: Content) -> None:
         waiting = self._waiting.get(tag)
         while waiting:
             receive = waiting.popleft()
@@ -35,9 +37,9 @@ class Mailbox:
         self._waiting.pop(tag, None)
         self._came.setdefault(tag, deque()).append(data)
 
-    def take(self, tag: int) -> asyncio.Future[bytes]:
+    def take(self, tag: int) -> asyncio.Future[Content]:
         """The next message with this tag. What came before the channel was closed can still be had."""
-        receive: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        receive: asyncio.Future[Content] = asyncio.get_running_loop().create_future()
         came = self._came.get(tag)
         if came:
             receive.set_result(came.popleft())
@@ -59,13 +61,18 @@ class Mailbox:
 
 
 class ModelledNetwork:
-    """What joins the links of a simulation. A message takes `delay_seconds`, beside what shaping adds."""
+    """What joins the links of a simulation. A message takes `delay_seconds`, beside what shaping adds.
+
+    `spoil` says what arrives of the parameters that are sent from an address.
+    """
 
     def __init__(self, delay_seconds: float) -> None:
         if delay_seconds <= 0:
             raise ValueError(f"delay_seconds is {delay_seconds}: messages take time, give more than 0")
         self.delay_seconds = delay_seconds
         self._mailboxes: dict[bytes, dict[Way, Mailbox]] = {}  # of each open link, by its address
+        self.spoil: Callable[[bytes, SparseContent], SparseContent] = lambda sender, content: content
+        self._cut: set[frozenset[bytes]] = set()
 
     def open(self, address: bytes) -> "ModelledLink":
         """A link at this address. Raises LinkError where another one is there."""
@@ -76,6 +83,19 @@ class ModelledNetwork:
 
     def has(self, address: bytes) -> bool:
         return address in self._mailboxes
+
+    def cut(self, one: bytes, other: bytes) -> None:
+        """Let nothing pass between two links until `mend`; both ends of what is open notice a moment later."""
+        self._cut.add(frozenset((one, other)))
+        for box in self._mailboxes.get(one, {}).values():
+            if other in box.way[:2]:
+                self.close_later(box)
+
+    def mend(self, one: bytes, other: bytes) -> None:
+        self._cut.discard(frozenset((one, other)))
+
+    def is_cut(self, one: bytes, other: bytes) -> bool:
+        return frozenset((one, other)) in self._cut
 
     def mailbox(self, way: Way) -> Mailbox:
         """The mailbox of this way, which is there until either end closes it."""
@@ -120,15 +140,17 @@ class ModelledPeer:
         return not (self._comes.is_closed or self._goes.is_closed)
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        data = bytes(in_host_memory(buffer))
+        data = copied(buffer.view)
         if self.is_open:
             await self._or_close(asyncio.sleep(self._network.delay_seconds, data))
         if not self.is_open:
             raise LinkError(f"send {tag:#x}: the peer closed the channel")
+        if isinstance(data, SparseContent):
+            data = self._network.spoil(self._goes.way[0], data)
         self._goes.put(tag, data)
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        view = in_host_memory(buffer)
+        view = buffer.view
         try:
             async with asyncio.timeout(timeout):
                 data = await self._or_close(self._comes.take(tag))
@@ -137,13 +159,13 @@ class ModelledPeer:
         if len(data) != view.nbytes:
             await self.close()
             raise LinkError(f"receive {tag:#x}: {len(data)} bytes came, not {view.nbytes}")
-        view[:] = data
+        put(data, view)
 
     async def close(self) -> None:
         self._network.close(self._comes)
         self._network.close_later(self._goes)
 
-    async def _or_close(self, moving: Awaitable[bytes]) -> bytes:
+    async def _or_close(self, moving: Awaitable[Content]) -> Content:
         """Await what moves. A caller that stops waiting for it closes the channel."""
         try:
             return await moving
@@ -165,6 +187,8 @@ class ModelledLink:
             raise LinkError("connect: this link is closed")
         if not self._network.has(address):
             raise LinkError(f"connect: no process is at {address!r}")
+        if self._network.is_cut(self.address, address):
+            raise LinkError(f"connect: the link to {address!r} is cut")
         comes = self._network.mailbox((address, self.address, channel, secret))
         if comes.peer is None or not comes.peer.is_open:
             goes = self._network.mailbox((self.address, address, channel, secret))
@@ -175,7 +199,20 @@ class ModelledLink:
         self._network.remove(self.address)
 
 
-def in_host_memory(buffer: Buffer) -> memoryview:
-    """The buffer's bytes: there is no other memory in a simulation."""
-    assert isinstance(buffer.view, memoryview)
-    return buffer.view
+def copied(view: View) -> Content:
+    """What is in a buffer."""
+    if isinstance(view, SparseBytes):
+        return view.copy()
+    assert isinstance(view, memoryview)
+    return bytes(view)
+
+
+def put(content: Content, view: View) -> None:
+    """Write what was copied to a buffer of the same kind of memory."""
+    if isinstance(view, SparseBytes):
+        assert isinstance(content, SparseContent)
+        view.put(content)
+    else:
+        assert isinstance(view, memoryview)
+        assert isinstance(content, bytes)
+        view[:] = content
