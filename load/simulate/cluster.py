@@ -2,7 +2,7 @@
 time of real ones. It starts and ends processes, and decides nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -50,13 +50,14 @@ CONTROL_HOST = "control"  # the machine of the services that have no place in a 
 class VirtualClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is started: a host for each host of the topology, a worker for each GPU, and one of each other service.
 
-    `models` are the checkpoints on every disk, by path. `seed` varies what messages take, by half of
+    All but the first of the `routers` stand by. `models` are the checkpoints on every disk, by path. `seed` varies what messages take, by half of
     `message_seconds` more or less.
     """
 
     topology: Topology
     models: Mapping[str, ModelConfig]
     seed: int = 0
+    routers: int = 1
     message_seconds: float = MESSAGE_SECONDS
     registry: RegistrySettings = RegistrySettings()
     router: RouterSettings = RouterSettings()
@@ -68,19 +69,24 @@ class VirtualClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class VirtualProcess:
-    """A process that runs. `actor` is what its service made of it."""
+    """A process that runs. `actor` is what its service made of it; `sleep` stops and continues it."""
 
     actor: Actor
     bus: LocalBus
     task: asyncio.Task[None]
+    sleep: Process
 
 
 @dataclass
 class VirtualCluster:
-    """The processes of a cluster, by id, and what joins them."""
+    """The processes of a cluster, by id, and what joins them.
+
+    A process that raises ends the whole cluster, unless `on_crash` takes its id and the error.
+    """
 
     settings: VirtualClusterSettings
     tasks: asyncio.TaskGroup
+    on_crash: Callable[[str, Exception], None] | None = None
     clock: LoopClock = field(default_factory=lambda: LoopClock(EPOCH))
     processes: dict[str, VirtualProcess] = field(default_factory=dict)
 
@@ -90,7 +96,10 @@ class VirtualCluster:
         self.broker = LocalBroker(self.clock, delays=lambda subject: (told.message_seconds * chance.uniform(0.5, 1.5),))
         self.log = EventLog(self.broker)
         self.operator = self.broker.connect()
-        self._network = ModelledNetwork(told.message_seconds)
+        self.network = ModelledNetwork(told.message_seconds)
+        self.disks = {
+            f"host-{number}": ModelledDisk(told.models, host.disk) for number, host in enumerate(told.topology.hosts)
+        }
         self.calendar = CountedCalendar()
         self._ids = CountedIds()
         self._builds = dict(self._find_builds())
@@ -101,6 +110,15 @@ class VirtualCluster:
         assert isinstance(actor, HeadlessGateway)
         return actor
 
+    @property
+    def ids(self) -> list[str]:
+        """All processes, those that do not run included."""
+        return list(self._builds)
+
+    def find(self, who: str) -> list[str]:
+        """The processes that `who` names: one by its id, all of a service, or all of a machine. Empty for nobody."""
+        return [id for id, (service, machine, _) in self._builds.items() if who in (id, service, machine)]
+
     def start_all(self) -> None:
         for id in self._builds:
             self.start(id)
@@ -110,8 +128,18 @@ class VirtualCluster:
         service, host, build = self._builds[id]
         bus, info = self.broker.connect(), ServiceInfo(service, id, DESCRIPTIONS[service])
         actor = build(World(info, host, bus, self.clock, self._ids, Telemetry(service, id)))
-        task = self.tasks.create_task(actor.run(), name=id, context=Process().context())
-        self.processes[id] = VirtualProcess(actor, bus, task)
+        sleep = Process()
+        task = self.tasks.create_task(self._run(id, actor), name=id, context=sleep.context())
+        self.processes[id] = VirtualProcess(actor, bus, task, sleep)
+
+    async def _run(self, id: str, actor: Actor) -> None:
+        """Run a process to its end. One that ends by itself is told to `on_crash`, as to a supervisor."""
+        try:
+            await actor.run()
+        except Exception as error:
+            if self.on_crash is None:
+                raise
+            self.on_crash(id, error)
 
     async def stop(self, id: str) -> None:
         """End a process as planned: it takes no more calls, and leaves."""
@@ -125,6 +153,7 @@ class VirtualCluster:
         """End a process at once: nobody hears from it again, but links notice that it is gone."""
         process = self.processes.pop(id)
         process.bus.hold()
+        process.sleep.go_on()  # to its end
         process.task.cancel()
         await asyncio.wait([process.task])
         process.bus.forget()
@@ -133,6 +162,7 @@ class VirtualCluster:
     async def close(self) -> None:
         """End all processes at once."""
         for process in self.processes.values():
+            process.sleep.go_on()
             process.task.cancel()
         await asyncio.wait([process.task for process in self.processes.values()])
         self.processes.clear()
@@ -149,18 +179,20 @@ class VirtualCluster:
             "gateway": HeadlessGateway,
         }
         builds = [(f"{service}-0", (service, CONTROL_HOST, build)) for service, build in control.items()]
+        for number in range(1, told.routers):
+            builds.append((f"router-{number}", ("router", CONTROL_HOST, control["router"])))
         workers = 0
         for number, host in enumerate(told.topology.hosts):
-            builds.append((f"host-{number}", ("host", host.id, self._host(host.id, host.disk))))
+            builds.append((f"host-{number}", ("host", host.id, self._host(host.id))))
             for gpu in host.gpus:
                 builds.append((f"worker-{workers}", ("worker", host.id, self._worker(gpu.id))))
                 workers += 1
         return builds
 
-    def _host(self, place: str, disk_rate: float) -> Build:
+    def _host(self, place: str) -> Build:
         def build(world: World) -> HostService:
             told = replace(self.settings.host, id=world.info.id, place=place)
-            disk = ModelledDisk(self.settings.models, disk_rate)
+            disk = self.disks[world.info.id]
             return HostService(world, told, disk, lambda: self._link(world.info.id, place))
 
         return build
@@ -175,7 +207,7 @@ class VirtualCluster:
         return build
 
     async def _link(self, id: str, place: str) -> Link:
-        beneath = self._network.open(id.encode())
+        beneath = self.network.open(id.encode())
         return ShapedLink(beneath, Cluster(self.settings.topology, place), self.calendar)
 
 

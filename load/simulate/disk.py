@@ -19,12 +19,14 @@ MEMORY_BYTES = 1 << 60  # as much as anyone asks for: the limit of a host is its
 class ModelledDisk:
     """A disk that has `models`, by their paths, and reads `rate` bytes a second.
 
-    Blocks are zeros but for some bytes at their beginning, by which models differ.
+    Blocks are zeros but for some bytes at their beginning, by which models differ. `slowness` is how many times as long
+    as usual reading takes.
     """
 
     def __init__(self, models: Mapping[str, ModelConfig], rate: float) -> None:
         self._models = models
         self._rate = rate
+        self.slowness = 1.0
 
     def free_bytes(self) -> int:
         return MEMORY_BYTES
@@ -46,7 +48,7 @@ class ModelledDisk:
 
     async def read(self, stored: Stored, blocks: Mapping[int, memoryview]) -> AsyncGenerator[int, None]:
         for index, block in blocks.items():
-            await asyncio.sleep(block.nbytes / self._rate)
+            await asyncio.sleep(self.slowness * block.nbytes / self._rate)
             content = blake2b(f"{stored.checkpoint.directory} {index}".encode(), digest_size=16).digest()
             block[: len(content)] = content
             yield checksum(block)

@@ -66,6 +66,7 @@ class ModelledNetwork:
             raise ValueError(f"delay_seconds is {delay_seconds}: messages take time, give more than 0")
         self.delay_seconds = delay_seconds
         self._mailboxes: dict[bytes, dict[Way, Mailbox]] = {}  # of each open link, by its address
+        self._cut: set[frozenset[bytes]] = set()
 
     def open(self, address: bytes) -> "ModelledLink":
         """A link at this address. Raises LinkError where another one is there."""
@@ -76,6 +77,19 @@ class ModelledNetwork:
 
     def has(self, address: bytes) -> bool:
         return address in self._mailboxes
+
+    def cut(self, one: bytes, other: bytes) -> None:
+        """Let nothing pass between two links until `mend`; both ends of what is open notice a moment later."""
+        self._cut.add(frozenset((one, other)))
+        for box in self._mailboxes.get(one, {}).values():
+            if other in box.way[:2]:
+                self.close_later(box)
+
+    def mend(self, one: bytes, other: bytes) -> None:
+        self._cut.discard(frozenset((one, other)))
+
+    def is_cut(self, one: bytes, other: bytes) -> bool:
+        return frozenset((one, other)) in self._cut
 
     def mailbox(self, way: Way) -> Mailbox:
         """The mailbox of this way, which is there until either end closes it."""
@@ -165,6 +179,8 @@ class ModelledLink:
             raise LinkError("connect: this link is closed")
         if not self._network.has(address):
             raise LinkError(f"connect: no process is at {address!r}")
+        if self._network.is_cut(self.address, address):
+            raise LinkError(f"connect: the link to {address!r} is cut")
         comes = self._network.mailbox((address, self.address, channel, secret))
         if comes.peer is None or not comes.peer.is_open:
             goes = self._network.mailbox((self.address, address, channel, secret))

@@ -4,7 +4,7 @@ ones."""
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -28,6 +28,7 @@ from livescale.shared.process.run import Actor, World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import CountedIds
 from livescale.shared.runtime.settings import LiveName
+from livescale.shared.simulation.disturbance import Disturbance, disturbed
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.virtual_time import Process
@@ -178,14 +179,8 @@ class DisturbedPlane:
 
     def disturb(self, losses: float, delays: float, copies: float) -> None:
         """From here on shares of all messages are lost, late, or come twice."""
-
-        def fate(subject: str) -> Sequence[float]:
-            if self.chance.random() < losses:
-                return ()
-            first = self.chance.uniform(0.0, 0.3) if self.chance.random() < delays else 0.0
-            return (first, self.chance.uniform(0.0, 0.5)) if self.chance.random() < copies else (first,)
-
-        self.broker.delays = fate
+        disturbance = Disturbance(losses, delays, copies)
+        self.broker.delays = disturbed(lambda subject: (0.0,), disturbance, self.chance)
 
     def calm(self) -> None:
         self.broker.delays = lambda subject: (0.0,)

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import msgspec
 from msgspec.structs import replace
 
 from livescale.load.records import Ask
@@ -9,6 +10,7 @@ from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettin
 from livescale.load.simulate.start import flat_topology, register, until, workers_in
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
+from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.parameters import ModelConfig, ModelSpec
 from livescale.shared.messages.requests import Sampling, Submit
 from tests.worker.engine.made_up import made_up_tokens
@@ -88,3 +90,12 @@ def undisturbed(ask: Ask, version: str) -> list[int]:
         deadline=0.0,
     )
     return made_up_tokens(version, VOCABULARY, alone)
+
+
+def decode_leases(cluster: VirtualCluster) -> dict[str, list[tuple[str, int]]]:
+    """The changes of each process's lease so far, each with the second of it."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for event in cluster.log.of("evt.lease"):
+        change = msgspec.json.decode(event.data, type=LeaseChanged)
+        found.setdefault(change.id, []).append((change.state, round(event.at)))
+    return found
