@@ -1,6 +1,5 @@
 """What was said on the bus of a simulation, and when: the same in every run of one seed."""
 
-import asyncio
 from collections.abc import Iterable
 from hashlib import blake2b
 
@@ -8,6 +7,7 @@ import msgspec
 
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker
+from livescale.shared.simulation.virtual_time import machine_time
 
 # Decisions, plans, transfers, blocks, instances and leases; tokens; requests that moved or ended.
 LOGGED = ("evt.>", "tok.>", "req.>")
@@ -42,4 +42,4 @@ class EventLog:
         return digest.hexdigest()
 
     def _note(self, subject: str, data: bytes) -> None:
-        self.events.append(LoggedEvent(asyncio.get_running_loop().time(), subject, data))
+        self.events.append(LoggedEvent(machine_time(), subject, data))

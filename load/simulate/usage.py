@@ -1,5 +1,6 @@
 """What a simulated cluster used over time: workers by what they do, host memory, and bytes on the network."""
 
+import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ import msgspec
 
 from livescale.shared.links.calendars import LocalCalendar
 from livescale.shared.messages.membership import HostReport, WorkerReport
+from livescale.shared.runtime.clock import seconds_away
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.topology.paths import Resource
@@ -23,9 +25,11 @@ class CountedCalendar(LocalCalendar):
         self.network_bytes: Counter[int] = Counter()
 
     def book(self, path: Sequence[Resource], size_bytes: int, since: float) -> float:
+        # Links know one time. That of a process that slept is behind it.
+        away = seconds_away(asyncio.get_running_loop())
         if path and path[0].kind == "nic_out":
-            self.network_bytes[int(since)] += size_bytes
-        return super().book(path, size_bytes, since)
+            self.network_bytes[int(since + away)] += size_bytes
+        return super().book(path, size_bytes, since + away) - away
 
 
 class UsageWatch:

@@ -52,12 +52,12 @@ class Process:
     def stop(self) -> None:
         """Stop the process. What is due in this turn of the loop still runs."""
         if not self.is_stopped:
-            self.is_stopped, self._stopped_at = True, _machine_time()
+            self.is_stopped, self._stopped_at = True, machine_time()
 
     def go_on(self) -> None:
         """Let the process run on. Its own time has hardly moved meanwhile."""
         if self.is_stopped:
-            self.away += max(0.0, _machine_time() - self._stopped_at - MOST_SECONDS)
+            self.away += max(0.0, machine_time() - self._stopped_at - MOST_SECONDS)
             self.is_stopped, due, self._due = False, self._due, []
             for handle in due:
                 asyncio.get_running_loop().call_soon(_run, handle, context=Context())
@@ -78,7 +78,9 @@ def _process_in(context: Context | None) -> Process | None:
     return _process.get() if context is None else context.get(_process)
 
 
-def _machine_time() -> float:
+def machine_time() -> float:
+    """Seconds since the start of the simulation, for who watches it; each process has a time of its own, which leaves
+    out its sleeps."""
     return cast("VirtualTimeLoop", asyncio.get_running_loop()).now
 
 

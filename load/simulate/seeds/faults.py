@@ -6,11 +6,14 @@ from typing import Literal
 
 import msgspec
 
+from livescale.shared.messages.membership import Role
+
 FaultKind = Literal[
     "kill", "stop", "freeze", "stall", "part", "outage", "disturb", "cut", "damage", "slow disk", "scale", "role"
 ]
 FAULT_SECONDS = 8.0  # in which faults begin
 RESTART_SECONDS = 1.0  # then a process that ended is started again
+ROLES: tuple[Role, ...] = ("prefill", "decode", "colocated")
 CONTROL = ("registry-0", "router-0", "planner-0", "monitor-0", "gateway-0")
 
 
@@ -29,6 +32,7 @@ class Fault(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     amount: float = 0.0
     other: str = ""
+    role: Role = "colocated"
 
     @property
     def ends(self) -> float:
@@ -124,5 +128,5 @@ class FaultMakers:
         return Fault(at, "scale", self._chance.choice(self._models), amount=float(self._chance.randint(0, 4)))
 
     def _role(self, at: float) -> Fault:
-        role = self._chance.choice(("prefill", "decode", "colocated"))
-        return Fault(at, "role", self._chance.choice(self._workers), other=role)
+        role = self._chance.choice(ROLES)
+        return Fault(at, "role", self._chance.choice(self._workers), role=role)

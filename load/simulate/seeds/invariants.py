@@ -1,0 +1,253 @@
+"""What must hold of every random system, whatever its faults. Pure: each rule looks at what was seen of one run."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from livescale.load.simulate.seeds.faults import Fault
+from livescale.load.simulate.seeds.history import Answer, History, LaidOut
+from livescale.load.simulate.seeds.system import PATIENCE_SECONDS, VOCABULARY, SeedAsk, SeedSystem
+from livescale.services.worker.engine.modelled_steps import choose_token, first_state, follow
+from livescale.services.worker.scheduling.batch import TokenSampling
+from livescale.shared.bus.codec import decode
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.requests import Sampling, TokenFrame
+from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.model.latency import Work, find_latency
+from livescale.shared.subjects import LEASE, PLAN, TOKENS
+from livescale.shared.topology.paths import Resource
+
+REST_SECONDS = 120.0  # from the last fault on
+COPY_SECONDS = 5.0  # beside what a disk takes to read
+LEASE_SECONDS = 6.0  # after a fault is over, its victim may still be declared dead
+EVERYBODY = ("stall", "outage", "disturb")  # the faults that strike all
+ROUNDING = 1e-6
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A rule that does not hold, and how."""
+
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.text}"
+
+
+Rule = Callable[[SeedSystem, History], Iterator[str]]
+
+
+def check(system: SeedSystem, history: History) -> list[Violation]:
+    """All that does not hold."""
+    return [Violation(name, text) for name, rule in RULES.items() for text in rule(system, history)]
+
+
+def tokens(system: SeedSystem, history: History) -> Iterator[str]:
+    """A client gets the tokens of an undisturbed request, or the first of them: nothing else may decide a token."""
+    for ask, answer in answered(system, history):
+        if answer.record is None:
+            continue
+        right, got = undisturbed(ask, history.versions[ask.model]), answer.record.token_ids
+        if got != right[: len(got)]:
+            place = next(place for place, pair in enumerate(zip(got, right, strict=False)) if pair[0] != pair[1])
+            yield f"request {answer.number} has a wrong token at {place} of {len(right)}"
+        elif answer.end == "complete" and got != right:
+            yield f"request {answer.number} ended with {len(got)} of {len(right)} tokens"
+
+
+def ends_once(system: SeedSystem, history: History) -> Iterator[str]:
+    """A request ends once: with all tokens, or by its client, its deadline or the death of its gateway."""
+    gateway_ends = any(fault.kind in ("kill", "stop") and fault.target == "gateway-0" for fault in system.faults)
+    for ask, answer in answered(system, history):
+        reason = answer.record.finish_reason if answer.record is not None else None
+        allowed = {
+            "complete": reason == "length",
+            "late": ask.patience < PATIENCE_SECONDS,
+            "left": ask.leaves is not None,
+            "broken": gateway_ends,
+            "refused": False,
+        }
+        if not allowed[answer.end]:
+            yield f"request {answer.number} was {answer.end} ({reason}): {answer.reason}"
+    numbers = [answer.number for answer in history.answers]
+    yield from (f"request {number} ended twice" for number in sorted(set(numbers)) if numbers.count(number) > 1)
+    yield from ends_on_the_bus(system, history)
+
+
+def ends_on_the_bus(system: SeedSystem, history: History) -> Iterator[str]:
+    """Whoever runs a request to its end, ends it after as many tokens as were asked for."""
+    wanted = {ask.ask.index: ask.ask.max_tokens for ask in system.asks}
+    for event in history.events:
+        if not event.subject.startswith("tok."):
+            continue
+        frame = decode(TOKENS.type, event.data, json=TOKENS.json)
+        for row in frame.rows if isinstance(frame, TokenFrame) else ():
+            most = wanted[int(row.request_id.split("-")[2]) % 1_000]
+            stop = row.index + len(row.token_ids)
+            if stop > most or (row.finish_reason == "length" and stop != most) or row.finish_reason == "error":
+                yield f"{row.request_id} has {stop} of {most} tokens at {frame.worker}: {row.finish_reason} {row.error}"
+
+
+def blocks_first(system: SeedSystem, history: History) -> Iterator[str]:
+    """No layer runs before its block is there and right: its result would be made up."""
+    there: dict[str, set[int]] = defaultdict(set)
+    for one in history.engines:
+        if isinstance(one, LaidOut):
+            if not one.right:
+                yield f"{one.engine}: block {one.block} was laid out with wrong bytes"
+            there[one.engine].add(one.block)
+        elif missing := set(range(one.first, one.stop)) - there[one.engine]:
+            yield f"{one.engine} ran blocks {one.first} to {one.stop - 1} without {sorted(missing)} at {one.at:.3f} s"
+
+
+def copies_back(system: SeedSystem, history: History) -> Iterator[str]:
+    """Once all faults are over, a copy of each model is in memory after what its disk takes, and a little more."""
+    disk = min(host.disk for host in system.cluster.topology.hosts)
+    within = sum(history.sizes.values()) / disk + COPY_SECONDS  # a disk reads one model after the other
+    for model in history.sizes:
+        at = history.copied_at.get(model)
+        if at is None or at - history.calm_at > within:
+            took = "never" if at is None else f"{at - history.calm_at:.1f} s after the last fault"
+            yield f"a copy of {model} was back {took}, not within {within:.1f} s"
+
+
+def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
+    """Nobody is declared dead, or gives a load up, but by a fault: a process that works is not to be killed."""
+    yield from (f"{crash} (nobody killed it)" for crash in history.crashes)
+    for at, change in leases(history):
+        if change.state == "dead" and not was_struck(system.faults, change.id, at - history.ready_at):
+            yield f"{change.id} was declared dead at {at:.2f} s without a fault: {change.reason}"
+    if all(fault.is_load for fault in system.faults):
+        yield from (f"nothing went wrong, and {failure}" for failure in failed_scales(history))
+
+
+def epochs_grow(system: SeedSystem, history: History) -> Iterator[str]:
+    """Each life of a process has a higher epoch than all before: by it others tell its lives apart."""
+    highest, lives = 0, dict[int, str]()
+    for at, change in leases(history):
+        is_new = change.epoch not in lives
+        if is_new and change.epoch < highest and change.reason == "joined":
+            yield f"{change.id} joined with epoch {change.epoch} after {highest} at {at:.2f} s"
+        if lives.setdefault(change.epoch, change.id) != change.id:
+            yield f"epoch {change.epoch} is of {lives[change.epoch]} and of {change.id}"
+        highest = max(highest, change.epoch)
+
+
+def links_hold(system: SeedSystem, history: History) -> Iterator[str]:
+    """No link carries more bytes than its rate allows, at any time for any while."""
+    topology = system.cluster.topology
+    place = places_of(system)
+    paths: dict[tuple[str, str], Sequence[Resource]] = {}
+    levels: dict[Resource, tuple[float, float]] = {}  # bytes ahead of the rate, and since when
+    broken = set[Resource]()
+    most = max((one.size_bytes for one in history.delivered), default=0)
+    users = users_of(system, history)
+    for one in history.delivered:
+        way = one.sender, one.receiver
+        if way not in paths:
+            paths[way] = topology.path(place[one.sender], place[one.receiver]).resources
+        for link in paths[way]:
+            level, since = levels.get(link, (0.0, one.at))
+            level = max(0.0, level - link.rate * (one.at - since)) + one.size_bytes
+            levels[link] = level, one.at
+            # What is under way when one begins to count, of each who uses the link, comes within no time.
+            if level > most * (2 + len(users[link])) and link not in broken:
+                broken.add(link)
+                yield f"{link.kind} of {link.owner} was {level:.0f} bytes ahead of {link.rate:.0f} B/s at {one.at:.2f} s"
+
+
+def users_of(system: SeedSystem, history: History) -> dict[Resource, set[tuple[str, str]]]:
+    """The pairs of processes that sent anything over each link."""
+    place, topology = places_of(system), system.cluster.topology
+    users: dict[Resource, set[tuple[str, str]]] = defaultdict(set)
+    for sender, receiver in dict.fromkeys((one.sender, one.receiver) for one in history.delivered):
+        for link in topology.path(place[sender], place[receiver]).resources:
+            users[link].add((sender, receiver))
+    return users
+
+
+def kv_owned_once(system: SeedSystem, history: History) -> Iterator[str]:
+    """No KV block has two owners, and no policy contradicts itself."""
+    yield from history.overlaps
+    yield from history.troubles
+
+
+def rests(system: SeedSystem, history: History) -> Iterator[str]:
+    """Soon after the last fault nothing is left to do: no request, no flow, no instance too many, nobody away."""
+    if history.rested_at is None:
+        left = "; ".join(history.amiss[:5])
+        yield f"not at rest {REST_SECONDS:.0f} s after the last fault: {left}"
+
+
+def physics(system: SeedSystem, history: History) -> Iterator[str]:
+    """No first token comes before messages and a step of the prompt's own tokens can have taken place."""
+    worker = system.cluster.worker
+    latency = find_latency(worker.engine_profile)
+    for ask, answer in answered(system, history):
+        ttft = None if answer.record is None else answer.record.ttft
+        own = max(len(ask.ask.prompt) - ask.shared, 1)
+        step = latency.seconds(Work(prefill_tokens=own, prefill_squares=own**2)) / worker.engine_speed
+        least = step + 1.5 * system.cluster.message_seconds  # three messages, each half as long as usual
+        if ttft is not None and ttft < least - ROUNDING:
+            yield f"request {answer.number} had its first token after {ttft:.4f} s, which takes {least:.4f} s"
+
+
+RULES: dict[str, Rule] = {
+    "tokens": tokens,
+    "ends once": ends_once,
+    "blocks first": blocks_first,
+    "copies back": copies_back,
+    "deaths by fault": deaths_by_fault,
+    "epochs grow": epochs_grow,
+    "links hold": links_hold,
+    "KV owned once": kv_owned_once,
+    "rests": rests,
+    "physics": physics,
+}
+
+
+def answered(system: SeedSystem, history: History) -> Iterator[tuple[SeedAsk, Answer]]:
+    """Yield each request that ended, with its answer."""
+    return ((system.asks[answer.number], answer) for answer in history.answers)
+
+
+def undisturbed(ask: SeedAsk, version: str) -> list[int]:
+    """The tokens of a request that nothing happens to."""
+    one = ask.ask
+    *_, state = follow(first_state(version), one.prompt)
+    made: list[int] = []
+    while len(made) < one.max_tokens:
+        sampling = TokenSampling(Sampling(temperature=one.temperature, seed=one.seed), len(made))
+        made.append(choose_token(state, sampling, VOCABULARY))
+        [state] = follow(state, made[-1:])
+    return made
+
+
+def places_of(system: SeedSystem) -> dict[str, str]:
+    """The place in the topology of each process that has a link, by its id."""
+    topology = system.cluster.topology
+    hosts = {f"host-{number}": host.id for number, host in enumerate(topology.hosts)}
+    return hosts | {f"worker-{number}": gpu.id for number, gpu in enumerate(topology.gpus)}
+
+
+def leases(history: History) -> Iterator[tuple[float, LeaseChanged]]:
+    """Yield the registry's judgements, each with its time."""
+    for event in history.events:
+        if event.subject.startswith("evt.lease."):
+            yield event.at, decode(LEASE.type, event.data, json=LEASE.json)
+
+
+def failed_scales(history: History) -> Iterator[str]:
+    """Yield each scale that failed, with its outcome."""
+    for event in history.events:
+        if event.subject.startswith("evt.plan."):
+            record: ScaleRecord = decode(PLAN.type, event.data, json=PLAN.json)
+            if record.state == "failed":
+                yield f"{record.id} failed: {record.outcome}"
+
+
+def was_struck(faults: Sequence[Fault], id: str, at: float) -> bool:
+    """Whether a fault can be why this process was declared dead `at` seconds after the system was ready."""
+    own = [fault for fault in faults if fault.target in (id, "registry-0") or fault.kind in EVERYBODY]
+    return any(fault.at <= at <= fault.ends + LEASE_SECONDS for fault in own if not fault.is_load)
