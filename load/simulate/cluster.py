@@ -39,6 +39,7 @@ from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import CountedIds, LoopClock
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.modelled_links import ModelledNetwork
+from livescale.shared.simulation.sparse_memory import SparseArena
 from livescale.shared.simulation.virtual_time import Process
 from livescale.shared.topology.topology import Topology
 
@@ -50,8 +51,8 @@ CONTROL_HOST = "control"  # the machine of the services that have no place in a 
 class VirtualClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is started: a host for each host of the topology, a worker for each GPU, and one of each other service.
 
-    All but the first of the `routers` stand by. `models` are the checkpoints on every disk, by path. `seed` varies what messages take, by half of
-    `message_seconds` more or less.
+    All but the first of the `routers` stand by. `models` are the checkpoints on every disk, by path. `seed` varies what
+    messages take, by half of `message_seconds` more or less.
     """
 
     topology: Topology
@@ -201,7 +202,11 @@ class VirtualCluster:
         def build(world: World) -> Worker:
             told = replace(self.settings.worker, id=world.info.id, place=place, engine="modelled")
             make_runner = runner_maker(told, CPU)
-            maker = ResourceMaker(lambda: make_runner(world.clock), lambda: self._link(world.info.id, place))
+            maker = ResourceMaker(
+                lambda: make_runner(world.clock),
+                lambda: self._link(world.info.id, place),
+                new_arena=lambda size_bytes, device: SparseArena(size_bytes),
+            )
             return Worker(world, told, maker)
 
         return build

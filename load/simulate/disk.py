@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
+from typing import cast
 
 from livescale.services.host.checkpoint import Checkpoint
 from livescale.services.host.stored import Stored
@@ -11,6 +11,7 @@ from livescale.shared.messages.parameters import Manifest, ModelConfig, ModelSpe
 from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.model.sharding import check_shards
+from livescale.shared.simulation.sparse_memory import SparseBytes
 from livescale.shared.transfer.arrivals import checksum
 
 MEMORY_BYTES = 1 << 60  # as much as anyone asks for: the limit of a host is its cache
@@ -19,8 +20,8 @@ MEMORY_BYTES = 1 << 60  # as much as anyone asks for: the limit of a host is its
 class ModelledDisk:
     """A disk that has `models`, by their paths, and reads `rate` bytes a second.
 
-    Blocks are zeros but for some bytes at their beginning, by which models differ. `slowness` is how many times as long
-    as usual reading takes.
+    Blocks have the size of real ones and take no room: they are known by a name, which differs by model and block.
+    `slowness` is how many times as long as usual reading takes.
     """
 
     def __init__(self, models: Mapping[str, ModelConfig], rate: float) -> None:
@@ -44,14 +45,14 @@ class ModelledDisk:
         return Stored(Checkpoint(Path(spec.path), config, dtype, layouts, {}, shards, layout))
 
     async def allocate(self, sizes: Sequence[int]) -> list[memoryview]:
-        return [memoryview(bytearray(size)) for size in sizes]
+        return cast("list[memoryview]", [SparseBytes.of(size) for size in sizes])  # hosts only pass them on
 
     async def read(self, stored: Stored, blocks: Mapping[int, memoryview]) -> AsyncGenerator[int, None]:
         for index, block in blocks.items():
             await asyncio.sleep(self.slowness * block.nbytes / self._rate)
-            content = blake2b(f"{stored.checkpoint.directory} {index}".encode(), digest_size=16).digest()
-            block[: len(content)] = content
-            yield checksum(block)
+            view = cast("SparseBytes", block)
+            view.fill(f"{stored.checkpoint.directory} {index}".encode())
+            yield checksum(view)
 
     async def keep(self, stored: Stored, manifest: Manifest, blocks: Sequence[memoryview]) -> None:
         """Keep nothing: a simulation leaves no files."""

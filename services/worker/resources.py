@@ -50,6 +50,17 @@ class Resources:
         return MeteredLink(self.link, self.meter)
 
 
+def make_arena(size_bytes: int, device: str) -> AnyArena:
+    """Return memory for parameters on this device, touched."""
+    if device == CPU:
+        return Arena(size_bytes)
+    from livescale.shared.memory.device_arena import (
+        DeviceArena,  # it imports torch, which may be missing where nothing runs on a GPU
+    )
+
+    return DeviceArena(size_bytes, device)
+
+
 @dataclass(frozen=True)
 class ResourceMaker:
     """How a worker on this `device` gets its engine, its link, and a way to export its memory to its neighbours."""
@@ -58,6 +69,7 @@ class ResourceMaker:
     open_link: Callable[[], Awaitable[Link]]
     open_export: OpenMemoryExport | None = None
     device: str = CPU
+    new_arena: Callable[[int, str], AnyArena] = make_arena
 
     @classmethod
     def of(cls, settings: WorkerSettings, make_runner: Callable[[], Runner], device: str) -> Self:
@@ -71,7 +83,7 @@ class ResourceMaker:
     async def open(self, arena_bytes: int, now: Callable[[], float]) -> AsyncIterator[Resources]:
         """Make everything, with so much memory for parameters, and close it at the end. Memory is touched first."""
         runner = self.make_runner()
-        arena, _ = await asyncio.gather(asyncio.to_thread(make_arena, arena_bytes, self.device), runner.ready())
+        arena, _ = await asyncio.gather(asyncio.to_thread(self.new_arena, arena_bytes, self.device), runner.ready())
         link = await self.open_link()
         memory_export = None if self.open_export is None else self.open_export(link.address)
         try:
@@ -82,17 +94,6 @@ class ResourceMaker:
                 await memory_export.close()
             await link.close()
             await runner.close()
-
-
-def make_arena(size_bytes: int, device: str) -> AnyArena:
-    """Return memory for parameters on this device, touched."""
-    if device == CPU:
-        return Arena(size_bytes)
-    from livescale.shared.memory.device_arena import (
-        DeviceArena,  # it imports torch, which may be missing where nothing runs on a GPU
-    )
-
-    return DeviceArena(size_bytes, device)
 
 
 def scheduler_limits(settings: WorkerSettings, loading: Loading, kv_blocks: int) -> SchedulerLimits:

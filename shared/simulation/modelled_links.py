@@ -8,10 +8,12 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable
 
-from livescale.shared.links.contract import Buffer, LinkError
+from livescale.shared.links.contract import Buffer, LinkError, View
 from livescale.shared.links.link_path import LinkPath
+from livescale.shared.simulation.sparse_memory import SparseBytes, SparseContent
 
 PATH = LinkPath("modelled", "a simulation hands messages over in its own memory")
+Content = bytes | SparseContent  # of a message, by the kind of its memory
 Way = tuple[bytes, bytes, int, bytes]  # from one address to another, on a channel, under a secret
 
 
@@ -22,10 +24,10 @@ class Mailbox:
         self.way = way
         self.is_closed = False
         self.peer: ModelledPeer | None = None  # of the process that receives
-        self._came: dict[int, deque[bytes]] = {}  # by tag, as what waits
-        self._waiting: dict[int, deque[asyncio.Future[bytes]]] = {}
+        self._came: dict[int, deque[Content]] = {}  # by tag, as what waits
+        self._waiting: dict[int, deque[asyncio.Future[Content]]] = {}
 
-    def put(self, tag: int, data: bytes) -> None:
+    def put(self, tag: int, data: Content) -> None:
         waiting = self._waiting.get(tag)
         while waiting:
             receive = waiting.popleft()
@@ -35,9 +37,9 @@ class Mailbox:
         self._waiting.pop(tag, None)
         self._came.setdefault(tag, deque()).append(data)
 
-    def take(self, tag: int) -> asyncio.Future[bytes]:
+    def take(self, tag: int) -> asyncio.Future[Content]:
         """The next message with this tag. What came before the channel was closed can still be had."""
-        receive: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        receive: asyncio.Future[Content] = asyncio.get_running_loop().create_future()
         came = self._came.get(tag)
         if came:
             receive.set_result(came.popleft())
@@ -138,7 +140,7 @@ class ModelledPeer:
         return not (self._comes.is_closed or self._goes.is_closed)
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        data = bytes(in_host_memory(buffer))
+        data = copied(buffer.view)
         if self.is_open:
             await self._or_close(asyncio.sleep(self._network.delay_seconds, data))
         if not self.is_open:
@@ -146,7 +148,7 @@ class ModelledPeer:
         self._goes.put(tag, data)
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        view = in_host_memory(buffer)
+        view = buffer.view
         try:
             async with asyncio.timeout(timeout):
                 data = await self._or_close(self._comes.take(tag))
@@ -155,13 +157,13 @@ class ModelledPeer:
         if len(data) != view.nbytes:
             await self.close()
             raise LinkError(f"receive {tag:#x}: {len(data)} bytes came, not {view.nbytes}")
-        view[:] = data
+        put(data, view)
 
     async def close(self) -> None:
         self._network.close(self._comes)
         self._network.close_later(self._goes)
 
-    async def _or_close(self, moving: Awaitable[bytes]) -> bytes:
+    async def _or_close(self, moving: Awaitable[Content]) -> Content:
         """Await what moves. A caller that stops waiting for it closes the channel."""
         try:
             return await moving
@@ -195,7 +197,20 @@ class ModelledLink:
         self._network.remove(self.address)
 
 
-def in_host_memory(buffer: Buffer) -> memoryview:
-    """The buffer's bytes: there is no other memory in a simulation."""
-    assert isinstance(buffer.view, memoryview)
-    return buffer.view
+def copied(view: View) -> Content:
+    """What is in a buffer."""
+    if isinstance(view, SparseBytes):
+        return view.copy()
+    assert isinstance(view, memoryview)
+    return bytes(view)
+
+
+def put(content: Content, view: View) -> None:
+    """Write what was copied to a buffer of the same kind of memory."""
+    if isinstance(view, SparseBytes):
+        assert isinstance(content, SparseContent)
+        view.put(content)
+    else:
+        assert isinstance(view, memoryview)
+        assert isinstance(content, bytes)
+        view[:] = content

@@ -192,3 +192,20 @@ def test_an_address_belongs_to_one_link() -> None:
         network.open(b"a")
     with pytest.raises(ValueError, match="give more than 0"):
         ModelledNetwork(0)
+
+
+def test_what_is_open_between_two_links_fails_when_they_are_cut_and_can_be_opened_again_once_mended() -> None:
+    async def act(pair: LinkPair) -> None:
+        waiting = asyncio.create_task(received(pair.to_a, 1, 2))
+        await asyncio.sleep(1.0)
+        pair.network.cut(b"a", b"b")
+        with pytest.raises(LinkError):
+            await waiting
+        with pytest.raises(LinkError, match="cut"):
+            await pair.a.connect(b"b", timeout=1)
+        pair.network.mend(b"b", b"a")
+        await pair.connect()
+        await pair.to_b.send(1, buffer(b"22"), timeout=1)
+        assert await received(pair.to_a, 1, 2) == b"22"
+
+    play(act)

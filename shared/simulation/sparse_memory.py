@@ -1,0 +1,139 @@
+"""Memory of a simulation that has any size and takes no room: it knows what was written where, and has no bytes.
+
+What a disk writes to a block is named by its content. Whoever copies a part of it copies the name, and which part it
+is. So a block that came whole and right describes itself as the one that was read, and its checksum is of that
+description: one that is damaged, mixed up, or not whole has another.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from livescale.shared.memory.arena import BumpAllocator
+from livescale.shared.memory.devices import DeviceBytes
+
+
+class Extent(NamedTuple):
+    """The bytes `start` to `stop` - 1 of some memory: those of `content` from `origin` on."""
+
+    start: int
+    stop: int
+    content: bytes
+    origin: int
+
+
+class SparseContent:
+    """What some memory held when it was copied. Extents count from the beginning of the copy."""
+
+    __slots__ = ("extents", "size_bytes")
+
+    def __init__(self, size_bytes: int, extents: Sequence[Extent]) -> None:
+        self.size_bytes = size_bytes
+        self.extents = extents
+
+    def __len__(self) -> int:
+        return self.size_bytes
+
+
+class SparseMemory:
+    """What was written to a block of memory: extents in order, which do not overlap. What lies between is empty."""
+
+    def __init__(self) -> None:
+        self._extents: list[Extent] = []
+
+    def read(self, start: int, stop: int) -> list[Extent]:
+        """What lies between, cut to it, counted from `start`."""
+        found = []
+        for extent in self._extents[bisect_right(self._extents, start, key=_stop) :]:
+            if extent.start >= stop:
+                break
+            first, last = max(extent.start, start), min(extent.stop, stop)
+            origin = extent.origin + first - extent.start
+            found.append(Extent(first - start, last - start, extent.content, origin))
+        return found
+
+    def write(self, start: int, stop: int, extents: Sequence[Extent]) -> None:
+        """Put `extents`, counted from `start`, in the place of what lies between."""
+        # Neighbours that touch it are looked at too: parts that follow each other become one.
+        first = bisect_left(self._extents, start, key=_stop)
+        last = bisect_right(self._extents, stop, key=_start)
+        near = self._extents[first:last]
+        before = [each._replace(stop=min(each.stop, start)) for each in near if each.start < start]
+        after = [_from(each, max(each.start, stop)) for each in near if each.stop > stop]
+        new = [Extent(start + each.start, start + each.stop, each.content, each.origin) for each in extents]
+        self._extents[first:last] = _joined([*before, *new, *after])
+
+
+class SparseBytes(DeviceBytes):
+    """A stretch of sparse memory, which is passed on as bytes of a device are. Slices share it."""
+
+    __slots__ = ("_offset", "_sparse", "nbytes")
+
+    def __init__(self, memory: SparseMemory, offset: int, nbytes: int) -> None:
+        self._sparse = memory
+        self._offset = offset
+        self.nbytes = nbytes
+
+    @classmethod
+    def of(cls, nbytes: int) -> "SparseBytes":
+        """Return empty memory of this size."""
+        return cls(SparseMemory(), 0, nbytes)
+
+    def __getitem__(self, part: slice) -> "SparseBytes":
+        start, stop, _ = part.indices(self.nbytes)
+        return SparseBytes(self._sparse, self._offset + start, max(stop - start, 0))
+
+    def fill(self, content: bytes) -> None:
+        """Write bytes that are known by a name alone."""
+        self.put(SparseContent(self.nbytes, [Extent(0, self.nbytes, content, 0)]))
+
+    def copy(self) -> SparseContent:
+        return SparseContent(self.nbytes, self._sparse.read(self._offset, self._offset + self.nbytes))
+
+    def put(self, copy: SparseContent) -> None:
+        """Write what was copied from memory of the same size."""
+        self._sparse.write(self._offset, self._offset + self.nbytes, copy.extents)
+
+    def pieces(self) -> Iterator[memoryview]:
+        """What the bytes are, in place of the bytes."""
+        for start, stop, content, origin in self.copy().extents:
+            yield memoryview(b"%d %d %d %d " % (start, stop, origin, len(content)) + content)
+
+
+class SparseArena:
+    """Memory of a modelled GPU for parameters. It is as full as a real one would be."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._allocator = BumpAllocator(size_bytes)
+
+    def place(self, sizes: Sequence[int]) -> list[DeviceBytes]:
+        """Return memory for each block. Raises ArenaFull, and then allocates nothing."""
+        self._allocator.take(sizes)
+        return [SparseBytes.of(size) for size in sizes]
+
+    def clear(self) -> None:
+        self._allocator.used_bytes = 0
+
+
+def _start(extent: Extent) -> int:
+    return extent.start
+
+
+def _stop(extent: Extent) -> int:
+    return extent.stop
+
+
+def _from(extent: Extent, start: int) -> Extent:
+    return extent._replace(start=start, origin=extent.origin + start - extent.start)
+
+
+def _joined(extents: Sequence[Extent]) -> list[Extent]:
+    """Extents as few as can be: those that follow each other in memory and in their content are one."""
+    joined = list[Extent]()
+    for extent in extents:
+        last = joined[-1] if joined else None
+        if last is not None and last.stop == extent.start and _from(last, last.stop)[2:] == extent[2:]:
+            joined[-1] = last._replace(stop=extent.stop)
+        else:
+            joined.append(extent)
+    return joined
