@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from livescale.load.simulate.client import fetch
 from livescale.load.simulate.cluster import VirtualCluster
+from livescale.load.simulate.seeds.faults import GATEWAY
 from livescale.load.simulate.seeds.history import Answer
 from livescale.load.simulate.seeds.system import SeedAsk
 
 LOOK_SECONDS = 0.1
 AGAIN = 1_000  # what the number of a request grows by where it is sent again
-GATEWAY = "gateway-0"
 
 
 class Clients:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from livescale.load.simulate.seeds.faults import Fault
+from livescale.load.simulate.seeds.faults import GATEWAY, SeedFault
 from livescale.load.simulate.seeds.history import Answer, History, LaidOut
 from livescale.load.simulate.seeds.system import PATIENCE_SECONDS, VOCABULARY, SeedAsk, SeedSystem
+from livescale.services.worker.engine.modelled import MOST_LATE_SECONDS
 from livescale.services.worker.engine.modelled_steps import choose_token, first_state, follow
 from livescale.services.worker.scheduling.batch import TokenSampling
 from livescale.shared.bus.codec import decode
@@ -21,7 +22,7 @@ from livescale.shared.topology.paths import Resource
 REST_SECONDS = 120.0  # from the last fault on
 COPY_SECONDS = 5.0  # beside what a disk takes to read
 LEASE_SECONDS = 6.0  # after a fault is over, its victim may still be declared dead
-EVERYBODY = ("stall", "outage", "disturb")  # the faults that strike all
+EVERYBODY = ("stall", "outage", "lose", "delay", "repeat")  # the faults that strike all
 ROUNDING = 1e-6
 
 
@@ -58,7 +59,7 @@ def tokens(system: SeedSystem, history: History) -> Iterator[str]:
 
 def ends_once(system: SeedSystem, history: History) -> Iterator[str]:
     """A request ends once: with all tokens, or by its client, its deadline or the death of its gateway."""
-    gateway_ends = any(fault.kind in ("kill", "stop") and fault.target == "gateway-0" for fault in system.faults)
+    gateway_ends = any(fault.what in ("kill", "stop") and fault.who == GATEWAY for fault in system.faults)
     for ask, answer in answered(system, history):
         reason = answer.record.finish_reason if answer.record is not None else None
         allowed = {
@@ -118,7 +119,7 @@ def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
     for at, change in leases(history):
         if change.state == "dead" and not was_struck(system.faults, change.id, at - history.ready_at):
             yield f"{change.id} was declared dead at {at:.2f} s without a fault: {change.reason}"
-    if all(fault.is_load for fault in system.faults):
+    if all(fault.is_command for fault in system.faults):
         yield from (f"nothing went wrong, and {failure}" for failure in failed_scales(history))
 
 
@@ -154,7 +155,7 @@ def links_hold(system: SeedSystem, history: History) -> Iterator[str]:
             # What is under way when one begins to count, of each who uses the link, comes within no time.
             if level > most * (2 + len(users[link])) and link not in broken:
                 broken.add(link)
-                yield f"{link.kind} of {link.owner} was {level:.0f} bytes ahead of {link.rate:.0f} B/s at {one.at:.2f} s"
+                yield f"{link.kind} of {link.owner} was {level:.0f} bytes ahead of its rate at {one.at:.2f} s"
 
 
 def users_of(system: SeedSystem, history: History) -> dict[Resource, set[tuple[str, str]]]:
@@ -188,7 +189,8 @@ def physics(system: SeedSystem, history: History) -> Iterator[str]:
         ttft = None if answer.record is None else answer.record.ttft
         own = max(len(ask.ask.prompt) - ask.shared, 1)
         step = latency.seconds(Work(prefill_tokens=own, prefill_squares=own**2)) / worker.engine_speed
-        least = step + 1.5 * system.cluster.message_seconds  # three messages, each half as long as usual
+        # Three messages, each half as long as usual. A step after a late one may be shorter by as much.
+        least = step + 1.5 * system.cluster.message_seconds - MOST_LATE_SECONDS
         if ttft is not None and ttft < least - ROUNDING:
             yield f"request {answer.number} had its first token after {ttft:.4f} s, which takes {least:.4f} s"
 
@@ -247,7 +249,7 @@ def failed_scales(history: History) -> Iterator[str]:
                 yield f"{record.id} failed: {record.outcome}"
 
 
-def was_struck(faults: Sequence[Fault], id: str, at: float) -> bool:
+def was_struck(faults: Sequence[SeedFault], id: str, at: float) -> bool:
     """Whether a fault can be why this process was declared dead `at` seconds after the system was ready."""
-    own = [fault for fault in faults if fault.target in (id, "registry-0") or fault.kind in EVERYBODY]
-    return any(fault.at <= at <= fault.ends + LEASE_SECONDS for fault in own if not fault.is_load)
+    own = [fault for fault in faults if fault.who in (id, "registry-0") or fault.what in EVERYBODY]
+    return any(fault.at <= at <= fault.ends + LEASE_SECONDS for fault in own if not fault.is_command)

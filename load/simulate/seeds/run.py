@@ -28,7 +28,6 @@ START_LOOK_SECONDS = 0.25
 POLICY_LOOK_SECONDS = 0.25
 REST_LOOK_SECONDS = 0.5
 COMMAND_SECONDS = 5.0
-MOST_CRASHES = 20
 
 
 class SeedResult(msgspec.Struct, frozen=True):
@@ -51,7 +50,6 @@ class SeedRun:
         self._reports = LastReports(cluster)
         self._clients = Clients(cluster, system.asks)
         self._trouble = Troublemaker(cluster, self._clients, system.seed)
-        cluster.on_crash = self._crashed
 
     async def run(self) -> None:
         """Start, disturb, and wait for rest."""
@@ -69,6 +67,8 @@ class SeedRun:
             task.cancel()
         with suppress(asyncio.CancelledError):
             await clients
+        await self._trouble.close()
+        self.history.crashes = [f"{id} at {at:.2f} s: {describe(error)}" for at, id, error in self._trouble.crashes]
         self.history.answers = sorted(self._clients.answers, key=lambda answer: answer.number)
 
     async def _is_ready(self) -> bool:
@@ -107,11 +107,6 @@ class SeedRun:
             if not history.amiss or now >= deadline:
                 return
             await asyncio.sleep(REST_LOOK_SECONDS)
-
-    def _crashed(self, id: str, error: Exception) -> None:
-        self.history.crashes.append(f"{id}: {describe(error)}")
-        if len(self.history.crashes) < MOST_CRASHES:
-            self._tasks.create_task(self._trouble.restart(id), name=f"restart {id}")
 
 
 def describe(error: BaseException) -> str:

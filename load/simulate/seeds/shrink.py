@@ -1,6 +1,7 @@
 """Makes a failing list shorter for as long as it still fails: delta debugging (Zeller and Hildebrandt, ddmin)."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 
 def shrink(items: Sequence[int], fails: Callable[[Sequence[int]], bool], tries: int) -> list[int]:
@@ -31,4 +32,4 @@ def shrink(items: Sequence[int], fails: Callable[[Sequence[int]], bool], tries: 
 def complements(items: Sequence[int], parts: int) -> list[list[int]]:
     """The items without their first part, without their second, and so on."""
     edges = [len(items) * part // parts for part in range(parts + 1)]
-    return [[*items[:start], *items[stop:]] for start, stop in zip(edges, edges[1:], strict=False)]
+    return [[*items[:start], *items[stop:]] for start, stop in pairwise(edges)]

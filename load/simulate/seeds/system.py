@@ -8,7 +8,7 @@ import msgspec
 
 from livescale.load.records import Ask
 from livescale.load.simulate.cluster import VirtualClusterSettings
-from livescale.load.simulate.seeds.faults import Fault, random_faults
+from livescale.load.simulate.seeds.faults import SeedFault, random_faults
 from livescale.services.host.settings import HostSettings
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.planner.settings import PlannerSettings
@@ -24,7 +24,7 @@ MEMORY = 1 << 36
 VOCABULARY = 509
 PATIENCE_SECONDS = 300.0  # of most clients, who wait longer than any system may take to recover
 LOAD_SECONDS = 6.0  # in which requests are sent
-BOUNDS = ScalingBounds(decode_lo=0.2, decode_hi=0.4)  # a few requests at an instance ask for another
+BOUNDS = ScalingBounds(decode_lo=0.1, decode_hi=0.25)  # a few requests at an instance ask for another
 LIVE_MODES: Sequence[LiveMode] = get_args(LiveMode)
 HOST_CACHES: Sequence[HostCacheName] = ("pool", "pool", "ttl", "all")
 
@@ -49,7 +49,7 @@ class SeedSystem(msgspec.Struct, frozen=True, kw_only=True):
     cluster: VirtualClusterSettings
     specs: list[ModelSpec]
     asks: list[SeedAsk]
-    faults: list[Fault]
+    faults: list[SeedFault]
 
     def describe(self) -> str:
         """The system in a line."""
@@ -71,21 +71,25 @@ def random_system(seed: int) -> SeedSystem:
     topology = random_topology(chance)
     workers = len(topology.gpus)
     specs = random_models(chance, workers)
+    processes = [f"{service}-0" for service in ("registry", "router", "planner", "monitor", "gateway")]
+    processes += [f"host-{number}" for number in range(len(topology.hosts))]
+    processes += [f"worker-{number}" for number in range(workers)]
     configs = {spec.path: random_config(chance) for spec in specs}
+    asks = random_asks(chance, [spec.name for spec in specs])
     return SeedSystem(
         seed=seed,
         cluster=random_settings(chance, seed, topology, configs),
         specs=specs,
-        asks=random_asks(chance, [spec.name for spec in specs]),
-        faults=random_faults(chance, len(topology.hosts), workers, [spec.name for spec in specs]),
+        asks=asks,
+        faults=random_faults(chance, processes, [spec.name for spec in specs], [ask.ask.at for ask in asks]),
     )
 
 
 def random_topology(chance: Random) -> Topology:
     """One host or two, with up to eight GPUs between them; a model takes from a tenth of a second to a few to move."""
     hosts = chance.choice((1, 2, 2))
-    rate = 10 ** chance.uniform(5.6, 6.6)
-    disk = rate * chance.choice((0.25, 0.5, 1.0, 2.0))
+    rate = 10 ** chance.uniform(5.4, 6.4)
+    disk = rate * chance.choice((0.5, 1.0, 2.0))
     bandwidth = rate * 8 if chance.random() < 0.3 else 0.0  # within a scale-up domain, where there is one
 
     def host(number: int) -> TopologyHost:
@@ -98,7 +102,7 @@ def random_topology(chance: Random) -> Topology:
                 nic_out=rate,
                 host_link=rate * 2,
             )
-            for gpu in range(chance.randint(1 if hosts == 2 else 2, 4))
+            for gpu in range(chance.choice((2, 3, 4, 4) if hosts == 1 else (1, 2, 3, 4, 4)))
         ]
         return TopologyHost(
             id=f"h{number}", leaf="leaf0", memory_bytes=MEMORY, nic_in=rate, nic_out=rate, disk=disk, gpus=gpus
@@ -125,7 +129,7 @@ def random_models(chance: Random, workers: int) -> list[ModelSpec]:
                 name=name,
                 path=f"/models/{name}",
                 min_instances=fewest,
-                max_instances=max(fewest, 1, chance.randint(1, workers // ranks)),
+                max_instances=chance.randint(min(2, workers // ranks), workers // ranks),
                 bounds=BOUNDS,
                 downscale_delay_s=chance.uniform(0.5, 3.0),
                 downscale_to_zero_delay_s=chance.uniform(1.0, 3.0),

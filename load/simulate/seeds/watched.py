@@ -1,25 +1,21 @@
 """A virtual cluster in which engines and links note what they do, and links may damage what they carry."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from random import Random
 
-from msgspec.structs import replace
-
 from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.simulate.seeds.history import Delivered, History, LaidOut, Ran
-from livescale.services.worker.actor import Worker
 from livescale.services.worker.engine.contract import LayerwiseRun, StageResult
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.resources import ResourceMaker
 from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.model.latency import Latency, find_latency
-from livescale.shared.process.run import Build, World
 from livescale.shared.runtime.clock import Clock
-from livescale.shared.simulation.modelled_links import Mailbox, ModelledNetwork, Way
+from livescale.shared.simulation.modelled_links import Content, Mailbox, ModelledNetwork, Way
+from livescale.shared.simulation.sparse_memory import SparseContent
 from livescale.shared.simulation.virtual_time import machine_time
 from livescale.shared.transfer.arrivals import checksum
 
@@ -86,7 +82,7 @@ class WatchedMailbox(Mailbox):
         self._network = network
         self._sender, self._receiver = way[0].decode(), way[1].decode()
 
-    def put(self, tag: int, data: bytes) -> None:
+    def put(self, tag: int, data: Content) -> None:
         self._network.seen.delivered.append(Delivered(machine_time(), self._sender, self._receiver, len(data)))
         super().put(tag, self._network.carried(self._sender, data))
 
@@ -103,11 +99,14 @@ class WatchedNetwork(ModelledNetwork):
     def make_mailbox(self, way: Way) -> Mailbox:
         return WatchedMailbox(way, self)
 
-    def carried(self, sender: str, data: bytes) -> bytes:
-        """The bytes of a message as they arrive."""
+    def carried(self, sender: str, data: Content) -> Content:
+        """What a message is when it arrives."""
         share = self.damaging.get(sender, 0.0)
         if not share or len(data) < LEAST_DAMAGED_BYTES or self._chance.random() >= share:
             return data
+        if isinstance(data, SparseContent):
+            extents = [extent._replace(content=b"damaged " + extent.content) for extent in data.extents]
+            return SparseContent(data.size_bytes, extents)
         place = self._chance.randrange(len(data))
         return data[:place] + bytes((data[place] ^ 0xFF,)) + data[place + 1 :]
 
@@ -121,15 +120,6 @@ class WatchedCluster(VirtualCluster):
         self.links = self.network = WatchedNetwork(self.settings.message_seconds, self.seen, self.settings.seed)
         self._latency = find_latency(self.settings.worker.engine_profile)
 
-    def _worker(self, place: str) -> Build:
-        def build(world: World) -> Worker:
-            id = world.info.id
-            told = replace(self.settings.worker, id=id, place=place, engine="modelled")
-            life = f"{id} of {machine_time():.3f} s"
-            maker = ResourceMaker(
-                lambda: WatchedRunner(life, told, self._latency, world.clock, self.seen),
-                lambda: self._link(id, place),
-            )
-            return Worker(world, told, maker)
-
-        return build
+    def make_runner(self, told: WorkerSettings) -> Callable[[Clock], WatchedRunner]:
+        life = f"{told.id} of {machine_time():.3f} s"
+        return lambda clock: WatchedRunner(life, told, self._latency, clock, self.seen)

@@ -185,7 +185,7 @@ BUGS = [
         "A worker that loads runs a layer whose block is not there yet.",
         "services/worker/live/target.py",
         "        self._perform(self.queue.block_ready(layer))\n",
-        "        self._perform(self.queue.block_ready(layer))\n        self._perform(self.queue.block_ready(layer + 1))\n",
+        "        for one in (layer, layer + 1):\n            self._perform(self.queue.block_ready(one))\n",
     ),
     Bug(
         "last-copy-dropped",
