@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from livescale.load.simulate.faults import MESSAGE_KINDS
 from livescale.load.simulate.seeds.faults import GATEWAY, SeedFault
 from livescale.load.simulate.seeds.history import Answer, History, LaidOut
 from livescale.load.simulate.seeds.system import PATIENCE_SECONDS, VOCABULARY, SeedAsk, SeedSystem
@@ -13,7 +14,7 @@ from livescale.services.worker.engine.modelled_steps import choose_token, first_
 from livescale.services.worker.scheduling.batch import TokenSampling
 from livescale.shared.bus.codec import decode
 from livescale.shared.messages.membership import LeaseChanged
-from livescale.shared.messages.requests import Sampling, TokenFrame
+from livescale.shared.messages.requests import RequestLost, Sampling, TokenFrame
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.model.latency import Work, find_latency
 from livescale.shared.subjects import LEASE, PLAN, TOKENS
@@ -22,7 +23,9 @@ from livescale.shared.topology.paths import Resource
 REST_SECONDS = 120.0  # from the last fault on
 COPY_SECONDS = 5.0  # beside what a disk takes to read
 LEASE_SECONDS = 6.0  # after a fault is over, its victim may still be declared dead
-EVERYBODY = ("stall", "outage", "lose", "delay", "repeat")  # the faults that strike all
+FATAL = ("kill", "stop", "freeze", "part")  # faults after which a process may be declared dead
+HARMLESS = ("scale", "role", "slow-disk")  # faults by which nothing may be lost
+EVERYBODY = ("stall", "outage", *MESSAGE_KINDS)  # faults that strike all
 ROUNDING = 1e-6
 
 
@@ -114,13 +117,27 @@ def copies_back(system: SeedSystem, history: History) -> Iterator[str]:
 
 
 def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
-    """Nobody is declared dead, or gives a load up, but by a fault: a process that works is not to be killed."""
+    """Nobody is declared dead, or has to join again, but by a fault of its own: a process that works is not to be
+    killed. A registry that was away itself knows nothing of others."""
     yield from (f"{crash} (nobody killed it)" for crash in history.crashes)
+    joined = set[str]()
     for at, change in leases(history):
-        if change.state == "dead" and not was_struck(system.faults, change.id, at - history.ready_at):
-            yield f"{change.id} was declared dead at {at:.2f} s without a fault: {change.reason}"
-    if all(fault.is_command for fault in system.faults):
-        yield from (f"nothing went wrong, and {failure}" for failure in failed_scales(history))
+        again = change.reason == "joined" and change.id in joined
+        joined |= {change.id} if change.reason == "joined" else set()
+        if (again or change.state == "dead") and not was_struck(system.faults, change.id, at - history.ready_at):
+            what = "joined again" if again else f"was declared dead ({change.reason})"
+            yield f"{change.id} {what} at {at:.2f} s without a fault"
+
+
+def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
+    """No load is given up, and no request lost, but by a fault of those who take part; none is given up for silence, as
+    the planner is patient for longer than any fault lasts."""
+    can_fail = any(strikes(fault, ("worker", "host", "registry")) for fault in system.faults)
+    for failure in failed_scales(history):
+        if not can_fail or "nothing arrived for" in failure:
+            yield failure
+    if not any(strikes(fault, ("worker", "router", "gateway", "registry")) for fault in system.faults):
+        yield from (f"{lost.request_id} was lost: {lost.reason}" for lost in lost_requests(history))
 
 
 def epochs_grow(system: SeedSystem, history: History) -> Iterator[str]:
@@ -201,6 +218,7 @@ RULES: dict[str, Rule] = {
     "blocks first": blocks_first,
     "copies back": copies_back,
     "deaths by fault": deaths_by_fault,
+    "given up by fault": given_up_by_fault,
     "epochs grow": epochs_grow,
     "links hold": links_hold,
     "KV owned once": kv_owned_once,
@@ -249,7 +267,23 @@ def failed_scales(history: History) -> Iterator[str]:
                 yield f"{record.id} failed: {record.outcome}"
 
 
+def lost_requests(history: History) -> Iterator[RequestLost]:
+    """Yield what gateways were told of requests that do not go on where they were."""
+    for event in history.events:
+        if event.subject.startswith("tok."):
+            told = decode(TOKENS.type, event.data, json=TOKENS.json)
+            if isinstance(told, RequestLost):
+                yield told
+
+
+def strikes(fault: SeedFault, services: Sequence[str]) -> bool:
+    """Whether a fault has anything to do with these services."""
+    whom = fault.who, fault.other
+    by_name = any(name.rpartition("-")[0] in services for name in whom) and fault.what not in HARMLESS
+    return by_name or fault.what in EVERYBODY
+
+
 def was_struck(faults: Sequence[SeedFault], id: str, at: float) -> bool:
     """Whether a fault can be why this process was declared dead `at` seconds after the system was ready."""
-    own = [fault for fault in faults if fault.who in (id, "registry-0") or fault.what in EVERYBODY]
-    return any(fault.at <= at <= fault.ends + LEASE_SECONDS for fault in own if not fault.is_command)
+    able = [fault for fault in faults if (fault.who == id and fault.what in FATAL) or fault.what in MESSAGE_KINDS]
+    return any(fault.at <= at <= fault.ends + LEASE_SECONDS for fault in able)

@@ -56,7 +56,8 @@ class SeedRun:
         self._cluster.start_all()
         for spec in self._system.specs:
             await register(self._cluster, spec)
-        await until(self._is_ready, START_SECONDS, START_LOOK_SECONDS)
+        if not self._system.early:
+            await until(self._is_ready, START_SECONDS, START_LOOK_SECONDS)
         self.history.ready_at = virtual_time.machine_time()
         looking = self._tasks.create_task(self._look(), name="looks")
         clients = self._tasks.create_task(self._clients.run(), name="clients")
@@ -73,12 +74,15 @@ class SeedRun:
 
     async def _is_ready(self) -> bool:
         """Whether everything serves that is to serve without load."""
-        for spec in self._system.specs:
-            if spec.name not in self.history.versions:
-                await self._learn(spec)
+        await self._learn_all()
         wanted = sum(spec.min_instances * spec.tensor_parallel_size for spec in self._system.specs)
         is_known = len(self.history.versions) == len(self._system.specs)
         return is_known and len(await workers_in(self._cluster, "serving")) >= wanted
+
+    async def _learn_all(self) -> None:
+        for spec in self._system.specs:
+            if spec.name not in self.history.versions:
+                await self._learn(spec)
 
     async def _learn(self, spec: ModelSpec) -> None:
         with suppress(BusError):
@@ -101,6 +105,7 @@ class SeedRun:
             now = virtual_time.machine_time()
             for model in copies(self._reports.of_running()):
                 history.copied_at.setdefault(model, now)
+            await self._learn_all()
             history.amiss = self._clients.missing() or await unrest(self._cluster, self._reports)
             if not history.amiss:
                 history.rested_at = virtual_time.machine_time()

@@ -5,6 +5,7 @@ from random import Random
 from typing import cast, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from livescale.load.records import Ask
 from livescale.load.simulate.cluster import VirtualClusterSettings
@@ -23,6 +24,7 @@ from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, Topo
 MEMORY = 1 << 36
 VOCABULARY = 509
 PATIENCE_SECONDS = 300.0  # of most clients, who wait longer than any system may take to recover
+LOAD_PATIENCE_SECONDS = 8.0  # of the planner: longer than any fault
 LOAD_SECONDS = 6.0  # in which requests are sent
 BOUNDS = ScalingBounds(decode_lo=0.1, decode_hi=0.25)  # a few requests at an instance ask for another
 LIVE_MODES: Sequence[LiveMode] = get_args(LiveMode)
@@ -43,13 +45,15 @@ class SeedAsk(msgspec.Struct, frozen=True):
 
 
 class SeedSystem(msgspec.Struct, frozen=True, kw_only=True):
-    """What a seed stands for."""
+    """What a seed stands for. Where `early`, requests and faults begin as soon as the models are registered, else once
+    all serves that is to serve without load."""
 
     seed: int
     cluster: VirtualClusterSettings
     specs: list[ModelSpec]
     asks: list[SeedAsk]
     faults: list[SeedFault]
+    early: bool
 
     def describe(self) -> str:
         """The system in a line."""
@@ -71,16 +75,19 @@ def random_system(seed: int) -> SeedSystem:
     topology = random_topology(chance)
     workers = len(topology.gpus)
     specs = random_models(chance, workers)
-    processes = [f"{service}-0" for service in ("registry", "router", "planner", "monitor", "gateway")]
+    routers = chance.choice((1, 1, 2))
+    processes = [f"{service}-0" for service in ("registry", "planner", "monitor", "gateway")]
+    processes += [f"router-{number}" for number in range(routers)]
     processes += [f"host-{number}" for number in range(len(topology.hosts))]
     processes += [f"worker-{number}" for number in range(workers)]
     configs = {spec.path: random_config(chance) for spec in specs}
     asks = random_asks(chance, [spec.name for spec in specs])
     return SeedSystem(
         seed=seed,
-        cluster=random_settings(chance, seed, topology, configs),
+        cluster=replace(random_settings(chance, seed, topology, configs), routers=routers),
         specs=specs,
         asks=asks,
+        early=chance.random() < 0.2,
         faults=random_faults(chance, processes, [spec.name for spec in specs], [ask.ask.at for ask in asks]),
     )
 
@@ -173,7 +180,7 @@ def random_settings(
             disaggregation=disaggregation,
             prefill_share=share,
             decode_scaling=chance.choice(("mutate", "load")),
-            patience_seconds=5.0,
+            patience_seconds=LOAD_PATIENCE_SECONDS,
         ),
         monitor=MonitorSettings(disaggregation=disaggregation, prefill_share=share),
         host=HostSettings(pack=False),
@@ -217,7 +224,7 @@ def random_ask(chance: Random, index: int, at: float, model: str, longest: int, 
 
 def kept(system: SeedSystem, asks: Sequence[int], faults: Sequence[int]) -> SeedSystem:
     """The same system with these of its requests and faults only, by their places."""
-    return msgspec.structs.replace(
+    return replace(
         system, asks=[system.asks[place] for place in asks], faults=[system.faults[place] for place in faults]
     )
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from msgspec.structs import asdict
 
+from livescale.load.simulate.cluster import VirtualProcess
 from livescale.load.simulate.faults import Fault, FaultInjector
 from livescale.load.simulate.seeds.clients import Clients
 from livescale.load.simulate.seeds.faults import GATEWAY, SeedFault
@@ -13,9 +14,11 @@ from livescale.load.simulate.seeds.watched import WatchedCluster
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.disaggregation import SetRole
 from livescale.shared.messages.scaling import Scale
+from livescale.shared.simulation.virtual_time import machine_time
 from livescale.shared.subjects import ROLE, SCALE
 
 COMMAND_SECONDS = 5.0
+STALL_LOOK_SECONDS = 0.02
 AFTER_SECONDS = 1e-6  # then what is over at the same time is over
 
 
@@ -50,7 +53,9 @@ class Troublemaker:
                 await self._command(fault)
             case "stop" | "kill" if fault.what == "stop" or fault.who == GATEWAY:
                 await self._end(fault)
-            case "stall" | "outage" | "damage":
+            case "stall":
+                await self._stall(fault.seconds)
+            case "outage" | "damage":
                 undo = self._begin(fault)
                 await asyncio.sleep(fault.seconds)
                 undo()
@@ -82,8 +87,6 @@ class Troublemaker:
     def _begin(self, fault: SeedFault) -> Callable[[], None]:
         """Begin what lasts for a while. Returns what ends it."""
         match fault.what:
-            case "stall":
-                return self._stall()
             case "outage":
                 return self._outage()
             case _:
@@ -91,16 +94,17 @@ class Troublemaker:
                 damaging[fault.who] = fault.amount
                 return lambda: damaging.update({fault.who: 0.0})
 
-    def _stall(self) -> Callable[[], None]:
-        held = list(self._cluster.processes.values())
-        for process in held:
-            process.sleep.stop()
-
-        def thaw() -> None:
-            for process in held:
-                process.sleep.go_on()
-
-        return thaw
+    async def _stall(self, seconds: float) -> None:
+        """Stop all processes for a while, those included that are started meanwhile."""
+        held, until = dict[int, VirtualProcess](), machine_time() + seconds
+        while machine_time() < until:
+            for process in self._cluster.processes.values():
+                if id(process) not in held:
+                    held[id(process)] = process
+                    process.sleep.stop()
+            await asyncio.sleep(min(STALL_LOOK_SECONDS, until - machine_time()))
+        for process in held.values():
+            process.sleep.go_on()
 
     def _outage(self) -> Callable[[], None]:
         self._outages += 1

@@ -19,6 +19,7 @@ from livescale.shared.simulation.sparse_memory import SparseContent
 from livescale.shared.simulation.virtual_time import machine_time
 from livescale.shared.transfer.arrivals import checksum
 
+DAMAGED = bytes(byte ^ 0xFF for byte in range(256))
 LEAST_DAMAGED_BYTES = 256  # smaller messages are of protocols, whose links check them
 
 
@@ -107,8 +108,7 @@ class WatchedNetwork(ModelledNetwork):
         if isinstance(data, SparseContent):
             extents = [extent._replace(content=b"damaged " + extent.content) for extent in data.extents]
             return SparseContent(data.size_bytes, extents)
-        place = self._chance.randrange(len(data))
-        return data[:place] + bytes((data[place] ^ 0xFF,)) + data[place + 1 :]
+        return data.translate(DAMAGED)
 
 
 class WatchedCluster(VirtualCluster):

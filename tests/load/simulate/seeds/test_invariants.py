@@ -15,13 +15,16 @@ from livescale.load.simulate.seeds.invariants import RULES, check, undisturbed
 from livescale.load.simulate.seeds.system import SeedSystem, random_system
 from livescale.shared.bus.codec import encode
 from livescale.shared.messages.membership import LeaseChanged, LeaseState
-from livescale.shared.messages.requests import TokenFrame, Tokens
+from livescale.shared.messages.requests import RequestLost, TokenFrame, Tokens
+from livescale.shared.messages.scaling import Decision, ScaleRecord
 
 VERSION = "v1"
 SYSTEM = next(
     system
     for system in map(random_system, range(100))
-    if not system.faults and all(ask.leaves is None and ask.patience == 300.0 for ask in system.asks)
+    if not system.faults
+    and not system.early
+    and all(ask.leaves is None and ask.patience == 300.0 for ask in system.asks)
 )
 WORKERS = len(SYSTEM.cluster.topology.gpus)
 ASK = SYSTEM.asks[0]
@@ -65,6 +68,18 @@ def row(index: int, finish_reason: str | None = "length") -> Tokens:
     )
 
 
+def lost() -> LoggedEvent:
+    told = RequestLost(request_id=f"gateway-0-{ASK.ask.index}", reason="why")
+    return LoggedEvent(7.0, "tok.gateway-0", encode(told, json=False))
+
+
+def failed() -> LoggedEvent:
+    decision = Decision(
+        id="d", model="m", at=0.0, action="out", current=0, target=1, rule="r", reason="r", by="monitor"
+    )
+    return LoggedEvent(7.0, "evt.plan.p", msgspec.json.encode(ScaleRecord(id="p", decision=decision, state="failed")))
+
+
 def good() -> History:
     """A run in which a block arrived and ran, one request ended, and everything came to rest."""
     names = [spec.name for spec in SYSTEM.specs]
@@ -106,7 +121,10 @@ WRONG: list[tuple[str, Spoil]] = [
     ("copies back", lambda one: one.copied_at.update(m=17.0)),
     ("deaths by fault", lambda one: one.events.append(lease(9.0, "worker-1", 2, "dead", "silent"))),
     ("deaths by fault", lambda one: one.crashes.append("worker-1: ValueError")),
-    ("epochs grow", lambda one: one.events.append(lease(9.0, "worker-0", 2, "alive"))),
+    ("deaths by fault", lambda one: one.events.append(lease(9.0, "worker-1", 3, "alive"))),
+    ("given up by fault", lambda one: one.events.append(lost())),
+    ("given up by fault", lambda one: one.events.append(failed())),
+    ("epochs grow", lambda one: one.events.append(lease(9.0, "worker-0", 2, "alive", "heard again"))),
     ("epochs grow", lambda one: one.events.insert(0, lease(0.1, "worker-9", 9, "alive"))),
     (
         "links hold",
@@ -143,8 +161,9 @@ def with_faults(*faults: SeedFault) -> SeedSystem:
     ("fault", "is_blamed"),
     [
         (SeedFault(4.0, "kill", "worker-1", 1.0), True),
-        (SeedFault(4.0, "part", "registry-0", 1.0), True),
-        (SeedFault(4.0, "stall", "", 1.0), True),
+        (SeedFault(4.0, "lose", "", 1.0, 0.3), True),
+        (SeedFault(4.0, "part", "registry-0", 1.0), False),
+        (SeedFault(4.0, "stall", "", 1.0), False),
         (SeedFault(4.0, "kill", "worker-0", 1.0), False),
         (SeedFault(8.0, "kill", "worker-1", 1.0), False),
         (SeedFault(4.0, "role", "worker-1"), False),
