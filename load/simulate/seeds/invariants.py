@@ -24,6 +24,7 @@ REST_SECONDS = 120.0  # from the last fault on
 COPY_SECONDS = 5.0  # beside what a disk takes to read
 LEASE_SECONDS = 6.0  # after a fault is over, its victim may still be declared dead
 FATAL = ("kill", "stop", "freeze", "part")  # faults after which a process may be declared dead
+MUTE = ("part", "outage", "lose")  # faults by which messages are lost
 HARMLESS = ("scale", "role", "slow-disk")  # faults by which nothing may be lost
 EVERYBODY = ("stall", "outage", *MESSAGE_KINDS)  # faults that strike all
 ROUNDING = 1e-6
@@ -130,11 +131,12 @@ def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
 
 
 def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
-    """No load is given up, and no request lost, but by a fault of those who take part; none is given up for silence, as
-    the planner is patient for longer than any fault lasts."""
+    """No load is given up, and no request lost, but by a fault of those who take part. None is given up for silence
+    unless messages were lost, as the planner is patient for longer than any fault lasts."""
     can_fail = any(strikes(fault, ("worker", "host", "registry")) for fault in system.faults)
+    can_miss = any(fault.what in MUTE for fault in system.faults)
     for failure in failed_scales(history):
-        if not can_fail or "nothing arrived for" in failure:
+        if not can_fail or ("nothing arrived for" in failure and not can_miss):
             yield failure
     if not any(strikes(fault, ("worker", "router", "gateway", "registry")) for fault in system.faults):
         yield from (f"{lost.request_id} was lost: {lost.reason}" for lost in lost_requests(history))
