@@ -167,3 +167,24 @@ def test_a_registry_that_is_restarted_knows_released_copies_and_orders_nothing()
             await plane.until_serving(2, "first")
 
     virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_host_that_was_cut_off_when_it_was_asked_to_read_is_asked_again_once_it_is_heard() -> None:
+    async def main() -> None:
+        async with control_plane(register=False) as plane:
+            await plane.register(spec("m", min_instances=0))
+            await asyncio.sleep(2.0)
+            other = plane.add_host(1)
+            await asyncio.sleep(1.0)
+            await plane.kill("host-0")
+            await asyncio.sleep(1.8)
+            other.bus.hold()  # while it is taken for alive, and the only one left
+            await asyncio.sleep(1.9)
+            other.bus.forget()
+            other.bus.release()
+            assert other.reads == []
+            await asyncio.sleep(2.0)
+            assert other.reads == ["m"]
+            assert await copies(plane, "m") == ["host-1"]
+
+    virtual_time.run(main(), limit_seconds=100)

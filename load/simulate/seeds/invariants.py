@@ -9,6 +9,7 @@ from livescale.load.simulate.faults import MESSAGE_KINDS
 from livescale.load.simulate.seeds.faults import GATEWAY, SeedFault
 from livescale.load.simulate.seeds.history import Answer, History, LaidOut
 from livescale.load.simulate.seeds.system import PATIENCE_SECONDS, VOCABULARY, SeedAsk, SeedSystem
+from livescale.services.registry.copies import READ_TIMEOUT_SECONDS
 from livescale.services.worker.engine.modelled import MOST_LATE_SECONDS
 from livescale.services.worker.engine.modelled_steps import choose_token, first_state, follow
 from livescale.services.worker.scheduling.batch import TokenSampling
@@ -22,6 +23,7 @@ from livescale.shared.topology.paths import Resource
 
 REST_SECONDS = 120.0  # from the last fault on
 COPY_SECONDS = 5.0  # beside what a disk takes to read
+SUSPECTED_SECONDS = 2.0  # who is silent for as long has been suspected
 LEASE_SECONDS = 6.0  # after a fault is over, its victim may still be declared dead
 FATAL = ("kill", "stop", "freeze", "part")  # faults after which a process may be declared dead
 MUTE = ("part", "outage", "lose")  # faults by which messages are lost
@@ -110,11 +112,19 @@ def copies_back(system: SeedSystem, history: History) -> Iterator[str]:
     """Once all faults are over, a copy of each model is in memory after what its disk takes, and a little more."""
     disk = min(host.disk for host in system.cluster.topology.hosts)
     within = sum(history.sizes.values()) / disk + COPY_SECONDS  # a disk reads one model after the other
+    if any(may_lose_orders(fault) for fault in system.faults):
+        within += READ_TIMEOUT_SECONDS
     for model in history.sizes:
         at = history.copied_at.get(model)
         if at is None or at - history.calm_at > within:
             took = "never" if at is None else f"{at - history.calm_at:.1f} s after the last fault"
             yield f"a copy of {model} was back {took}, not within {within:.1f} s"
+
+
+def may_lose_orders(fault: SeedFault) -> bool:
+    """Whether an order to read may be lost and nobody suspects it. The registry then waits for its answer as long as a
+    host may take that fetches files from a hub."""
+    return fault.what == "lose" or (fault.what == "part" and fault.seconds < SUSPECTED_SECONDS)
 
 
 def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:

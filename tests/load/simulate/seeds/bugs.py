@@ -191,7 +191,7 @@ BUGS = [
         "last-copy-dropped",
         "The registry does not have a model read again whose only copy is gone.",
         "services/registry/pool.py",
-        "            model.forget_reader(id)\n\n    def without_copy",
-        "            pass\n\n    def without_copy",
+        "        self.holds.gone(id)\n        self.doubt_host(id)\n",
+        "        self.holds.gone(id)\n",
     ),
 ]
