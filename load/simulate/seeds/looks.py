@@ -3,13 +3,10 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-import msgspec
-
 from livescale.load.chaos.system import find_amiss
 from livescale.load.simulate.client import HeadlessGateway
 from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.story import QueuePoint
-from livescale.services.host.actor import HostService
 from livescale.services.monitor.actor import Monitor
 from livescale.services.planner.actor import Planner
 from livescale.services.registry.actor import Registry
@@ -77,8 +74,6 @@ def checks_of(actor: Actor) -> Iterator[Check]:
             target = actor._deployment.live.target
             if target is not None:
                 yield target.queue.check_invariants
-        case HostService() | _:
-            return
 
 
 def copies(reports: dict[str, Report]) -> set[str]:
@@ -118,8 +113,3 @@ async def unrest(cluster: VirtualCluster, reports: LastReports) -> list[str]:
         if isinstance(report, WorkerReport) and (report.state, report.instance) != (worker.state, worker.instance):
             amiss.append(f"the registry takes {worker.id} for {worker.state}, which is {report.state}")
     return amiss
-
-
-def encoded(reports: dict[str, Report]) -> bytes:
-    """The reports as JSON, for who prints what was left."""
-    return msgspec.json.encode(reports)

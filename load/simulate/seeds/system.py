@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from random import Random
-from typing import cast, get_args
+from typing import get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -227,9 +227,3 @@ def kept(system: SeedSystem, asks: Sequence[int], faults: Sequence[int]) -> Seed
     return replace(
         system, asks=[system.asks[place] for place in asks], faults=[system.faults[place] for place in faults]
     )
-
-
-def seed_ask_model(system: SeedSystem, ask: SeedAsk) -> ModelConfig:
-    """The architecture that a request is for."""
-    path = next(spec.path for spec in system.specs if spec.name == ask.model)
-    return cast(ModelConfig, system.cluster.models[path])
