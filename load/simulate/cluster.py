@@ -5,7 +5,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -41,19 +43,28 @@ from livescale.shared.runtime.clock import Clock, CountedIds, LoopClock
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.modelled_links import ModelledNetwork
 from livescale.shared.simulation.sparse_memory import SparseArena
-from livescale.shared.simulation.virtual_time import Process
+from livescale.shared.simulation.virtual_time import Process, machine_time
 from livescale.shared.topology.topology import Topology
 
 EPOCH = 1_000_000.0  # wall time at the start
 MESSAGE_SECONDS = 0.00025  # as a bus takes that has little to do
+CONTROL: tuple[ServiceName, ...] = ("registry", "router", "planner", "monitor", "gateway")
 CONTROL_HOST = "control"  # the machine of the services that have no place in a topology
+
+
+class ProcessPlace(NamedTuple):
+    """What a process is, the machine that it is on, and for hosts and workers their place in the topology."""
+
+    service: ServiceName
+    machine: str
+    place: str = ""
 
 
 class VirtualClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is started: a host for each host of the topology, a worker for each GPU, and one of each other service.
 
     All but the first of the `routers` stand by. `models` are the checkpoints on every disk, by path. `seed` varies what
-    messages take, by half of `message_seconds` more or less.
+    messages take, by half of `message_seconds` more or less. On the `wire` each reader decodes them, as on a real bus.
     """
 
     topology: Topology
@@ -61,12 +72,30 @@ class VirtualClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     routers: int = 1
     message_seconds: float = MESSAGE_SECONDS
+    wire: bool = True
+    keep_events: bool = True
     registry: RegistrySettings = RegistrySettings()
     router: RouterSettings = RouterSettings()
     planner: PlannerSettings = PlannerSettings()
     monitor: MonitorSettings = MonitorSettings()
     host: HostSettings = HostSettings()
     worker: WorkerSettings = WorkerSettings()
+
+    def places(self) -> dict[str, ProcessPlace]:
+        """All processes by id, in the order in which they are started."""
+        found = {f"{service}-0": ProcessPlace(service, CONTROL_HOST) for service in CONTROL}
+        found |= {f"router-{number}": ProcessPlace("router", CONTROL_HOST) for number in range(1, self.routers)}
+        workers = 0
+        for number, host in enumerate(self.topology.hosts):
+            found[f"host-{number}"] = ProcessPlace("host", host.id, host.id)
+            for gpu in host.gpus:
+                found[f"worker-{workers}"] = ProcessPlace("worker", host.id, gpu.id)
+                workers += 1
+        return found
+
+    def find(self, who: str) -> list[str]:
+        """The processes that `who` names: one by its id, all of a service, or all of a machine. Empty for nobody."""
+        return [id for id, at in self.places().items() if who in (id, at.service, at.machine)]
 
 
 @dataclass(frozen=True)
@@ -95,8 +124,10 @@ class VirtualCluster:
     def __post_init__(self) -> None:
         told = self.settings
         chance = Random(told.seed)
-        self.broker = LocalBroker(self.clock, delays=lambda subject: (told.message_seconds * chance.uniform(0.5, 1.5),))
-        self.log = EventLog(self.broker)
+        self.broker = LocalBroker(
+            self.clock, wire=told.wire, delays=lambda subject: (told.message_seconds * chance.uniform(0.5, 1.5),)
+        )
+        self.log = EventLog(self.broker, keep=told.keep_events)
         self.operator = self.broker.connect()
         self.network = ModelledNetwork(told.message_seconds)
         self.disks = {
@@ -104,7 +135,8 @@ class VirtualCluster:
         }
         self.calendar = CountedCalendar()
         self._ids = CountedIds()
-        self._builds = dict(self._find_builds())
+        self._pids = count(1)
+        self.places = told.places()
 
     @property
     def gateway(self) -> HeadlessGateway:
@@ -115,22 +147,24 @@ class VirtualCluster:
     @property
     def ids(self) -> list[str]:
         """All processes, those that do not run included."""
-        return list(self._builds)
+        return list(self.places)
 
-    def find(self, who: str) -> list[str]:
-        """The processes that `who` names: one by its id, all of a service, or all of a machine. Empty for nobody."""
-        return [id for id, (service, machine, _) in self._builds.items() if who in (id, service, machine)]
+    @property
+    def now(self) -> float:
+        """Seconds since the start, whoever asks: a process that was stopped counts fewer."""
+        return machine_time()
 
     def start_all(self) -> None:
-        for id in self._builds:
+        for id in self.ids:
             self.start(id)
 
     def start(self, id: str) -> None:
         """Start a process that does not run, or no longer does."""
-        service, host, build = self._builds[id]
-        bus, info = self.broker.connect(), ServiceInfo(service, id, DESCRIPTIONS[service])
-        actor = build(World(info, host, bus, self.clock, self._ids, Telemetry(service, id)))
-        sleep = Process()
+        at = self.places[id]
+        bus, info = self.broker.connect(), ServiceInfo(at.service, id, DESCRIPTIONS[at.service])
+        world = World(info, at.machine, bus, self.clock, self._ids, Telemetry(at.service, id))
+        actor = self._build(at)(world)
+        sleep = Process(pid=next(self._pids))
         task = self.tasks.create_task(self._run(id, actor), name=id, context=sleep.context())
         self.processes[id] = VirtualProcess(actor, bus, task, sleep)
 
@@ -171,25 +205,23 @@ class VirtualCluster:
         for bus in list(self.broker.buses):
             await bus.close()
 
-    def _find_builds(self) -> "list[tuple[str, tuple[ServiceName, str, Build]]]":
+    def _build(self, at: ProcessPlace) -> Build:
         told = self.settings
-        control: dict[ServiceName, Build] = {
-            "registry": lambda world: Registry(world, told.registry, told.topology),
-            "router": lambda world: Router(world, told.router),
-            "planner": lambda world: Planner(world, told.planner.in_topology(told.topology), told.topology),
-            "monitor": lambda world: Monitor(world, told.monitor),
-            "gateway": HeadlessGateway,
-        }
-        builds = [(f"{service}-0", (service, CONTROL_HOST, build)) for service, build in control.items()]
-        for number in range(1, told.routers):
-            builds.append((f"router-{number}", ("router", CONTROL_HOST, control["router"])))
-        workers = 0
-        for number, host in enumerate(told.topology.hosts):
-            builds.append((f"host-{number}", ("host", host.id, self._host(host.id))))
-            for gpu in host.gpus:
-                builds.append((f"worker-{workers}", ("worker", host.id, self._worker(gpu.id))))
-                workers += 1
-        return builds
+        match at.service:
+            case "registry":
+                return lambda world: Registry(world, told.registry, told.topology)
+            case "router":
+                return lambda world: Router(world, told.router)
+            case "planner":
+                return lambda world: Planner(world, told.planner.in_topology(told.topology), told.topology)
+            case "monitor":
+                return lambda world: Monitor(world, told.monitor)
+            case "host":
+                return self._host(at.place)
+            case "worker":
+                return self._worker(at.place)
+            case _:
+                return HeadlessGateway
 
     def make_runner(self, told: WorkerSettings) -> Callable[[Clock], Runner]:
         """What makes the engine of a worker. Those who watch engines make ones of their own."""

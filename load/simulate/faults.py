@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from livescale.load.simulate.cluster import VirtualCluster, VirtualProcess
+from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings, VirtualProcess
 from livescale.shared.simulation.disturbance import Disturbance, disturbed
 
 FaultKind = Literal["kill", "freeze", "part", "lose", "delay", "repeat", "slow-disk", "cut-link"]
@@ -63,7 +63,7 @@ class FaultInjector:
 
     def apply(self, fault: Fault) -> None:
         """Let a fault happen now. Raises ValueError where it names nobody of the cluster."""
-        befallen = [id for id in victims(fault, self._cluster) if id in self._cluster.processes]
+        befallen = [id for id in victims(fault, self._cluster.settings) if id in self._cluster.processes]
         self.happened.append((fault, befallen))
         if fault.what in MESSAGE_KINDS:
             self._disturb(fault)
@@ -109,7 +109,7 @@ class FaultInjector:
         self._later(fault.seconds, recover)
 
     def _cut(self, fault: Fault) -> None:
-        network, find = self._cluster.network, self._cluster.find
+        network, find = self._cluster.network, self._cluster.settings.find
         pairs = [(one.encode(), other.encode()) for one, other in product(find(fault.who), find(fault.other))]
         for pair in pairs:
             network.cut(*pair)
@@ -142,7 +142,7 @@ class FaultInjector:
         broker.delays = disturbed(self._usual, total, self._chance) if self._disturbances else self._usual
 
     def _crashed(self, id: str, error: Exception) -> None:
-        self.crashes.append((self._cluster.clock.now(), id, error))
+        self.crashes.append((self._cluster.now, id, error))
         self._do(self._end(id, RESTART_SECONDS))
 
     async def _end(self, id: str, seconds: float) -> None:
@@ -173,11 +173,11 @@ class FaultInjector:
         task.add_done_callback(self._tasks.discard)
 
 
-def victims(fault: Fault, cluster: VirtualCluster) -> list[str]:
+def victims(fault: Fault, cluster: VirtualClusterSettings) -> list[str]:
     """The processes that a fault befalls. Raises ValueError where there are none, which says who can be named."""
     if fault.what in MESSAGE_KINDS:
         return []
-    able = [id for id in cluster.ids if can_befall(fault.what, id)]
+    able = [id for id in cluster.places() if can_befall(fault.what, id)]
     for who in (fault.who, fault.other) if fault.what == "cut-link" else (fault.who,):
         if not set(able) & set(cluster.find(who)):
             raise ValueError(f"{fault.what} cannot befall {who!r}; name one of {', '.join(able)}")

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import msgspec
 
 from livescale.shared.links.calendars import LocalCalendar
-from livescale.shared.messages.membership import HostReport, WorkerReport
+from livescale.shared.messages.membership import HostReport, LeaseChanged, WorkerReport
 from livescale.shared.runtime.clock import seconds_away
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker
+from livescale.shared.simulation.virtual_time import machine_time
 from livescale.shared.topology.paths import Resource
 
 Steps = list[tuple[float, float]]  # from when on, how much
@@ -35,17 +36,18 @@ class CountedCalendar(LocalCalendar):
 class UsageWatch:
     """Follows the heartbeats of workers and hosts, without a message of its own.
 
-    A worker is in use from its LOAD until it is spare again: loading and draining count.
+    A worker is in use from its LOAD until it is spare again, or dead: loading and draining count.
     """
 
     def __init__(self, broker: LocalBroker) -> None:
         self.workers: Steps = []
         self.cached: Steps = []
-        self._now = broker.clock.now
         self._busy = set[str]()
         self._caches: dict[str, int] = {}
         workers, hosts = msgspec.json.Decoder(WorkerReport), msgspec.json.Decoder(HostReport)
         broker.watchers.add(Listener("hb.worker.*", "", lambda topic, data, *_: self._worker(workers.decode(data))))
+        leases = msgspec.json.Decoder(LeaseChanged)
+        broker.watchers.add(Listener("evt.lease.*", "", lambda topic, data, *_: self._lease(leases.decode(data))))
         broker.watchers.add(Listener("hb.host.*", "", lambda topic, data, *_: self._host(hosts.decode(data))))
 
     def used_seconds(self, start: float, end: float) -> float:
@@ -55,11 +57,16 @@ class UsageWatch:
 
     def _worker(self, report: WorkerReport) -> None:
         (self._busy.discard if report.state == "spare" else self._busy.add)(report.id)
-        note(self.workers, self._now(), len(self._busy))
+        note(self.workers, machine_time(), len(self._busy))
+
+    def _lease(self, change: LeaseChanged) -> None:
+        if change.state == "dead":
+            self._busy.discard(change.id)
+            note(self.workers, machine_time(), len(self._busy))
 
     def _host(self, report: HostReport) -> None:
         self._caches[report.id] = report.cache_bytes
-        note(self.cached, self._now(), sum(self._caches.values()))
+        note(self.cached, machine_time(), sum(self._caches.values()))
 
 
 def note(steps: Steps, at: float, value: float) -> None:

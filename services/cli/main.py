@@ -17,6 +17,9 @@ COMMANDS = {
         "livescale.load.demo.command:demo", "Scale out under a burst of requests, and check every token."
     ),
     "load": LazyCommand("livescale.load.command:load", "Send an open-loop load to an OpenAI-compatible server."),
+    "simulate": LazyCommand(
+        "livescale.load.scenario.command:simulate", "Try a cluster, a load and faults under virtual time."
+    ),
     "chaos": LazyCommand("livescale.load.chaos.command:chaos", "Kill processes under load, and check every token."),
     "simulate-seeds": LazyCommand(
         "livescale.load.simulate.seeds.command:simulate_seeds",

@@ -112,13 +112,20 @@ def _find_flags(cpuinfo: str) -> set[str]:
 
 
 def check_models(settings: StackSettings) -> None:
-    """Raises BadSettings for a model that is named twice, is not there, or asks for more workers than there are."""
+    """Raises BadSettings for a model that is not there, and for what `check_instances` refuses."""
+    for model in settings.models:
+        check_path(model)
+    check_instances(settings)
+
+
+def check_instances(settings: StackSettings) -> None:
+    """Raises BadSettings for a model that is named twice, has crossed bounds, or asks for more workers than there
+    are."""
     names = [model.name for model in settings.models]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise BadSettings(f"model {twice[0]!r} is given twice; give every model a name of its own")
     for model in settings.models:
-        check_path(model)
         lowest, highest = spec_bounds(model, settings)
         if lowest > highest:
             raise BadSettings(f"model {model.name!r}: min-instances {lowest} is above max-instances {highest}")

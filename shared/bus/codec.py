@@ -48,12 +48,26 @@ class Undecodable(BusError):
     """Bytes that are not the message they should be; the text names the field."""
 
 
+class Carried(bytes):
+    """The bytes of a message that was decoded already, which readers in one event loop share."""
+
+    message: Message
+
+    @classmethod
+    def of(cls, data: bytes, message: Message) -> "Carried":
+        carried = cls(data)
+        carried.message = message
+        return carried
+
+
 def encode(message: Message, *, json: bool = False) -> bytes:
     return _to_json.encode(message) if json else _to_msgpack.encode(message)
 
 
 def decode(type: type[M], data: bytes, *, json: bool = False) -> M:
     """The message of this type (or union of types, which mypy sees as Any) in `data`. Raises Undecodable."""
+    if isinstance(data, Carried) and isinstance(data.message, type):
+        return data.message
     decoder = _json_decoder(type) if json else _msgpack_decoder(type)
     try:
         message: M = decoder.decode(data)

@@ -1,14 +1,14 @@
 """A process's membership: it joins the registry, keeps its epoch, and reports twice a second and at every change."""
 
 import asyncio
-import os
 from collections.abc import Callable
 
 import structlog
+from msgspec.structs import replace
 
 from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.messages.membership import Beat, Join, Leave, Report, ServiceName, WasAway
-from livescale.shared.runtime.clock import Clock
+from livescale.shared.runtime.clock import Clock, own_pid
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.subjects import AWAY, HEARTBEAT, JOIN, LEAVE, STALE
 
@@ -48,7 +48,7 @@ class Membership:
         self._join = Join(
             service=service,
             id=id,
-            pid=os.getpid(),
+            pid=0,  # known once it runs
             host=host,
             address=address,
             place=place or None,
@@ -84,6 +84,7 @@ class Membership:
 
     async def run(self) -> None:
         """Join and report until cancelled, then leave. Raises Refusal where the registry refuses this process."""
+        self._join = replace(self._join, pid=own_pid())
         self._bus.watch_connection(lambda connected: self.changed())
         try:
             async with asyncio.TaskGroup() as group:

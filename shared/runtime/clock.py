@@ -1,6 +1,7 @@
 """The clock and fresh ids, which actors get from outside so that tests can replace them."""
 
 import asyncio
+import os
 import secrets
 import time
 import uuid
@@ -12,6 +13,12 @@ def seconds_away(loop: asyncio.AbstractEventLoop) -> float:
     """How many seconds the loop's time is behind the machine's, because its process slept; 0 for most loops."""
     seconds: float = getattr(loop, "away", 0.0)
     return seconds
+
+
+def own_pid() -> int:
+    """The id of this process, or of the simulated one that the caller runs in, where the running loop has such."""
+    pid: int | None = getattr(asyncio.get_running_loop(), "pid", None)
+    return os.getpid() if pid is None else pid
 
 
 class Clock(Protocol):

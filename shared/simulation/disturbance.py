@@ -1,13 +1,13 @@
 """What may befall messages of the local bus by chance: some get lost, some come late, some come twice."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from livescale.shared.simulation.listeners import Delays
+
 LATE_SECONDS = 0.3  # a late message comes so much later at most
 COPY_SECONDS = 0.5  # as does the copy of one that comes twice
-
-Delays = Callable[[str], Sequence[float]]  # of a broker
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from itertools import count
 
 from livescale.shared.bus.calls import Reply
 
+Delays = Callable[[str], Sequence[float]]  # after how many seconds a message on a subject arrives, as often as it does
 Deliver = Callable[[str, bytes, Mapping[str, str], Reply | None], None]
 
 ANY, REST = "*", ">"  # of a subscription: any one token, and one or more to the end
@@ -14,11 +15,13 @@ ANY, REST = "*", ">"  # of a subscription: any one token, and one or more to the
 
 @dataclass(frozen=True, eq=False)
 class Listener:
-    """One subscription at the broker. Each message goes to one of the listeners with the same `queue`."""
+    """One subscription at the broker. Each message goes to one of the listeners with the same `queue`, after the
+    broker's `delays` or its own."""
 
     wanted: str
     queue: str
     deliver: Deliver
+    delays: Delays | None = None
 
 
 @dataclass

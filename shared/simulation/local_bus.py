@@ -20,6 +20,7 @@ from livescale.shared.bus.calls import DRAIN_SECONDS, NO_CONTEXT, Caller, Reply,
 from livescale.shared.bus.codec import (
     CONTENT_TYPE,
     MAX_PAYLOAD_BYTES,
+    Carried,
     Headers,
     check_size,
     content_type,
@@ -46,29 +47,32 @@ from livescale.shared.bus.subscription import QueuedSubscription
 from livescale.shared.runtime.clock import Clock, SystemClock
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.simulation.broker_state import DelayedDeliveries, LocalKeyValue
-from livescale.shared.simulation.listeners import Deliver, Listener, ListenerTable
+from livescale.shared.simulation.listeners import Delays, Deliver, Listener, ListenerTable
 
 
 @dataclass
 class LocalBroker:
     """What the connections share: listeners, the key-value store, and whether the server is up.
 
-    `watchers` see each message as it is sent, lost ones too, and change nothing.
+    `watchers` see each message as it is sent, lost ones too, and change nothing. On the `wire` each reader
+    decodes events for itself, as on a real bus; without it they are decoded once, which is faster.
     """
 
     clock: Clock = field(default_factory=SystemClock)
     max_payload: int = MAX_PAYLOAD_BYTES
+    wire: bool = True
     connected: bool = True
     lose: Callable[[str], bool] = lambda subject: False
-    delays: Callable[[str], Sequence[float]] = lambda subject: (0.0,)
+    delays: Delays = lambda subject: (0.0,)
     values: dict[str, bytes] = field(default_factory=dict)
     buses: list["LocalBus"] = field(default_factory=list)
     routes: ListenerTable = field(default_factory=ListenerTable)
     watchers: ListenerTable = field(default_factory=ListenerTable)
     arrivals: DelayedDeliveries = field(default_factory=DelayedDeliveries)
 
-    def connect(self) -> "LocalBus":
-        bus = LocalBus(self)
+    def connect(self, delays: Delays | None = None) -> "LocalBus":
+        """Connect a process. With `delays` of its own it looks on: those of all others stay what they would be."""
+        bus = LocalBus(self, delays)
         self.buses.append(bus)
         return bus
 
@@ -90,6 +94,7 @@ class LocalBroker:
         headers: Mapping[str, str],
         reply: Reply | None = None,
         sender: Hashable = None,
+        delays: Delays | None = None,
     ) -> int:
         """Hand a message to its listeners, in the order in which they came. Returns how many got it."""
         for watcher in self.watchers.choose(subject):
@@ -98,13 +103,20 @@ class LocalBroker:
         if not self.lose(subject):
             for listener in chosen:
                 way = None if sender is None else (sender, subject, listener)
-                self.carry(subject, partial(self._deliver, listener, subject, data, headers, reply), way)
+                self.carry(
+                    subject,
+                    partial(self._deliver, listener, subject, data, headers, reply),
+                    way,
+                    delays or listener.delays,
+                )
         return len(chosen)
 
-    def carry(self, subject: str, arrive: Callable[[], None], way: Hashable = None) -> None:
-        """Have a message arrive as often and as late as `delays` says, but not before earlier ones of the same
-        `way`."""
-        for number, seconds in enumerate(self.delays(subject)):
+    def carry(
+        self, subject: str, arrive: Callable[[], None], way: Hashable = None, delays: Delays | None = None
+    ) -> None:
+        """Have a message arrive as often and as late as `delays` says, by default the broker's, but not before earlier
+        ones of the same `way`."""
+        for number, seconds in enumerate((delays or self.delays)(subject)):
             self.arrivals.add(seconds, arrive, way if number == 0 else None)
 
     def _deliver(
@@ -117,10 +129,11 @@ class LocalBroker:
 class LocalBus:
     """One actor's connection to a LocalBroker. Made by `broker.connect()`."""
 
-    def __init__(self, broker: LocalBroker) -> None:
+    def __init__(self, broker: LocalBroker, delays: Delays | None = None) -> None:
         self.kv: KeyValue = LocalKeyValue(broker.values, lambda: broker.connected)
         self.counts: Counter[str] = Counter()
         self._broker = broker
+        self._delays = delays
         self._caller = Caller(broker.clock, self._send)
         self._log = RateLimitedLog(broker.clock.now)
         self._listeners: list[Listener] = []
@@ -139,7 +152,10 @@ class LocalBus:
         subject, data = fill(topic.pattern, holes), encode(message, json=topic.json)
         headers = {CONTENT_TYPE: content_type(topic.json)}
         check_size(subject, pack(headers), data, self._broker.max_payload)
-        decode(topic.type, data, json=topic.json)  # a message of the wrong type is its sender's mistake
+        # A message of the wrong type is its sender's mistake.
+        message = decode(topic.type, data, json=topic.json)
+        if not self._broker.wire:
+            data = Carried.of(data, message)
         if not self.connected:
             self.counts["dropped_disconnected"] += 1
             return
@@ -158,7 +174,7 @@ class LocalBus:
         def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
             self._pass(partial(subscription.deliver, subject, data))
 
-        listener = Listener(wanted, "", deliver)
+        listener = Listener(wanted, "", deliver, self._delays)
 
         async def leave() -> None:
             self._subscriptions.remove(subscription)
@@ -259,11 +275,13 @@ class LocalBus:
 
         def reply(body: bytes, extra: Headers) -> None:
             check_size(f"the answer of {subject}", pack(extra), body, self._broker.max_payload)
-            self._broker.carry(f"answer.{subject}", partial(self._pass, partial(self._answer, token, body, extra)))
+            answer = partial(self._pass, partial(self._answer, token, body, extra))
+            self._broker.carry(f"answer.{subject}", answer, delays=self._delays)
 
+        route = partial(self._broker.route, subject, data, headers, reply, sender=self, delays=self._delays)
         if self._held is not None:
-            self._held.append(partial(self._broker.route, subject, data, headers, reply, sender=self))
-        elif self._broker.route(subject, data, headers, reply, sender=self) == 0:
+            self._held.append(route)
+        elif route() == 0:
             raise ServiceAbsent(f"no process listens on {subject}")
 
     def _answer(self, token: str, body: bytes, extra: Headers) -> None:

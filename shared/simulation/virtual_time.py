@@ -14,6 +14,8 @@ import selectors
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
+from heapq import heappush
+from itertools import count
 from typing import Any, TypeVar, TypeVarTuple, cast
 
 from livescale.shared.runtime.running_loop import MOST_SECONDS, RunningTimer
@@ -35,9 +37,11 @@ class LeftoverTasks(Exception):
 
 
 class Process:
-    """A simulated process: all tasks that run in its `context`, or are started by these. `away`: seconds it slept."""
+    """A simulated process: all tasks that run in its `context`, or are started by these. `away`: seconds it slept.
+    Without a `pid` it has that of the real process."""
 
-    def __init__(self) -> None:
+    def __init__(self, pid: int | None = None) -> None:
+        self.pid = pid
         self.away = 0.0
         self.is_stopped = False
         self._stopped_at = 0.0
@@ -89,6 +93,17 @@ def _run(handle: asyncio.Handle) -> None:
         handle._run()
 
 
+class OrderedTimer(asyncio.TimerHandle):
+    """A timer that fires after those that were set earlier for the same moment. Without that, it would depend on how
+    many others are set, those of somebody who only looks on included."""
+
+    number = 0
+
+    def __lt__(self, other: object) -> bool:
+        assert isinstance(other, OrderedTimer)
+        return (self.when(), self.number) < (other.when(), other.number)
+
+
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose time starts at 0, jumps to the next timer, and may not go past `limit_seconds`."""
 
@@ -96,6 +111,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.now = 0.0
         self.limit_seconds = limit_seconds
         self.in_threads = 0
+        self._numbers = count()
         super().__init__(selector=_JumpingSelector(self))
 
     @property
@@ -103,6 +119,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Seconds that the simulated process of the caller has slept."""
         process = _process.get()
         return 0.0 if process is None else process.away
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the simulated process of the caller; None where it has none."""
+        process = _process.get()
+        return None if process is None else process.pid
 
     def time(self) -> float:
         return self.now - self.away
@@ -112,9 +134,19 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         process = _process_in(context)
         if process is None:
-            return super().call_at(when, callback, *args, context=context)
+            return self._arm(when, callback, args, context)
         timer = RunningTimer(when, callback, args, self, context)
-        timer.armed = super().call_at(when + process.away, self._due, process, timer, context=Context())
+        timer.armed = self._arm(when + process.away, self._due, (process, timer), Context())
+        return timer
+
+    def _arm(
+        self, when: float, callback: Callable[..., object], args: tuple[object, ...], context: Context | None
+    ) -> OrderedTimer:
+        """Set a timer, as `call_at` of every event loop does."""
+        timer = OrderedTimer(when, callback, args, self, context)
+        timer.number = next(self._numbers)
+        heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
         return timer
 
     def call_soon(
@@ -131,7 +163,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if process.is_stopped:
             process.put_off(asyncio.Handle(self._due, (process, timer), self, Context()))
         elif timer.when() + process.away - self.now > ROUNDING_SECONDS:
-            timer.armed = super().call_at(timer.when() + process.away, self._due, process, timer, context=Context())
+            timer.armed = self._arm(timer.when() + process.away, self._due, (process, timer), Context())
         else:
             _run(timer)
 

@@ -26,24 +26,31 @@ from livescale.load.pictures import (
 
 Runs = Mapping[str, Sequence[SystemRun]]
 COLOURS = (*LINES, GREY, "#a16207", "#db2777", "#65a30d", "#0f766e", "#7c2d12", "#4338ca")
-FIRST = "of the first seed"
+FIRST = ", of the first seed"
 
 
 def draw_pictures(runs: Runs, summaries: Sequence[SystemSummary]) -> list[SvgPicture]:
     """All pictures, in the order in which they are read."""
-    over_time = f"Median of each 2 s {FIRST}"
+    return [
+        *draw_runs(runs, FIRST),
+        draw("GPU time", "Worker seconds in use, medians.", lambda axes: paint_used(axes, summaries)),
+        draw("The ablation", "Time to first token by the steps of BlitzScale, medians of all runs.", ladder(summaries)),
+    ]
+
+
+def draw_runs(runs: Runs, which: str) -> list[SvgPicture]:
+    """The pictures of what happened in runs; `which` ends what is told of lines over time: whose they are."""
+    over_time = f"Median of each 2 s{which}"
     shares = "Share of all runs that took at most so long"
     return [
         draw("TTFT over time", f"{over_time}, by when requests were due.", lambda axes: paint_ttft(axes, runs)),
         draw("TTFT", f"{shares}: requests, by their first token.", lambda axes: paint_shares(axes, runs, ttfts)),
-        draw("TBT over time", f"Highest of each 2 s {FIRST}.", lambda axes: paint_tbt(axes, runs)),
+        draw("TBT over time", f"Highest of each 2 s{which}.", lambda axes: paint_tbt(axes, runs)),
         draw("TBT", f"{shares}: gaps, but for those before second tokens.", tails(runs, later_gaps)),
         draw("Before the second token", f"{shares}: the gap in which a request may move.", tails(runs, second_gaps)),
-        draw("Workers in use", f"Loading and draining count; {FIRST}.", lambda axes: paint_workers(axes, runs)),
-        draw("GPU time", "Worker seconds in use, medians.", lambda axes: paint_used(axes, summaries)),
-        draw("Host caches", f"Gigabytes in the memory of all hosts, {FIRST}.", lambda axes: paint_cached(axes, runs)),
-        draw("Network", f"Gigabytes sent between machines, {FIRST}.", lambda axes: paint_network(axes, runs)),
-        draw("The ablation", "Time to first token by the steps of BlitzScale, medians of all runs.", ladder(summaries)),
+        draw("Workers in use", f"Loading and draining count{which}.", lambda axes: paint_workers(axes, runs)),
+        draw("Host caches", f"Gigabytes in the memory of all hosts{which}.", lambda axes: paint_cached(axes, runs)),
+        draw("Network", f"Gigabytes sent between machines{which}.", lambda axes: paint_network(axes, runs)),
     ]
 
 

@@ -83,8 +83,8 @@ async def _play(scenario: Scenario, tell: Tell) -> SystemRun:
             warm_up=scenario.warm_up,
             requests=good,
             faults=faults,
-            workers=_since(watch.workers, begun),
-            cached=[(at, held * scale) for at, held in _since(watch.cached, begun)],
+            workers=since(watch.workers, begun),
+            cached=[(at, held * scale) for at, held in since(watch.cached, begun)],
             network=[
                 (at - begun, sent * scale) for at, sent in sorted(made.calendar.network_bytes.items()) if at >= begun
             ],
@@ -128,7 +128,7 @@ def _split(records: Sequence[RequestRecord], scenario: Scenario) -> tuple[list[A
     return good, faults
 
 
-def _since(steps: Steps, begun: float) -> Steps:
+def since(steps: Steps, begun: float) -> Steps:
     """The steps from the start of the window on; what was before counts from its start."""
     before = [value for at, value in steps if at <= begun]
     return [(0.0, before[-1] if before else 0.0), *((at - begun, value) for at, value in steps if at > begun)]

@@ -121,7 +121,7 @@ def test_a_process_that_crashes_is_noted_and_started_again() -> None:
         async with virtual_cluster(settings(1)) as made:
             injector = FaultInjector(made)
             await asyncio.sleep(1.0)
-            made.processes["monitor-0"].actor._policy = None  # type: ignore[union-attr, attr-defined]
+            made.processes["monitor-0"].actor._policy = None  # type: ignore[attr-defined]
             await registered(made)
             await asyncio.sleep(3.0)
             assert {id for _, id, _ in injector.crashes} == {"monitor-0"}

@@ -1,5 +1,7 @@
 """What a simulated cluster used: workers in use, host memory, and bytes that crossed the network."""
 
+import asyncio
+
 from livescale.load.simulate.cluster import virtual_cluster
 from livescale.load.simulate.start import quiet
 from livescale.load.simulate.usage import CountedCalendar, UsageWatch, note
@@ -27,6 +29,19 @@ def test_workers_count_from_their_load_and_the_network_carries_the_model_once_fo
     assert size > CONFIG.num_hidden_layers
     assert 2 * size <= sent < 2.1 * size
     assert calendar.network_bytes.total() >= sent
+
+
+def test_a_worker_that_died_is_no_longer_in_use() -> None:
+    async def main() -> list[float]:
+        async with virtual_cluster(settings(1)) as made:
+            watch = UsageWatch(made.broker)
+            await registered(made)
+            await made.kill("worker-0")
+            await asyncio.sleep(5)
+            return [count for _, count in watch.workers]
+
+    with quiet():
+        assert virtual_time.run(main(), limit_seconds=300) == [0, 1, 0]
 
 
 def test_used_seconds_are_those_between_two_times() -> None:

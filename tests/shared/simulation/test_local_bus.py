@@ -155,3 +155,46 @@ def test_what_a_held_bus_sends_and_is_sent_waits() -> None:
         await other.close()
 
     virtual_time.run(main())
+
+
+async def told(*, wire: bool, watched: bool = False) -> tuple[list[Beat], list[float]]:
+    """What two readers get of one event, and when the answers to some calls come; somebody may look on."""
+    took = iter(number / 1000 for number in range(1, 1000))
+    broker = LocalBroker(CLOCK, wire=wire, delays=lambda subject: (next(took),))
+    sender, *readers = (broker.connect() for _ in range(3))
+    subscriptions = [await reader.subscribe(HEARTBEAT, service="planner") for reader in readers]
+
+    async def say(message: Named, context: Context) -> Named:
+        return message
+
+    await sender.serve(ServiceInfo("echo", "echo-0", "echo"), [Endpoint(ECHO, say)])
+    if watched:
+        onlooker = broker.connect(delays=lambda subject: (0.5,))
+        seen = await onlooker.subscribe(HEARTBEAT, service="planner")
+        begun = CLOCK.now()
+        await onlooker.call(ECHO, Named(model="m"), timeout=5)
+        assert CLOCK.now() - begun == 1.0
+    begun, times = CLOCK.now(), list[float]()
+    sender.publish(HEARTBEAT, Beat(service="planner", id="planner-0", epoch=1), service="planner", id="planner-0")
+    for reader in readers:
+        await reader.call(ECHO, Named(model="m"), timeout=5)
+        times.append(round(CLOCK.now() - begun, 6))
+    beats = [(await anext(aiter(each))).message for each in subscriptions]
+    if watched:
+        assert (await anext(aiter(seen))).message == beats[0]
+    for bus in list(broker.buses):
+        await bus.close()
+    return beats, times  # type: ignore[return-value]
+
+
+def test_an_event_is_decoded_once_unless_it_goes_over_the_wire() -> None:
+    (one, other), times = virtual_time.run(told(wire=False))
+    assert one is other
+    (apart, again), same_times = virtual_time.run(told(wire=True))
+    assert apart is not again
+    assert apart == again == one
+    assert times == same_times
+
+
+def test_who_looks_on_changes_nothing_for_others() -> None:
+    assert virtual_time.run(told(wire=True, watched=True)) == virtual_time.run(told(wire=True))

@@ -1,11 +1,12 @@
 import asyncio
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
 
-from livescale.shared.runtime.clock import LoopClock
+from livescale.shared.runtime.clock import LoopClock, own_pid
 from livescale.shared.runtime.running_loop import MOST_SECONDS
 from livescale.shared.simulation import virtual_time
 
@@ -32,6 +33,28 @@ def test_timers_fire_in_the_order_of_their_deadlines() -> None:
         return seen
 
     assert virtual_time.run(main()) == [0.5, 1, 2, 3]
+
+
+def test_timers_of_one_moment_fire_in_the_order_of_setting_whoever_sets_others() -> None:
+    async def main(others: int) -> list[int]:
+        loop, seen = asyncio.get_running_loop(), list[int]()
+        for number in range(50):
+            loop.call_at(1.0, seen.append, number)
+            for other in range(others):
+                loop.call_at(number * other / 100, seen.__len__)
+        await asyncio.sleep(2)
+        return seen
+
+    assert [virtual_time.run(main(others)) for others in (0, 1, 7)] == [list(range(50))] * 3
+
+
+def test_a_simulated_process_has_an_id_of_its_own() -> None:
+    async def main() -> tuple[int, int]:
+        context = virtual_time.Process(pid=7).context()
+        inside = await asyncio.create_task(asyncio.sleep(0, own_pid), context=context)
+        return await asyncio.create_task(asyncio.to_thread(inside), context=context), own_pid()
+
+    assert virtual_time.run(main()) == (7, os.getpid())
 
 
 def test_waiting_for_nothing_is_a_deadlock_that_names_the_task() -> None:

@@ -1,0 +1,174 @@
+"""The command `livescale simulate`: a scenario under virtual time, or where two logs of such runs part."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+import msgspec
+
+from livescale.load.report import check_report_path
+from livescale.load.scenario.file import read_scenario
+from livescale.load.scenario.page import write_page
+from livescale.load.scenario.play import PlayOptions, Progress, play
+from livescale.load.scenario.questions import Question, show
+from livescale.load.scenario.result import HEADINGS, SimulationResult
+from livescale.load.scenario.system import ScenarioSystem
+from livescale.load.simulate.log_file import find_difference
+from livescale.load.stats import new_table
+from livescale.services.cli.tables import open_console
+from livescale.services.supervisor.checks import BadSettings
+from livescale.shared.runtime.files import write_atomically
+
+TELL_SECONDS = 2.0
+FILE = click.Path(path_type=Path, dir_okay=False)
+LOG = click.Path(path_type=Path, dir_okay=False, exists=True)
+
+EPILOG = """
+\b
+  livescale simulate examples/simulate.yaml
+  livescale simulate examples/simulate.yaml --seed 7 --report simulated.html --json simulated.json
+  livescale simulate examples/simulate.yaml --status-at 30 --why chat --at 60
+  livescale simulate --compare one.log other.log
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("scenario", required=False, type=FILE)
+@click.option("--seed", type=click.IntRange(0), help="Seed of the run, in place of the scenario's.")
+@click.option(
+    "--until",
+    type=click.FloatRange(0, min_open=True),
+    help="Second at which the run ends; by default it ends once all requests have ended.",
+)
+@click.option("--report", type=FILE, help="File to write the HTML report to.")
+@click.option("--json", "output", type=FILE, help="File to write the results to, as JSON.")
+@click.option("--log", type=FILE, help="File to write all events of the run to, for --compare.")
+@click.option(
+    "--wire/--no-wire",
+    default=False,
+    show_default=True,
+    help="Have each reader decode messages for itself, as on a real bus; slower, with the same result.",
+)
+@click.option(
+    "--status-at", type=click.FloatRange(0), help="Second of which to print what livescale status would print."
+)
+@click.option("--why", help="Model of which to print what livescale why would print, at second --at.")
+@click.option("--at", type=click.FloatRange(0), help="The second that --why is about.")
+@click.option(
+    "--compare",
+    nargs=2,
+    type=LOG,
+    metavar="A B",
+    help="Run nothing, and print the first event in which two logs differ; the exit status is 1 if there is one.",
+)
+def simulate(
+    scenario: Path | None,
+    seed: int | None,
+    until: float | None,
+    report: Path | None,
+    output: Path | None,
+    log: Path | None,
+    wire: bool,
+    status_at: float | None,
+    why: str | None,
+    at: float | None,
+    compare: tuple[Path, Path] | None,
+) -> None:
+    """Simulate the cluster, load and faults that the file SCENARIO tells of, under virtual time.
+
+    Router, registry, planner, monitor, hosts and workers are the real ones. Engines, links and disks are modelled, with
+    models of their real sizes. The same scenario and seed give the same digest again, on any machine.
+    """
+    if compare is not None:
+        compare_logs(*compare)
+        return
+    if scenario is None:
+        raise click.UsageError("no scenario: name a YAML file, such as examples/simulate.yaml")
+    for path in (report, output, log):
+        if path is not None:
+            check_report_path(path)
+    try:
+        system = prepare(scenario, seed, wire)
+        questions = find_questions(system, status_at, why, at)
+        with opened(log) as file:
+            result, answers = play(system, PlayOptions(until=until, questions=questions, log=file, tell=Teller()))
+    except (ValueError, BadSettings) as error:
+        raise click.UsageError(str(error)) from None
+    print_result(result)
+    for answer in answers:
+        show(answer)
+    if output is not None:
+        write_atomically(output, msgspec.json.encode(result))
+    if report is not None:
+        write_page(report, result)
+
+
+def prepare(path: Path, seed: int | None, wire: bool) -> ScenarioSystem:
+    """Read a scenario and what it names. Raises ValueError and BadSettings."""
+    checked = read_scenario(path)
+    try:
+        return ScenarioSystem(checked, checked.file.seed if seed is None else seed, wire=wire)
+    except (ValueError, BadSettings) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def find_questions(
+    system: ScenarioSystem, status_at: float | None, why: str | None, at: float | None
+) -> list[Question]:
+    """What is asked of the run. Raises ValueError."""
+    if (why is None) != (at is None):
+        raise ValueError("--why names a model and --at a second: give both")
+    known = [spec.name for spec in system.specs]
+    if why is not None and why not in known:
+        raise ValueError(f"--why: there is no model {why!r} in the scenario; name one of {', '.join(known)}")
+    asked = [] if status_at is None else [Question(status_at)]
+    return asked if why is None or at is None else [*asked, Question(at, why)]
+
+
+@contextmanager
+def opened(log: Path | None) -> Iterator[BinaryIO | None]:
+    with nullcontext() if log is None else log.open("wb") as file:
+        yield file
+
+
+class Teller:
+    """Says on stderr how far a run is, every two seconds of real time."""
+
+    def __init__(self) -> None:
+        self._begun = self._told = time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self._told >= TELL_SECONDS:
+            self._told = now
+            speed = progress.at / (now - self._begun)
+            told = f"{progress.came} requests came, {progress.ended} of them ended"
+            click.echo(f"  {progress.at:.0f} s simulated, {told}; {speed:.1f} times as fast as real time", err=True)
+
+
+def print_result(result: SimulationResult) -> None:
+    console = open_console()
+    table = new_table(f"{result.scenario}: {result.workers} workers of {result.topology}, {result.engine_profile}")
+    for number, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    for row in result.rows():
+        table.add_row(*row)
+    console.print(table)
+    for name, fact in result.facts():
+        console.print(f"{name:<12} {fact}", highlight=False, soft_wrap=True, markup=False)
+
+
+def compare_logs(one: Path, other: Path) -> None:
+    """Print where two logs part. The exit status is 1 if they do."""
+    found = find_difference(one, other)
+    if found is None:
+        click.echo("the logs are the same")
+        return
+    click.echo(f"event {found.number} is the first that differs:")
+    for path, line in ((one, found.one), (other, found.other)):
+        click.echo(f"  {path}: {'the log has ended' if line is None else line}")
+    sys.exit(1)

@@ -1,0 +1,135 @@
+"""The file of a scenario: what it may tell, and how it is read and checked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, inspect
+from msgspec.structs import replace
+
+from livescale.load.scenario.arrivals import Arrivals, Seconds
+from livescale.load.scenario.fault_entries import FaultEntry
+from livescale.load.scenario.sizes import find_config
+from livescale.services.cli.options import check_values
+from livescale.services.cli.stack_options import PASSED_ON, UpOptions
+from livescale.services.cli.systems import find_system
+from livescale.services.supervisor.settings import WORKER_FLAGS, ModelSettings
+from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.model.latency import find_latency
+from livescale.shared.runtime.settings import Settings
+from livescale.shared.runtime.yaml_file import convert, kebab, names_file, read_yaml, rename_keys
+from livescale.shared.topology.file import find_topology
+from livescale.shared.topology.topology import Topology
+
+# Settings of `livescale up` that mean the same in a simulation. Others are about processes and real hardware.
+SIMULATED = frozenset(
+    (
+        *("system", "workers", "routers", "dtype", "min_instances", "max_instances", "fixed_share"),
+        *("downscale_delay_s", "max_model_len", "tensor_parallel_size", "engine_profile", "engine_speed"),
+        *("host_cache", "host_cache_ttl", "plan_policy", "live", "live_every_hop", "live_when", "routing"),
+        *("disaggregation", "prefill_share", "decode_scaling", "pre_scale_decode", "ttft_slo", "tbt_slo"),
+        *WORKER_FLAGS,
+        *(field.name for field in PASSED_ON["worker_options"] if field.name != "threads"),
+    )
+)
+
+
+class ScenarioFile(Settings, frozen=True, kw_only=True):
+    """A scenario: a cluster, models, the requests that come within `seconds`, and what goes wrong.
+
+    `models` are told as in the file of `livescale up`, but that a path may be a size such as 8b. `settings` are those
+    of `livescale up` too, `system` among them. Requests of the first `warm_up` seconds do not count.
+    """
+
+    topology: str
+    seconds: Seconds
+    models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)]
+    arrivals: tuple[Arrivals, ...] = ()
+    faults: tuple[FaultEntry, ...] = ()
+    settings: Mapping[str, object] = {}
+    seed: Annotated[int, Meta(ge=0)] = 0
+    warm_up: Annotated[float, Meta(ge=0)] = 0.0
+
+    def __post_init__(self) -> None:
+        names = [model.name for model in self.models]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"model {twice[0]!r} is given twice; give every model a name of its own")
+        for arrivals in self.arrivals:
+            if self.model_of(arrivals) not in names:
+                raise ValueError(f"arrivals are for model {arrivals.model!r}; name one of {', '.join(names)}")
+        if self.warm_up >= self.seconds:
+            raise ValueError(f"warm-up is {self.warm_up:g} s of {self.seconds:g}: nothing would count")
+
+    def model_of(self, arrivals: Arrivals) -> str:
+        return arrivals.model or (self.models[0].name if len(self.models) == 1 else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedScenario:
+    """A scenario with what its file names. `values` are settings by field name; a `simulated` system loads in no
+    time."""
+
+    name: str
+    beside: Path
+    file: ScenarioFile
+    topology: Topology
+    configs: Mapping[str, ModelConfig]
+    values: Mapping[str, object]
+    simulated: bool
+
+
+def read_scenario(path: Path) -> CheckedScenario:
+    """Read a scenario. Raises ValueError, which names the file, the place in it, and what to do."""
+    content = read_yaml(path)
+    try:
+        file = convert(rename_keys(content, inspect.type_info(ScenarioFile)), ScenarioFile)
+        assert isinstance(file, ScenarioFile)
+        return check_scenario(file, path.stem, path.parent)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def check_scenario(file: ScenarioFile, name: str, beside: Path) -> CheckedScenario:
+    """Find what a scenario names. Raises ValueError, which names the key."""
+    values, simulated = read_settings(file.settings)
+    models, configs = list[ModelSettings](), dict[str, ModelConfig]()
+    for number, model in enumerate(file.models):
+        try:
+            path, config = find_config(model.path, beside)
+        except ValueError as error:
+            raise ValueError(f"models[{number}].path: {error}") from None
+        configs[path] = config
+        models.append(replace(model, path=path))
+    try:
+        topology = find_topology(str(beside / file.topology) if names_file(file.topology) else file.topology)
+    except ValueError as error:
+        raise ValueError(f"topology: {error}") from None
+    return CheckedScenario(
+        name=name,
+        beside=beside,
+        file=replace(file, models=tuple(models)),
+        topology=topology,
+        configs=configs,
+        values=values,
+        simulated=simulated,
+    )
+
+
+def read_settings(given: Mapping[str, object]) -> tuple[dict[str, object], bool]:
+    """The settings by field name, those of the system that is named among them, and whether it loads in no time.
+
+    Raises ValueError.
+    """
+    try:
+        values = check_values(dict(given), UpOptions)
+        unlike = sorted(values.keys() - SIMULATED)
+        if unlike:
+            raise ValueError(f"{kebab(unlike[0])} means nothing in a simulation; leave it out")
+        find_latency(str(values.get("engine_profile", "llama3-8b-a100")))
+        name = values.pop("system", "")
+        system = find_system(str(name)) if name else None
+    except ValueError as error:
+        raise ValueError(f"settings: {error}") from None
+    return ({**system.values(), **values}, system.simulated) if system else (values, False)

@@ -1,0 +1,156 @@
+"""What came of a scenario: figures of each model's requests, scales, faults, and the digest of the run."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from livescale.load.bench.systems.play import AnsweredRequest, SystemRun
+from livescale.load.bench.systems.rows import tell_ms
+from livescale.load.simulate.faults import Fault
+from livescale.load.stats import percentile
+from livescale.shared.messages.scaling import ScaleRecord
+
+ALL = "all models"
+USES = ("first_layer", "first_token")  # phases that requests bring about, which may be later than the scale's end
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Percentiles of a time in seconds; None of nothing."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        return cls(*(percentile(values, q) for q in (50, 90, 99)))
+
+    def __str__(self) -> str:
+        return " / ".join("-" if each is None else tell_ms(each) for each in (self.p50, self.p90, self.p99))
+
+
+class ModelFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests for one model that count: `failed` were not answered as they should be, `unfinished` had not ended.
+
+    `tbt` is of all gaps between tokens but the first of each request, which is `second_gap`.
+    """
+
+    model: str
+    requests: int
+    failed: int
+    unfinished: int
+    ttft: Spread
+    tbt: Spread
+    second_gap: Spread
+
+    @classmethod
+    def of(cls, model: str, answered: Sequence[AnsweredRequest], failed: int, unfinished: int) -> "ModelFigures":
+        return cls(
+            model=model,
+            requests=len(answered) + failed + unfinished,
+            failed=failed,
+            unfinished=unfinished,
+            ttft=Spread.of([one.ttft for one in answered]),
+            tbt=Spread.of([gap for one in answered for gap in one.gaps[1:]]),
+            second_gap=Spread.of([one.gaps[0] for one in answered if one.gaps]),
+        )
+
+
+class ScaleFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """One scale: when it was decided, what it was to change, how it ended, and how long it took. `seconds` is None for
+    one that did not end."""
+
+    id: str
+    model: str
+    at: float
+    action: str
+    current: int
+    target: int
+    rule: str
+    state: str
+    seconds: float | None
+
+    @classmethod
+    def of(cls, record: ScaleRecord, begun: float) -> "ScaleFigures":
+        decision, ended = record.decision, record.state in ("done", "failed")
+        phases = [phase for phase in record.phases if phase.name not in USES]
+        return cls(
+            id=record.id,
+            model=decision.model,
+            at=decision.at - begun,
+            action=decision.action,
+            current=decision.current,
+            target=decision.target,
+            rule=decision.rule,
+            state=record.state,
+            seconds=max(phase.at for phase in phases) - decision.at if ended and phases else None,
+        )
+
+    def row(self) -> list[str]:
+        took = "" if self.seconds is None else tell_ms(self.seconds)
+        change = f"{self.action} {self.current} -> {self.target}"
+        return [f"{self.at:.3f} s", self.model, change, self.rule, self.state, took]
+
+
+class FaultFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault that happened, and the processes that it befell."""
+
+    fault: Fault
+    befell: list[str]
+
+    def row(self) -> list[str]:
+        told, whom = self.fault, ", ".join(self.befell)
+        other = f" from {told.other}" if told.other else ""
+        amount = f"{told.amount:g}" if told.amount else ""
+        return [f"{told.at:.3f} s", told.what, whom + other, f"{told.seconds:g} s", amount]
+
+
+class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is written to the file of results. Times count from when the first request could come.
+
+    `crashes`: processes that ended by themselves, with when and why. `digest` is of all `events` on the bus.
+    """
+
+    scenario: str
+    seed: int
+    topology: str
+    workers: int
+    engine_profile: str
+    ended_at: float
+    digest: str
+    events: int
+    models: list[ModelFigures]
+    scales: list[ScaleFigures]
+    faults: list[FaultFigures]
+    crashes: list[str]
+    used_seconds: float
+    cpu_seconds: float
+    run: SystemRun
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What the table shows below the models."""
+        return [
+            ("GPU seconds", f"{self.used_seconds:.0f}"),
+            ("scales", tell_counts([f"{one.action} {one.state}" for one in self.scales])),
+            ("faults", tell_counts([one.fault.what for one in self.faults])),
+            ("crashes", "; ".join(self.crashes) or "none"),
+            ("simulated", f"{self.ended_at:.1f} s in {self.cpu_seconds:.1f} s of CPU"),
+            ("digest", f"{self.digest} of {self.events} events, seed {self.seed}"),
+        ]
+
+    def rows(self) -> list[list[str]]:
+        return [
+            [one.model, *map(str, (one.requests, one.failed, one.unfinished, one.ttft, one.tbt, one.second_gap))]
+            for one in self.models
+        ]
+
+
+HEADINGS = ("", "requests", "failed", "unfinished", "TTFT p50 / p90 / p99", "TBT p50 / p90 / p99", "second token")
+SCALE_HEADINGS = ("at", "model", "change", "rule", "state", "took")
+FAULT_HEADINGS = ("at", "what", "whom", "for", "amount")
+
+
+def tell_counts(names: Sequence[str]) -> str:
+    """How often each name is there."""
+    counts = {name: names.count(name) for name in dict.fromkeys(names)}
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"

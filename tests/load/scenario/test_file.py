@@ -1,0 +1,66 @@
+"""Files of scenarios: what is refused says the place and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from livescale.load.scenario.system import ScenarioSystem
+from livescale.services.supervisor.checks import BadSettings
+from tests.load.scenario.scenarios import SMALL, read
+
+BAD = [
+    ("topology: lambdascale-1", "topology: nowhere", "topology: there is no topology 'nowhere'; give a YAML file or"),
+    ("topology: lambdascale-1", "topologie: x", "unknown key 'topologie'; did you mean 'topology'?"),
+    ("seconds: 5", "seconds: 0", "seconds: Expected `float` > 0.0"),
+    ("seconds: 5\n", "", "seconds is missing"),
+    ("seconds: 5", "seconds: 5\nwarm-up: 5", "warm-up is 5 s of 5: nothing would count"),
+    ("path: 8b", "path: 9b", "models[0].path: '9b' is neither a directory with a config.json nor a known size (7b, 8b"),
+    ("max-instances: 2", "max-instanses: 2", "unknown key 'max-instanses' in models[0]; did you mean 'max-instances'?"),
+    ("max-instances: 2", "max-instances: 0", "models[0].max-instances: Expected `int` >= 1"),
+    ("max-instances: 2}", "max-instances: 2}\n  - {name: chat, path: 8b}", "model 'chat' is given twice"),
+    ("rate: 2", "rate: 2\n    model: talk", "arrivals are for model 'talk'; name one of chat"),
+    ("rate: 2", "rate: 2\n    trace: x.csv", "give either a trace or a rate"),
+    ("rate: 2\n", "trace: x.csv\n", "bursts are for a rate"),
+    ("system: +zigzag", "system: +zigzak", "settings: unknown system '+zigzak'; did you mean '+zigzag'?"),
+    ("system: +zigzag", "port: 80", "settings: port means nothing in a simulation; leave it out"),
+    ("system: +zigzag", "live: maybe", "settings: live: Invalid enum value 'maybe'"),
+    ("system: +zigzag", "engine-profile: abacus", "settings: engine-profile: there is no 'abacus'"),
+    ("workers: 3", "workers: 13", "settings: workers is 13, and lambdascale-1 has 12 GPUs"),
+    ("workers: 3", "workers: 3, tensor-parallel-size: 3", "models[0]: "),
+    (
+        "path: 8b",
+        "path: 70b",
+        "a worker of the largest takes 138.0 GB, and 72.0 GB of a GPU's memory are for it: raise",
+    ),
+    ("what: kill", "what: maim", "faults[1].what: Invalid enum value 'maim'"),
+    ("at: 2,", "", "faults[1]: give either at or every"),
+    ("who: worker-2", "who: worker-9", "faults[1]: kill cannot befall 'worker-9'; name one of registry-0"),
+    ("who: worker-2", "who: gateway-0", "faults[1]: kill cannot befall 'gateway-0'"),
+    ("who: worker-2, ", "", "faults[1]: kill needs who it befalls"),
+    ("what: delay", "what: delay, who: worker", "faults[2]: delay needs no who"),
+    ("what: delay", "what: delay, amount: 2", "faults[2]: amount is a share of messages, 0 to 1, not 2"),
+    ("who: worker-2", "who: worker-2, other: worker-1", "faults[1]: other is the other end of a link"),
+    ("who: worker-2", "who: worker-2, amount: 3", "faults[1]: amount means nothing with kill"),
+    ("max-instances: 2", "min-instances: 9", "min-instances"),
+]
+
+
+def test_the_small_scenario_is_whole(tmp_path: Path) -> None:
+    system = ScenarioSystem(read(tmp_path), 0, wire=False)
+    assert len(system.topology.gpus) == 3
+    assert system.stack.live == "zigzag"
+    assert system.specs[0].max_instances == 2
+
+
+@pytest.mark.parametrize(("good", "bad", "why"), BAD)
+def test_what_is_wrong_is_refused_with_its_place_and_a_remedy(tmp_path: Path, good: str, bad: str, why: str) -> None:
+    assert good in SMALL
+    with pytest.raises((ValueError, BadSettings)) as error:
+        ScenarioSystem(read(tmp_path, SMALL.replace(good, bad, 1)), 0, wire=False)
+    assert why in str(error.value)
+
+
+def test_a_value_of_ones_own_goes_before_that_of_the_system(tmp_path: Path) -> None:
+    text = SMALL.replace("system: +zigzag", "system: +zigzag, live: off, downscale-delay-s: 9")
+    stack = ScenarioSystem(read(tmp_path, text.replace("live: off", "live: 'off'")), 0, wire=False).stack
+    assert (stack.live, stack.plan_policy, stack.downscale_delay_s) == ("off", "chains", 9.0)
