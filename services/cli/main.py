@@ -21,10 +21,6 @@ COMMANDS = {
         "livescale.load.scenario.command:simulate", "Try a cluster, a load and faults under virtual time."
     ),
     "chaos": LazyCommand("livescale.load.chaos.command:chaos", "Kill processes under load, and check every token."),
-    "simulate-seeds": LazyCommand(
-        "livescale.load.simulate.seeds.command:simulate_seeds",
-        "Run small random systems with faults in a simulation, and check what must hold.",
-    ),
     "make-model": LazyCommand(
         "livescale.load.make_model_command:make_model_command",
         "Make a checkpoint with random parameters, to try things with.",

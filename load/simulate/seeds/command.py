@@ -1,54 +1,87 @@
-"""The command that runs random systems from seeds, shrinks what fails, and says how to play it again."""
+"""The seeds of `livescale simulate`: random systems one by one; what fails is shrunk, and can be played again."""
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import ParamSpec
 
 import click
 import msgspec
-from msgspec import Meta
 
 from livescale.load.simulate.seeds.invariants import Violation
 from livescale.load.simulate.seeds.run import SeedResult, played
 from livescale.load.simulate.seeds.shrink import shrink
 from livescale.load.simulate.seeds.system import random_system
 from livescale.load.stats import percentile
-from livescale.services.cli.options import settings_options
-from livescale.shared.runtime.settings import Settings
 
-COMMAND = "livescale simulate-seeds"
+P = ParamSpec("P")
+COMMAND = "livescale simulate"
 SHOWN = 5  # violations of a seed
+TRIES = 60  # runs that are spent to make a failing seed shorter
 NONE = "none"
 
 
-class SeedsSettings(Settings, frozen=True, kw_only=True):
-    """Which seeds are run, and what of them."""
+class SeedsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which seeds are run; of one seed perhaps only some faults and requests, by their places."""
 
-    seeds: Annotated[int, Meta(description="Number of seeds", ge=1)] = 100
-    first: Annotated[int, Meta(description="The first seed", ge=0)] = 0
-    faults: Annotated[
-        str,
-        Meta(
-            description="Of one seed, the faults that happen, by their numbers from 0, separated by commas; none is "
-            "none of them. By default all",
-            pattern=r"^(none|\d+(,\d+)*)?$",
-        ),
-    ] = ""
-    asks: Annotated[
-        str,
-        Meta(
-            description="Of one seed, the requests that are sent, as with --faults",
-            pattern=r"^(none|\d+(,\d+)*)?$",
-        ),
-    ] = ""
-    shrink_tries: Annotated[
-        int, Meta(description="Most runs that are spent to make a failing seed shorter; 0 leaves it as it is", ge=0)
-    ] = 60
+    seeds: int
+    first: int = 0
+    faults: list[int] | None = None
+    asks: list[int] | None = None
+    tries: int = TRIES
 
-    def __post_init__(self) -> None:
-        if self.seeds != 1 and (self.faults or self.asks):
-            raise ValueError("faults, asks: they are of one seed; say which with --first, and --seeds 1")
+
+def to_places(ctx: click.Context, param: click.Parameter, text: str | None) -> list[int] | None:
+    """Places as they are written in an option; None where all are meant."""
+    if text is None:
+        return None
+    try:
+        return [] if text == NONE else [int(number) for number in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: give numbers from 0 with commas between, or {NONE}", ctx, param) from None
+
+
+def seeds_options(command: Callable[P, None]) -> Callable[..., None]:
+    """Decorate a click command so that with --seeds it runs random systems instead."""
+
+    @click.option(
+        "--seeds",
+        type=click.IntRange(1),
+        help="Run no scenario, but so many small random systems with faults, and check what must hold of each; "
+        "the exit status is 1 if any fails.",
+    )
+    @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first of --seeds.")
+    @click.option("--faults", callback=to_places, help="Of --seeds 1, the faults that happen: numbers from 0, or none.")
+    @click.option("--asks", callback=to_places, help="Of --seeds 1, the requests that are sent: numbers, or none.")
+    @functools.wraps(command)
+    def call(
+        seeds: int | None,
+        first: int,
+        faults: list[int] | None,
+        asks: list[int] | None,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        if seeds is None:
+            command(*args, **kwargs)
+        else:
+            simulate_seeds(SeedsRequest(seeds=seeds, first=first, faults=faults, asks=asks))
+
+    return call
+
+
+def simulate_seeds(request: SeedsRequest) -> None:
+    """Run the seeds, print what failed, and end this process with 1 if any did. Raises UsageError."""
+    if request.seeds != 1 and (request.faults is not None or request.asks is not None):
+        raise click.UsageError("--faults and --asks are of one seed: say which with --first, and --seeds 1")
+    try:
+        findings = run_seeds(request, lambda line: click.echo(line, err=True))
+    except IndexError:
+        raise click.UsageError(f"--faults, --asks: {random_system(request.first).describe()}") from None
+    for finding in findings:
+        click.echo(msgspec.json.encode({"seed": finding.seed, "command": finding.command}))
+    sys.exit(1 if findings else 0)
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -60,54 +93,23 @@ class Finding(msgspec.Struct, frozen=True):
     shortest: SeedResult
 
 
-@click.command("simulate-seeds")
-@settings_options(SeedsSettings)
-def simulate_seeds(settings: SeedsSettings) -> None:
-    """Run small random systems with random faults in a simulation, and check what must hold of each.
-
-    A seed stands for machines, models, settings, requests and faults. All services are the real ones; engines, links
-    and disks are modelled.
-
-    \b
-    livescale simulate-seeds --seeds 1000
-    livescale simulate-seeds --seeds 1 --first 17 --faults 0,2 --asks 3
-
-    A seed that fails is made shorter, with fewer faults and requests, and printed with the command that plays it again.
-    The exit status is 1 if any failed.
-    """
-    try:
-        findings = run_seeds(settings, lambda line: click.echo(line, err=True))
-    except IndexError:
-        raise click.UsageError(f"--faults, --asks: {random_system(settings.first).describe()}") from None
-    for finding in findings:
-        click.echo(msgspec.json.encode({"seed": finding.seed, "command": finding.command}))
-    sys.exit(1 if findings else 0)
-
-
-def run_seeds(settings: SeedsSettings, tell: Callable[[str], None]) -> list[Finding]:
+def run_seeds(request: SeedsRequest, tell: Callable[[str], None]) -> list[Finding]:
     """Run the seeds one after the other, and tell what is found. Raises IndexError for a fault or request that a seed
     does not have."""
     findings, seconds = list[Finding](), list[float]()
-    asks, faults = numbers(settings.asks), numbers(settings.faults)
-    for seed in range(settings.first, settings.first + settings.seeds):
+    asks, faults = request.asks, request.faults
+    for seed in range(request.first, request.first + request.seeds):
         began = time.process_time()
         result = played(seed, asks, faults)
         seconds.append(time.process_time() - began)
         if result.violations:
-            finding = examined(seed, result, asks, faults, settings.shrink_tries)
+            finding = examined(seed, result, asks, faults, request.tries)
             findings.append(finding)
             for line in lines_of(finding):
                 tell(line)
     median, slowest = percentile(seconds, 50), percentile(seconds, 99)
-    tell(f"{len(findings)} of {settings.seeds} seeds failed; {median:.2f} CPU s a seed (median), {slowest:.2f} (p99)")
+    tell(f"{len(findings)} of {request.seeds} seeds failed; {median:.2f} CPU s a seed (median), {slowest:.2f} (p99)")
     return findings
-
-
-def numbers(text: str) -> list[int] | None:
-    """Places as they are written in an option; None where all are meant."""
-    if not text:
-        return None
-    return [] if text == NONE else [int(number) for number in text.split(",")]
 
 
 def examined(

@@ -36,7 +36,9 @@ class LastReports:
     def of_running(self) -> dict[str, Report]:
         """The last reports of the processes that run, by id."""
         named = ((subject.rpartition(".")[2], data) for subject, data in sorted(self._raw.items()))
-        return {id: decode(HEARTBEAT.type, data, json=True) for id, data in named if id in self._cluster.processes}
+        return {
+            id: decode(HEARTBEAT.type, bytes(data), json=True) for id, data in named if id in self._cluster.processes
+        }
 
     def _note(self, subject: str, data: bytes) -> None:
         self._raw[subject] = data

@@ -171,6 +171,7 @@ def random_settings(
         topology=topology,
         models=configs,
         seed=seed,
+        wire=False,
         registry=RegistrySettings(host_cache=chance.choice(HOST_CACHES), host_cache_ttl=chance.uniform(2.0, 10.0)),
         router=RouterSettings(disaggregation=disaggregation, ttft_slo=chance.uniform(0.1, 1.0)),
         planner=PlannerSettings(
