@@ -16,7 +16,7 @@ from livescale.shared.subjects import LEASE, PLAN, TOKENS
 
 FATAL = ("kill", "stop", "freeze", "part")  # faults after which a process may be declared dead
 HARMLESS = ("scale", "role", "slow-disk")  # faults by which nothing may be lost
-EVERYBODY = ("stall", "outage", *MESSAGE_KINDS)  # faults that strike all
+EVERYBODY = ("stall", "outage", "damage", *MESSAGE_KINDS)  # faults that strike all
 LEASE_SECONDS = 6.0  # after a fault is over, its victim may still be declared dead
 
 
@@ -71,8 +71,8 @@ def lost_requests(history: History) -> Iterator[RequestLost]:
 
 def strikes(fault: SeedFault, services: Sequence[str]) -> bool:
     """Whether a fault has anything to do with these services."""
-    whom = fault.who, fault.other
-    by_name = any(name.rpartition("-")[0] in services for name in whom) and fault.what not in HARMLESS
+    whom = (fault.who.rpartition("-")[0], fault.other)
+    by_name = any(service in services for service in whom) and fault.what not in HARMLESS
     return by_name or fault.what in EVERYBODY
 
 

@@ -154,7 +154,7 @@ def random_config(chance: Random) -> ModelConfig:
         intermediate_size=256,
         num_hidden_layers=chance.randint(2, 8),
         num_attention_heads=4,
-        num_key_value_heads=2,
+        num_key_value_heads=4,
         head_dim=16,
         rms_norm_eps=1e-5,
         rope_theta=1e4,
@@ -165,8 +165,8 @@ def random_config(chance: Random) -> ModelConfig:
 def random_settings(
     chance: Random, seed: int, topology: Topology, configs: dict[str, ModelConfig]
 ) -> VirtualClusterSettings:
-    disaggregation = chance.choice(("off", "off", "on", "auto"))
-    share = 0.5 if disaggregation == "on" and chance.random() < 0.3 else None
+    disaggregation = chance.choice(("off", "off", "on", "on", "auto"))
+    share = 0.5 if disaggregation == "on" and chance.random() < 0.5 else None
     return VirtualClusterSettings(
         topology=topology,
         models=configs,
@@ -187,7 +187,7 @@ def random_settings(
         host=HostSettings(pack=False),
         worker=WorkerSettings(
             arena_bytes=2 * MIB,
-            kv_bytes=chance.choice((MIB, 4 * MIB, 32 * MIB)),
+            kv_bytes=chance.choice((MIB, MIB, 32 * MIB)),
             host_kv_bytes=chance.choice((0, 0, MIB)),
             max_num_seqs=chance.choice((4, 16)),
             engine_speed=chance.choice((0.5, 1.0, 4.0)),

@@ -91,8 +91,8 @@ class Troublemaker:
                 return self._outage()
             case _:
                 damaging = self._cluster.links.damaging
-                damaging[fault.who] = fault.amount
-                return lambda: damaging.update({fault.who: 0.0})
+                damaging.append(fault.amount)
+                return lambda: damaging.remove(fault.amount)
 
     async def _stall(self, seconds: float) -> None:
         """Stop all processes for a while, those included that are started meanwhile."""

@@ -85,24 +85,24 @@ class WatchedMailbox(Mailbox):
 
     def put(self, tag: int, data: Content) -> None:
         self._network.seen.delivered.append(Delivered(machine_time(), self._sender, self._receiver, len(data)))
-        super().put(tag, self._network.carried(self._sender, data))
+        super().put(tag, self._network.carried(data))
 
 
 class WatchedNetwork(ModelledNetwork):
-    """A network whose links may damage a share of the messages of some senders (`damaging`)."""
+    """A network whose links damage messages: the largest of the shares `damaging`."""
 
     def __init__(self, delay_seconds: float, seen: History, seed: int) -> None:
         super().__init__(delay_seconds)
         self.seen = seen
-        self.damaging: dict[str, float] = {}
+        self.damaging: list[float] = []
         self._chance = Random(f"damage {seed}")
 
     def make_mailbox(self, way: Way) -> Mailbox:
         return WatchedMailbox(way, self)
 
-    def carried(self, sender: str, data: Content) -> Content:
+    def carried(self, data: Content) -> Content:
         """What a message is when it arrives."""
-        share = self.damaging.get(sender, 0.0)
+        share = max(self.damaging, default=0.0)
         if not share or len(data) < LEAST_DAMAGED_BYTES or self._chance.random() >= share:
             return data
         if isinstance(data, SparseContent):
