@@ -6,6 +6,7 @@ import pytest
 
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.simulation import virtual_time
+from livescale.shared.simulation.local_bus import LocalBus
 from tests.control.control_plane import control_plane, spec
 from tests.control.fake_host import FakeHost
 from tests.control.fakes import BLOCK_BYTES, BLOCKS
@@ -178,6 +179,7 @@ def test_a_host_that_was_cut_off_when_it_was_asked_to_read_is_asked_again_once_i
             await asyncio.sleep(1.0)
             await plane.kill("host-0")
             await asyncio.sleep(1.8)
+            assert isinstance(other.bus, LocalBus)
             other.bus.hold()  # while it is taken for alive, and the only one left
             await asyncio.sleep(1.9)
             other.bus.forget()

@@ -16,7 +16,7 @@ from livescale.services.planner.settings import PlannerSettings
 from livescale.services.registry.settings import RegistrySettings
 from livescale.services.router.settings import RouterSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
-from livescale.shared.messages.parameters import ModelConfig, ModelSpec, ScalingBounds
+from livescale.shared.messages.parameters import Disaggregation, ModelConfig, ModelSpec, ScalingBounds
 from livescale.shared.messages.transfers import LiveMode
 from livescale.shared.runtime.settings import HostCacheName
 from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost
@@ -165,7 +165,7 @@ def random_config(chance: Random) -> ModelConfig:
 def random_settings(
     chance: Random, seed: int, topology: Topology, configs: dict[str, ModelConfig]
 ) -> VirtualClusterSettings:
-    disaggregation = chance.choice(("off", "off", "on", "on", "auto"))
+    disaggregation: Disaggregation = chance.choice(("off", "off", "on", "on", "auto"))
     share = 0.5 if disaggregation == "on" and chance.random() < 0.5 else None
     return VirtualClusterSettings(
         topology=topology,
@@ -187,7 +187,7 @@ def random_settings(
         host=HostSettings(pack=False),
         worker=WorkerSettings(
             arena_bytes=2 * MIB,
-            kv_bytes=chance.choice((MIB, MIB, 32 * MIB)),
+            kv_bytes=chance.choice((2 * MIB, 2 * MIB, 32 * MIB)),
             host_kv_bytes=chance.choice((0, 0, MIB)),
             max_num_seqs=chance.choice((4, 16)),
             engine_speed=chance.choice((0.5, 1.0, 4.0)),
