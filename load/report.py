@@ -37,10 +37,10 @@ dd { overflow-wrap: anywhere; }
 """
 
 
-def check_report_path(path: Path) -> None:
-    """Before minutes of work, not after them. Raises ClickException."""
+def check_report_path(path: Path, option: str = "--report") -> None:
+    """Before minutes of work, not after them. Raises ClickException, which names the option."""
     if path.is_dir() or not path.absolute().parent.is_dir():
-        raise click.ClickException(f"--report {path}: not a file in a directory that exists")
+        raise click.ClickException(f"{option} {path}: not a file in a directory that exists")
 
 
 def write_report(path: Path, outcome: Outcome) -> None:

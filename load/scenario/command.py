@@ -91,12 +91,15 @@ def simulate(
         return
     if scenario is None:
         raise click.UsageError("no scenario: name a YAML file, such as examples/simulate.yaml")
-    for path in (report, output, log):
+    for option, path in (("--report", report), ("--json", output), ("--log", log)):
         if path is not None:
-            check_report_path(path)
+            check_report_path(path, option)
     try:
         system = prepare(scenario, seed, wire)
         questions = find_questions(system, status_at, why, at)
+        late = [question.at for question in questions if until is not None and question.at > until]
+        if late:
+            raise ValueError(f"--until ends the run at {until:g} s, and {late[0]:g} s is asked about; ask about less")
         with opened(log) as file:
             result, answers = play(system, PlayOptions(until=until, questions=questions, log=file, tell=Teller()))
     except (ValueError, BadSettings) as error:

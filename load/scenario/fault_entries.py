@@ -21,8 +21,9 @@ USUAL_SECONDS: dict[FaultKind, float] = {
     "repeat": 10.0,
     "slow-disk": 60.0,
     "cut-link": 5.0,
+    "damage": 10.0,
 }
-USUAL_AMOUNT = {"lose": 0.01, "delay": 0.05, "repeat": 0.05, "slow-disk": 10.0}
+USUAL_AMOUNT = {"lose": 0.01, "delay": 0.05, "repeat": 0.05, "slow-disk": 10.0, "damage": 0.01}
 
 
 class FaultEntry(Settings, frozen=True, kw_only=True):
@@ -30,7 +31,7 @@ class FaultEntry(Settings, frozen=True, kw_only=True):
 
     `who` is a process (worker-3), a service (worker) or a machine of the topology. By a moment it befalls all of them,
     by chance one of them. It lasts for `seconds`, or for good: `.inf`. `amount` is the share of messages that are lost,
-    late or repeated, and how many times as slow a disk is. `other` is the other end of a link that is cut.
+    late, repeated or damaged, and how many times as slow a disk is. `other` is the other end of a link that is cut.
     """
 
     what: FaultKind
@@ -50,7 +51,7 @@ class FaultEntry(Settings, frozen=True, kw_only=True):
             raise ValueError("other is the other end of a link: give it with cut-link, and with nothing else")
         if self.amount is not None and self.what not in USUAL_AMOUNT:
             raise ValueError(f"amount means nothing with {self.what}; leave it out")
-        if self.what in MESSAGE_KINDS and self.amount is not None and self.amount > 1:
+        if self.what != "slow-disk" and self.amount is not None and self.amount > 1:
             raise ValueError(f"amount is a share of messages, 0 to 1, not {self.amount:g}")
 
     def fault(self, at: float) -> Fault:

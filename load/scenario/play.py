@@ -110,27 +110,35 @@ async def _play(
             telling = side.create_task(_tell(made, seen, begun, options.tell))
             await _send(made, system, requests, seen, begun, options.until)
             telling.cancel()
+            # What is asked about later moments is no part of the run.
+            made.log.takers.clear()
+            run = summarise_run(system, seen, watch, made, begun, time.process_time() - cpu)
+            result = summarise(system, seen, made, injector, begun, run)
         await injector.close()
-        ended = made.now - begun
-        run = summarise_run(system, seen, watch, made, begun, time.process_time() - cpu)
-        result = SimulationResult(
-            scenario=system.scenario.name,
-            seed=system.seed,
-            topology=system.topology.name,
-            workers=len(system.topology.gpus),
-            engine_profile=system.stack.engine_profile,
-            ended_at=ended,
-            digest=made.log.digest(),
-            events=made.log.count,
-            models=list(model_figures(system, seen)),
-            scales=[ScaleFigures.of(record, EPOCH + begun) for record in seen.scales.values()],
-            faults=[FaultFigures(fault=fault, befell=befell) for fault, befell in injector.happened],
-            crashes=[f"{id} at {at - begun:.3f} s: {error!r}" for at, id, error in injector.crashes],
-            used_seconds=run.used_seconds,
-            cpu_seconds=run.cpu_seconds,
-            run=run,
-        )
         return result, [each.result() for each in asked]
+
+
+def summarise(
+    system: ScenarioSystem, seen: Seen, made: VirtualCluster, injector: FaultInjector, begun: float, run: SystemRun
+) -> SimulationResult:
+    """All that came of a run, as it is now."""
+    return SimulationResult(
+        scenario=system.scenario.name,
+        seed=system.seed,
+        topology=system.topology.name,
+        workers=len(system.topology.gpus),
+        engine_profile=system.stack.engine_profile,
+        ended_at=run.seconds,
+        digest=run.digest,
+        events=made.log.count,
+        models=list(model_figures(system, seen)),
+        scales=[ScaleFigures.of(record, EPOCH + begun) for record in seen.scales.values()],
+        faults=[FaultFigures.of(*each) for each in injector.happened],
+        crashes=[f"{id} at {at - begun:.3f} s: {error!r}" for at, id, error in injector.crashes],
+        used_seconds=run.used_seconds,
+        cpu_seconds=run.cpu_seconds,
+        run=run,
+    )
 
 
 async def start_models(made: VirtualCluster, system: ScenarioSystem) -> None:

@@ -1,12 +1,13 @@
 """What came of a scenario: figures of each model's requests, scales, faults, and the digest of the run."""
 
 from collections.abc import Sequence
+from math import isfinite
 
 import msgspec
 
 from livescale.load.bench.systems.play import AnsweredRequest, SystemRun
 from livescale.load.bench.systems.rows import tell_ms
-from livescale.load.simulate.faults import Fault
+from livescale.load.simulate.faults import Fault, FaultKind
 from livescale.load.stats import percentile
 from livescale.shared.messages.scaling import ScaleRecord
 
@@ -93,16 +94,30 @@ class ScaleFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault that happened, and the processes that it befell."""
+    """A fault that happened, and the processes that it befell. `seconds` is None for one that is for good."""
 
-    fault: Fault
+    at: float
+    what: FaultKind
     befell: list[str]
+    other: str
+    seconds: float | None
+    amount: float
+
+    @classmethod
+    def of(cls, fault: Fault, befell: list[str]) -> "FaultFigures":
+        return cls(
+            at=fault.at,
+            what=fault.what,
+            befell=befell,
+            other=fault.other,
+            seconds=fault.seconds if isfinite(fault.seconds) else None,
+            amount=fault.amount,
+        )
 
     def row(self) -> list[str]:
-        told, whom = self.fault, ", ".join(self.befell)
-        other = f" from {told.other}" if told.other else ""
-        amount = f"{told.amount:g}" if told.amount else ""
-        return [f"{told.at:.3f} s", told.what, whom + other, f"{told.seconds:g} s", amount]
+        whom = ", ".join(self.befell) + (f" from {self.other}" if self.other else "")
+        lasted = "good" if self.seconds is None else f"{self.seconds:g} s"
+        return [f"{self.at:.3f} s", self.what, whom, lasted, f"{self.amount:g}" if self.amount else ""]
 
 
 class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +147,7 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
         return [
             ("GPU seconds", f"{self.used_seconds:.0f}"),
             ("scales", tell_counts([f"{one.action} {one.state}" for one in self.scales])),
-            ("faults", tell_counts([one.fault.what for one in self.faults])),
+            ("faults", tell_counts([one.what for one in self.faults])),
             ("crashes", "; ".join(self.crashes) or "none"),
             ("simulated", f"{self.ended_at:.1f} s in {self.cpu_seconds:.1f} s of CPU"),
             ("digest", f"{self.digest} of {self.events} events, seed {self.seed}"),

@@ -1,6 +1,7 @@
 """Faults of a virtual cluster: what goes wrong, when, and for how long."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
 from itertools import product
@@ -12,8 +13,9 @@ import msgspec
 
 from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings, VirtualProcess
 from livescale.shared.simulation.disturbance import Disturbance, disturbed
+from livescale.shared.simulation.sparse_memory import SparseContent
 
-FaultKind = Literal["kill", "freeze", "part", "lose", "delay", "repeat", "slow-disk", "cut-link"]
+FaultKind = Literal["kill", "freeze", "part", "lose", "delay", "repeat", "slow-disk", "cut-link", "damage"]
 MESSAGE_KINDS: tuple[FaultKind, ...] = ("lose", "delay", "repeat")
 RESTART_SECONDS = 1.0  # after which a process that ended by itself is started again, as by a supervisor
 
@@ -27,6 +29,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     - freeze: they stand still, as with SIGSTOP. What was sent to them meanwhile is there when they go on.
     - part: no message of the bus reaches or leaves them, and all of them are lost. Their links go on.
     - slow-disk: reading from the disks of hosts takes `amount` times as long.
+    - damage: the share `amount` of what they send of parameters arrives damaged.
     - cut-link: nothing passes on the links between `who` and `other`.
 
     lose, delay, repeat befall the share `amount` of all messages of the bus.
@@ -54,7 +57,8 @@ class FaultInjector:
         self._usual = cluster.broker.delays
         self._disturbances: list[Disturbance] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        cluster.on_crash = self._crashed
+        self._damaging: defaultdict[bytes, list[float]] = defaultdict(list)  # shares, by address of the sender
+        cluster.on_crash, cluster.network.spoil = self._crashed, self._spoil
 
     def start(self, faults: Sequence[Fault]) -> None:
         """Let each of `faults` happen at its time, counted from now."""
@@ -70,7 +74,8 @@ class FaultInjector:
         elif fault.what == "cut-link":
             self._cut(fault)
         else:
-            act = {"kill": self._kill, "freeze": self._freeze, "part": self._part, "slow-disk": self._slow}[fault.what]
+            acts = {"kill": self._kill, "freeze": self._freeze, "part": self._part, "slow-disk": self._slow}
+            act = {**acts, "damage": self._damage}[fault.what]
             for id in befallen:
                 act(id, fault)
 
@@ -107,6 +112,15 @@ class FaultInjector:
             disk.slowness /= fault.amount
 
         self._later(fault.seconds, recover)
+
+    def _damage(self, id: str, fault: Fault) -> None:
+        shares = self._damaging[id.encode()]
+        shares.append(fault.amount)
+        self._later(fault.seconds, lambda: shares.remove(fault.amount))
+
+    def _spoil(self, sender: bytes, content: SparseContent) -> SparseContent:
+        shares = self._damaging.get(sender)
+        return content.damaged() if shares and self._chance.random() < sum(shares) else content
 
     def _cut(self, fault: Fault) -> None:
         network, find = self._cluster.network, self._cluster.settings.find
@@ -189,7 +203,7 @@ def can_befall(what: FaultKind, id: str) -> bool:
     match what:
         case "slow-disk":
             return id.startswith("host-")
-        case "cut-link":
+        case "cut-link" | "damage":
             return id.startswith(("host-", "worker-"))
         case _:
             return not id.startswith("gateway-")

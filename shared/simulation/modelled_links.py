@@ -6,7 +6,7 @@ ends a channel fails what waits for it at the other end a moment later. Wrap the
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from livescale.shared.links.contract import Buffer, LinkError, View
 from livescale.shared.links.link_path import LinkPath
@@ -61,13 +61,17 @@ class Mailbox:
 
 
 class ModelledNetwork:
-    """What joins the links of a simulation. A message takes `delay_seconds`, beside what shaping adds."""
+    """What joins the links of a simulation. A message takes `delay_seconds`, beside what shaping adds.
+
+    `spoil` says what arrives of the parameters that are sent from an address.
+    """
 
     def __init__(self, delay_seconds: float) -> None:
         if delay_seconds <= 0:
             raise ValueError(f"delay_seconds is {delay_seconds}: messages take time, give more than 0")
         self.delay_seconds = delay_seconds
         self._mailboxes: dict[bytes, dict[Way, Mailbox]] = {}  # of each open link, by its address
+        self.spoil: Callable[[bytes, SparseContent], SparseContent] = lambda sender, content: content
         self._cut: set[frozenset[bytes]] = set()
 
     def open(self, address: bytes) -> "ModelledLink":
@@ -145,6 +149,8 @@ class ModelledPeer:
             await self._or_close(asyncio.sleep(self._network.delay_seconds, data))
         if not self.is_open:
             raise LinkError(f"send {tag:#x}: the peer closed the channel")
+        if isinstance(data, SparseContent):
+            data = self._network.spoil(self._goes.way[0], data)
         self._goes.put(tag, data)
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:

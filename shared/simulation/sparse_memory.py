@@ -34,6 +34,13 @@ class SparseContent:
     def __len__(self) -> int:
         return self.size_bytes
 
+    def damaged(self) -> "SparseContent":
+        """The same but for its first byte."""
+        memory = SparseMemory()
+        memory.write(0, self.size_bytes, self.extents)
+        memory.write(0, 1, [Extent(0, 1, b"damage", 0)])
+        return SparseContent(self.size_bytes, memory.read(0, self.size_bytes))
+
 
 class SparseMemory:
     """What was written to a block of memory: extents in order, which do not overlap. What lies between is empty."""

@@ -58,9 +58,11 @@ def test_the_first_event_that_differs_is_told(tmp_path: Path) -> None:
         ((), "no scenario: name a YAML file"),
         (("none.yaml",), "none.yaml: No such file or directory"),
         (("small.yaml", "--report", "no/such/page.html"), "no/such/page.html"),
+        (("small.yaml", "--json", "no/such/out.json"), "--json no/such/out.json: not a file in a directory"),
         (("small.yaml", "--why", "chat"), "--why names a model and --at a second: give both"),
         (("small.yaml", "--why", "talk", "--at", "1"), "--why: there is no model 'talk' in the scenario; name one of"),
         (("small.yaml", "--until", "0"), "--until"),
+        (("small.yaml", "--until", "1", "--status-at", "2"), "--until ends the run at 1 s, and 2 s is asked about"),
     ],
 )
 def test_what_is_wrong_is_refused_before_anything_runs(

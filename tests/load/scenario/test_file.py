@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from livescale.load.scenario.file import read_scenario
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.services.supervisor.checks import BadSettings
 from tests.load.scenario.scenarios import SMALL, read
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "simulate.yaml"
 BAD = [
     ("topology: lambdascale-1", "topology: nowhere", "topology: there is no topology 'nowhere'; give a YAML file or"),
     ("topology: lambdascale-1", "topologie: x", "unknown key 'topologie'; did you mean 'topology'?"),
@@ -64,3 +66,8 @@ def test_a_value_of_ones_own_goes_before_that_of_the_system(tmp_path: Path) -> N
     text = SMALL.replace("system: +zigzag", "system: +zigzag, live: off, downscale-delay-s: 9")
     stack = ScenarioSystem(read(tmp_path, text.replace("live: off", "live: 'off'")), 0, wire=False).stack
     assert (stack.live, stack.plan_policy, stack.downscale_delay_s) == ("off", "chains", 9.0)
+
+
+def test_the_example_is_whole() -> None:
+    system = ScenarioSystem(read_scenario(EXAMPLE), 0, wire=False)
+    assert {fault.what for fault in system.faults} == {"kill", "lose"}

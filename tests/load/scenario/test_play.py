@@ -32,7 +32,7 @@ def test_requests_are_answered_while_the_model_is_scaled_and_faults_happen(once:
     assert [one.action for one in once.scales if one.state == "done"][:2] == ["out", "out"]
     # 16 GB take 0.32 s over 400 Gbps.
     assert once.scales[0].seconds == pytest.approx(0.32, rel=0.3)
-    assert [(each.fault.what, each.befell) for each in once.faults if each.fault.what != "delay"] == [
+    assert [(each.what, each.befell) for each in once.faults if each.what != "delay"] == [
         ("freeze", ["planner-0"]),
         ("kill", ["worker-2"]),
     ]
@@ -43,12 +43,13 @@ def test_requests_are_answered_while_the_model_is_scaled_and_faults_happen(once:
 def test_a_run_is_the_same_with_messages_encoded_or_not_and_with_questions(
     once: SimulationResult, tmp_path: Path
 ) -> None:
-    asked = PlayOptions(questions=[Question(2.0), Question(4.0, "chat")])
-    again, (status, why) = played(read(tmp_path), wire=True, options=asked)
+    asked = PlayOptions(questions=[Question(2.0), Question(4.0, "chat"), Question(once.ended_at + 9.0)])
+    again, (status, why, late) = played(read(tmp_path), wire=True, options=asked)
     assert again.digest == once.digest
     assert again.events == once.events
     assert isinstance(status.found, Status)
     assert {row.id for row in status.found.workers} == {"worker-0", "worker-1", "worker-2"}
+    assert isinstance(late.found, Status)
     assert isinstance(why.found, Why)
     assert {decision.action for decision in why.found.decisions} >= {"out"}
 

@@ -1,7 +1,12 @@
 """Figures of a run: percentiles, scales that ended or did not, and counts."""
 
+import math
+
+import msgspec
+
 from livescale.load.bench.systems.play import AnsweredRequest
-from livescale.load.scenario.result import ModelFigures, ScaleFigures, Spread, tell_counts
+from livescale.load.scenario.result import FaultFigures, ModelFigures, ScaleFigures, Spread, tell_counts
+from livescale.load.simulate.faults import Fault
 from livescale.shared.messages.scaling import Decision, Phase, ScaleRecord
 
 DECISION = Decision(
@@ -29,3 +34,9 @@ def test_a_scale_lasts_until_its_last_phase_and_not_until_a_request_uses_it() ->
 def test_counts_are_told_by_name() -> None:
     assert tell_counts(["kill", "lose", "kill"]) == "2 kill, 1 lose"
     assert tell_counts([]) == "none"
+
+
+def test_a_fault_for_good_is_told_and_can_be_read_again() -> None:
+    figures = FaultFigures.of(Fault(at=1.0, what="kill", who="worker", seconds=math.inf), ["worker-0", "worker-1"])
+    assert figures.row() == ["1.000 s", "kill", "worker-0, worker-1", "good", ""]
+    assert msgspec.json.decode(msgspec.json.encode(figures), type=FaultFigures) == figures

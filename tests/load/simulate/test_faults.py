@@ -97,6 +97,25 @@ def test_nothing_is_loaded_over_a_link_that_is_cut_until_it_is_mended() -> None:
     assert loaded_at(Fault(at=0.0, what="cut-link", who="host", other="worker", seconds=8.0)) > max(usual, 9.0)
 
 
+def test_parameters_that_come_damaged_are_never_served_and_come_again_once_it_is_over() -> None:
+    async def main() -> tuple[int, float]:
+        async with virtual_cluster(settings(2)) as made:
+            injector = FaultInjector(made)
+            await asyncio.sleep(1.0)
+            begun = made.now
+            injector.start([Fault(at=0.0, what="damage", who="host", seconds=6.0, amount=1.0)])
+            await register(made, model("m", PATH, min_instances=1, max_instances=1))
+            await until_serving(made, 1)
+            await injector.close()
+            told = [event for event in made.log.of("evt.transfer") if b"has checksum" in event.data]
+            return len(told), made.now - begun
+
+    with quiet():
+        damaged, took = virtual_time.run(main(), limit_seconds=300)
+    assert damaged
+    assert took > 6.0
+
+
 @pytest.mark.parametrize("what", ["lose", "delay", "repeat"])
 def test_messages_are_disturbed_for_a_while(what: str) -> None:
     async def main() -> list[int]:

@@ -44,6 +44,14 @@ def test_a_block_with_a_part_missing_or_damaged_is_another(missing: int) -> None
     assert checksum(damaged) == checksum(read())
 
 
+def test_a_copy_that_is_damaged_on_the_way_is_another() -> None:
+    spoiled, copy = read(), read().copy()
+    spoiled.put(copy.damaged())
+    assert checksum(spoiled) != checksum(read())
+    spoiled.put(copy)
+    assert checksum(spoiled) == checksum(read())
+
+
 def test_parts_in_each_others_places_are_another_block() -> None:
     one, other = PARTS[1], PARTS[2]
     swapped = read()
