@@ -16,7 +16,7 @@ from livescale.shared.subjects import LEASE, PLAN, TOKENS
 
 FATAL = ("kill", "stop", "freeze", "part")  # faults after which a process may be declared dead
 HARMLESS = ("scale", "role", "slow-disk")  # faults by which nothing may be lost
-EVERYBODY = ("stall", "outage", "damage", *MESSAGE_KINDS)  # faults that strike all
+EVERYBODY = ("stall", "outage", "noise", *MESSAGE_KINDS)  # faults that strike all
 LEASE_SECONDS = 6.0  # after a fault is over, its victim may still be declared dead
 
 

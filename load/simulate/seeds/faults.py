@@ -9,7 +9,7 @@ import msgspec
 from livescale.load.simulate.faults import FaultKind
 from livescale.shared.messages.membership import Role
 
-SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "damage", "scale", "role"]
+SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role"]
 GATEWAY = "gateway-0"
 FAULT_SECONDS = 10.0  # in which faults begin
 ROLES: tuple[Role, ...] = ("prefill", "decode", "colocated")
@@ -23,7 +23,7 @@ class SeedFault(msgspec.Struct, frozen=True):
     - stop: a process ends as planned, and is started again when it is over. A gateway can end, too, with its clients.
     - stall: all processes stand still.
     - outage: the bus is down.
-    - damage: links damage the share `amount` of the messages that they carry.
+    - noise: links damage the share `amount` of the messages that they carry.
     - scale, role: an operator wants `amount` instances of the model `who`, or another `role` of a worker.
     """
 
@@ -123,7 +123,7 @@ class FaultMakers:
         one, seconds = self._chance.choice([*self._workers, *self._hosts]), self._chance.uniform(0.1, 4.0)
         if self._chance.random() < 0.5:
             return SeedFault(at, "cut-link", one, seconds, other=self._chance.choice(("worker", "host")))
-        return SeedFault(at, "damage", "", seconds, self._chance.choice((0.02, 0.2)))
+        return SeedFault(at, "noise", "", seconds, self._chance.choice((0.02, 0.2)))
 
     def _slow_disk(self, at: float) -> SeedFault:
         return SeedFault(at, "slow-disk", self._chance.choice(self._hosts), self._chance.uniform(0.5, 5.0), 4.0)

@@ -55,7 +55,7 @@ class Troublemaker:
                 await self._end(fault)
             case "stall":
                 await self._stall(fault.seconds)
-            case "outage" | "damage":
+            case "outage" | "noise":
                 undo = self._begin(fault)
                 await asyncio.sleep(fault.seconds)
                 undo()

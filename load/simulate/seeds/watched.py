@@ -106,8 +106,7 @@ class WatchedNetwork(ModelledNetwork):
         if not share or len(data) < LEAST_DAMAGED_BYTES or self._chance.random() >= share:
             return data
         if isinstance(data, SparseContent):
-            extents = [extent._replace(content=b"damaged " + extent.content) for extent in data.extents]
-            return SparseContent(data.size_bytes, extents)
+            return data.damaged()
         return data.translate(DAMAGED)
 
 

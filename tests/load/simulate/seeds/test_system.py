@@ -23,7 +23,7 @@ def test_all_modes_roles_and_kinds_of_faults_occur() -> None:
     assert {len(system.specs) for system in SYSTEMS} == {1, 2}
     assert {spec.tensor_parallel_size for system in SYSTEMS for spec in system.specs} == {1, 2}
     assert {fault.what for system in SYSTEMS for fault in system.faults} == {
-        *("kill", "stop", "freeze", "part", "stall", "outage", "lose", "delay", "repeat", "cut-link", "damage"),
+        *("kill", "stop", "freeze", "part", "stall", "outage", "lose", "delay", "repeat", "cut-link", "noise"),
         *("slow-disk", "scale", "role"),
     }
     assert any(not system.faults for system in SYSTEMS)
