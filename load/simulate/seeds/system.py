@@ -189,8 +189,8 @@ def random_settings(
             arena_bytes=2 * MIB,
             kv_bytes=chance.choice((2 * MIB, 2 * MIB, 32 * MIB)),
             host_kv_bytes=chance.choice((0, 0, MIB)),
-            max_num_seqs=chance.choice((4, 16)),
-            engine_speed=chance.choice((0.5, 1.0, 4.0)),
+            max_num_seqs=chance.choice((4, 16, 16)),
+            engine_speed=chance.choice((0.5, 1.0, 1.0, 4.0)),
             enable_prefix_caching=chance.random() < 0.7,
             switch_kv=chance.choice(("auto", "move", "recompute")),
             kv_transfer=chance.choice(("by-layer", "by-request")),
@@ -204,9 +204,9 @@ def random_asks(chance: Random, models: Sequence[str]) -> list[SeedAsk]:
     asks: list[SeedAsk] = []
     for _ in range(chance.randint(1, 4)):
         begins, model = chance.uniform(0.0, LOAD_SECONDS), chance.choice(models)
-        longest = chance.choice((40, 200, 700))
-        for _ in range(chance.choice((1, 4, 8, 12))):
-            begins += chance.uniform(0.0, 0.15)
+        longest = chance.choice((40, 200, 600))
+        for _ in range(chance.choice((1, 4, 8, 16, 24))):
+            begins += chance.uniform(0.0, 0.1)
             asks.append(random_ask(chance, len(asks), begins, model, longest, common))
     return asks
 
@@ -214,7 +214,7 @@ def random_asks(chance: Random, models: Sequence[str]) -> list[SeedAsk]:
 def random_ask(chance: Random, index: int, at: float, model: str, longest: int, common: list[int]) -> SeedAsk:
     own = chance.choices(range(VOCABULARY), k=chance.randint(4, longest))
     shared = chance.choice((0, 0, 64, 200))
-    ask = Ask(index, at, common[:shared] + own, chance.choice((1, 2, 8, 30, 60)), 0.8 * (index % 2), index)
+    ask = Ask(index, at, common[:shared] + own, chance.choice((1, 2, 8, 30, 60, 120)), 0.8 * (index % 2), index)
     kind = chance.random()
     if kind < 0.04:
         return SeedAsk(model, ask, shared, patience=chance.uniform(0.2, 4.0))
