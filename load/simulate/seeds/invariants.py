@@ -9,8 +9,8 @@ from livescale.load.simulate.seeds.evidence import (
     answered,
     failed_scales,
     leases,
-    lost_requests,
     places_of,
+    resumed_requests,
     strikes,
     undisturbed,
     was_struck,
@@ -142,15 +142,15 @@ def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
 
 
 def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
-    """No load is given up, and no request lost, but by a fault of those who take part. None is given up for silence
-    unless messages were lost, as the planner is patient for longer than any fault lasts."""
+    """No load is given up, and no request that has tokens lost, but by a fault of those who take part. None is given up
+    for silence unless messages were lost, as the planner is patient for longer than any fault lasts."""
     can_fail = any(strikes(fault, ("worker", "host", "registry")) for fault in system.faults)
     can_miss = any(fault.what in MUTE for fault in system.faults)
     for failure in failed_scales(history):
         if not can_fail or ("nothing arrived for" in failure and not can_miss):
             yield failure
     if not any(strikes(fault, ("worker", "router", "gateway", "registry")) for fault in system.faults):
-        yield from (f"{lost.request_id} was lost: {lost.reason}" for lost in lost_requests(history))
+        yield from (f"{id} had tokens, and had to go on elsewhere" for id in resumed_requests(history))
 
 
 def epochs_grow(system: SeedSystem, history: History) -> Iterator[str]:

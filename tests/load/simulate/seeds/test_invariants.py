@@ -16,7 +16,7 @@ from livescale.load.simulate.seeds.invariants import RULES, check
 from livescale.load.simulate.seeds.system import SeedSystem, random_system
 from livescale.shared.bus.codec import encode
 from livescale.shared.messages.membership import LeaseChanged, LeaseState
-from livescale.shared.messages.requests import RequestLost, TokenFrame, Tokens
+from livescale.shared.messages.requests import TokenFrame, Tokens
 from livescale.shared.messages.scaling import Decision, ScaleRecord
 
 VERSION = "v1"
@@ -57,21 +57,16 @@ def frame(tokens: Tokens) -> LoggedEvent:
     return LoggedEvent(7.0, "tok.gateway-0", encode(TokenFrame(worker="worker-0", step=1, rows=[tokens]), json=False))
 
 
-def row(index: int, finish_reason: str | None = "length") -> Tokens:
+def row(index: int, finish_reason: str | None = "length", attempt: str = "") -> Tokens:
     return msgspec.convert(
         {
-            "request_id": f"gateway-0-{ASK.ask.index}",
+            "request_id": f"gateway-0-{ASK.ask.index}{attempt}",
             "index": index,
             "token_ids": [1],
             "finish_reason": finish_reason,
         },
         Tokens,
     )
-
-
-def lost() -> LoggedEvent:
-    told = RequestLost(request_id=f"gateway-0-{ASK.ask.index}", reason="why")
-    return LoggedEvent(7.0, "tok.gateway-0", encode(told, json=False))
 
 
 def failed() -> LoggedEvent:
@@ -123,7 +118,7 @@ WRONG: list[tuple[str, Spoil]] = [
     ("deaths by fault", lambda one: one.events.append(lease(9.0, "worker-1", 2, "dead", "silent"))),
     ("deaths by fault", lambda one: one.crashes.append("worker-1: ValueError")),
     ("deaths by fault", lambda one: one.events.append(lease(9.0, "worker-1", 3, "alive"))),
-    ("given up by fault", lambda one: one.events.append(lost())),
+    ("given up by fault", lambda one: one.events.append(frame(row(ASK.ask.max_tokens - 1, attempt="-2")))),
     ("given up by fault", lambda one: one.events.append(failed())),
     ("epochs grow", lambda one: one.events.append(lease(9.0, "worker-0", 2, "alive", "heard again"))),
     ("epochs grow", lambda one: one.events.insert(0, lease(0.1, "worker-9", 9, "alive"))),

@@ -4,7 +4,7 @@ import pytest
 
 from livescale.load.simulate.seeds.run import played
 
-SEEDS = 80
+SEEDS = 50
 EACH = 10
 
 
