@@ -12,6 +12,7 @@ from livescale.shared.messages.membership import Role
 SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role"]
 GATEWAY = "gateway-0"
 FAULT_SECONDS = 10.0  # in which faults begin
+OFTEN = ("registry-", "router-", "planner-", "host-")  # services whose processes are struck twice as often as others
 ROLES: tuple[Role, ...] = ("prefill", "decode", "colocated")
 
 
@@ -77,7 +78,8 @@ class FaultMakers:
         self._chance = chance
         self._workers = [id for id in processes if id.startswith("worker-")]
         self._hosts = [id for id in processes if id.startswith("host-")]
-        self._others = [id for id in processes if id not in self._workers]
+        others = [id for id in processes if id not in self._workers]
+        self._others = others + [id for id in others if id.startswith(OFTEN)]
         self._models = models
         commands: list[tuple[Callable[[float], SeedFault], float]] = [(self._scale, 4), (self._role, 1)]
         faults: list[tuple[Callable[[float], SeedFault], float]] = [

@@ -82,13 +82,15 @@ def random_system(seed: int) -> SeedSystem:
     processes += [f"worker-{number}" for number in range(workers)]
     configs = {spec.path: random_config(chance) for spec in specs}
     asks = random_asks(chance, [spec.name for spec in specs])
+    early = chance.random() < 0.25
+    busy_at = [0.0] if early else [ask.ask.at for ask in asks]
     return SeedSystem(
         seed=seed,
         cluster=replace(random_settings(chance, seed, topology, configs), routers=routers),
         specs=specs,
         asks=asks,
-        early=chance.random() < 0.2,
-        faults=random_faults(chance, processes, [spec.name for spec in specs], [ask.ask.at for ask in asks]),
+        early=early,
+        faults=random_faults(chance, processes, [spec.name for spec in specs], busy_at),
     )
 
 
