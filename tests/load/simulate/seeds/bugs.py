@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bug:
-    """What goes wrong, in which file, and how: `old` is there exactly once, and becomes `new`."""
+    """What goes wrong, in which file, and how: `old` is there exactly once, and becomes `new`.
+
+    `found_by`: the first seed from 200,000 on that finds it; None where none of those that were tried does.
+    """
 
     name: str
     what: str
@@ -17,6 +20,7 @@ class Bug:
     old: str
     new: str
     commit: str = ""
+    found_by: int | None = None
 
 
 BUGS = [
@@ -130,6 +134,7 @@ BUGS = [
         "shared/transfer/receiver.py",
         "if found == block.checksum:",
         "if True:",
+        found_by=200014,
     ),
     Bug(
         "any-epoch-obeyed",
@@ -144,6 +149,7 @@ BUGS = [
         "services/worker/kv/block_manager.py",
         "if after < len(self._stretches) and self._stretches[after].blocks.start == stop:",
         "if False:",
+        found_by=200008,
     ),
     Bug(
         "half-of-the-bytes-booked",
@@ -151,6 +157,7 @@ BUGS = [
         "shared/links/flows.py",
         "departs = self._calendar.book(self._path, piece, since)",
         "departs = self._calendar.book(self._path, piece // 2, since)",
+        found_by=200000,
     ),
     Bug(
         "drain-without-waiting",
@@ -158,6 +165,7 @@ BUGS = [
         "services/worker/deployment.py",
         "        await self._serving.idle.wait()\n",
         "",
+        found_by=200020,
     ),
     Bug(
         "broken-flow-ignored",
@@ -165,6 +173,7 @@ BUGS = [
         "services/planner/scale_out.py",
         'if event.state == "broken":',
         'if event.state == "broken" and self.ended:',
+        found_by=200066,
     ),
     Bug(
         "reservation-kept",
@@ -172,6 +181,7 @@ BUGS = [
         "services/worker/scheduling/reservations.py",
         "        if reservation.wanted or reservation.written:\n            return False\n",
         "        if reservation.wanted or not reservation.written:\n            return False\n",
+        found_by=200063,
     ),
     Bug(
         "replay-off-by-one",
@@ -186,6 +196,7 @@ BUGS = [
         "services/worker/live/target.py",
         "        self._perform(self.queue.block_ready(layer))\n",
         "        for one in (layer, layer + 1):\n            self._perform(self.queue.block_ready(one))\n",
+        found_by=200000,
     ),
     Bug(
         "last-copy-dropped",
