@@ -83,5 +83,5 @@ def strikes(fault: SeedFault, services: Sequence[str]) -> bool:
 
 def was_struck(faults: Sequence[SeedFault], id: str, at: float) -> bool:
     """Whether a fault can be why this process was declared dead `at` seconds after the system was ready."""
-    able = [fault for fault in faults if (fault.who == id and fault.what in FATAL) or fault.what in MESSAGE_KINDS]
+    able = [fault for fault in faults if (fault.who == id and fault.what in FATAL) or fault.what == "lose"]
     return any(fault.at <= at <= fault.ends + LEASE_SECONDS for fault in able)

@@ -54,8 +54,8 @@ def check(system: SeedSystem, history: History) -> list[Violation]:
 def tokens(system: SeedSystem, history: History) -> Iterator[str]:
     """A client gets the tokens of an undisturbed request, or the first of them: nothing else may decide a token."""
     for ask, answer in answered(system, history):
-        if answer.record is None:
-            continue
+        if answer.record is None or not answer.record.token_ids:
+            continue  # of a model that was never ready not even the version is known
         right, got = undisturbed(ask, history.versions[ask.model]), answer.record.token_ids
         if got != right[: len(got)]:
             place = next(place for place, pair in enumerate(zip(got, right, strict=False)) if pair[0] != pair[1])
@@ -115,7 +115,7 @@ def copies_back(system: SeedSystem, history: History) -> Iterator[str]:
     within = sum(history.sizes.values()) / disk + COPY_SECONDS  # a disk reads one model after the other
     if any(may_lose_orders(fault) for fault in system.faults):
         within += READ_TIMEOUT_SECONDS
-    for model in history.sizes:
+    for model in (spec.name for spec in system.specs):
         at = history.copied_at.get(model)
         if at is None or at - history.calm_at > within:
             took = "never" if at is None else f"{at - history.calm_at:.1f} s after the last fault"

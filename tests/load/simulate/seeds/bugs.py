@@ -47,6 +47,7 @@ BUGS = [
         "if self._is_deaf(now):",
         "if False:",
         "2e370add",
+        found_by=200010,
     ),
     Bug(
         "epochs-given-twice",
@@ -189,6 +190,7 @@ BUGS = [
         "services/gateway/progress.py",
         "token_ids = tuple(row.token_ids[self.received - row.index :])",
         "token_ids = tuple(row.token_ids[max(self.received - row.index - 1, 0) :])",
+        found_by=200080,
     ),
     Bug(
         "live-one-layer-early",
