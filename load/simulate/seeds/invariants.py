@@ -54,7 +54,7 @@ def check(system: SeedSystem, history: History) -> list[Violation]:
 def tokens(system: SeedSystem, history: History) -> Iterator[str]:
     """A client gets the tokens of an undisturbed request, or the first of them: nothing else may decide a token."""
     for ask, answer in answered(system, history):
-        if answer.record is None or not answer.record.token_ids:
+        if answer.record is None or (answer.end != "complete" and not answer.record.token_ids):
             continue  # of a model that was never ready not even the version is known
         right, got = undisturbed(ask, history.versions[ask.model]), answer.record.token_ids
         if got != right[: len(got)]:
