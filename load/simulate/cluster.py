@@ -133,7 +133,7 @@ class VirtualCluster:
         self.disks = {
             f"host-{number}": ModelledDisk(told.models, host.disk) for number, host in enumerate(told.topology.hosts)
         }
-        self.calendar = CountedCalendar()
+        self.calendar = CountedCalendar(lambda: self.clock.away)
         self._ids = CountedIds()
         self._pids = count(1)
         self.places = told.places()

@@ -1,15 +1,13 @@
 """What a simulated cluster used over time: workers by what they do, host memory, and bytes on the network."""
 
-import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from livescale.shared.links.calendars import LocalCalendar
 from livescale.shared.messages.membership import HostReport, LeaseChanged, WorkerReport
-from livescale.shared.runtime.clock import seconds_away
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.simulation.virtual_time import machine_time
@@ -19,15 +17,18 @@ Steps = list[tuple[float, float]]  # from when on, how much
 
 
 class CountedCalendar(LocalCalendar):
-    """Bookings of links, with the bytes that crossed the network in each second."""
+    """Bookings of links, with the bytes that crossed the network in each second.
 
-    def __init__(self) -> None:
+    Links know one time, and that of a process that slept is behind it: by `away` seconds, for the process that calls.
+    """
+
+    def __init__(self, away: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__()
+        self._away = away
         self.network_bytes: Counter[int] = Counter()
 
     def book(self, path: Sequence[Resource], size_bytes: int, since: float) -> float:
-        # Links know one time. That of a process that slept is behind it.
-        away = seconds_away(asyncio.get_running_loop())
+        away = self._away()
         if path and path[0].kind == "nic_out":
             self.network_bytes[int(since + away)] += size_bytes
         return super().book(path, size_bytes, since + away) - away

@@ -206,5 +206,6 @@ BUGS = [
         "services/registry/pool.py",
         "        self.holds.gone(id)\n        self.doubt_host(id)\n",
         "        self.holds.gone(id)\n",
+        found_by=200104,
     ),
 ]
