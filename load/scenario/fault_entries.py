@@ -66,9 +66,13 @@ class FaultEntry(Settings, frozen=True, kw_only=True):
 
 
 def draw_faults(entries: Sequence[tuple[FaultEntry, Sequence[str]]], seconds: float, seed: int) -> list[Fault]:
-    """All faults in the order of their times. With each entry go the processes that it may befall."""
-    chance, found = Random(seed), list[Fault]()
-    for entry, able in entries:
+    """All faults in the order of their times. With each entry go the processes that it may befall.
+
+    What is drawn for an entry does not depend on those before it, so that scenarios which differ in one compare.
+    """
+    found = list[Fault]()
+    for number, (entry, able) in enumerate(entries):
+        chance = Random(f"{seed} fault {number}")
         if entry.at is not None:
             found.append(entry.fault(entry.at))
             continue

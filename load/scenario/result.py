@@ -1,5 +1,6 @@
 """What came of a scenario: figures of each model's requests, scales, faults, and the digest of the run."""
 
+from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
 
@@ -12,6 +13,7 @@ from livescale.load.stats import percentile
 from livescale.shared.messages.scaling import ScaleRecord
 
 ALL = "all models"
+SHOWN_REASONS = 5
 USES = ("first_layer", "first_token")  # phases that requests bring about, which may be later than the scale's end
 
 
@@ -145,6 +147,7 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
     def facts(self) -> list[tuple[str, str]]:
         """What the table shows below the models."""
         return [
+            *([("failed", tell_failures(self.run.faults))] if self.run.faults else []),
             ("GPU seconds", f"{self.used_seconds:.0f}"),
             ("scales", tell_counts([f"{one.action} {one.state}" for one in self.scales])),
             ("faults", tell_counts([one.what for one in self.faults])),
@@ -169,3 +172,9 @@ def tell_counts(names: Sequence[str]) -> str:
     """How often each name is there."""
     counts = {name: names.count(name) for name in dict.fromkeys(names)}
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+
+
+def tell_failures(faults: Sequence[str]) -> str:
+    """Why requests failed, the most frequent reason first; `faults` begin with a request's id each."""
+    reasons = Counter(fault.partition(": ")[2] for fault in faults)
+    return "; ".join(f"{count} {reason}" for reason, count in reasons.most_common(SHOWN_REASONS))

@@ -97,11 +97,10 @@ class OrderedTimer(asyncio.TimerHandle):
     """A timer that fires after those that were set earlier for the same moment. Without that, it would depend on how
     many others are set, those of somebody who only looks on included."""
 
-    number = 0
+    turn: tuple[float, int]  # when it fires, and how many were set before it
 
-    def __lt__(self, other: object) -> bool:
-        assert isinstance(other, OrderedTimer)
-        return (self.when(), self.number) < (other.when(), other.number)
+    def __lt__(self, other: "OrderedTimer") -> bool:  # type: ignore[override]
+        return self.turn < other.turn
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -144,7 +143,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     ) -> OrderedTimer:
         """Set a timer, as `call_at` of every event loop does."""
         timer = OrderedTimer(when, callback, args, self, context)
-        timer.number = next(self._numbers)
+        timer.turn = (when, next(self._numbers))
         heappush(self._scheduled, timer)  # type: ignore[attr-defined]
         timer._scheduled = True  # type: ignore[attr-defined]
         return timer

@@ -30,3 +30,11 @@ def test_what_comes_by_chance_comes_about_so_often_to_any_of_them() -> None:
 def test_messages_have_no_victim() -> None:
     drawn = draw_faults([(FaultEntry(what="lose", every=10.0), [])], 100, 1)
     assert {(each.who, each.amount) for each in drawn} == {("", 0.01)}
+
+
+def test_what_is_drawn_for_one_does_not_depend_on_another() -> None:
+    def drawn(first: float) -> list[Fault]:
+        entries = [(FaultEntry(what="lose", every=first), list[str]()), (FaultEntry(what="delay", every=7.0), [])]
+        return [fault for fault in draw_faults(entries, 100, 1) if fault.what == "delay"]
+
+    assert drawn(5.0) == drawn(9.0) != []

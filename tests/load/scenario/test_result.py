@@ -5,7 +5,7 @@ import math
 import msgspec
 
 from livescale.load.bench.systems.play import AnsweredRequest
-from livescale.load.scenario.result import FaultFigures, ModelFigures, ScaleFigures, Spread, tell_counts
+from livescale.load.scenario.result import FaultFigures, ModelFigures, ScaleFigures, Spread, tell_counts, tell_failures
 from livescale.load.simulate.faults import Fault
 from livescale.shared.messages.scaling import Decision, Phase, ScaleRecord
 
@@ -34,6 +34,7 @@ def test_a_scale_lasts_until_its_last_phase_and_not_until_a_request_uses_it() ->
 def test_counts_are_told_by_name() -> None:
     assert tell_counts(["kill", "lose", "kill"]) == "2 kill, 1 lose"
     assert tell_counts([]) == "none"
+    assert tell_failures(["a: late", "b: lost: twice", "c: lost: twice"]) == "2 lost: twice; 1 late"
 
 
 def test_a_fault_for_good_is_told_and_can_be_read_again() -> None:
