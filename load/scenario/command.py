@@ -18,6 +18,7 @@ from livescale.load.scenario.questions import Question, show
 from livescale.load.scenario.result import HEADINGS, SimulationResult
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.load.simulate.log_file import find_difference
+from livescale.load.simulate.seeds.command import seeds_options
 from livescale.load.stats import new_table
 from livescale.services.cli.tables import open_console
 from livescale.services.supervisor.checks import BadSettings
@@ -33,6 +34,7 @@ EPILOG = """
   livescale simulate examples/simulate.yaml --seed 7 --report simulated.html --json simulated.json
   livescale simulate examples/simulate.yaml --status-at 30 --why chat --at 60
   livescale simulate --compare one.log other.log
+  livescale simulate --seeds 1000
 """
 
 
@@ -65,6 +67,7 @@ EPILOG = """
     metavar="A B",
     help="Run nothing, and print the first event in which two logs differ; the exit status is 1 if there is one.",
 )
+@seeds_options
 def simulate(
     scenario: Path | None,
     seed: int | None,

@@ -27,6 +27,7 @@ from livescale.services.registry.settings import RegistrySettings
 from livescale.services.router.main import Router
 from livescale.services.router.settings import RouterSettings
 from livescale.services.worker.actor import Worker
+from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.main import runner_maker
 from livescale.services.worker.resources import ResourceMaker
 from livescale.services.worker.settings import WorkerSettings
@@ -38,7 +39,7 @@ from livescale.shared.messages.membership import ServiceName
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.process.run import DESCRIPTIONS, Actor, Build, World
 from livescale.shared.process.telemetry import Telemetry
-from livescale.shared.runtime.clock import CountedIds, LoopClock
+from livescale.shared.runtime.clock import Clock, CountedIds, LoopClock
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.modelled_links import ModelledNetwork
 from livescale.shared.simulation.sparse_memory import SparseArena
@@ -132,7 +133,7 @@ class VirtualCluster:
         self.disks = {
             f"host-{number}": ModelledDisk(told.models, host.disk) for number, host in enumerate(told.topology.hosts)
         }
-        self.calendar = CountedCalendar()
+        self.calendar = CountedCalendar(lambda: self.clock.away)
         self._ids = CountedIds()
         self._pids = count(1)
         self.places = told.places()
@@ -222,6 +223,10 @@ class VirtualCluster:
             case _:
                 return HeadlessGateway
 
+    def make_runner(self, told: WorkerSettings) -> Callable[[Clock], Runner]:
+        """What makes the engine of a worker. Those who watch engines make ones of their own."""
+        return runner_maker(told, CPU)
+
     def _host(self, place: str) -> Build:
         def build(world: World) -> HostService:
             told = replace(self.settings.host, id=world.info.id, place=place)
@@ -233,7 +238,7 @@ class VirtualCluster:
     def _worker(self, place: str) -> Build:
         def build(world: World) -> Worker:
             told = replace(self.settings.worker, id=world.info.id, place=place, engine="modelled")
-            make_runner = runner_maker(told, CPU)
+            make_runner = self.make_runner(told)
             maker = ResourceMaker(
                 lambda: make_runner(world.clock),
                 lambda: self._link(world.info.id, place),

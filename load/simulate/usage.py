@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -17,16 +17,21 @@ Steps = list[tuple[float, float]]  # from when on, how much
 
 
 class CountedCalendar(LocalCalendar):
-    """Bookings of links, with the bytes that crossed the network in each second."""
+    """Bookings of links, with the bytes that crossed the network in each second.
 
-    def __init__(self) -> None:
+    Links know one time, and that of a process that slept is behind it: by `away` seconds, for the process that calls.
+    """
+
+    def __init__(self, away: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__()
+        self._away = away
         self.network_bytes: Counter[int] = Counter()
 
     def book(self, path: Sequence[Resource], size_bytes: int, since: float) -> float:
+        away = self._away()
         if path and path[0].kind == "nic_out":
-            self.network_bytes[int(since)] += size_bytes
-        return super().book(path, size_bytes, since)
+            self.network_bytes[int(since + away)] += size_bytes
+        return super().book(path, size_bytes, since + away) - away
 
 
 class UsageWatch:

@@ -75,7 +75,7 @@ def lacking(observed: Observed, needs: RoleNeeds) -> list[Role]:
     one instance is enough for lacks nothing."""
     there = count_roles(observed.roles)
     missing = {role: needs.of(role).low - number for role, number in there.items() if number < needs.of(role).low}
-    alone = needs.total.low == 1 == observed.current
+    alone = needs.total.low <= 1 == observed.current  # without any load it needs none, and is not to get a second one
     return [] if alone or sum(missing.values()) <= observed.roles.others else sorted(missing)
 
 

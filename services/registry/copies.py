@@ -135,8 +135,8 @@ class CopyReconciler:
             await work
         except BusError as error:
             self._end_fetch(order.host, order.model)
-            self._pool.not_made(order)
-            self._failed(order.model, order.host, str(error))
+            if self._pool.not_made(order):
+                self._failed(order.model, order.host, str(error))
 
     async def _read(self, host: str, spec: ModelSpec) -> None:
         await self._bus.call(READ_MODEL, ReadModel(spec=spec), timeout=READ_TIMEOUT_SECONDS, id=host)

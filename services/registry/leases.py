@@ -24,6 +24,7 @@ MOVES: StateMachine[LeaseState] = StateMachine(
 )
 
 LEFT = "it ended, and said so"
+HEARD_AGAIN = "heard again"
 
 # The highest epoch that is believed of a heartbeat from an earlier registry's time: more than can have been given out,
 # and far below the largest number of a message.
@@ -169,7 +170,7 @@ class Leases:
             return [SpokeStale(id, epoch)]
         lease.seen, lease.sure = now, True
         if lease.member.lease == "suspect":
-            return [lease.move("alive", "heard again")]
+            return [lease.move("alive", HEARD_AGAIN)]
         return []
 
     def leave(self, service: ServiceName, id: str, epoch: int) -> list[LeaseMoved]:

@@ -12,7 +12,7 @@ import structlog
 
 from livescale.services.registry.incidents import Incidents
 from livescale.services.registry.join_checks import check_kernels, check_place
-from livescale.services.registry.leases import LEFT, LeaseMoved, Leases, SpokeFalse, SpokeStale
+from livescale.services.registry.leases import HEARD_AGAIN, LEFT, LeaseMoved, Leases, SpokeFalse, SpokeStale
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
 from livescale.shared.bus.contract import Context, Endpoint, Subscription
@@ -62,8 +62,8 @@ log = structlog.get_logger()
 class Members:
     """Keeps the leases: whatever is heard of a process comes here, and every change of a lease is published from here.
 
-    What workers and hosts report that they hold goes on to the pool. `lost_copies` is called after a death, as copies
-    of models may be gone with the process.
+    What workers and hosts report that they hold goes on to the pool. `look_for_copies` is called after a death, as
+    copies of models may be gone with the process, and where a process is heard again that seemed dead.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class Members:
         pool: Pool,
         saved: SavedState,
         topology: Topology | None,
-        lost_copies: Callable[[], None],
+        look_for_copies: Callable[[], None],
     ) -> None:
         self._bus, self._clock = world.bus, world.clock
         self._leases = leases
         self._pool = pool
         self._saved = saved
         self._topology = topology
-        self._lost_copies = lost_copies
+        self._look_for_copies = look_for_copies
         self._incidents = Incidents()
         self._seldom = RateLimitedLog(world.clock.now)
         self._before: dict[str, Member] = {}
@@ -178,8 +178,12 @@ class Members:
         if effect.state == "dead":
             self._incidents.died(effect.id, effect.reason, self._clock.wall())
             self._pool.gone(effect.id)
-            self._lost_copies()
+            self._look_for_copies()
             self._saved.delete_member(effect.id)
+        if effect.reason == HEARD_AGAIN:
+            # It may have been cut off, and what it was asked to read lost: nobody would ask it again for a minute.
+            self._pool.doubt_host(effect.id)
+            self._look_for_copies()
         self._metrics.lease_moved(effect.state)
         tell = log.warning if effect.state == "dead" and effect.reason != LEFT else log.info
         then = {"then": THEN[effect.service]} if effect.state == "dead" else {}

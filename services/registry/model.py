@@ -189,10 +189,12 @@ class RegisteredModel:
         self.next = self.error = self.in_the_way = None
         content.reader = None
 
-    def forget_reader(self, host: str) -> None:
-        """This host gets nothing of the model any more."""
-        for content in self.contents:
-            content.reader = None if content.reader == host else content.reader
+    def forget_reader(self, host: str) -> bool:
+        """Note that this host gets nothing of the model any more. Returns whether it was to get some."""
+        its = [content for content in self.contents if content.reader == host]
+        for content in its:
+            content.reader = None
+        return bool(its)
 
     def forget_readers(self) -> None:
         for content in self.contents:

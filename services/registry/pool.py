@@ -229,10 +229,11 @@ class Pool:
         content.reader = order.host
         return content.spec, model.manifest if content is model.current else None
 
-    def not_made(self, order: MakeCopy) -> None:
-        """Order it again later: the host could not be asked, or did not answer."""
-        if order.model in self._models:
-            self._models[order.model].forget_reader(order.host)
+    def not_made(self, order: MakeCopy) -> bool:
+        """Order it again later: the host could not be asked, or did not answer. Returns whether it was still to make
+        the copy; else it has been ordered anew."""
+        model = self._models.get(order.model)
+        return model is not None and model.forget_reader(order.host)
 
     def sources(self, order: MakeCopy) -> list[str]:
         """The ids of all holders that may send it; none where the host has some of it and goes on by itself."""
@@ -268,11 +269,15 @@ class Pool:
             if holding.model in self._models and is_whole(holding, holding.version):
                 self._models[holding.model].doubt_reader(report.id, holding.version)
 
+    def doubt_host(self, id: str) -> None:
+        """Ask this host again, as it may not have heard what it was asked; one that has goes on."""
+        for model in self._models.values():
+            model.forget_reader(id)
+
     def gone(self, id: str) -> None:
         """Forget what this member said: it is dead, or has joined anew."""
         self.holds.gone(id)
-        for model in self._models.values():
-            model.forget_reader(id)
+        self.doubt_host(id)
 
     def without_copy(self) -> list[str]:
         """Models of which no whole copy is in any memory, whether or not one is being made."""

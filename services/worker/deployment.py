@@ -286,7 +286,7 @@ class Deployment:
         await self._outgoing.none.wait()
         await self._runner.unload()
         if loading is not None:
-            loading.forget()
+            await loading.forget()
         self._arena.clear()
         self._on_change()
 

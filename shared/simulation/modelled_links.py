@@ -100,10 +100,14 @@ class ModelledNetwork:
     def mailbox(self, way: Way) -> Mailbox:
         """The mailbox of this way, which is there until either end closes it."""
         sender, receiver, *_ = way
-        box = self._mailboxes[sender].get(way) or Mailbox(way)
+        box = self._mailboxes[sender].get(way) or self.make_mailbox(way)
         for address in (sender, receiver):
             self._mailboxes[address][way] = box
         return box
+
+    def make_mailbox(self, way: Way) -> Mailbox:
+        """A mailbox for a way that has none. Those who watch what arrives make one of their own."""
+        return Mailbox(way)
 
     def close(self, box: Mailbox) -> None:
         """Close a way and forget its mailbox, at both ends. Idempotent."""

@@ -154,9 +154,13 @@ class BlockReceiver:
             while len(self.arrivals.verified) < len(self._blocks):
                 await self._check(await self.arrivals.whole())
         finally:
-            for ticket in list(self._flows):
-                self._stop(ticket)
-            await self._ended()
+            await self.stop()
+
+    async def stop(self) -> None:
+        """End all flows. Once this returns nothing is written into the memory any more. Idempotent."""
+        for ticket in list(self._flows):
+            self._stop(ticket)
+        await self._ended()
 
     async def _check(self, number: int) -> None:
         block, found = self._blocks[number], await self._checksum(number)

@@ -6,6 +6,7 @@ import pytest
 
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.simulation import virtual_time
+from livescale.shared.simulation.local_bus import LocalBus
 from tests.control.control_plane import control_plane, spec
 from tests.control.fake_host import FakeHost
 from tests.control.fakes import BLOCK_BYTES, BLOCKS
@@ -165,5 +166,27 @@ def test_a_registry_that_is_restarted_knows_released_copies_and_orders_nothing()
             assert await copies(plane, "second") == ["host-0"]
             await plane.scale(2, "first")
             await plane.until_serving(2, "first")
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_host_that_was_cut_off_when_it_was_asked_to_read_is_asked_again_once_it_is_heard() -> None:
+    async def main() -> None:
+        async with control_plane(register=False) as plane:
+            await plane.register(spec("m", min_instances=0))
+            await asyncio.sleep(2.0)
+            other = plane.add_host(1)
+            await asyncio.sleep(1.0)
+            await plane.kill("host-0")
+            await asyncio.sleep(1.8)
+            assert isinstance(other.bus, LocalBus)
+            other.bus.hold()  # while it is taken for alive, and the only one left
+            await asyncio.sleep(1.9)
+            other.bus.forget()
+            other.bus.release()
+            assert other.reads == []
+            await asyncio.sleep(2.0)
+            assert other.reads == ["m"]
+            assert await copies(plane, "m") == ["host-1"]
 
     virtual_time.run(main(), limit_seconds=100)

@@ -114,6 +114,13 @@ def test_one_instance_that_can_do_all_alone_is_left_and_two_come_back_only_for_m
     assert watched.judge_roles(0.1) == ("out", 2, {"prefill": 1, "decode": 1})
 
 
+def test_the_last_instance_of_a_model_without_load_gets_no_second_one_and_goes() -> None:
+    watched = WatchedRoles(spec(min_instances=0, downscale_delay_s=2.0, downscale_to_zero_delay_s=3.0))
+    for now, expected in ((0.0, ("hold", 1)), (2.0, ("hold", 1)), (3.5, ("in", 0))):
+        watched.hear(now, prefilling("p"), queues(0), spare("s"))
+        assert watched.judge_roles(now)[:2] == expected
+
+
 def test_roles_that_running_scales_change_count_as_changed() -> None:
     watched = WatchedRoles()
     watched.hear(0.0, prefilling("p"), prefilling("q"), decoding("d", BUSY), queues(0))

@@ -200,7 +200,10 @@ def test_a_reader_that_dies_does_not_answer_or_may_not_have_been_heard_is_replac
     [order] = pool.plan(0.0)
     assert isinstance(order, MakeCopy)
     pool.make(order)
-    pool.not_made(order)
+    assert pool.not_made(order)
+    assert not pool.not_made(order)
+    assert make(pool) == ["h-1"]
+    pool.doubt_host("h-1")
     assert make(pool) == ["h-1"]
     pool.doubt_readers()
     assert make(pool) == ["h-1"]

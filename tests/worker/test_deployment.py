@@ -112,6 +112,16 @@ async def test_an_aborted_load_leaves_a_spare_worker_and_nothing_behind() -> Non
         await made.until(lambda: made.state("w-1") == "spare")
 
 
+async def test_a_load_that_is_aborted_before_it_begins_leaves_no_flow_behind() -> None:
+    async with fleet("w-1") as made:
+        abort = Abort(plan_id="plan-1", reason="both came while the worker was stopped")
+        await asyncio.gather(made.load("w-1", made.me), made.bus.call(ABORT, abort, timeout=5, id="w-1"))
+        await made.until(lambda: made.reports["w-1"].state == "spare" and made.reports["w-1"].holding is None)
+        await asyncio.sleep(0)
+        assert not [task for task in asyncio.all_tasks() if "BlockReceiver" in str(task.get_coro())]
+        await loaded(made, "plan-2", 8)
+
+
 async def test_a_model_that_does_not_fit_the_arena_is_refused() -> None:
     async with fleet("w-1") as made:
         command = made.command("w-1", Inflow(ticket=7, upstream=made.me))

@@ -91,8 +91,10 @@ class Loading:
         self._incoming.follow(command.inflows, command.secret)
         self.command = command
 
-    def forget(self) -> None:
-        """Let go of the memory at once, as what is mapped is the host's too."""
+    async def forget(self) -> None:
+        """Let go of the memory, as what is mapped is the host's too. Flows may still run: a load that is cancelled
+        before it has begun does not end them itself."""
+        await self._incoming.stop()
         self.memory.clear()
         self._places.clear()
         self._incoming.mapped.forget()

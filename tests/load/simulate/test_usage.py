@@ -64,3 +64,12 @@ def test_a_step_is_noted_only_where_something_changes() -> None:
     for at, value in ((1.0, 1.0), (2.0, 4.0), (3.0, 4.0)):
         note(steps, at, value)
     assert steps == [(0.0, 1.0), (2.0, 4.0)]
+
+
+def test_a_process_that_slept_books_links_in_the_time_of_the_others() -> None:
+    away = 0.0
+    calendar = CountedCalendar(lambda: away)
+    link = Resource("nic_out", "h0", 100.0)
+    assert calendar.book([link], 100, 5.0) == 6.0
+    away = 4.0
+    assert calendar.book([link], 100, 2.0) == 3.0  # from 6 to 7 s for the others, and for the link

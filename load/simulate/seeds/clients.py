@@ -1,0 +1,89 @@
+"""The clients of a random system: they wait, lose patience, leave, and ask again where they were told to."""
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from livescale.load.simulate.client import fetch
+from livescale.load.simulate.cluster import VirtualCluster
+from livescale.load.simulate.seeds.faults import GATEWAY
+from livescale.load.simulate.seeds.history import Answer
+from livescale.load.simulate.seeds.system import SeedAsk
+
+LOOK_SECONDS = 0.1
+AGAIN = 1_000  # what the number of a request grows by where it is sent again
+
+
+class Clients:
+    """One client for each ask. `answers` fills as requests end."""
+
+    def __init__(self, cluster: VirtualCluster, asks: Sequence[SeedAsk]) -> None:
+        self.answers: list[Answer] = []
+        self._cluster = cluster
+        self._asks = asks
+        self._attempts: set[asyncio.Task[Answer | float]] = set()
+
+    @property
+    def are_done(self) -> bool:
+        """Whether every request has ended."""
+        return len(self.answers) == len(self._asks)
+
+    def missing(self) -> list[str]:
+        """The requests that have not ended, one line each."""
+        ended = {answer.number for answer in self.answers}
+        return [f"request {number} has not ended" for number in range(len(self._asks)) if number not in ended]
+
+    async def run(self) -> None:
+        """Send everything when it is due; returns when all have ended."""
+        async with asyncio.TaskGroup() as group:
+            for number, ask in enumerate(self._asks):
+                group.create_task(self._serve(number, ask))
+
+    def break_connections(self) -> None:
+        """The gateway is gone, and every connection to it."""
+        for attempt in self._attempts:
+            attempt.cancel()
+
+    async def _serve(self, number: int, ask: SeedAsk) -> None:
+        await asyncio.sleep(ask.ask.at)
+        try:
+            async with asyncio.timeout(ask.leaves):
+                self.answers.append(await self._persist(number, ask))
+        except TimeoutError:
+            self.answers.append(Answer(number, "left"))
+
+    async def _persist(self, number: int, ask: SeedAsk) -> Answer:
+        """Ask until there is an answer; a client that is refused before its first token asks again when it is told."""
+        loop = asyncio.get_running_loop()
+        until, index = loop.time() + ask.patience, ask.ask.index
+        while True:
+            while GATEWAY not in self._cluster.processes:  # noqa: ASYNC110 nobody tells when it is there again
+                await asyncio.sleep(LOOK_SECONDS)
+            work = self._attempt(number, ask, index, until - loop.time())
+            attempt: asyncio.Task[Answer | float] = asyncio.create_task(work)
+            self._attempts.add(attempt)
+            try:
+                await asyncio.wait([attempt])
+            finally:
+                self._attempts.discard(attempt)
+                attempt.cancel()
+            if attempt.cancelled():
+                return Answer(number, "broken")
+            result = attempt.result()
+            if isinstance(result, Answer):
+                return result
+            index += AGAIN
+            await asyncio.sleep(result)
+
+    async def _attempt(self, number: int, ask: SeedAsk, index: int, seconds: float) -> Answer | float:
+        """The answer, or after how many seconds to ask again."""
+        sent = replace(ask.ask, index=index)
+        record = await fetch(self._cluster.gateway, ask.model, sent, max(seconds, 0.0))
+        if record.error is None:
+            return Answer(number, "complete", record)
+        if record.status == 504:
+            return Answer(number, "late", record, record.error)
+        if record.retry_after is not None and record.status in (429, 503) and not record.token_ids:
+            return record.retry_after
+        return Answer(number, "refused", record, f"{record.status} {record.error}")

@@ -1,0 +1,152 @@
+"""The seeds of `livescale simulate`: random systems one by one; what fails is shrunk, and can be played again."""
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import ParamSpec
+
+import click
+import msgspec
+
+from livescale.load.simulate.seeds.invariants import Violation
+from livescale.load.simulate.seeds.run import SeedResult, played
+from livescale.load.simulate.seeds.shrink import shrink
+from livescale.load.simulate.seeds.system import random_system
+from livescale.load.stats import percentile
+
+P = ParamSpec("P")
+COMMAND = "livescale simulate"
+SHOWN = 5  # violations of a seed
+TRIES = 60  # runs that are spent to make a failing seed shorter
+NONE = "none"
+
+
+class SeedsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which seeds are run; of one seed perhaps only some faults and requests, by their places."""
+
+    seeds: int
+    first: int = 0
+    faults: list[int] | None = None
+    asks: list[int] | None = None
+    tries: int = TRIES
+
+
+def to_places(ctx: click.Context, param: click.Parameter, text: str | None) -> list[int] | None:
+    """Places as they are written in an option; None where all are meant."""
+    if text is None:
+        return None
+    try:
+        return [] if text == NONE else [int(number) for number in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: give numbers from 0 with commas between, or {NONE}", ctx, param) from None
+
+
+def seeds_options(command: Callable[P, None]) -> Callable[..., None]:
+    """Decorate a click command so that with --seeds it runs random systems instead."""
+
+    @click.option(
+        "--seeds",
+        type=click.IntRange(1),
+        help="Run no scenario, but so many small random systems with faults, and check what must hold of each; "
+        "the exit status is 1 if any fails.",
+    )
+    @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first of --seeds.")
+    @click.option("--faults", callback=to_places, help="Of --seeds 1, the faults that happen: numbers from 0, or none.")
+    @click.option("--asks", callback=to_places, help="Of --seeds 1, the requests that are sent: numbers, or none.")
+    @functools.wraps(command)
+    def call(
+        seeds: int | None,
+        first: int,
+        faults: list[int] | None,
+        asks: list[int] | None,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        if seeds is None:
+            command(*args, **kwargs)
+        else:
+            simulate_seeds(SeedsRequest(seeds=seeds, first=first, faults=faults, asks=asks))
+
+    return call
+
+
+def simulate_seeds(request: SeedsRequest) -> None:
+    """Run the seeds, print what failed, and end this process with 1 if any did. Raises UsageError."""
+    if request.seeds != 1 and (request.faults is not None or request.asks is not None):
+        raise click.UsageError("--faults and --asks are of one seed: say which with --first, and --seeds 1")
+    try:
+        findings = run_seeds(request, lambda line: click.echo(line, err=True))
+    except IndexError:
+        raise click.UsageError(f"--faults, --asks: {random_system(request.first).describe()}") from None
+    for finding in findings:
+        click.echo(msgspec.json.encode({"seed": finding.seed, "command": finding.command}))
+    sys.exit(1 if findings else 0)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A seed that failed: what does not hold, and the command that plays the shortest system that still fails so."""
+
+    seed: int
+    violations: list[Violation]
+    command: str
+    shortest: SeedResult
+
+
+def run_seeds(request: SeedsRequest, tell: Callable[[str], None]) -> list[Finding]:
+    """Run the seeds one after the other, and tell what is found. Raises IndexError for a fault or request that a seed
+    does not have."""
+    findings, seconds = list[Finding](), list[float]()
+    asks, faults = request.asks, request.faults
+    for seed in range(request.first, request.first + request.seeds):
+        began = time.process_time()
+        result = played(seed, asks, faults)
+        seconds.append(time.process_time() - began)
+        if result.violations:
+            finding = examined(seed, result, asks, faults, request.tries)
+            findings.append(finding)
+            for line in lines_of(finding):
+                tell(line)
+    median, slowest = percentile(seconds, 50), percentile(seconds, 99)
+    tell(f"{len(findings)} of {request.seeds} seeds failed; {median:.2f} CPU s a seed (median), {slowest:.2f} (p99)")
+    return findings
+
+
+def examined(
+    seed: int, result: SeedResult, asks: Sequence[int] | None, faults: Sequence[int] | None, tries: int
+) -> Finding:
+    """Look for fewer faults, then for fewer requests, with which the first rule that does not hold still does not."""
+    rule, whole = result.violations[0].rule, random_system(seed)
+    asks = range(len(whole.asks)) if asks is None else asks
+    faults = range(len(whole.faults)) if faults is None else faults
+    shortest, left = result, tries
+
+    def fails(asks: Sequence[int], faults: Sequence[int]) -> bool:
+        nonlocal shortest, left
+        left -= 1
+        tried = played(seed, asks, faults)
+        if all(violation.rule != rule for violation in tried.violations):
+            return False
+        shortest = tried
+        return True
+
+    least_faults = shrink(faults, lambda some: fails(asks, some), tries // 2)
+    least_asks = shrink(asks, lambda some: fails(some, least_faults), left)
+    command = f"{COMMAND} --seeds 1 --first {seed} --faults {listed(least_faults)} --asks {listed(least_asks)}"
+    return Finding(seed, result.violations, command, shortest)
+
+
+def listed(places: Sequence[int]) -> str:
+    return ",".join(str(place) for place in places) or NONE
+
+
+def lines_of(finding: Finding) -> list[str]:
+    """The finding for people."""
+    return [
+        f"seed {finding.seed}: {random_system(finding.seed).describe()}",
+        *(f"  {violation}" for violation in finding.violations[:SHOWN]),
+        f"  with {len(finding.shortest.system.asks)} requests and these faults it still fails:",
+        *(f"    {fault.describe()}" for fault in finding.shortest.system.faults),
+        *(f"  {violation}" for violation in finding.shortest.violations[:SHOWN]),
+        f"  {finding.command}",
+    ]

@@ -1,0 +1,87 @@
+"""What the invariants look at, found in the history of a run. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from livescale.load.simulate.faults import MESSAGE_KINDS
+from livescale.load.simulate.seeds.faults import SeedFault
+from livescale.load.simulate.seeds.history import Answer, History
+from livescale.load.simulate.seeds.system import VOCABULARY, SeedAsk, SeedSystem
+from livescale.services.worker.engine.modelled_steps import choose_token, first_state, follow
+from livescale.services.worker.scheduling.batch import TokenSampling
+from livescale.shared.bus.codec import decode
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.requests import Sampling, TokenFrame
+from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.subjects import LEASE, PLAN, TOKENS
+
+FATAL = ("kill", "stop", "freeze", "part")  # faults after which a process may be declared dead
+HARMLESS = ("scale", "role", "slow-disk")  # faults by which nothing may be lost
+EVERYBODY = ("stall", "outage", "noise", *MESSAGE_KINDS)  # faults that strike all
+FIRST_ID_DASHES = 2  # in gateway-0-7; a request that is submitted again has its attempt behind one more
+LEASE_SECONDS = 6.0  # after a fault is over, its victim may still be declared dead
+
+
+def answered(system: SeedSystem, history: History) -> Iterator[tuple[SeedAsk, Answer]]:
+    """Yield each request that ended, with its answer."""
+    return ((system.asks[answer.number], answer) for answer in history.answers)
+
+
+def undisturbed(ask: SeedAsk, version: str) -> list[int]:
+    """The tokens of a request that nothing happens to."""
+    one = ask.ask
+    *_, state = follow(first_state(version), one.prompt)
+    made: list[int] = []
+    while len(made) < one.max_tokens:
+        sampling = TokenSampling(Sampling(temperature=one.temperature, seed=one.seed), len(made))
+        made.append(choose_token(state, sampling, VOCABULARY))
+        [state] = follow(state, made[-1:])
+    return made
+
+
+def places_of(system: SeedSystem) -> dict[str, str]:
+    """The place in the topology of each process that has a link, by its id."""
+    topology = system.cluster.topology
+    hosts = {f"host-{number}": host.id for number, host in enumerate(topology.hosts)}
+    return hosts | {f"worker-{number}": gpu.id for number, gpu in enumerate(topology.gpus)}
+
+
+def leases(history: History) -> Iterator[tuple[float, LeaseChanged]]:
+    """Yield the registry's judgements, each with its time."""
+    for event in history.events:
+        if event.subject.startswith("evt.lease."):
+            yield event.at, decode(LEASE.type, event.data, json=LEASE.json)
+
+
+def failed_scales(history: History) -> Iterator[str]:
+    """Yield each scale that failed, with its outcome."""
+    for event in history.events:
+        if event.subject.startswith("evt.plan."):
+            record: ScaleRecord = decode(PLAN.type, event.data, json=PLAN.json)
+            if record.state == "failed":
+                yield f"{record.id} failed: {record.outcome}"
+
+
+def resumed_requests(history: History) -> list[str]:
+    """The requests that went on elsewhere after they had tokens, by the ids under which they did."""
+    found = dict[str, None]()
+    for event in history.events:
+        if not event.subject.startswith("tok."):
+            continue
+        frame = decode(TOKENS.type, event.data, json=TOKENS.json)
+        for row in frame.rows if isinstance(frame, TokenFrame) else ():
+            if row.index and row.request_id.count("-") > FIRST_ID_DASHES:
+                found[row.request_id] = None
+    return list(found)
+
+
+def strikes(fault: SeedFault, services: Sequence[str]) -> bool:
+    """Whether a fault has anything to do with these services."""
+    whom = (fault.who.rpartition("-")[0], fault.other)
+    by_name = any(service in services for service in whom) and fault.what not in HARMLESS
+    return by_name or fault.what in EVERYBODY
+
+
+def was_struck(faults: Sequence[SeedFault], id: str, at: float) -> bool:
+    """Whether a fault can be why this process was declared dead `at` seconds after the system was ready."""
+    able = [fault for fault in faults if (fault.who == id and fault.what in FATAL) or fault.what == "lose"]
+    return any(fault.at <= at <= fault.ends + LEASE_SECONDS for fault in able)

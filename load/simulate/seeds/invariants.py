@@ -1,0 +1,240 @@
+"""What must hold of every random system, whatever its faults. Pure: each rule looks at what was seen of one run."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from livescale.load.simulate.seeds.evidence import (
+    answered,
+    failed_scales,
+    leases,
+    places_of,
+    resumed_requests,
+    strikes,
+    undisturbed,
+    was_struck,
+)
+from livescale.load.simulate.seeds.faults import GATEWAY, SeedFault
+from livescale.load.simulate.seeds.history import History, LaidOut
+from livescale.load.simulate.seeds.system import PATIENCE_SECONDS, SeedSystem
+from livescale.services.registry.copies import READ_TIMEOUT_SECONDS
+from livescale.services.worker.engine.modelled import MOST_LATE_SECONDS
+from livescale.shared.bus.codec import decode
+from livescale.shared.messages.requests import TokenFrame
+from livescale.shared.model.latency import Work, find_latency
+from livescale.shared.subjects import TOKENS
+from livescale.shared.topology.paths import Resource
+
+REST_SECONDS = 120.0  # from the last fault on
+COPY_SECONDS = 5.0  # beside what a disk takes to read
+MUTE = ("part", "outage", "lose")  # faults by which messages are lost
+SUSPECTED_SECONDS = 2.0  # who is silent for as long has been suspected
+ROUNDING = 1e-6
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A rule that does not hold, and how."""
+
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.text}"
+
+
+Rule = Callable[[SeedSystem, History], Iterator[str]]
+
+
+def check(system: SeedSystem, history: History) -> list[Violation]:
+    """All that does not hold."""
+    return [Violation(name, text) for name, rule in RULES.items() for text in rule(system, history)]
+
+
+def tokens(system: SeedSystem, history: History) -> Iterator[str]:
+    """A client gets the tokens of an undisturbed request, or the first of them: nothing else may decide a token."""
+    for ask, answer in answered(system, history):
+        if answer.record is None or (answer.end != "complete" and not answer.record.token_ids):
+            continue  # of a model that was never ready not even the version is known
+        right, got = undisturbed(ask, history.versions[ask.model]), answer.record.token_ids
+        if got != right[: len(got)]:
+            place = next(place for place, pair in enumerate(zip(got, right, strict=False)) if pair[0] != pair[1])
+            yield f"request {answer.number} has a wrong token at {place} of {len(right)}"
+        elif answer.end == "complete" and got != right:
+            yield f"request {answer.number} ended with {len(got)} of {len(right)} tokens"
+
+
+def ends_once(system: SeedSystem, history: History) -> Iterator[str]:
+    """A request ends once: with all tokens, or by its client, its deadline or the death of its gateway."""
+    gateway_ends = any(fault.what in ("kill", "stop") and fault.who == GATEWAY for fault in system.faults)
+    for ask, answer in answered(system, history):
+        reason = answer.record.finish_reason if answer.record is not None else None
+        allowed = {
+            "complete": reason == "length",
+            "late": ask.patience < PATIENCE_SECONDS,
+            "left": ask.leaves is not None,
+            "broken": gateway_ends,
+            "refused": False,
+        }
+        if not allowed[answer.end]:
+            yield f"request {answer.number} was {answer.end} ({reason}): {answer.reason}"
+    numbers = [answer.number for answer in history.answers]
+    yield from (f"request {number} ended twice" for number in sorted(set(numbers)) if numbers.count(number) > 1)
+    yield from ends_on_the_bus(system, history)
+
+
+def ends_on_the_bus(system: SeedSystem, history: History) -> Iterator[str]:
+    """Whoever runs a request to its end, ends it after as many tokens as were asked for."""
+    wanted = {ask.ask.index: ask.ask.max_tokens for ask in system.asks}
+    for event in history.events:
+        if not event.subject.startswith("tok."):
+            continue
+        frame = decode(TOKENS.type, event.data, json=TOKENS.json)
+        for row in frame.rows if isinstance(frame, TokenFrame) else ():
+            most = wanted[int(row.request_id.split("-")[2]) % 1_000]
+            stop = row.index + len(row.token_ids)
+            if stop > most or (row.finish_reason == "length" and stop != most) or row.finish_reason == "error":
+                yield f"{row.request_id} has {stop} of {most} tokens at {frame.worker}: {row.finish_reason} {row.error}"
+
+
+def blocks_first(system: SeedSystem, history: History) -> Iterator[str]:
+    """No layer runs before its block is there and right: its result would be made up."""
+    there: dict[str, set[int]] = defaultdict(set)
+    for one in history.engines:
+        if isinstance(one, LaidOut):
+            if not one.right:
+                yield f"{one.engine}: block {one.block} was laid out with wrong bytes"
+            there[one.engine].add(one.block)
+        elif missing := set(range(one.first, one.stop)) - there[one.engine]:
+            yield f"{one.engine} ran blocks {one.first} to {one.stop - 1} without {sorted(missing)} at {one.at:.3f} s"
+
+
+def copies_back(system: SeedSystem, history: History) -> Iterator[str]:
+    """Once all faults are over, a copy of each model is in memory after what its disk takes, and a little more."""
+    disk = min(host.disk for host in system.cluster.topology.hosts)
+    within = sum(history.sizes.values()) / disk + COPY_SECONDS  # a disk reads one model after the other
+    if any(may_lose_orders(fault) for fault in system.faults):
+        within += READ_TIMEOUT_SECONDS
+    for model in (spec.name for spec in system.specs):
+        at = history.copied_at.get(model)
+        if at is None or at - history.calm_at > within:
+            took = "never" if at is None else f"{at - history.calm_at:.1f} s after the last fault"
+            yield f"a copy of {model} was back {took}, not within {within:.1f} s"
+
+
+def may_lose_orders(fault: SeedFault) -> bool:
+    """Whether an order to read may be lost and nobody suspects it. The registry then waits for its answer as long as a
+    host may take that fetches files from a hub."""
+    return fault.what == "lose" or (fault.what == "part" and fault.seconds < SUSPECTED_SECONDS)
+
+
+def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
+    """Nobody is declared dead, or has to join again, but by a fault of its own: a process that works is not to be
+    killed. A registry that was away itself knows nothing of others."""
+    yield from (f"{crash} (nobody killed it)" for crash in history.crashes)
+    joined = set[str]()
+    for at, change in leases(history):
+        again = change.reason == "joined" and change.id in joined
+        joined |= {change.id} if change.reason == "joined" else set()
+        if (again or change.state == "dead") and not was_struck(system.faults, change.id, at - history.ready_at):
+            what = "joined again" if again else f"was declared dead ({change.reason})"
+            yield f"{change.id} {what} at {at:.2f} s without a fault"
+
+
+def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
+    """No load is given up, and no request that has tokens lost, but by a fault of those who take part. None is given up
+    for silence unless messages were lost, as the planner is patient for longer than any fault lasts."""
+    can_fail = any(strikes(fault, ("worker", "host", "registry")) for fault in system.faults)
+    can_miss = any(fault.what in MUTE for fault in system.faults)
+    for failure in failed_scales(history):
+        if not can_fail or ("nothing arrived for" in failure and not can_miss):
+            yield failure
+    if not any(strikes(fault, ("worker", "router", "gateway", "registry")) for fault in system.faults):
+        yield from (f"{id} had tokens, and had to go on elsewhere" for id in resumed_requests(history))
+
+
+def epochs_grow(system: SeedSystem, history: History) -> Iterator[str]:
+    """Each life of a process has a higher epoch than all before: by it others tell its lives apart."""
+    highest, lives = 0, dict[int, str]()
+    for at, change in leases(history):
+        is_new = change.epoch not in lives
+        if is_new and change.epoch < highest and change.reason == "joined":
+            yield f"{change.id} joined with epoch {change.epoch} after {highest} at {at:.2f} s"
+        if lives.setdefault(change.epoch, change.id) != change.id:
+            yield f"epoch {change.epoch} is of {lives[change.epoch]} and of {change.id}"
+        highest = max(highest, change.epoch)
+
+
+def links_hold(system: SeedSystem, history: History) -> Iterator[str]:
+    """No link carries more bytes than its rate allows, at any time for any while."""
+    topology = system.cluster.topology
+    place = places_of(system)
+    paths: dict[tuple[str, str], Sequence[Resource]] = {}
+    levels: dict[Resource, tuple[float, float]] = {}  # bytes ahead of the rate, and since when
+    broken = set[Resource]()
+    most = max((one.size_bytes for one in history.delivered), default=0)
+    users = users_of(system, history)
+    for one in history.delivered:
+        way = one.sender, one.receiver
+        if way not in paths:
+            paths[way] = topology.path(place[one.sender], place[one.receiver]).resources
+        for link in paths[way]:
+            level, since = levels.get(link, (0.0, one.at))
+            level = max(0.0, level - link.rate * (one.at - since)) + one.size_bytes
+            levels[link] = level, one.at
+            # What is under way when one begins to count, of each who uses the link, comes within no time.
+            if level > most * (2 + len(users[link])) and link not in broken:
+                broken.add(link)
+                yield f"{link.kind} of {link.owner} was {level:.0f} bytes ahead of its rate at {one.at:.2f} s"
+
+
+def users_of(system: SeedSystem, history: History) -> dict[Resource, set[tuple[str, str]]]:
+    """The pairs of processes that sent anything over each link."""
+    place, topology = places_of(system), system.cluster.topology
+    users: dict[Resource, set[tuple[str, str]]] = defaultdict(set)
+    for sender, receiver in dict.fromkeys((one.sender, one.receiver) for one in history.delivered):
+        for link in topology.path(place[sender], place[receiver]).resources:
+            users[link].add((sender, receiver))
+    return users
+
+
+def kv_owned_once(system: SeedSystem, history: History) -> Iterator[str]:
+    """No KV block has two owners, and no policy contradicts itself."""
+    yield from history.overlaps
+    yield from history.troubles
+
+
+def rests(system: SeedSystem, history: History) -> Iterator[str]:
+    """Soon after the last fault nothing is left to do: no request, no flow, no instance too many, nobody away."""
+    if history.rested_at is None:
+        left = "; ".join(history.amiss[:5])
+        yield f"not at rest {REST_SECONDS:.0f} s after the last fault: {left}"
+
+
+def physics(system: SeedSystem, history: History) -> Iterator[str]:
+    """No first token comes before messages and a step of the prompt's own tokens can have taken place."""
+    worker = system.cluster.worker
+    latency = find_latency(worker.engine_profile)
+    for ask, answer in answered(system, history):
+        ttft = None if answer.record is None else answer.record.ttft
+        own = max(len(ask.ask.prompt) - ask.shared, 1)
+        step = latency.seconds(Work(prefill_tokens=own, prefill_squares=own**2)) / worker.engine_speed
+        # Three messages, each half as long as usual. A step after a late one may be shorter by as much.
+        least = step + 1.5 * system.cluster.message_seconds - MOST_LATE_SECONDS
+        if ttft is not None and ttft < least - ROUNDING:
+            yield f"request {answer.number} had its first token after {ttft:.4f} s, which takes {least:.4f} s"
+
+
+RULES: dict[str, Rule] = {
+    "tokens": tokens,
+    "ends once": ends_once,
+    "blocks first": blocks_first,
+    "copies back": copies_back,
+    "deaths by fault": deaths_by_fault,
+    "given up by fault": given_up_by_fault,
+    "epochs grow": epochs_grow,
+    "links hold": links_hold,
+    "KV owned once": kv_owned_once,
+    "rests": rests,
+    "physics": physics,
+}

@@ -1,0 +1,117 @@
+"""Looks into a cluster while it runs: whether its policies contradict themselves, and whether it is at rest."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from livescale.load.chaos.system import find_amiss
+from livescale.load.simulate.client import HeadlessGateway
+from livescale.load.simulate.cluster import VirtualCluster
+from livescale.load.story import QueuePoint
+from livescale.services.monitor.actor import Monitor
+from livescale.services.planner.actor import Planner
+from livescale.services.registry.actor import Registry
+from livescale.services.router.main import Router
+from livescale.services.worker.actor import Worker
+from livescale.shared.bus.codec import decode
+from livescale.shared.bus.contract import BusError
+from livescale.shared.messages.membership import Holding, HostReport, Report, RouterReport, WorkerReport
+from livescale.shared.messages.registry import AskSnapshot
+from livescale.shared.policy.invariants import InvariantBroken
+from livescale.shared.process.run import Actor
+from livescale.shared.simulation.listeners import Listener
+from livescale.shared.subjects import HEARTBEAT, SNAPSHOT
+
+CALL_SECONDS = 1.0
+Check = Callable[[], None]
+
+
+class LastReports:
+    """The last heartbeat of every process, decoded where somebody wants to know."""
+
+    def __init__(self, cluster: VirtualCluster) -> None:
+        self._cluster = cluster
+        self._raw: dict[str, bytes] = {}
+        cluster.broker.watchers.add(Listener("hb.>", "", lambda subject, data, *_: self._note(subject, data)))
+
+    def of_running(self) -> dict[str, Report]:
+        """The last reports of the processes that run, by id."""
+        named = ((subject.rpartition(".")[2], data) for subject, data in sorted(self._raw.items()))
+        return {
+            id: decode(HEARTBEAT.type, bytes(data), json=True) for id, data in named if id in self._cluster.processes
+        }
+
+    def _note(self, subject: str, data: bytes) -> None:
+        self._raw[subject] = data
+
+
+def policy_troubles(cluster: VirtualCluster) -> Iterator[str]:
+    """Yield what the policies of all processes find wrong with their own state."""
+    for id, process in cluster.processes.items():
+        for check in checks_of(process.actor):
+            try:
+                check()
+            except InvariantBroken as error:
+                yield f"{id}: {error}"
+
+
+def checks_of(actor: Actor) -> Iterator[Check]:
+    """Yield what a process has to say whether its state holds; nothing before it runs."""
+    match actor:
+        case Registry():
+            alive = {member.id for member in actor._leases.members() if member.lease != "dead"}
+            yield actor._leases.check_invariants
+            yield lambda: actor._pool.check_invariants(alive)
+        case Router(office=office) if office is not None:
+            yield office.policy.check_invariants
+        case Planner():
+            yield actor._store.check_invariants
+        case Monitor():
+            yield actor._policy.check_invariants
+        case HeadlessGateway():
+            yield actor.streams.check_invariants
+        case Worker() if hasattr(actor, "_deployment"):
+            yield actor._deployment.lifecycle.check_invariants
+            if actor._serving.scheduler is not None:
+                yield actor._serving.scheduler.check_invariants
+            target = actor._deployment.live.target
+            if target is not None:
+                yield target.queue.check_invariants
+
+
+def copies(reports: dict[str, Report]) -> set[str]:
+    """The models of which all is in memory: at a host, at a worker, or at workers that have a shard each."""
+    found, shards = set[str](), dict[tuple[str, int], set[int]]()
+    for report in reports.values():
+        match report:
+            case HostReport():
+                found.update(one.model for one in report.holdings if is_whole(one))
+            case WorkerReport(holding=Holding() as holding, version=str() as version) if is_whole(holding):
+                _, _, part = version.partition(".")
+                shard, _, of = part.partition("of")
+                shards.setdefault((holding.model, int(of or 1)), set()).add(int(shard or 0))
+    return found | {model for (model, count), held in shards.items() if len(held) == count}
+
+
+def is_whole(holding: Holding) -> bool:
+    return holding.total > 0 and len(holding.ready) == holding.total
+
+
+async def unrest(cluster: VirtualCluster, reports: LastReports) -> list[str]:
+    """What keeps the system from being at rest, one line each."""
+    try:
+        snapshot = await cluster.operator.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
+    except BusError as error:
+        return [f"the registry does not answer: {error}"]
+    told = reports.of_running()
+    queues = [queue for report in told.values() if isinstance(report, RouterReport) for queue in report.queues]
+    waiting, running = sum(one.waiting_requests for one in queues), sum(one.running for one in queues)
+    amiss = find_amiss(snapshot, QueuePoint(0.0, waiting, running), cluster.ids)
+    serving = Counter(worker.model for worker in snapshot.workers if worker.instance and worker.rank == 0)
+    for model in snapshot.models:
+        if serving[model.spec.name] > model.spec.min_instances:
+            amiss.append(f"{serving[model.spec.name]} instances of {model.spec.name} without any request")
+    for worker in snapshot.workers:
+        report = told.get(worker.id)
+        if isinstance(report, WorkerReport) and (report.state, report.instance) != (worker.state, worker.instance):
+            amiss.append(f"the registry takes {worker.id} for {worker.state}, which is {report.state}")
+    return amiss

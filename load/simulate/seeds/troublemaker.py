@@ -1,0 +1,118 @@
+"""Makes the faults of a random system come true."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from msgspec.structs import asdict
+
+from livescale.load.simulate.cluster import VirtualProcess
+from livescale.load.simulate.faults import Fault, FaultInjector
+from livescale.load.simulate.seeds.clients import Clients
+from livescale.load.simulate.seeds.faults import GATEWAY, SeedFault
+from livescale.load.simulate.seeds.watched import WatchedCluster
+from livescale.shared.bus.contract import BusError
+from livescale.shared.messages.disaggregation import SetRole
+from livescale.shared.messages.scaling import Scale
+from livescale.shared.simulation.virtual_time import machine_time
+from livescale.shared.subjects import ROLE, SCALE
+
+COMMAND_SECONDS = 5.0
+STALL_LOOK_SECONDS = 0.02
+AFTER_SECONDS = 1e-6  # then what is over at the same time is over
+
+
+class Troublemaker:
+    """Strikes a cluster with faults, each at its time from when `run` is called."""
+
+    def __init__(self, cluster: WatchedCluster, clients: Clients, seed: int) -> None:
+        self._cluster = cluster
+        self._clients = clients
+        self._injector = FaultInjector(cluster, seed)
+        self._outages = 0
+
+    @property
+    def crashes(self) -> list[tuple[float, str, Exception]]:
+        """The processes that ended by themselves: when, and why."""
+        return self._injector.crashes
+
+    async def run(self, faults: Sequence[SeedFault]) -> None:
+        """Return when all is over, and everybody runs again."""
+        async with asyncio.TaskGroup() as group:
+            for fault in faults:
+                group.create_task(self._strike(fault), name=fault.describe())
+
+    async def close(self) -> None:
+        """Let nothing more happen."""
+        await self._injector.close()
+
+    async def _strike(self, fault: SeedFault) -> None:
+        await asyncio.sleep(fault.at)
+        match fault.what:
+            case "scale" | "role":
+                await self._command(fault)
+            case "stop" | "kill" if fault.what == "stop" or fault.who == GATEWAY:
+                await self._end(fault)
+            case "stall":
+                await self._stall(fault.seconds)
+            case "outage" | "noise":
+                undo = self._begin(fault)
+                await asyncio.sleep(fault.seconds)
+                undo()
+            case what:
+                told = {name: value for name, value in asdict(fault).items() if name not in ("role", "what", "at")}
+                self._injector.apply(Fault(at=0.0, what=what, **told))
+                await asyncio.sleep(fault.seconds + AFTER_SECONDS)
+
+    async def _end(self, fault: SeedFault) -> None:
+        cluster, id = self._cluster, fault.who
+        process = cluster.processes.get(id)
+        if process is not None:
+            # One that stands still does not hear that it is to end.
+            await (cluster.kill(id) if fault.what == "kill" or process.sleep.is_stopped else cluster.stop(id))
+            if id == GATEWAY:
+                self._clients.break_connections()
+        await asyncio.sleep(fault.seconds)
+        if id not in cluster.processes:
+            cluster.start(id)
+
+    async def _command(self, fault: SeedFault) -> None:
+        bus = self._cluster.operator
+        with suppress(BusError):
+            if fault.what == "scale":
+                await bus.call(SCALE, Scale(model=fault.who, instances=int(fault.amount)), timeout=COMMAND_SECONDS)
+            else:
+                await bus.call(ROLE, SetRole(worker=fault.who, role=fault.role), timeout=COMMAND_SECONDS)
+
+    def _begin(self, fault: SeedFault) -> Callable[[], None]:
+        """Begin what lasts for a while. Returns what ends it."""
+        match fault.what:
+            case "outage":
+                return self._outage()
+            case _:
+                damaging = self._cluster.links.damaging
+                damaging.append(fault.amount)
+                return lambda: damaging.remove(fault.amount)
+
+    async def _stall(self, seconds: float) -> None:
+        """Stop all processes for a while, those included that are started meanwhile."""
+        held, until = dict[int, VirtualProcess](), machine_time() + seconds
+        while machine_time() < until:
+            for process in self._cluster.processes.values():
+                if id(process) not in held:
+                    held[id(process)] = process
+                    process.sleep.stop()
+            await asyncio.sleep(min(STALL_LOOK_SECONDS, until - machine_time()))
+        for process in held.values():
+            process.sleep.go_on()
+
+    def _outage(self) -> Callable[[], None]:
+        self._outages += 1
+        self._cluster.broker.down()
+
+        def end() -> None:
+            self._outages -= 1
+            if not self._outages:
+                self._cluster.broker.up()
+
+        return end

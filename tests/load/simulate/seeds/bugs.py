@@ -1,0 +1,211 @@
+"""Bugs to plant into the product, by which the random systems are measured. Written down before their invariants were.
+
+Each is a text of one file that is replaced by another. Those with a commit were in this repository once: the commit
+mended them.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bug:
+    """What goes wrong, in which file, and how: `old` is there exactly once, and becomes `new`.
+
+    `found_by`: the first seed from 200,000 on that finds it; None where none of those that were tried does.
+    """
+
+    name: str
+    what: str
+    file: str
+    old: str
+    new: str
+    commit: str = ""
+    found_by: int | None = None
+
+
+BUGS = [
+    Bug(
+        "suspects-stay-shut",
+        "The registry's word that a suspect lives gets lost, and the router never uses that worker again.",
+        "services/router/fleet.py",
+        "        self._suspects.discard(report.id)  # it was",
+        "        # it was",
+        "12430827",
+    ),
+    Bug(
+        "reader-believed",
+        "The word that a host has read a model is lost, and the registry waits for it for ever.",
+        "services/registry/pool.py",
+        "if holding.model in self._models and is_whole(holding, holding.version):",
+        "if False:",
+        "3d5c8d41",
+    ),
+    Bug(
+        "deaf-registry",
+        "A registry that nothing reaches declares everybody dead.",
+        "services/registry/leases.py",
+        "if self._is_deaf(now):",
+        "if False:",
+        "2e370add",
+        found_by=200010,
+    ),
+    Bug(
+        "epochs-given-twice",
+        "A registry that is started again gives out epochs that the one before gave out.",
+        "services/registry/leases.py",
+        "        self._last_epoch = last_epoch\n",
+        "        self._last_epoch = 0\n",
+        "317c8d83",
+    ),
+    Bug(
+        "loading-takes-nothing",
+        "What a worker takes over before it says that it serves is taken for lost by the router.",
+        "services/router/fleet.py",
+        'report.rank == 0 and report.state != "spare"',
+        'report.rank == 0 and report.state in ("serving", "live", "draining")',
+        "8d844cc3",
+    ),
+    Bug(
+        "move-forgotten",
+        "A move that the router hears before the answer of the worker that gave the request away is forgotten.",
+        "services/router/instances.py",
+        "        if not self.learned:\n            self._given.add(request_id)\n",
+        "",
+        "a975a64b",
+    ),
+    Bug(
+        "old-secret",
+        "Flows of a planner that took a plan over are proved by the first planner's secret, and stay silent.",
+        "services/worker/instance/loading.py",
+        "self._incoming.follow(command.inflows, command.secret)\n        self.command = command",
+        "self._incoming.follow(command.inflows, self.command.secret)\n        self.command = command",
+        "d0da45a8",
+    ),
+    Bug(
+        "hand-offs-unchecked",
+        "Activations and KV that arrive damaged in a hand-off are used.",
+        "services/worker/instance/handoff.py",
+        "if sent != await _digest(data):",
+        "if False:",
+        "bf0dce88",
+    ),
+    Bug(
+        "drained-refuses",
+        "A worker that has drained refuses the command to drain when it comes again.",
+        "services/worker/instance/lifecycle.py",
+        "if command.instance == self._drained:",
+        "if False:",
+        "49f09f0e",
+    ),
+    Bug(
+        "dead-target-awaited",
+        "A source waits for what a dead target was going to send it.",
+        "services/worker/live/source.py",
+        "                hand_off.abandon()\n",
+        "                pass\n",
+        "1d45480f",
+    ),
+    Bug(
+        "office-crash",
+        "A router whose term has ended answers a request with a crash.",
+        "services/router/office.py",
+        "            finally:\n                self.tenure.end()\n",
+        "            finally:\n                pass\n",
+        "2f47ac93",
+    ),
+    Bug(
+        "ends-told-once",
+        "After an outage of the bus a worker does not tell again which requests have ended.",
+        "services/worker/instance/serving.py",
+        "ended = self._history.ended() if connected else []",
+        "ended = list[str]()",
+        "7256d15d",
+    ),
+    Bug(
+        "router-back-from-sleep",
+        "A router that slept acts at once, although another may be in office and it missed what happened.",
+        "services/router/standby.py",
+        "if slept >= AWAY_SECONDS:",
+        "if False:",
+        "d62433b1",
+    ),
+    Bug(
+        "blocks-unverified",
+        "A block with a wrong checksum is laid out and run.",
+        "shared/transfer/receiver.py",
+        "if found == block.checksum:",
+        "if True:",
+        found_by=200014,
+    ),
+    Bug(
+        "any-epoch-obeyed",
+        "A worker obeys commands that were meant for an earlier life of it.",
+        "services/worker/actor.py",
+        "if command.epoch != self._membership.epoch:",
+        "if False:",
+    ),
+    Bug(
+        "stretch-grows-over-neighbour",
+        "A request whose KV grows is given a block that another one owns.",
+        "services/worker/kv/block_manager.py",
+        "if after < len(self._stretches) and self._stretches[after].blocks.start == stop:",
+        "if False:",
+        found_by=200008,
+    ),
+    Bug(
+        "half-of-the-bytes-booked",
+        "Links carry twice what they can: only half of each piece is booked.",
+        "shared/links/flows.py",
+        "departs = self._calendar.book(self._path, piece, since)",
+        "departs = self._calendar.book(self._path, piece // 2, since)",
+        found_by=200000,
+    ),
+    Bug(
+        "drain-without-waiting",
+        "A worker that is to drain does not wait for the requests that it has.",
+        "services/worker/deployment.py",
+        "        await self._serving.idle.wait()\n",
+        "",
+        found_by=200020,
+    ),
+    Bug(
+        "broken-flow-ignored",
+        "The planner does not look for another way when a transfer breaks off.",
+        "services/planner/scale_out.py",
+        'if event.state == "broken":',
+        'if event.state == "broken" and self.ended:',
+        found_by=200066,
+    ),
+    Bug(
+        "reservation-kept",
+        "KV blocks that were kept for a request of another worker stay taken when it is given up.",
+        "services/worker/scheduling/reservations.py",
+        "        if reservation.wanted or reservation.written:\n            return False\n",
+        "        if reservation.wanted or not reservation.written:\n            return False\n",
+        found_by=200063,
+    ),
+    Bug(
+        "replay-off-by-one",
+        "A gateway that gets a token again hands it to its client twice.",
+        "services/gateway/progress.py",
+        "token_ids = tuple(row.token_ids[self.received - row.index :])",
+        "token_ids = tuple(row.token_ids[max(self.received - row.index - 1, 0) :])",
+        found_by=200080,
+    ),
+    Bug(
+        "live-one-layer-early",
+        "A worker that loads runs a layer whose block is not there yet.",
+        "services/worker/live/target.py",
+        "        self._perform(self.queue.block_ready(layer))\n",
+        "        for one in (layer, layer + 1):\n            self._perform(self.queue.block_ready(one))\n",
+        found_by=200000,
+    ),
+    Bug(
+        "last-copy-dropped",
+        "The registry does not have a model read again whose only copy is gone.",
+        "services/registry/pool.py",
+        "        self.holds.gone(id)\n        self.doubt_host(id)\n",
+        "        self.holds.gone(id)\n",
+        found_by=200104,
+    ),
+]

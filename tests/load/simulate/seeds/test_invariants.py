@@ -1,0 +1,177 @@
+"""Each rule holds of a run in which nothing went wrong, and is broken by what it is there for."""
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from livescale.load.records import RequestRecord
+from livescale.load.simulate.event_log import LoggedEvent
+from livescale.load.simulate.seeds.evidence import undisturbed
+from livescale.load.simulate.seeds.faults import SeedFault
+from livescale.load.simulate.seeds.history import Answer, Delivered, History, LaidOut, Ran
+from livescale.load.simulate.seeds.invariants import RULES, check
+from livescale.load.simulate.seeds.system import SeedSystem, random_system
+from livescale.shared.bus.codec import encode
+from livescale.shared.messages.membership import LeaseChanged, LeaseState
+from livescale.shared.messages.requests import TokenFrame, Tokens
+from livescale.shared.messages.scaling import Decision, ScaleRecord
+
+VERSION = "v1"
+SYSTEM = next(
+    system
+    for system in map(random_system, range(100))
+    if not system.faults
+    and not system.early
+    and all(ask.leaves is None and ask.patience == 300.0 for ask in system.asks)
+)
+WORKERS = len(SYSTEM.cluster.topology.gpus)
+ASK = SYSTEM.asks[0]
+RIGHT = undisturbed(ASK, VERSION)
+RATE = min(host.nic_out for host in SYSTEM.cluster.topology.hosts)
+
+
+def record(token_ids: list[int], ttft: float = 5.0, finish_reason: str | None = "length") -> RequestRecord:
+    return RequestRecord(
+        index=ASK.ask.index,
+        due=100.0,
+        sent=100.0,
+        ended=130.0,
+        prompt_tokens=len(ASK.ask.prompt),
+        asked_tokens=ASK.ask.max_tokens,
+        status=200,
+        finish_reason=finish_reason,
+        token_ids=token_ids,
+        token_at=[100.0 + ttft] * len(token_ids),
+    )
+
+
+def lease(at: float, id: str, epoch: int, state: LeaseState, reason: str = "joined") -> LoggedEvent:
+    change = LeaseChanged(service="worker", id=id, epoch=epoch, state=state, reason=reason, at=at)
+    return LoggedEvent(at, f"evt.lease.{id}", msgspec.json.encode(change))
+
+
+def frame(tokens: Tokens) -> LoggedEvent:
+    return LoggedEvent(7.0, "tok.gateway-0", encode(TokenFrame(worker="worker-0", step=1, rows=[tokens]), json=False))
+
+
+def row(index: int, finish_reason: str | None = "length", attempt: str = "") -> Tokens:
+    return msgspec.convert(
+        {
+            "request_id": f"gateway-0-{ASK.ask.index}{attempt}",
+            "index": index,
+            "token_ids": [1],
+            "finish_reason": finish_reason,
+        },
+        Tokens,
+    )
+
+
+def failed() -> LoggedEvent:
+    decision = Decision(
+        id="d", model="m", at=0.0, action="out", current=0, target=1, rule="r", reason="r", by="monitor"
+    )
+    return LoggedEvent(7.0, "evt.plan.p", msgspec.json.encode(ScaleRecord(id="p", decision=decision, state="failed")))
+
+
+def good() -> History:
+    """A run in which a block arrived and ran, one request ended, and everything came to rest."""
+    names = [spec.name for spec in SYSTEM.specs]
+    return History(
+        ready_at=2.0,
+        calm_at=10.0,
+        rested_at=20.0,
+        versions=dict.fromkeys(names, VERSION),
+        sizes=dict.fromkeys(names, 1_000),
+        copied_at=dict.fromkeys(names, 10.0),
+        answers=[Answer(0, "complete", record(RIGHT))],
+        engines=[LaidOut("worker-0", block, True) for block in (0, 1)] + [Ran("worker-0", 0, 2, 3.0)],
+        delivered=[Delivered(float(second), "worker-0", "worker-1", int(RATE)) for second in range(1, 30)],
+        events=[
+            lease(0.5, "worker-0", 1, "alive"),
+            lease(0.5, "worker-1", 2, "alive"),
+            frame(row(ASK.ask.max_tokens - 1)),
+        ],
+    )
+
+
+Spoil = Callable[[History], object]
+WRONG: list[tuple[str, Spoil]] = [
+    ("tokens", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record([RIGHT[0] + 1, *RIGHT[1:]])))),
+    ("tokens", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record(RIGHT[:-1])))),
+    ("tokens", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record([*RIGHT[:-1], RIGHT[-1] + 1])))),
+    ("ends once", lambda one: one.answers.append(one.answers[0])),
+    ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record(RIGHT, 5.0, "stop")))),
+    ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "broken"))),
+    ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "left"))),
+    ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "late"))),
+    ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "refused", reason="503 why"))),
+    ("ends once", lambda one: one.events.append(frame(row(ASK.ask.max_tokens)))),
+    ("ends once", lambda one: one.events.append(frame(row(0, "error")))),
+    ("blocks first", lambda one: one.engines.append(Ran("worker-0", 2, 3, 4.0))),
+    ("blocks first", lambda one: one.engines.append(Ran("worker-1", 0, 1, 4.0))),
+    ("blocks first", lambda one: one.engines.append(LaidOut("worker-0", 2, False))),
+    ("copies back", lambda one: one.copied_at.clear()),
+    ("copies back", lambda one: one.copied_at.update(m=17.0)),
+    ("deaths by fault", lambda one: one.events.append(lease(9.0, "worker-1", 2, "dead", "silent"))),
+    ("deaths by fault", lambda one: one.crashes.append("worker-1: ValueError")),
+    ("deaths by fault", lambda one: one.events.append(lease(9.0, "worker-1", 3, "alive"))),
+    ("given up by fault", lambda one: one.events.append(frame(row(ASK.ask.max_tokens - 1, attempt="-2")))),
+    ("given up by fault", lambda one: one.events.append(failed())),
+    ("epochs grow", lambda one: one.events.append(lease(9.0, "worker-0", 2, "alive", "heard again"))),
+    ("epochs grow", lambda one: one.events.insert(0, lease(0.1, "worker-9", 9, "alive"))),
+    (
+        "links hold",
+        lambda one: one.delivered.extend(Delivered(30.0, "worker-0", "worker-1", int(RATE)) for _ in "x" * 99),
+    ),
+    ("KV owned once", lambda one: one.overlaps.append("two have it")),
+    ("KV owned once", lambda one: one.troubles.append("router: miscounted")),
+    ("rests", lambda one: setattr(one, "rested_at", None)),
+    ("physics", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record(RIGHT, 0.001)))),
+]
+
+
+def test_nothing_is_wrong_with_a_good_run() -> None:
+    assert check(SYSTEM, good()) == []
+
+
+@pytest.mark.parametrize(("rule", "spoil"), WRONG)
+def test_a_rule_is_broken_by_what_it_is_there_for(rule: str, spoil: Spoil) -> None:
+    history = deepcopy(good())
+    spoil(history)
+    assert {violation.rule for violation in check(SYSTEM, history)} == {rule}
+
+
+def test_every_rule_is_tested_and_says_why_it_is_there() -> None:
+    assert {rule for rule, _ in WRONG} == set(RULES)
+    assert all(rule.__doc__ for rule in RULES.values())
+
+
+def with_faults(*faults: SeedFault) -> SeedSystem:
+    return replace(SYSTEM, faults=list(faults))
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_blamed"),
+    [
+        (SeedFault(4.0, "kill", "worker-1", 1.0), True),
+        (SeedFault(4.0, "lose", "", 1.0, 0.3), True),
+        (SeedFault(4.0, "part", "registry-0", 1.0), False),
+        (SeedFault(4.0, "stall", "", 1.0), False),
+        (SeedFault(4.0, "kill", "worker-0", 1.0), False),
+        (SeedFault(8.0, "kill", "worker-1", 1.0), False),
+        (SeedFault(4.0, "role", "worker-1"), False),
+    ],
+)
+def test_a_death_is_right_where_a_fault_can_be_why(fault: SeedFault, is_blamed: bool) -> None:
+    history = good()
+    history.events.append(lease(9.0, "worker-1", 2, "dead", "silent"))
+    assert (check(with_faults(fault), history) == []) is is_blamed
+
+
+def test_a_gateway_that_dies_breaks_its_connections() -> None:
+    history = good()
+    history.answers[0] = Answer(0, "broken")
+    assert check(with_faults(SeedFault(4.0, "kill", "gateway-0", 1.0)), history) == []

@@ -1,0 +1,19 @@
+"""Random systems of the suite: what must hold does, and a seed is the same run every time."""
+
+import pytest
+
+from livescale.load.simulate.seeds.run import played
+
+SEEDS = 50
+EACH = 10
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, EACH))
+def test_what_must_hold_holds_whatever_goes_wrong(first: int) -> None:
+    failed = {seed: [str(one) for one in played(seed).violations] for seed in range(first, first + EACH)}
+    assert {seed: found for seed, found in failed.items() if found} == {}
+
+
+def test_a_seed_is_the_same_run_every_time_and_a_part_of_it_another() -> None:
+    digests = [played(1).digest, played(1).digest, played(1, faults=[]).digest]
+    assert digests[0] == digests[1] != digests[2]
