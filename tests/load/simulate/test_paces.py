@@ -8,7 +8,7 @@ from livescale.load.simulate.cluster import virtual_cluster
 from livescale.load.simulate.start import quiet
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.engine.modelled_steps import step_seconds
-from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.shared.model.latency import find_latency
 from livescale.shared.simulation import virtual_time
 from tests.load.simulate.clusters import CONFIG, asks, registered, settings, until_serving
@@ -37,7 +37,7 @@ def steps_of(batch: Batch) -> float:
 def test_no_stream_waits_for_whole_prompts_that_were_run_in_part_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     step, batches = ModelledRunner.step, list[Batch]()
 
-    async def run(runner: ModelledRunner, batch: Batch) -> list[int]:
+    async def run(runner: ModelledRunner, batch: Batch) -> Chosen:
         batches.append(batch)
         return await step(runner, batch)
 
