@@ -8,7 +8,7 @@ from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.simulate.seeds.history import Delivered, History, LaidOut, Ran
 from livescale.services.worker.engine.contract import LayerwiseRun, StageResult
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
+from livescale.services.worker.scheduling.batch import Batch, Chosen, ScheduledChunk
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
@@ -49,7 +49,7 @@ class WatchedRunner(ModelledRunner):
         self._seen.engines.append(LaidOut(self._engine, index, checksum(buffer) == self._blocks[index]))
         await super().add_block(index, buffer)
 
-    async def step(self, batch: Batch) -> list[int]:
+    async def step(self, batch: Batch) -> Chosen:
         self._run(range(len(self._blocks)))
         self._check_owners(batch.chunks)
         return await super().step(batch)
