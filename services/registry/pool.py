@@ -230,8 +230,7 @@ class Pool:
         return content.spec, model.manifest if content is model.current else None
 
     def not_made(self, order: MakeCopy) -> bool:
-        """Order it again later: the host could not be asked, or did not answer. Returns whether it was still to make
-        the copy; else it has been ordered anew."""
+        """Order it again later. Returns whether this host was still to make the copy; else it has been ordered anew."""
         model = self._models.get(order.model)
         return model is not None and model.forget_reader(order.host)
 
@@ -285,10 +284,7 @@ class Pool:
         return [name for name, model in there if model.state == "failed" or not self.holds.holders(model.version)]
 
     def check_invariants(self, alive: Collection[str]) -> None:
-        """Check that only members that are alive hold or read anything, and only blocks that exist.
-
-        Raises InvariantBroken.
-        """
+        """Raises InvariantBroken unless only members that are alive hold or read, and only blocks that exist."""
         check(self._broken(alive))
 
     def _broken(self, alive: Collection[str]) -> Iterator[str]:
