@@ -32,7 +32,9 @@ def give_roles(system: System, **roles: str) -> None:
 
 @pytest.mark.system
 async def test_requests_are_decoded_elsewhere_though_roles_change_and_the_decode_worker_dies(tmp_path: Path) -> None:
-    system = start(tmp_path, "--min-instances", "2", "--max-instances", "2", "--disaggregation", "on")
+    # With a share of its own the system gives nobody another role, as the load may ask for.
+    apart = ("--disaggregation", "on", "--prefill-share", "0.5")
+    system = start(tmp_path, "--min-instances", "2", "--max-instances", "2", *apart)
     try:
         streams = await asyncio.to_thread(make_streams, "m", "float32", 10, TOKENS)
         loaded = SystemUnderLoad(system, streams)
