@@ -54,6 +54,8 @@ class Templates:
             work = msgspec.msgpack.encode(rendering)
         except RecursionError:
             raise TemplateRefusal("they are nested too deeply") from None
+        except OverflowError:
+            raise TemplateRefusal("they, or variables of the template, have a number of more than 64 bits") from None
         async with self._turn:
             if template.condemned:
                 raise self._overrun()

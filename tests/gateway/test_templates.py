@@ -60,6 +60,12 @@ async def test_what_a_template_cannot_have_is_a_refusal_and_the_next_is_served()
             assert await templates.render(made(LINE), CHAT) == "語 🙂"
 
 
+async def test_variables_that_cannot_be_sent_to_a_template_are_a_refusal() -> None:
+    async with Templates(noon) as templates:
+        with pytest.raises(TemplateRefusal, match="more than 64 bits"):
+            await templates.render(made(LINE), CHAT, RenderingWay(variables={"large": 1 << 64}))
+
+
 @pytest.mark.parametrize(
     "source",
     [
