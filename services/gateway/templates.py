@@ -61,7 +61,8 @@ class Templates:
                 raise self._overrun()
             answer = await self._ask(work)
             if answer is None:
-                template.condemned = len(work) - len(template.source) <= SMALL_CONVERSATION
+                is_small = len(work) - len(template.source) <= SMALL_CONVERSATION
+                template.condemned = is_small and not way.variables  # else another client's may be rendered
                 log.warning("chat_template_overran", conversation_bytes=len(work), condemned=template.condemned)
                 raise self._overrun()
         rendered = msgspec.msgpack.decode(answer, type=Rendered)
