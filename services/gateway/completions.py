@@ -52,7 +52,7 @@ class Completions:
     tracing: Tracing
 
     async def completion(self, request: Request) -> Response:
-        """Answer POST /v1/completions: one choice for each prompt."""
+        """Answer POST /v1/completions: `n` choices for each prompt."""
         body = parse_body(await read_body(request, self.settings.max_body_bytes), CompletionRequest)
         check_options(body)
         entry = await self.models.find_or_only(body.model)
@@ -140,7 +140,7 @@ class Completions:
             ),
         )
         visit: Visit = request.state.visit
-        visit.reserve(sum(len(submit.prompt) + submit.max_tokens for submit in submits))
+        visit.reserve(sum(map(len, asked.prompts)) + sum(submit.max_tokens for submit in submits))
         trace = self.tracing.begin(request.headers, body, envelope.id)
         context = Context(deadline=wall + timeout, request_id=public_id(request), traceparent=trace.traceparent)
         if trace.traceparent is not None:

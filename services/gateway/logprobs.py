@@ -109,8 +109,8 @@ class TokenNames:
         return sum(len(self.text(id)) for id in token_ids)
 
     def _named(self, token_id: int, logprob: float) -> NamedLogprob:
-        name = self(token_id)
-        return NamedLogprob(token=name, logprob=max(logprob, LEAST), bytes=list(name.encode()))
+        own = list(self.text(token_id).encode())
+        return NamedLogprob(token=self(token_id), logprob=max(logprob, LEAST), bytes=own)
 
     def _by_name(self, name: str, told: TokenLogprobs) -> dict[str, float]:
         by_name: dict[str, float] = {}

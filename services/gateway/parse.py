@@ -21,6 +21,8 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _FIELD = re.compile(r"(?:missing required|unknown) field `(?P<field>[^`]*)`")
 
 BODY_TIMEOUT_SECONDS = 30.0
+# Variables of the template: there false is not the same as absent.
+_AS_GIVEN = frozenset({"chat_template_kwargs"})
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -57,7 +59,8 @@ def parse_body(data: bytes, type: type[T]) -> T:
     _refuse_unsupported(body, REFUSED.get(type, {}))
     _refuse_unknown(body, type)
     try:
-        return msgspec.convert({name: _without_empty(value) for name, value in body.items()}, type, str_keys=True)
+        given = {name: value if name in _AS_GIVEN else _without_empty(value) for name, value in body.items()}
+        return msgspec.convert(given, type, str_keys=True)
     except msgspec.ValidationError as error:
         raise _wrong_type(str(error)) from None
 

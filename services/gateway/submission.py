@@ -17,7 +17,7 @@ from livescale.services.gateway.sampling_options import stop_strings
 from livescale.shared.messages.requests import PromptLogprobs, Sampling, Submit
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
-MOST_STOP_CHARACTERS = 4_096  # of all together; every token's text is compared with them
+MOST_CHARACTERS = 4_096  # of all stop strings, and of all bad words; every token is compared with them
 MOST_PROMPT_LOGPROBS = 30_000  # in one message of the bus, which takes a megabyte
 RESERVED_VARIABLES = frozenset(("messages", "add_generation_prompt", "continue_final_message", "chat_template"))
 
@@ -41,9 +41,7 @@ def check_options(body: GenerationOptions) -> None:
     if limit is not None and body.min_tokens > limit:
         raise bad_request(f"'min_tokens' is more than the {limit} tokens asked for.", param="min_tokens")
     _check_logprobs(body)
-    length = sum(map(len, stop_strings(body)))
-    if length > MOST_STOP_CHARACTERS:
-        raise bad_request(f"'stop' has {length} characters; {MOST_STOP_CHARACTERS} are the most.", param="stop")
+    _check_texts(body)
     if isinstance(body, ChatRequest):
         _check_rendering(body)
     best_of = choices(body)
@@ -51,6 +49,15 @@ def check_options(body: GenerationOptions) -> None:
         raise bad_request(f"'best_of' is less than 'n'; give at least {body.n}.", param="best_of")
     if best_of > body.n and body.stream:
         raise bad_request("'best_of' more than 'n' cannot be streamed; leave one of them out.", param="best_of")
+
+
+def _check_texts(body: GenerationOptions) -> None:
+    for param, texts in (("stop", stop_strings(body)), ("bad_words", body.bad_words)):
+        length = sum(map(len, texts))
+        if length > MOST_CHARACTERS:
+            raise bad_request(f"{param!r} has {length} characters; {MOST_CHARACTERS} are the most.", param=param)
+    if not all(map(str.strip, body.bad_words)):
+        raise bad_request("'bad_words' has one of blanks only; leave it out.", param="bad_words")
 
 
 def _check_rendering(body: ChatRequest) -> None:
@@ -141,7 +148,7 @@ def asked_prompt_logprobs(body: GenerationOptions) -> int | None:
 
 
 def split_prompts(body: CompletionRequest, max_prompts: int) -> list[str | list[int]]:
-    """One prompt per choice: texts, or token ids. Raises ApiError 400 for a mixture, for none, and for too many."""
+    """The prompts: texts, or token ids. Raises ApiError 400 for a mixture, for none, and for too many."""
     prompt = body.prompt
     if isinstance(prompt, str):
         return [prompt]
@@ -181,6 +188,8 @@ def make_submit(
             f"{len(prompt) + (asked or 1)} tokens: {len(prompt)} in {param!r} and {asked or 1} to generate.",
             param=param,
         )
+    if body.min_tokens > room:
+        raise bad_request(f"'min_tokens' is {body.min_tokens}; there is room for {room} tokens.", param="min_tokens")
     return Submit(
         request_id=origin.request_id,
         model=body.model,

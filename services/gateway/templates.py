@@ -54,12 +54,15 @@ class Templates:
             work = msgspec.msgpack.encode(rendering)
         except RecursionError:
             raise TemplateRefusal("they are nested too deeply") from None
+        except OverflowError:
+            raise TemplateRefusal("they, or variables of the template, have a number of more than 64 bits") from None
         async with self._turn:
             if template.condemned:
                 raise self._overrun()
             answer = await self._ask(work)
             if answer is None:
-                template.condemned = len(work) - len(template.source) <= SMALL_CONVERSATION
+                is_small = len(work) - len(template.source) <= SMALL_CONVERSATION
+                template.condemned = is_small and not way.variables  # else another client's may be rendered
                 log.warning("chat_template_overran", conversation_bytes=len(work), condemned=template.condemned)
                 raise self._overrun()
         rendered = msgspec.msgpack.decode(answer, type=Rendered)

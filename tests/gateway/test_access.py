@@ -166,6 +166,17 @@ async def test_tokens_are_reserved_and_corrected_at_the_end(checkpoint: Path, ke
         assert int(headers["x-ratelimit-remaining-tokens"]) in range(577, 590)
 
 
+async def test_the_prompt_of_several_choices_is_reserved_once(checkpoint: Path, keys: str) -> None:
+    async with serve_gateway(checkpoint, api_keys=keys) as served:
+        released = served.cluster.hang_before(0)
+        running = asyncio.create_task(ask(served, "alice-key", prompt=[5] * 100, max_tokens=10, n=4))
+        await eventually(lambda: served.cluster.hanging)
+        _, headers, _ = await ask(served, "alice-key", "/tokenize", prompt="a", max_tokens=None)
+        assert int(headers["x-ratelimit-remaining-tokens"]) in range(460, 470)
+        released.set_result(None)
+        assert (await running)[2]["usage"]["total_tokens"] == 140
+
+
 async def test_a_request_that_was_never_served_costs_no_tokens(checkpoint: Path, keys: str) -> None:
     async with serve_gateway(checkpoint, api_keys=keys) as served:
         status, headers, _ = await ask(served, "small-key", max_tokens=5000)

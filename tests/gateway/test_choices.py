@@ -158,6 +158,16 @@ async def test_tokens_may_be_named_by_their_ids(served: ServedGateway) -> None:
     assert answer.choices[0].logprobs.tokens == ["token_id:65", "token_id:66"]
 
 
+async def test_a_token_that_is_named_by_its_id_has_the_bytes_of_its_text(served: ServedGateway) -> None:
+    answer = await served.client.chat.completions.create(
+        model="tiny", messages=HELLO, max_tokens=1, logprobs=True, extra_body={"return_tokens_as_token_ids": True}
+    )
+    assert answer.choices[0].logprobs is not None
+    [entry] = answer.choices[0].logprobs.content or []
+    assert entry.token == "token_id:65"
+    assert bytes(entry.bytes or []).decode() == served.tokenizer.decode([65])
+
+
 async def test_without_being_asked_nothing_is_told(served: ServedGateway) -> None:
     answer = await served.client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=2)
     assert answer.choices[0].logprobs is None
@@ -197,6 +207,8 @@ async def test_what_of_the_clients_ended_the_text_is_told(
         ({"n": 100, "best_of": 99}, "best_of"),
         ({"logit_bias": {"999999": 1}}, "logit_bias"),
         ({"stop": ["s"] * 10_000}, "stop"),
+        ({"bad_words": ["b" * 1_000] * 5}, "bad_words"),
+        ({"bad_words": ["fine", " "]}, "bad_words"),
         ({"allowed_token_ids": [999_999]}, "allowed_token_ids"),
     ],
 )

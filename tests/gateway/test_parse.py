@@ -151,6 +151,12 @@ def test_an_answers_message_may_be_sent_back_as_it_came() -> None:
     assert body.messages[1].content == "hi"
 
 
+def test_variables_of_the_template_stay_as_they_are() -> None:
+    variables = {"enable_thinking": False, "names": [], "none": None}
+    body = parse_body(msgspec.json.encode({**CHAT, "chat_template_kwargs": variables}), ChatRequest)
+    assert body.chat_template_kwargs == variables
+
+
 def test_token_ids_are_keys_in_json() -> None:
     body = parse_body(msgspec.json.encode({**COMPLETION, "logit_bias": {"5": 1, "7": -0.5}}), CompletionRequest)
     assert body.logit_bias == {5: 1.0, 7: -0.5}

@@ -87,6 +87,13 @@ def test_a_chat_that_leaves_no_room_is_refused() -> None:
     assert code_of(refused) == ("messages", "context_length_exceeded")
 
 
+def test_a_chat_cannot_have_more_tokens_before_its_end_than_there_is_room_for() -> None:
+    assert submit(ChatRequest(model="m", messages=HELLO, min_tokens=9), [1]).min_tokens == 9
+    with pytest.raises(ApiError, match="there is room for 9 tokens") as refused:
+        submit(ChatRequest(model="m", messages=HELLO, min_tokens=10**30), [1])  # more than a message can say
+    assert refused.value.detail.param == "min_tokens"
+
+
 def test_token_ids_outside_the_vocabulary_and_empty_prompts_are_refused() -> None:
     with pytest.raises(ApiError, match="token id 50; the vocabulary has ids below 50"):
         submit(completion(max_tokens=1), [49, 50])

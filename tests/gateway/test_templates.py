@@ -60,6 +60,20 @@ async def test_what_a_template_cannot_have_is_a_refusal_and_the_next_is_served()
             assert await templates.render(made(LINE), CHAT) == "語 🙂"
 
 
+async def test_a_template_is_tried_again_where_a_clients_variables_made_it_endless() -> None:
+    endless = made("{% for a in range(n) %}{% for b in range(n) %}{% endfor %}{% endfor %}" + LINE)
+    async with Templates(noon, SECONDS) as templates:
+        with pytest.raises(TemplateRefusal, match=r"more than 0\.4 s of the processor"):
+            await templates.render(endless, CHAT, RenderingWay(variables={"n": 99_999}))
+        assert await templates.render(endless, CHAT, RenderingWay(variables={"n": 1})) == "語 🙂"
+
+
+async def test_variables_that_cannot_be_sent_to_a_template_are_a_refusal() -> None:
+    async with Templates(noon) as templates:
+        with pytest.raises(TemplateRefusal, match="more than 64 bits"):
+            await templates.render(made(LINE), CHAT, RenderingWay(variables={"large": 1 << 64}))
+
+
 @pytest.mark.parametrize(
     "source",
     [

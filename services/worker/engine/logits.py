@@ -16,6 +16,7 @@ Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.intp]
 
 NEVER = -np.inf
+LEAST_PENALTY = 1e-100  # a smaller one makes logits infinite, of which no token can be drawn
 
 
 def change_logits(logits: Floats, params: Sampling, past: Past) -> Floats:
@@ -58,8 +59,6 @@ def _penalize(logits: Floats, params: Sampling, past: Past) -> None:
     output, counts = np.unique(np.array(past.generated, np.intp), return_counts=True)
     if params.repetition_penalty != 1.0:
         seen = np.union1d(np.array(past.prompt, np.intp), output)
-        penalized = logits[seen]
-        logits[seen] = np.where(
-            penalized > 0, penalized / params.repetition_penalty, penalized * params.repetition_penalty
-        )
+        penalized, by = logits[seen], max(params.repetition_penalty, LEAST_PENALTY)
+        logits[seen] = np.where(penalized > 0, penalized / by, penalized * by)
     logits[output] -= params.frequency_penalty * counts + params.presence_penalty

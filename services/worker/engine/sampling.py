@@ -54,10 +54,9 @@ def log_probabilities(logits: Floats, token: int, count: int | None) -> TokenLog
     """How likely `token` is by a row of logits, and the `count` likeliest, rounded to float32. Of equally likely ones
     the lowest ids are named."""
     largest = logits.max()
-    of = logits - (largest + np.log(np.exp(logits - largest).sum()))
-    rounded = of.astype(np.float32)
-    top = _largest(of, min(count or 0, len(of)))
-    return TokenLogprobs(float(rounded[token]), [(int(id), float(rounded[id])) for id in top])
+    ids = [token, *_largest(logits, min(count or 0, len(logits))).tolist()]
+    own, *told = (logits[ids] - (largest + np.log(np.exp(logits - largest).sum()))).astype(np.float32).tolist()
+    return TokenLogprobs(own, list(zip(ids[1:], told, strict=True)))
 
 
 def _largest(numbers: Floats, count: int) -> Ids:

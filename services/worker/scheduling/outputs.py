@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from livescale.services.worker.scheduling.sequence import Sequence
+from livescale.services.worker.scheduling.sequence import CARRIED_LOGPROBS, Sequence
 from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs, Tokens
 
 
@@ -51,13 +51,24 @@ def earlier_tokens(request: Submit) -> Tokens:
 @dataclass
 class SentTokens:
     """All tokens of a request from `index` on, their log-probabilities where there are any, and the row that brought
-    the last of them."""
+    the last of them. Log-probabilities are large: where there are any, only the last tokens are kept."""
 
     index: int
     last: Tokens
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    def add(self, row: Tokens) -> None:
+        """Append the tokens of a row that was sent."""
+        self.token_ids += row.token_ids
+        self.logprobs += row.logprobs
+        self.prompt_logprobs += row.prompt_logprobs
+        self.last = row
+        if len(self.logprobs) >= 2 * CARRIED_LOGPROBS:
+            self.index += len(self.token_ids) - CARRIED_LOGPROBS
+            del self.token_ids[:-CARRIED_LOGPROBS], self.logprobs[:-CARRIED_LOGPROBS]
+            self.prompt_logprobs.clear()
 
 
 class TokenHistory:
@@ -76,10 +87,7 @@ class TokenHistory:
         said = self._running.get(row.request_id)
         if said is None:
             said = self._running[row.request_id] = SentTokens(row.index, row)
-        said.token_ids += row.token_ids
-        said.logprobs += row.logprobs
-        said.prompt_logprobs += row.prompt_logprobs
-        said.last = row
+        said.add(row)
         if row.finish_reason is None:
             return
         self._ended[row.request_id] = self._running.pop(row.request_id)

@@ -222,8 +222,10 @@ class Sequence:
 
     def _scoring(self, start: int, stop: int) -> Scoring | None:
         asked = self.request.prompt_logprobs
-        following = () if asked is None else tuple(self.request.prompt[start + 1 : stop + 1])
-        return Scoring(following, asked.top) if asked is not None and following else None
+        if asked is None or self.generated:  # all of them came with the first token
+            return None
+        following = tuple(self.request.prompt[start + 1 : stop + 1])
+        return Scoring(following, asked.top) if following else None
 
     def scored(self, start: int, told: Collection[TokenLogprobs]) -> None:
         """Note how likely the tokens of the prompt after position `start` are, where it is told."""

@@ -15,7 +15,7 @@ from transformers.generation.logits_process import (
 )
 
 from livescale.services.worker.engine.logits import Floats, change_logits, completing
-from livescale.services.worker.scheduling.batch import Past, changes_logits
+from livescale.services.worker.scheduling.batch import LEAST_TEMPERATURE, Past, changes_logits
 from livescale.shared.messages.requests import Sampling
 from tests.fuzz.effort import examples
 
@@ -39,6 +39,11 @@ def reference(processor: LogitsProcessor, tokens: Sequence[int]) -> Floats:
 def test_the_repetition_penalty_is_that_of_transformers(prompt: list[int], generated: list[int], by: float) -> None:
     expected = reference(RepetitionPenaltyLogitsProcessor(by), [*prompt, *generated])
     assert changed(prompt, generated, repetition_penalty=by) == pytest.approx(expected)
+
+
+def test_the_least_repetition_penalty_leaves_logits_finite() -> None:
+    tokens = range(VOCAB)
+    assert np.isfinite(changed(tokens, tokens, repetition_penalty=5e-324) / LEAST_TEMPERATURE).all()
 
 
 @examples(40)

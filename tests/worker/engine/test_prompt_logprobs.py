@@ -74,3 +74,11 @@ def test_a_worker_goes_on_with_what_another_has_told() -> None:
     asked = sequence.as_request().prompt_logprobs
     assert asked is not None
     assert [one.chosen for one in asked.told] == [-1.0] * 128 + [-2.0] * 5
+
+
+def test_they_are_not_computed_again_after_the_first_token() -> None:
+    scheduler = Scheduler(limits())
+    scheduler.add(submit("a", PROMPT, generated=[5], max_tokens=3, prompt_logprobs=PromptLogprobs()))
+    batch = scheduler.next_batch()
+    assert batch is not None
+    assert [chunk.scoring for chunk in batch.chunks] == [None] * len(batch.chunks)

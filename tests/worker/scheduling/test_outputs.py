@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from livescale.services.worker.scheduling.outputs import TokenHistory, earlier_tokens
+from livescale.services.worker.scheduling.sequence import CARRIED_LOGPROBS
 from livescale.shared.messages.requests import FinishReason, PromptLogprobs, Sampling, TokenLogprobs, Tokens
 from tests.worker.serving import submit
 
@@ -58,6 +59,16 @@ def test_the_log_probabilities_of_a_prompt_come_again_with_its_first_token() -> 
     request = submit("a", generated=[5], prompt_logprobs=PromptLogprobs(told=told(3)))
     assert earlier_tokens(request) == replace(row(0, [5]), prompt_logprobs=told(3))
     assert earlier_tokens(replace(request, generated=[])) == row(0, [])
+
+
+def test_of_tokens_with_log_probabilities_the_last_are_kept() -> None:
+    history, count = TokenHistory(), 3 * CARRIED_LOGPROBS
+    history.record(replace(row(0, [5]), logprobs=told(1), prompt_logprobs=told(3)))
+    for number in range(1, count):
+        history.record(replace(row(number, [number]), logprobs=told(1)))
+    assert history.since("a", 0) is None
+    index = count - CARRIED_LOGPROBS
+    assert history.since("a", index) == replace(row(index, range(index, count)), logprobs=told(1) * CARRIED_LOGPROBS)
 
 
 def test_tokens_before_the_first_that_was_said_here_are_not_known() -> None:
