@@ -18,7 +18,7 @@ from livescale.load.scenario.questions import Question, show
 from livescale.load.scenario.result import HEADINGS, SimulationResult
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.load.simulate.log_file import find_difference
-from livescale.load.simulate.seeds.command import seeds_options
+from livescale.load.simulate.seeds.command import refuse_others, seeds_options
 from livescale.load.stats import new_table
 from livescale.services.cli.tables import open_console
 from livescale.services.supervisor.checks import BadSettings
@@ -87,6 +87,7 @@ def simulate(
     models of their real sizes. The same scenario and seed give the same digest again, on any machine.
     """
     if compare is not None:
+        refuse_others("--compare runs nothing", ("compare",))
         compare_logs(*compare)
         return
     if scenario is None:

@@ -62,6 +62,7 @@ def test_the_first_event_that_differs_is_told(tmp_path: Path) -> None:
         (("small.yaml", "--why", "chat"), "--why names a model and --at a second: give both"),
         (("small.yaml", "--why", "talk", "--at", "1"), "--why: there is no model 'talk' in the scenario; name one of"),
         (("small.yaml", "--until", "0"), "--until"),
+        (("small.yaml", "--compare", "small.yaml", "small.yaml"), "--compare runs nothing: leave SCENARIO out"),
         (("small.yaml", "--until", "1", "--status-at", "2"), "--until ends the run at 1 s, and 2 s is asked about"),
     ],
 )
