@@ -203,6 +203,7 @@ def test_a_call_that_was_lost_is_no_failure_of_the_host_that_was_asked_again_and
             await asyncio.sleep(1.0)
             await plane.kill("host-0")
             await asyncio.sleep(1.8)
+            assert isinstance(other.bus, LocalBus)
             other.bus.hold()
             await asyncio.sleep(1.9)
             other.bus.forget()

@@ -90,6 +90,13 @@ def test_a_bad_field_has_exit_status_2(tmp_path: Path) -> None:
     assert "small.yaml: seconds: Expected `float`, got `str`" in result.output
 
 
+def test_a_model_that_never_serves_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("livescale.load.scenario.play.START_SECONDS", 0.2)
+    result = invoke(str(write(tmp_path)))
+    assert result.exit_code == 2
+    assert "models: their first instances did not all serve after 0.2 s; give hosts" in " ".join(result.output.split())
+
+
 def test_progress_is_told_every_two_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
