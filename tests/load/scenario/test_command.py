@@ -90,6 +90,13 @@ def test_a_bad_field_has_exit_status_2(tmp_path: Path) -> None:
     assert "small.yaml: seconds: Expected `float`, got `str`" in result.output
 
 
+def test_a_trace_that_is_not_there_is_told_with_its_place(tmp_path: Path) -> None:
+    arrivals = SMALL[SMALL.index("  - rate: 2") : SMALL.index("settings:")]
+    result = invoke(str(write(tmp_path, SMALL.replace(arrivals, "  - trace: none.csv\n"))))
+    assert result.exit_code == 2
+    assert "small.yaml: arrivals[0]: " in " ".join(result.output.split())
+
+
 def test_a_model_that_never_serves_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("livescale.load.scenario.play.START_SECONDS", 0.2)
     result = invoke(str(write(tmp_path)))
