@@ -18,7 +18,7 @@ from livescale.load.scenario.questions import Question, show
 from livescale.load.scenario.result import HEADINGS, SimulationResult
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.load.simulate.log_file import find_difference
-from livescale.load.simulate.seeds.command import seeds_options
+from livescale.load.simulate.seeds.command import refuse_others, seeds_options
 from livescale.load.stats import new_table
 from livescale.services.cli.tables import open_console
 from livescale.services.supervisor.checks import BadSettings
@@ -87,6 +87,7 @@ def simulate(
     models of their real sizes. The same scenario and seed give the same digest again, on any machine.
     """
     if compare is not None:
+        refuse_others("--compare runs nothing", ("compare",))
         compare_logs(*compare)
         return
     if scenario is None:
@@ -100,9 +101,9 @@ def simulate(
         late = [question.at for question in questions if until is not None and question.at > until]
         if late:
             raise ValueError(f"--until ends the run at {until:g} s, and {late[0]:g} s is asked about; ask about less")
-        with opened(log) as file:
+        with naming(scenario), opened(log) as file:
             result, answers = play(system, PlayOptions(until=until, questions=questions, log=file, tell=Teller()))
-    except (ValueError, BadSettings) as error:
+    except ValueError as error:
         raise click.UsageError(str(error)) from None
     print_result(result)
     for answer in answers:
@@ -114,10 +115,17 @@ def simulate(
 
 
 def prepare(path: Path, seed: int | None, wire: bool) -> ScenarioSystem:
-    """Read a scenario and what it names. Raises ValueError and BadSettings."""
+    """Read a scenario and what it names. Raises ValueError."""
     checked = read_scenario(path)
-    try:
+    with naming(path):
         return ScenarioSystem(checked, checked.file.seed if seed is None else seed, wire=wire)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the scenario in errors of what its file tells. Raises ValueError."""
+    try:
+        yield
     except (ValueError, BadSettings) as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -59,6 +59,9 @@ class ScenarioFile(Settings, frozen=True, kw_only=True):
         for arrivals in self.arrivals:
             if self.model_of(arrivals) not in names:
                 raise ValueError(f"arrivals are for model {arrivals.model!r}; name one of {', '.join(names)}")
+        for number, fault in enumerate(self.faults):
+            if fault.at is not None and fault.at >= self.seconds:
+                raise ValueError(f"faults[{number}].at is {fault.at:g} s of {self.seconds:g}: it would not happen")
         if self.warm_up >= self.seconds:
             raise ValueError(f"warm-up is {self.warm_up:g} s of {self.seconds:g}: nothing would count")
 

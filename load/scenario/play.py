@@ -86,23 +86,31 @@ def draw_requests(system: ScenarioSystem) -> list[Due]:
 
 
 def play(system: ScenarioSystem, options: PlayOptions) -> tuple[SimulationResult, list[Answer]]:
-    """Run it in this process. Raises ValueError for what is wrong with the scenario, TimeoutError where a first
-    instance never serves."""
+    """Run it in this process. Raises ValueError for what is wrong with the scenario, as where a first instance never
+    serves."""
     requests = draw_requests(system)
     with quiet():
-        return virtual_time.run(_play(system, requests, options), limit_seconds=float("inf"))
+        played = virtual_time.run(_play(system, requests, options), limit_seconds=float("inf"))
+    if played is None:
+        raise ValueError(
+            f"models: their first instances did not all serve after {START_SECONDS:g} s; give hosts of the topology "
+            "faster disks, or models fewer min-instances"
+        )
+    return played
 
 
 async def _play(
     system: ScenarioSystem, requests: Sequence[Due], options: PlayOptions
-) -> tuple[SimulationResult, list[Answer]]:
+) -> tuple[SimulationResult, list[Answer]] | None:
+    """The run, or None where it could not begin."""
     cpu, seen = time.process_time(), Seen()
     async with virtual_cluster(system.cluster) as made:
         watch, injector = UsageWatch(made.broker), FaultInjector(made, system.seed)
         made.log.takers.append(seen.note_event)
         if options.log is not None:
             made.log.takers.append(LogFile(options.log).write)
-        await start_models(made, system)
+        if not await start_models(made, system):
+            return None
         begun = made.now
         injector.start(system.faults)
         async with asyncio.TaskGroup() as side:
@@ -141,8 +149,8 @@ def summarise(
     )
 
 
-async def start_models(made: VirtualCluster, system: ScenarioSystem) -> None:
-    """Register all models, and wait until each has its fewest instances."""
+async def start_models(made: VirtualCluster, system: ScenarioSystem) -> bool:
+    """Register all models, and wait until each has its fewest instances. Returns whether they came to serve."""
     for spec in system.specs:
         await register(made, spec)
     needed = sum(spec.min_instances * spec.tensor_parallel_size for spec in system.specs)
@@ -150,7 +158,11 @@ async def start_models(made: VirtualCluster, system: ScenarioSystem) -> None:
     async def there() -> bool:
         return len(await workers_in(made, "serving")) >= needed
 
-    await until(there, START_SECONDS, every=0.1)
+    try:
+        await until(there, START_SECONDS, every=0.1)
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _send(

@@ -1,9 +1,10 @@
 """Faults of a virtual cluster: what goes wrong, when, and for how long."""
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextvars import Context
+from functools import partial
 from itertools import product
 from math import isfinite
 from random import Random
@@ -57,6 +58,7 @@ class FaultInjector:
         self._usual = cluster.broker.delays
         self._disturbances: list[Disturbance] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._held: Counter[Hashable] = Counter()  # by how many faults: sleeps, buses, and pairs of links
         self._damaging: defaultdict[bytes, list[float]] = defaultdict(list)  # shares, by address of the sender
         cluster.on_crash, cluster.network.spoil = self._crashed, self._spoil
 
@@ -89,9 +91,9 @@ class FaultInjector:
         self._do(self._end(id, fault.seconds))
 
     def _freeze(self, id: str, fault: Fault) -> None:
-        process = self._cluster.processes[id]
-        process.sleep.stop()
-        self._later(fault.seconds, process.sleep.go_on)
+        sleep = self._cluster.processes[id].sleep
+        sleep.stop()
+        self._hold(sleep, fault.seconds, sleep.go_on)
 
     def _part(self, id: str, fault: Fault) -> None:
         process = self._cluster.processes[id]
@@ -102,7 +104,7 @@ class FaultInjector:
                 process.bus.release()
 
         process.bus.hold()
-        self._later(fault.seconds, join)
+        self._hold(process.bus, fault.seconds, join)
 
     def _slow(self, id: str, fault: Fault) -> None:
         disk = self._cluster.disks[id]
@@ -127,12 +129,7 @@ class FaultInjector:
         pairs = [(one.encode(), other.encode()) for one, other in product(find(fault.who), find(fault.other))]
         for pair in pairs:
             network.cut(*pair)
-
-        def mend() -> None:
-            for pair in pairs:
-                network.mend(*pair)
-
-        self._later(fault.seconds, mend)
+            self._hold(frozenset(pair), fault.seconds, partial(network.mend, *pair))
 
     def _disturb(self, fault: Fault) -> None:
         share = fault.amount
@@ -171,6 +168,18 @@ class FaultInjector:
 
     def _runs(self, id: str, process: VirtualProcess) -> bool:
         return self._cluster.processes.get(id) is process
+
+    def _hold(self, what: Hashable, seconds: float, let_go: Callable[[], None]) -> None:
+        """Keep `what` as it is for so many seconds, or for longer where another fault does."""
+        self._held[what] += 1
+
+        def end() -> None:
+            self._held[what] -= 1
+            if not self._held[what]:
+                del self._held[what]
+                let_go()
+
+        self._later(seconds, end)
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         async def wait() -> None:

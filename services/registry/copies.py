@@ -51,6 +51,7 @@ class CopyReconciler:
         self._releasing: set[FreeCopy] = set()
         self._tried = Backoff(AGAIN_SECONDS, LONGEST_AGAIN_SECONDS)
         self._fetches: dict[str, CopyFetch] = {}  # by plan
+        self._unanswered: dict[tuple[str, str, str], MakeCopy] = {}  # the last by host, model and version
         # Half the range away from the tickets that the planner begins with.
         self._ticket = (int(world.clock.wall()) + TICKETS // 2) % TICKETS
         self._without_copy = world.telemetry.gauge(
@@ -122,21 +123,30 @@ class CopyReconciler:
         spec, manifest = self._pool.make(order)
         host = self._members().get(order.host)
         log.info("copy_ordered", model=order.model, host=order.host, reason=order.reason)
+        plan_id = ""
         if manifest is None or host is None or not self._pool.sources(order):
             work = self._read(order.host, spec)
         else:
             fetch = CopyFetch(self._ids.new("copy"), spec, manifest, host, self._ids.secret())
-            self._fetches[fetch.plan_id] = fetch
+            plan_id = fetch.plan_id
+            self._fetches[plan_id] = fetch
             work = self._fetch(fetch)
-        self._calls.create_task(self._try(order, work), name=f"copy {order.model}")
+        self._calls.create_task(self._try(order, work, plan_id), name=f"copy {order.model}")
 
-    async def _try(self, order: MakeCopy, work: Coroutine[None, None, None]) -> None:
+    async def _try(self, order: MakeCopy, work: Coroutine[None, None, None], plan_id: str) -> None:
+        key = order.host, order.model, order.version
+        self._unanswered[key] = order
         try:
             await work
         except BusError as error:
-            self._end_fetch(order.host, order.model)
-            if self._pool.not_made(order):
+            self._fetches.pop(plan_id, None)
+            # A host that was asked again meanwhile may be at work, although the first call failed.
+            is_last = self._unanswered.get(key) is order
+            if is_last and self._pool.not_made(order):
                 self._failed(order.model, order.host, str(error))
+        finally:
+            if self._unanswered.get(key) is order:
+                del self._unanswered[key]
 
     async def _read(self, host: str, spec: ModelSpec) -> None:
         await self._bus.call(READ_MODEL, ReadModel(spec=spec), timeout=READ_TIMEOUT_SECONDS, id=host)

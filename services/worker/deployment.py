@@ -66,6 +66,7 @@ class Deployment:
         self._loading_task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
         self._giving_up: asyncio.Task[None] | None = None
+        self._clearing = asyncio.Lock()
         context = WorkerContext(world, resources.metered_link, tasks, runner)
         callbacks = GroupCallbacks(self._blocks_ready, self._rank_lost)
         group = self.group = TensorParallelGroup(context, settings.bind, callbacks)
@@ -276,19 +277,20 @@ class Deployment:
 
     async def _clear(self) -> None:
         """Forget the parameters. All let go of the arena before anything else may be placed in it."""
-        loading, self.instance.loading = self.instance.loading, None
-        reason = f"{self._id} gave its parameters back"
-        await self.pipelines.end(reason)
-        await self.live.end(reason)
-        await self.group.end()
-        await self.disaggregation.end(reason)
-        self._outgoing.abort_all()
-        await self._outgoing.none.wait()
-        await self._runner.unload()
-        if loading is not None:
-            await loading.forget()
-        self._arena.clear()
-        self._on_change()
+        async with self._clearing:  # a fence waits for an abort, whose flows may still write
+            loading, self.instance.loading = self.instance.loading, None
+            reason = f"{self._id} gave its parameters back"
+            await self.pipelines.end(reason)
+            await self.live.end(reason)
+            await self.group.end()
+            await self.disaggregation.end(reason)
+            self._outgoing.abort_all()
+            await self._outgoing.none.wait()
+            await self._runner.unload()
+            if loading is not None:
+                await loading.forget()
+            self._arena.clear()
+            self._on_change()
 
 
 async def _stop(task: asyncio.Task[None] | None) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.simulation import virtual_time
@@ -190,3 +191,26 @@ def test_a_host_that_was_cut_off_when_it_was_asked_to_read_is_asked_again_once_i
             assert await copies(plane, "m") == ["host-1"]
 
     virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_call_that_was_lost_is_no_failure_of_the_host_that_was_asked_again_and_reads() -> None:
+    async def main() -> None:
+        async with control_plane(register=False) as plane:
+            await plane.register(spec("m", min_instances=0))
+            await asyncio.sleep(2.0)
+            other = plane.add_host(1)
+            other.read_seconds = 90.0  # longer than the lost call waits for its answer
+            await asyncio.sleep(1.0)
+            await plane.kill("host-0")
+            await asyncio.sleep(1.8)
+            assert isinstance(other.bus, LocalBus)
+            other.bus.hold()
+            await asyncio.sleep(1.9)
+            other.bus.forget()
+            other.bus.release()
+            await asyncio.sleep(70.0)
+            assert other.reads == ["m"]
+            assert not [one for one in logs if one["event"] == "model_not_read"]
+
+    with capture_logs() as logs:
+        virtual_time.run(main(), limit_seconds=200)

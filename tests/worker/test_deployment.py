@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.services.worker.engine.runner import EngineRunner
+from livescale.services.worker.instance.loading import Loading
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Stale
 from livescale.shared.messages.transfers import Abort, Drain, Inflow
@@ -120,6 +121,33 @@ async def test_a_load_that_is_aborted_before_it_begins_leaves_no_flow_behind() -
         await asyncio.sleep(0)
         assert not [task for task in asyncio.all_tasks() if "BlockReceiver" in str(task.get_coro())]
         await loaded(made, "plan-2", 8)
+
+
+async def test_a_worker_declared_dead_in_mid_abort_loads_once_the_aborted_flows_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forget, begun, may_end = Loading.forget, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: Loading) -> None:
+        begun.set()
+        await may_end.wait()
+        await forget(self)
+
+    async with fleet("w-1") as made:
+        monkeypatch.setattr(Loading, "forget", slow)
+        await made.load("w-1", made.me)
+        abort = Abort(plan_id="plan-1", reason="test")
+        aborting = asyncio.create_task(made.bus.call(ABORT, abort, timeout=5, id="w-1"))
+        await begun.wait()
+        await declare_dead(made)
+        loading = asyncio.create_task(made.load("w-1", made.me, plan="plan-2", ticket=8))
+        done, _ = await asyncio.wait([loading], timeout=0.2)
+        assert not done
+        may_end.set()
+        await asyncio.gather(aborting, loading)
+        monkeypatch.setattr(Loading, "forget", forget)
+        made.feed("w-1", ticket=8)
+        await made.whole("w-1")
 
 
 async def test_a_model_that_does_not_fit_the_arena_is_refused() -> None:

@@ -3,11 +3,12 @@
 import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import ParamSpec
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from livescale.load.simulate.seeds.invariants import Violation
 from livescale.load.simulate.seeds.run import SeedResult, played
@@ -19,7 +20,9 @@ P = ParamSpec("P")
 COMMAND = "livescale simulate"
 SHOWN = 5  # violations of a seed
 TRIES = 60  # runs that are spent to make a failing seed shorter
+TELL_SECONDS = 2.0
 NONE = "none"
+OPTIONS = ("seeds", "first", "faults", "asks")
 
 
 class SeedsRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,11 +67,33 @@ def seeds_options(command: Callable[P, None]) -> Callable[..., None]:
         **kwargs: P.kwargs,
     ) -> None:
         if seeds is None:
+            strays = [stray for stray in given() if stray.name in OPTIONS]
+            if strays:
+                raise click.UsageError(f"{named(strays[0])} goes with --seeds: give how many")
             command(*args, **kwargs)
         else:
+            refuse_others("--seeds makes up its systems", OPTIONS)
             simulate_seeds(SeedsRequest(seeds=seeds, first=first, faults=faults, asks=asks))
 
     return call
+
+
+def given() -> list[click.Parameter]:
+    """What stands on the command line of the current command; what comes from the environment does not."""
+    ctx = click.get_current_context()
+    here = ParameterSource.COMMANDLINE
+    return [one for one in ctx.command.params if one.name and ctx.get_parameter_source(one.name) is here]
+
+
+def named(parameter: click.Parameter) -> str:
+    return parameter.human_readable_name if isinstance(parameter, click.Argument) else parameter.opts[0]
+
+
+def refuse_others(why: str, allowed: Collection[str]) -> None:
+    """Raise UsageError where the command line has anything that would be left unread."""
+    strays = [stray for stray in given() if stray.name not in allowed]
+    if strays:
+        raise click.UsageError(f"{why}: leave {named(strays[0])} out")
 
 
 def simulate_seeds(request: SeedsRequest) -> None:
@@ -98,11 +123,16 @@ def run_seeds(request: SeedsRequest, tell: Callable[[str], None]) -> list[Findin
     does not have."""
     findings, seconds = list[Finding](), list[float]()
     asks, faults = request.asks, request.faults
+    told = time.monotonic()
     for seed in range(request.first, request.first + request.seeds):
+        if time.monotonic() - told >= TELL_SECONDS:
+            told = time.monotonic()
+            tell(f"  {len(seconds)} of {request.seeds} seeds were run, {len(findings)} failed")
         began = time.process_time()
         result = played(seed, asks, faults)
         seconds.append(time.process_time() - began)
         if result.violations:
+            tell(f"seed {seed} fails; looking for fewer faults and requests with which it still does")
             finding = examined(seed, result, asks, faults, request.tries)
             findings.append(finding)
             for line in lines_of(finding):

@@ -62,6 +62,7 @@ def test_the_first_event_that_differs_is_told(tmp_path: Path) -> None:
         (("small.yaml", "--why", "chat"), "--why names a model and --at a second: give both"),
         (("small.yaml", "--why", "talk", "--at", "1"), "--why: there is no model 'talk' in the scenario; name one of"),
         (("small.yaml", "--until", "0"), "--until"),
+        (("small.yaml", "--compare", "small.yaml", "small.yaml"), "--compare runs nothing: leave SCENARIO out"),
         (("small.yaml", "--until", "1", "--status-at", "2"), "--until ends the run at 1 s, and 2 s is asked about"),
     ],
 )
@@ -87,6 +88,20 @@ def test_a_bad_field_has_exit_status_2(tmp_path: Path) -> None:
     result = invoke(str(write(tmp_path, SMALL.replace("seconds: 5", "seconds: soon"))))
     assert result.exit_code == 2
     assert "small.yaml: seconds: Expected `float`, got `str`" in result.output
+
+
+def test_a_trace_that_is_not_there_is_told_with_its_place(tmp_path: Path) -> None:
+    arrivals = SMALL[SMALL.index("  - rate: 2") : SMALL.index("settings:")]
+    result = invoke(str(write(tmp_path, SMALL.replace(arrivals, "  - trace: none.csv\n"))))
+    assert result.exit_code == 2
+    assert "small.yaml: arrivals[0]: " in " ".join(result.output.split())
+
+
+def test_a_model_that_never_serves_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("livescale.load.scenario.play.START_SECONDS", 0.2)
+    result = invoke(str(write(tmp_path)))
+    assert result.exit_code == 2
+    assert "models: their first instances did not all serve after 0.2 s; give hosts" in " ".join(result.output.split())
 
 
 def test_progress_is_told_every_two_seconds(

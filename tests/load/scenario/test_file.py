@@ -35,6 +35,7 @@ BAD = [
         "a worker of the largest takes 138.0 GB, and 72.0 GB of a GPU's memory are for it: raise",
     ),
     ("what: kill", "what: maim", "faults[1].what: Invalid enum value 'maim'"),
+    ("at: 2,", "at: 5,", "faults[1].at is 5 s of 5: it would not happen"),
     ("at: 2,", "", "faults[1]: give either at or every"),
     ("who: worker-2", "who: worker-9", "faults[1]: kill cannot befall 'worker-9'; name one of registry-0"),
     ("who: worker-2", "who: gateway-0", "faults[1]: kill cannot befall 'gateway-0'"),

@@ -55,6 +55,13 @@ def test_a_process_that_is_away_for_long_dies_and_comes_back(what: str) -> None:
     assert states(told["worker-1"]) == ["alive", "suspect", "dead", "alive"]
 
 
+@pytest.mark.parametrize("what", ["freeze", "part"])
+def test_faults_that_overlap_last_until_the_last_is_over(what: str) -> None:
+    long = Fault(at=0.0, what=what, who="worker-1", seconds=5.0)  # type: ignore[arg-type]
+    short = Fault(at=0.5, what=what, who="worker-1", seconds=0.2)  # type: ignore[arg-type]
+    assert states(leases(long, short)["worker-1"]) == ["alive", "suspect", "dead", "alive"]
+
+
 def test_one_that_is_away_for_a_moment_does_not_die() -> None:
     told = leases(Fault(at=0.0, what="freeze", who="worker-1", seconds=1.0))
     assert states(told["worker-1"]) == ["alive"]
@@ -94,7 +101,10 @@ def test_a_slow_disk_is_slow_for_as_long_as_it_should_be() -> None:
 
 def test_nothing_is_loaded_over_a_link_that_is_cut_until_it_is_mended() -> None:
     usual = loaded_at()
-    assert loaded_at(Fault(at=0.0, what="cut-link", who="host", other="worker", seconds=8.0)) > max(usual, 9.0)
+    long = Fault(at=0.0, what="cut-link", who="host", other="worker", seconds=8.0)
+    short = Fault(at=0.1, what="cut-link", who="worker-0", other="host-0", seconds=0.2)
+    assert loaded_at(long) > max(usual, 9.0)
+    assert loaded_at(long, short) > max(usual, 9.0)
 
 
 def test_parameters_that_come_damaged_are_never_served_and_come_again_once_it_is_over() -> None:

@@ -188,8 +188,8 @@ BUGS = [
         "replay-off-by-one",
         "A gateway that gets a token again hands it to its client twice.",
         "services/gateway/progress.py",
-        "        known = self.received - row.index\n",
-        "        known = max(self.received - row.index - 1, 0)\n",
+        "known = self.received - row.index",
+        "known = max(self.received - row.index - 1, 0)",
         found_by=200080,
     ),
     Bug(

@@ -10,6 +10,7 @@ from livescale.load.scenario.command import simulate
 from livescale.load.simulate.seeds.command import SeedsRequest, run_seeds
 from livescale.load.simulate.seeds.history import History
 from livescale.load.simulate.seeds.invariants import RULES
+from livescale.load.simulate.seeds.run import SeedResult
 from livescale.load.simulate.seeds.system import SeedSystem, random_system
 
 SEED = next(seed for seed in range(200) if len(random_system(seed).faults) > 3 and len(random_system(seed).asks) < 5)
@@ -34,6 +35,15 @@ def test_seeds_that_hold_are_told_in_a_line() -> None:
     assert result.output.startswith("0 of 2 seeds failed; ")
 
 
+def test_progress_is_told_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(100))  # a second passes with each look at the time
+    monkeypatch.setattr("livescale.load.simulate.seeds.command.time.monotonic", lambda: float(next(times)))
+    monkeypatch.setattr("livescale.load.simulate.seeds.command.played", lambda *some: SeedResult(SYSTEM, [], "", 1.0))
+    told: list[str] = []
+    run_seeds(SeedsRequest(seeds=4), told.append)
+    assert told[:-1] == ["  1 of 4 seeds were run, 0 failed", "  3 of 4 seeds were run, 0 failed"]
+
+
 def test_what_fails_is_made_shorter_and_its_command_plays_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "guilty", guilty)
     told: list[str] = []
@@ -52,6 +62,9 @@ def test_what_fails_is_made_shorter_and_its_command_plays_it_again(monkeypatch: 
         (("--seeds", "2", "--faults", "1"), "of one seed"),
         (("--seeds", "1", "--faults", "some"), "give numbers"),
         (("--seeds", "1", "--asks", "999"), "requests"),
+        (("one.yaml", "--seeds", "1"), "--seeds makes up its systems: leave SCENARIO out"),
+        (("--seeds", "1", "--report", "one.html"), "--seeds makes up its systems: leave --report out"),
+        (("one.yaml", "--first", "3"), "--first goes with --seeds: give how many"),
     ],
 )
 def test_a_part_that_is_not_there_is_refused(options: tuple[str, ...], why: str) -> None:
