@@ -20,7 +20,7 @@ from livescale.load.simulate.cluster import EPOCH, VirtualCluster, virtual_clust
 from livescale.load.simulate.event_log import LoggedEvent
 from livescale.load.simulate.faults import FaultInjector
 from livescale.load.simulate.log_file import LogFile
-from livescale.load.simulate.start import quiet, register, until, workers_in
+from livescale.load.simulate.start import made_up_ask, quiet, register, until, workers_in
 from livescale.load.simulate.usage import UsageWatch
 from livescale.load.trace import Arrival, fit
 from livescale.shared.messages.scaling import ScaleRecord
@@ -199,9 +199,7 @@ def make_ask(system: ScenarioSystem, due: Due) -> Ask:
     """The request itself, made when it is sent. Its prompt shares nothing with others, and follows from the seed."""
     spec = next(spec for spec in system.specs if spec.name == due.model)
     vocabulary = system.scenario.configs[spec.path].vocab_size
-    chance = Random(f"{system.seed} {due.number}")
-    prompt = chance.choices(range(vocabulary), k=due.arrival.prompt_tokens)
-    return Ask(due.number, due.arrival.at, prompt, due.arrival.output_tokens)
+    return made_up_ask(due.number, due.arrival, vocabulary, Random(f"{system.seed} {due.number}"))
 
 
 async def _tell(made: VirtualCluster, seen: Seen, begun: float, tell: Callable[[Progress], None]) -> None:

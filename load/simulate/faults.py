@@ -76,8 +76,13 @@ class FaultInjector:
         elif fault.what == "cut-link":
             self._cut(fault)
         else:
-            acts = {"kill": self._kill, "freeze": self._freeze, "part": self._part, "slow-disk": self._slow}
-            act = {**acts, "damage": self._damage}[fault.what]
+            act = {
+                "kill": self._kill,
+                "freeze": self._freeze,
+                "part": self._part,
+                "slow-disk": self._slow,
+                "damage": self._damage,
+            }[fault.what]
             for id in befallen:
                 act(id, fault)
 

@@ -10,7 +10,7 @@ import structlog
 
 from livescale.load.records import Ask
 from livescale.load.simulate.cluster import VirtualCluster
-from livescale.load.trace import Trace
+from livescale.load.trace import Arrival, Trace
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import AskSnapshot, Register
@@ -53,10 +53,13 @@ def flat_topology(hosts: int, rate: float) -> Topology:
 def made_up_asks(trace: Trace, vocabulary: int, seed: int) -> list[Ask]:
     """The requests of a trace. Their prompts are made up of tokens below `vocabulary`, and share nothing."""
     chance = Random(seed)
-    return [
-        Ask(number, one.at, chance.choices(range(vocabulary), k=one.prompt_tokens), one.output_tokens)
-        for number, one in enumerate(trace)
-    ]
+    return [made_up_ask(number, one, vocabulary, chance) for number, one in enumerate(trace)]
+
+
+def made_up_ask(number: int, arrival: Arrival, vocabulary: int, chance: Random) -> Ask:
+    """The request of one arrival, with a prompt that is drawn now."""
+    prompt = chance.choices(range(vocabulary), k=arrival.prompt_tokens)
+    return Ask(number, arrival.at, prompt, arrival.output_tokens)
 
 
 async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60.0, every: float = 0.02) -> None:

@@ -208,7 +208,7 @@ class ScaleOut(SwitchingScale):
         if report.state == "serving":
             self._whole(report.id, now)
             return [*commands, *self._serving(report.id, now)]
-        if holding is not None and holding.total > 0 and len(holding.ready) == holding.total:
+        if holding is not None and holding.is_whole:
             commands += self._whole(report.id, now)
         return commands
 

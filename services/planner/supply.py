@@ -166,7 +166,7 @@ class Supply:
     def _is_whole(self, holding: Holding | None) -> bool:
         """Say whether all of it is held: a host holds all shards, a worker its own."""
         held = self.manifest.version, self.manifest.held_as
-        return holding is not None and holding.version in held and len(holding.ready) == holding.total
+        return holding is not None and holding.version in held and holding.is_whole
 
     def _is_reading(self, holding: Holding) -> bool:
         """Say whether a host has begun to read it, so that the rest is coming, and is not waiting for its turn."""

@@ -99,7 +99,7 @@ class Holdings:
 
 
 def is_whole(holding: Holding, version: str) -> bool:
-    return bool(version) and holding.version == version and len(holding.ready) == holding.total
+    return bool(version) and holding.version == version and holding.is_whole
 
 
 def _memory(host: HostReport) -> HostMemory:

@@ -106,6 +106,11 @@ class Holding(Message, frozen=True, kw_only=True):
     size_bytes: Count = 0
     sending: bool = False
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all blocks are here. It is not while nobody knows how many there are."""
+        return 0 < self.total == len(self.ready)
+
 
 class PeerTraffic(Message, frozen=True, kw_only=True):
     """What serving moved to and from the process with this link address, bytes a second of late: no parameters."""

@@ -101,9 +101,7 @@ async def _start(made: VirtualCluster, scenario: Scenario) -> None:
     async def there() -> bool:
         snapshot = await made.operator.call(SNAPSHOT, AskSnapshot(), timeout=5.0)
         serving = sum(worker.state == "serving" for worker in snapshot.workers)
-        copies = sum(
-            one.version != "" and len(one.ready) == one.total for host in snapshot.hosts for one in host.holdings
-        )
+        copies = sum(one.version != "" and one.is_whole for host in snapshot.hosts for one in host.holdings)
         everywhere = scenario.values.get("host_cache") == "all"
         return serving >= spec.min_instances and (not everywhere or copies == len(snapshot.hosts))
 

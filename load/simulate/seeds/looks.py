@@ -84,16 +84,12 @@ def copies(reports: dict[str, Report]) -> set[str]:
     for report in reports.values():
         match report:
             case HostReport():
-                found.update(one.model for one in report.holdings if is_whole(one))
-            case WorkerReport(holding=Holding() as holding, version=str() as version) if is_whole(holding):
+                found.update(one.model for one in report.holdings if one.is_whole)
+            case WorkerReport(holding=Holding() as holding, version=str() as version) if holding.is_whole:
                 _, _, part = version.partition(".")
                 shard, _, of = part.partition("of")
                 shards.setdefault((holding.model, int(of or 1)), set()).add(int(shard or 0))
     return found | {model for (model, count), held in shards.items() if len(held) == count}
-
-
-def is_whole(holding: Holding) -> bool:
-    return holding.total > 0 and len(holding.ready) == holding.total
 
 
 async def unrest(cluster: VirtualCluster, reports: LastReports) -> list[str]:
