@@ -28,6 +28,7 @@ from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.memory.arena import ArenaFull
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
 from livescale.shared.process.run import World
+from livescale.shared.transfer.lost_flows import LostFlows
 from livescale.shared.transfer.sender import BlockSender
 from livescale.shared.transfer.spans import FlowSpans
 
@@ -59,8 +60,8 @@ class Deployment:
         self._serving = serving
         self._tasks = tasks
         self._on_change = changed
-        spans = FlowSpans.of(world)
-        self._outgoing = BlockSender(self._id, resources.link, tasks, changed, resources.memory_export, spans)
+        spans, lost = FlowSpans.of(world), LostFlows(world.bus, world.clock)
+        self._outgoing = BlockSender(self._id, resources.link, tasks, changed, resources.memory_export, spans, lost)
         self._counts = LoadCounts(world.telemetry)
         instance = self.instance = HeldInstance(world, partial(scheduler_limits, settings), serving, changed)
         self._loading_task: asyncio.Task[None] | None = None
