@@ -68,9 +68,14 @@ DIALECTS: dict[Family, Dialect] = {
 }
 
 
+def dialect_of(family: Family) -> Dialect:
+    """The dialect of a made model: Qwen's for all generations of Qwen, Llama's for all others."""
+    return DIALECTS["qwen2" if family.startswith("qwen") else "llama"]
+
+
 def make_tokenizer(family: Family, vocab_size: int, seed: int) -> Tokenizer:
     """A tokenizer of exactly `vocab_size` tokens."""
-    dialect = DIALECTS[family]
+    dialect = dialect_of(family)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -91,7 +96,7 @@ def make_tokenizer(family: Family, vocab_size: int, seed: int) -> Tokenizer:
 
 def save_tokenizer(tokenizer: Tokenizer, family: Family, directory: Path) -> None:
     """Both places where checkpoints keep a chat template occur: tokenizer_config.json and chat_template.jinja."""
-    dialect = DIALECTS[family]
+    dialect = dialect_of(family)
     tokenizer.save(str(directory / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

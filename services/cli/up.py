@@ -23,7 +23,7 @@ from livescale.services.supervisor.resources import find_files
 from livescale.services.supervisor.run_files import NotOurs, announce, make_place, pointer_path
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Stack, StackFailed
-from livescale.shared.model.block_layout import block_shapes
+from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.checkpoint import load_model_config
 from livescale.shared.model.latency import MADE_UP
 from livescale.shared.process.telemetry import configure_logging
@@ -216,8 +216,7 @@ def check_checkpoint(model: ModelSettings) -> None:
         directory = find_files(model)
         config = load_model_config(directory)
         if Path(model.path).is_dir():
-            shapes = {name: shape for block in block_shapes(config).values() for name, shape in block.items()}
-            files.find_tensors(directory, shapes)
+            files.find_tensors(directory, architecture_of(config).stored_shapes(config))
         text.load_checkpoint_text(directory, time.time)
     except BadSettings as error:
         raise click.UsageError(str(error)) from None
