@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 
 from livescale.load.bench.record import RecordPrinter
-from livescale.load.bench.simulate.cases import Traces
-from livescale.load.bench.simulate.rows import BENCH, QUICK, ROWS, BenchSizes, RowMaker, makers
+from livescale.load.scenario.bench.cases import Traces
+from livescale.load.scenario.bench.rows import BENCH, QUICK, ROWS, BenchSizes, RowMaker, makers
 from livescale.load.trace_files import TraceError, read_trace
 
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)

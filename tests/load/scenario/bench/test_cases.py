@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from livescale.load.bench.simulate.cases import STAND_INS, BenchCase, Traces, grown
+from livescale.load.scenario.bench.cases import STAND_INS, BenchCase, Traces, grown
 from livescale.load.scenario.play import draw_requests
 from livescale.shared.topology.file import find_topology
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from livescale.load.bench.simulate import measure
-from livescale.load.bench.simulate.cases import BenchCase, Traces
-from livescale.load.bench.simulate.measure import CpuWatch, ScaledCpu, exponent, run_case, run_seeds
+from livescale.load.scenario.bench import measure
+from livescale.load.scenario.bench.cases import BenchCase, Traces
+from livescale.load.scenario.bench.measure import CpuWatch, ScaledCpu, exponent, run_case, run_seeds
 from livescale.load.scenario.play import Progress
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from livescale.load.bench.simulate import command
-from livescale.load.bench.simulate.cases import Traces
-from livescale.load.bench.simulate.command import simulate
-from livescale.load.bench.simulate.rows import ROWS, BenchSizes, RowMaker, makers
+from livescale.load.scenario.bench import command
+from livescale.load.scenario.bench.cases import Traces
+from livescale.load.scenario.bench.command import simulate
+from livescale.load.scenario.bench.rows import ROWS, BenchSizes, RowMaker, makers
 from tests.load.bench.bench_output import records_in
 
 SMALL = BenchSizes(idle_workers=4, idle_seconds=5.0)

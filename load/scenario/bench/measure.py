@@ -16,7 +16,7 @@ from typing import TypeVar
 import click
 import msgspec
 
-from livescale.load.bench.simulate.cases import BenchCase, Traces
+from livescale.load.scenario.bench.cases import BenchCase, Traces
 from livescale.load.scenario.play import PlayOptions, Progress, play
 from livescale.load.simulate.seeds.run import played
 
