@@ -87,6 +87,9 @@ BENCHES = {
     "systems": LazyCommand(
         "livescale.load.bench.systems.command:systems", "Compare systems on one trace, in a simulation."
     ),
+    "simulate": LazyCommand(
+        "livescale.load.scenario.bench.command:simulate", "Measure the CPU time and memory of simulations."
+    ),
     "compare": LazyCommand("livescale.load.bench.compare:compare", "What two runs of a bench measured, side by side."),
 }
 

@@ -105,6 +105,11 @@ def pack(headers: Mapping[str, str]) -> bytes:
     return f"{VERSION}{LINE_END}{''.join(lines)}{LINE_END}".encode(errors="replace")
 
 
+# Headers of what is published, and their bytes, by whether it is JSON.
+TOPIC_HEADERS = {json: {CONTENT_TYPE: content_type(json)} for json in (False, True)}
+HEADS = {json: pack(headers) for json, headers in TOPIC_HEADERS.items()}
+
+
 def unpack(head: bytes) -> Headers:
     """The headers in `head`. Lines that are no header are left out, bytes that are no text are replaced."""
     first, *lines = head.decode(errors="replace").split(LINE_END)
