@@ -20,6 +20,9 @@ COMMANDS = {
     "simulate": LazyCommand(
         "livescale.load.scenario.command:simulate", "Try a cluster, a load and faults under virtual time."
     ),
+    "claims": LazyCommand(
+        "livescale.load.claims.command:claims", "Check what the papers claim, and print one table of it."
+    ),
     "chaos": LazyCommand("livescale.load.chaos.command:chaos", "Kill processes under load, and check every token."),
     "make-model": LazyCommand(
         "livescale.load.make_model_command:make_model_command",
