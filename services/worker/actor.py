@@ -6,12 +6,14 @@ from typing import Protocol, TypeVar
 
 from livescale.services.worker.deployment import Deployment
 from livescale.services.worker.instance.metrics import WorkerMetrics
+from livescale.services.worker.instance.seconds import InstanceSeconds
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.instance.spans import WorkerSpans
 from livescale.services.worker.report import make_report
 from livescale.services.worker.resources import ResourceMaker, Resources
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.contract import Ack, Context, Endpoint, M, Refusal, Topic
+from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.process.system_port import WhyNotReady, starting
@@ -66,6 +68,7 @@ class Worker:
         self._settings = settings
         self._maker = maker
         self._load_changed = asyncio.Event()
+        self._instance_seconds = InstanceSeconds(world.telemetry)
         self._why_not_ready: WhyNotReady = starting
 
     async def run(self) -> None:
@@ -91,9 +94,7 @@ class Worker:
                 self._id,
                 world.host,
                 address=resources.link.address,
-                report=lambda epoch: make_report(
-                    world, epoch, self._settings, self._maker.device, resources, self._deployment
-                ),
+                report=lambda epoch: self._report(epoch, resources),
                 on_stale=lambda: self._deployment.give_up(),
                 place=self._settings.place,
                 kernels=kernels,
@@ -107,6 +108,11 @@ class Worker:
             tasks.create_task(serving.run(), name="steps")
             tasks.create_task(self._deployment.source.run(), name="pulls")
             self._listen(tasks, self._deployment)
+
+    def _report(self, epoch: int, resources: Resources) -> WorkerReport:
+        report = make_report(self._world, epoch, self._settings, self._maker.device, resources, self._deployment)
+        self._instance_seconds.note(report.model, report.role, self._world.clock.now())
+        return report
 
     def _endpoints(self, deployment: Deployment) -> list[Endpoint]:
         """Each call and the object that answers it."""
