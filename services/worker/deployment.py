@@ -74,7 +74,8 @@ class Deployment:
         self.source, self.live = LiveSource(live_context), LiveRole(live_context)
         live, source, switch_kv = self.live, self.source, settings.switch_kv
         self.pipelines = PipelineMember(context, instance, group, live, source, switch_kv)
-        self.disaggregation = Disaggregation(KvContext.of(context, instance), settings.kv_transfer)
+        kv_context = KvContext.of(context, instance, self._transport.kv_first)
+        self.disaggregation = Disaggregation(kv_context, settings.kv_transfer)
         serving.on_batch, serving.on_rank_lost = lambda batch: group.leader.tell(batch), self._rank_lost
 
     @property

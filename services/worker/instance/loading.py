@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import structlog
 
 from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.instance.kv_first import KvFirst
 from livescale.services.worker.instance.metrics import LoadCounts
 from livescale.services.worker.instance.spans import LoadTimes, WorkerSpans
 from livescale.shared.links.contract import Link
@@ -31,13 +32,14 @@ BlockMemory = list[memoryview] | list[DeviceBytes]  # of a model's blocks
 
 @dataclass(frozen=True)
 class Transport:
-    """What moves parameters, and checks them. Each flow is a task of `tasks`."""
+    """What moves parameters, and checks them. Each flow is a task of `tasks`. They yield to KV by `kv_first`."""
 
     link: Link
     hashing: Executor
     tasks: asyncio.TaskGroup
     memory_export: MemoryExport | None
     paths: Paths
+    kv_first: KvFirst = field(default_factory=KvFirst)
 
 
 class Loading:
@@ -65,6 +67,7 @@ class Loading:
         self._bus = world.bus
         self._clock = world.clock
         self._runner = runner
+        self._kv_first = transport.kv_first
         self._counts = counts
         self._on_block = on_block
         self._ready = ReadyBlocks()
@@ -103,7 +106,7 @@ class Loading:
         """Return an awaitable that says when a chunk of this size may be passed on.
 
         That is as it arrives, or with its block where blocks are cut differently, and once the steps that are computed
-        here have had their share of the time.
+        here have had their share of the time, and KV that is sent its share of the bytes.
         """
         same = chunk_bytes == self.command.chunk_bytes
 
@@ -121,6 +124,7 @@ class Loading:
         came. A failure is reported to the planner, not raised. `traceparent` names the span of the scale."""
         self._times.traceparent = traceparent
         try:
+            await self._kv_first.wait(chunk.size)
             await together(self._receive(), self._lay_out(meet))
         except (TransferFailed, ValueError, RuntimeError, MemoryError) as error:
             reason = str(error) or type(error).__name__
