@@ -83,6 +83,8 @@ class Loading:
             transport.link, part, blocks, transport.hashing, events, transport.tasks, transport.memory_export
         )
         self.offer = self._incoming.mapped.offer
+        if command.parked:
+            self._incoming.keep()
         self._incoming.follow(command.inflows, command.secret)
 
     @property
@@ -93,6 +95,12 @@ class Loading:
         """Receive what is missing along the flows of a new plan. Raises ValueError."""
         self._incoming.follow(command.inflows, command.secret)
         self.command = command
+
+    def own_memory(self) -> BlockMemory | None:
+        """The blocks in this worker's own memory, if it has the whole model there: what is mapped is others'."""
+        came = zip(self.memory, self._places, strict=True)
+        own = self.manifest.layout != "plain" or all(block is place for block, place in came)
+        return list(self._places) if own and self._laid_out == len(self.manifest.blocks) else None  # type: ignore[return-value]
 
     async def forget(self) -> None:
         """Let go of the memory, as what is mapped is the host's too. Flows may still run: a load that is cancelled
@@ -116,6 +124,7 @@ class Loading:
             else:
                 await self._ready.wait_ready(chunk.block)
             self._counts.paused.inc(await self._runner.pauses.wait())
+            await self._kv_first.wait(chunk.size)
 
         return may_send
 
@@ -124,7 +133,6 @@ class Loading:
         came. A failure is reported to the planner, not raised. `traceparent` names the span of the scale."""
         self._times.traceparent = traceparent
         try:
-            await self._kv_first.wait(chunk.size)
             await together(self._receive(), self._lay_out(meet))
         except (TransferFailed, ValueError, RuntimeError, MemoryError) as error:
             reason = str(error) or type(error).__name__
