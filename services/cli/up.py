@@ -83,7 +83,10 @@ OWN_GROUPS = {
     "Memory of workers": ("arena_bytes", "kv_bytes", "host_kv_bytes"),
     "Batches": (),
     "Prefix caching": ("enable_prefix_caching",),
-    "Scaling": ("live", "live_every_hop", "live_when", "ttft_slo", "switch_kv", "plan_policy"),
+    "Scaling": (
+        *("live", "live_every_hop", "live_when", "ttft_slo", "switch_kv"),
+        *("plan_policy", "group_setup_s", "keep_parameters"),
+    ),
     "Host caches": ("host_cache", "host_cache_ttl"),
     "Routing and roles": (
         *("routing", "disaggregation", "tbt_slo", "prefill_share", "decode_scaling", "pre_scale_decode"),

@@ -151,6 +151,7 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
             return {
                 "link_rate": settings.link_rate,
                 "plan_policy": settings.plan_policy,
+                "group_setup_s": settings.group_setup_s,
                 "live": settings.live,
                 "live_every_hop": settings.live_every_hop,
                 "live_when": settings.live_when,

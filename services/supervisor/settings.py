@@ -13,8 +13,10 @@ from livescale.shared.runtime.settings import (
     EngineName,
     EngineProfile,
     EngineSpeed,
+    GroupSetup,
     HostCacheName,
     HostCacheTtl,
+    KeepParameters,
     KvTransferMode,
     LiveEveryHop,
     LiveName,
@@ -69,6 +71,7 @@ WORKER_FLAGS = (
     "kv_bytes",
     "host_kv_bytes",
     "enable_prefix_caching",
+    "keep_parameters",
     "switch_kv",
     "kv_transfer",
 )
@@ -219,9 +222,11 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     host_cache: HostCacheName = "pool"
     host_cache_ttl: HostCacheTtl = 300.0
     plan_policy: PolicyName = "auto"
+    group_setup_s: GroupSetup = 0.1
     live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
+    keep_parameters: KeepParameters = True
     switch_kv: SwitchKv = "auto"
     routing: RoutingName = "least-loaded"
     disaggregation: DisaggregationName = "off"

@@ -136,21 +136,21 @@ class BlockSender:
             if (plan_id, ticket) not in self._flows:
                 turns.join(ticket, steps.get(ticket, {}).values())
                 feeding = send_chunks(self._link, end, wait_here, turns, steps.get(ticket))
-                self._begin(plan_id, end, feeding, turns, traceparent)
+                sending = self._send(command, end, feeding, traceparent)
+                self._begin((plan_id, ticket), end, feeding, sending, turns)
                 if self._export is not None:
                     self._export.offer(end, offer or _nothing)
         self._on_change()
 
     def _begin(
         self,
-        plan_id: str,
+        key: tuple[str, int],
         end: FlowEnd,
         feeding: Coroutine[None, None, None],
+        sending: Coroutine[None, None, None],
         turns: Turns,
-        traceparent: str | None,
     ) -> None:
-        key = plan_id, end.ticket
-        flow = self._flows[key] = self._tasks.create_task(self._send(plan_id, end, feeding, traceparent))
+        flow = self._flows[key] = self._tasks.create_task(sending)
 
         def ended(_: asyncio.Task[None]) -> None:  # also when it is cancelled before its first step
             feeding.close()
@@ -166,10 +166,13 @@ class BlockSender:
         self.none.clear()
 
     async def _send(
-        self, plan_id: str, end: FlowEnd, feeding: Coroutine[None, None, None], traceparent: str | None
+        self, command: Send, end: FlowEnd, feeding: Coroutine[None, None, None], traceparent: str | None
     ) -> None:
+        plan_id = command.plan_id
         try:
             with self._spans.sending(traceparent, plan_id, end) if self._spans else nullcontext():
+                if command.setup_seconds:
+                    await asyncio.sleep(command.setup_seconds)
                 await feeding
             log.info("blocks_sent", plan=plan_id, to=end.other.id)
         except (TransferFailed, BlocksLost) as error:
