@@ -78,7 +78,7 @@ OWN_GROUPS = {
         *("models", "dtype", "layout", "max_model_len", "tensor_parallel_size"),
         *("min_instances", "max_instances", "fixed_share", "downscale_delay_s"),
     ),
-    "Clients": ("host", "port", "gateways", "api_key", "api_keys"),
+    "Clients": ("host", "port", "gateways", "api_key", "api_keys", "allowed_origins"),
     "Processes": ("workers", "device", "routers", "start_timeout_s", "kill_hung_s", "system_bind"),
     "Memory of workers": ("arena_bytes", "kv_bytes", "host_kv_bytes"),
     "Batches": (),

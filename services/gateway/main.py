@@ -52,7 +52,9 @@ class Gateway:
         with bound, ThreadPoolExecutor(1, "tokenizer") as executor:
             models = RegisteredModels(world.bus, world.clock, executor, self._metrics)
             guard = Guard(self._keys, world.clock, is_loopback(bound))
-            app = make_app(self._operations(models, executor), guard, world.ids, self._metrics)
+            app = make_app(
+                self._operations(models, executor), guard, world.ids, self._metrics, settings.allowed_origins
+            )
             arriving = await self._streams.listen()
             async with self._templates, asyncio.TaskGroup() as group:
                 group.create_task(self._streams.run(arriving), name="tokens")

@@ -7,6 +7,7 @@ import asyncio
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -49,13 +50,7 @@ class Templates:
 
     async def render(self, template: ChatTemplate, messages: list[ChatMessage], way: RenderingWay = USUAL) -> str:
         """The prompt of a conversation. Raises TemplateRefusal."""
-        rendering = Rendering(template.source, template.special_tokens, messages, way, self._wall())
-        try:
-            work = msgspec.msgpack.encode(rendering)
-        except RecursionError:
-            raise TemplateRefusal("they are nested too deeply") from None
-        except OverflowError:
-            raise TemplateRefusal("they, or variables of the template, have a number of more than 64 bits") from None
+        work = self._encoded(template.source, template.special_tokens, messages, way)
         async with self._turn:
             if template.condemned:
                 raise self._overrun()
@@ -65,10 +60,29 @@ class Templates:
                 template.condemned = is_small and not way.variables  # else another client's may be rendered
                 log.warning("chat_template_overran", conversation_bytes=len(work), condemned=template.condemned)
                 raise self._overrun()
-        rendered = msgspec.msgpack.decode(answer, type=Rendered)
-        if rendered.prompt is None:
-            raise TemplateRefusal(rendered.refusal)
-        return rendered.prompt
+        return _prompt_of(answer)
+
+    async def render_source(
+        self, source: str, special_tokens: Mapping[str, str], messages: list[ChatMessage], way: RenderingWay = USUAL
+    ) -> str:
+        """The prompt of a conversation by a template that its client brought. Raises TemplateRefusal."""
+        work = self._encoded(source, special_tokens, messages, way)
+        async with self._turn:
+            answer = await self._ask(work)
+        if answer is None:
+            raise self._overrun()
+        return _prompt_of(answer)
+
+    def _encoded(
+        self, source: str, special_tokens: Mapping[str, str], messages: list[ChatMessage], way: RenderingWay
+    ) -> bytes:
+        rendering = Rendering(source, dict(special_tokens), messages, way, self._wall())
+        try:
+            return msgspec.msgpack.encode(rendering)
+        except RecursionError:
+            raise TemplateRefusal("they are nested too deeply") from None
+        except OverflowError:
+            raise TemplateRefusal("they, or variables of the template, have a number of more than 64 bits") from None
 
     def _overrun(self) -> TemplateRefusal:
         seconds, mebibytes = self._processor_seconds, MEMORY_BYTES >> 20
@@ -116,14 +130,29 @@ async def _exchange(process: Process, work: bytes) -> bytes | None:
     return await process.stdout.readexactly(length) if length <= LARGEST_PROMPT else None
 
 
+def _prompt_of(answer: bytes) -> str:
+    rendered = msgspec.msgpack.decode(answer, type=Rendered)
+    if rendered.prompt is None:
+        raise TemplateRefusal(rendered.refusal)
+    return rendered.prompt
+
+
 async def render_chat(
-    templates: Templates, text: CheckpointText, messages: list[ChatMessage], way: RenderingWay = USUAL
+    templates: Templates,
+    text: CheckpointText,
+    messages: list[ChatMessage],
+    way: RenderingWay = USUAL,
+    source: str | None = None,
 ) -> str:
-    """The conversation's prompt by the checkpoint's template. Raises ApiError 400 where there is none, or it refuses
-    the messages."""
-    if text.template is None:
-        raise bad_request("This model has no chat template; use /v1/completions.", param="model")
+    """The conversation's prompt by the checkpoint's template, or by the one that its client gives. Raises ApiError 400
+    where there is none, or it refuses the messages."""
     try:
+        if source is not None:
+            return await templates.render_source(source, text.special_tokens, messages, way)
+        if text.template is None:
+            raise bad_request("This model has no chat template; use /v1/completions.", param="model")
         return await templates.render(text.template, messages, way)
     except TemplateRefusal as error:
+        if source is not None:
+            raise bad_request(f"'chat_template' cannot be used: {error}", param="chat_template") from None
         raise bad_request(f"The model's chat template refuses the messages: {error}", param="messages") from None

@@ -195,6 +195,7 @@ def gateway_commands(
     keys = {
         "LIVESCALE_API_KEY": " ".join(settings.api_key),
         "LIVESCALE_API_KEYS": str(Path(settings.api_keys).resolve()) if settings.api_keys else "",
+        "LIVESCALE_ALLOWED_ORIGINS": " ".join(settings.allowed_origins),
     }
     env = {**OWN_ENV, **bus_env(settings, nats_urls["gateway"]), **keys}
 

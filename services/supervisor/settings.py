@@ -121,6 +121,13 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
         ),
     ] = ()
     api_keys: Annotated[str, Meta(description="YAML file of API keys and their rate limits; SECURITY.md shows it")] = ""
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Origin whose pages may call the API from a browser, such as https://chat.example.org, or *; "
+            "may be given several times"
+        ),
+    ] = ()
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
         Meta(

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from livescale.services.worker.engine.logits import Floats, Ids, change_logits
 from livescale.services.worker.scheduling.batch import Chosen, TokenSampling
-from livescale.shared.messages.requests import TokenLogprobs
+from livescale.shared.messages.requests import Sampling, TokenLogprobs
 
 SEED_BITS = (1 << 64) - 1
 
@@ -36,9 +36,7 @@ def choose_tokens(logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> C
     if given is None:
         return Chosen(tokens)
     told = zip(asked, given.double().numpy(), strict=True)
-    return Chosen(
-        tokens, {row: log_probabilities(its, tokens[row], samplings[row].params.logprobs) for row, its in told}
-    )
+    return Chosen(tokens, {row: _asked_log_probabilities(its, tokens[row], samplings[row].params) for row, its in told})
 
 
 def score_tokens(logits: torch.Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs]:
@@ -50,11 +48,21 @@ def score_tokens(logits: torch.Tensor, tokens: Sequence[int], count: int) -> lis
     ]
 
 
+def _asked_log_probabilities(logits: Floats, token: int, params: Sampling) -> TokenLogprobs:
+    if not params.logprob_token_ids:
+        return log_probabilities(logits, token, params.logprobs)
+    return _named_log_probabilities(logits, token, params.logprob_token_ids)
+
+
 def log_probabilities(logits: Floats, token: int, count: int | None) -> TokenLogprobs:
     """How likely `token` is by a row of logits, and the `count` likeliest, rounded to float32. Of equally likely ones
     the lowest ids are named."""
+    return _named_log_probabilities(logits, token, _largest(logits, min(count or 0, len(logits))).tolist())
+
+
+def _named_log_probabilities(logits: Floats, token: int, named: list[int]) -> TokenLogprobs:
     largest = logits.max()
-    ids = [token, *_largest(logits, min(count or 0, len(logits))).tolist()]
+    ids = [token, *named]
     own, *told = (logits[ids] - (largest + np.log(np.exp(logits - largest).sum()))).astype(np.float32).tolist()
     return TokenLogprobs(own, list(zip(ids[1:], told, strict=True)))
 

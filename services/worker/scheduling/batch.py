@@ -66,7 +66,8 @@ def changes_logits(params: Sampling) -> bool:
 def named_tokens(params: Sampling) -> list[int]:
     """The token ids that a request's sampling names."""
     words = (token for word in params.bad_words for token in word)
-    return [*(token for token, _ in params.logit_bias), *params.allowed_token_ids, *words]
+    biased = (token for token, _ in params.logit_bias)
+    return [*biased, *params.allowed_token_ids, *params.logprob_token_ids, *words]
 
 
 class Chosen(Struct, frozen=True):
