@@ -12,6 +12,7 @@ Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 MOST_LOGPROBS = 20  # of one token
+MOST_GRAMMAR = 131_072  # characters
 
 
 class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -21,6 +22,8 @@ class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
     `repetition_penalty` counts the tokens of the prompt as well, the other penalties what was generated. `bad_words`
     are sequences of tokens that may not be completed; with `allowed_token_ids` no other token is chosen.
     `logprobs`: tell how likely each token was, and so many of the likeliest.
+    `grammar`: of the answer, in llguidance's notation (Lark, or JSON); only tokens that it permits are chosen, and an
+    end-of-sequence token once it is complete. Empty permits all.
     """
 
     temperature: Amount = 0.0
@@ -35,6 +38,7 @@ class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
     bad_words: list[Annotated[list[TokenId], Meta(min_length=1)]] = []
     allowed_token_ids: list[TokenId] = []
     logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None
+    grammar: Annotated[str, Meta(max_length=MOST_GRAMMAR)] = ""
 
 
 class TokenLogprobs(Struct, frozen=True, array_like=True):
