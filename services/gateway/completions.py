@@ -13,6 +13,7 @@ from livescale.services.gateway.completion_response import CompletionResponse
 from livescale.services.gateway.echo import Echo
 from livescale.services.gateway.envelope import Envelope
 from livescale.services.gateway.generation import Backend, Generation
+from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.logprobs import PromptNames, TokenNames
 from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.parse import parse_body, read_body
@@ -23,6 +24,7 @@ from livescale.services.gateway.shapes import ChatShape, CompletionShape, Respon
 from livescale.services.gateway.spans import Tracing
 from livescale.services.gateway.submission import (
     Origin,
+    TokenRules,
     asked_logprobs,
     check_choices,
     check_options,
@@ -49,6 +51,7 @@ class Completions:
     backend: Backend
     models: RegisteredModels
     templates: Templates
+    grammars: Grammars
     tracing: Tracing
 
     async def completion(self, request: Request) -> Response:
@@ -91,7 +94,8 @@ class Completions:
         if isinstance(body, CompletionRequest) and body.echo:
             top, alone = asked_logprobs(body), only_prompt(body)
             echoes = [Echo(text.decode(prompt), prompt, top, alone) for prompt in prompts]
-        asked = Asked(body, context_limit, text, prompts, await self._bad_words(body, text), echoes)
+        rules = TokenRules(await self._bad_words(body, text), await self.grammars.of(body, text))
+        asked = Asked(body, context_limit, text, prompts, rules, echoes)
         response = self._response(request, asked, shape)
         if body.stream:
             return EventStreamResponse(response.stream)
@@ -121,7 +125,7 @@ class Completions:
                 Origin(
                     request_id if count == 1 else f"{request_id}-p{index}", self.gateway, wall + timeout, index % each
                 ),
-                asked.bad_words,
+                asked.rules,
             )
             for index in range(count)
         ]
@@ -157,7 +161,7 @@ class Asked:
     context_limit: int
     text: CheckpointText
     prompts: list[list[int]]
-    bad_words: list[list[int]]
+    rules: TokenRules
     echoes: list[Echo]
 
 

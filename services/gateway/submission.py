@@ -5,7 +5,7 @@ The last checks are made here, those that need the model's vocabulary and contex
 
 import hashlib
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
@@ -31,6 +31,17 @@ class Origin:
     gateway: str
     deadline: float
     choice: int = 0
+
+
+@dataclass(frozen=True)
+class TokenRules:
+    """What a body says of its tokens, as a worker understands it: bad words as tokens, and a grammar."""
+
+    bad_words: list[list[int]] = field(default_factory=list)
+    grammar: str = ""
+
+
+NO_RULES = TokenRules()
 
 
 def check_options(body: GenerationOptions) -> None:
@@ -170,9 +181,9 @@ def make_submit(
     text: CheckpointText,
     context_tokens: int,
     origin: Origin,
-    bad_words: list[list[int]] | None = None,
+    rules: TokenRules = NO_RULES,
 ) -> Submit:
-    """The message for the router. `bad_words` are those of the body as tokens. Raises ApiError 400 where the prompt is
+    """The message for the router. `rules` are those of the body. Raises ApiError 400 where the prompt is
     empty or too long for the context, or something has ids outside the vocabulary."""
     param = "messages" if isinstance(body, ChatRequest) else "prompt"
     check_token_ids(prompt, text.vocab_size, param)
@@ -195,7 +206,7 @@ def make_submit(
         model=body.model,
         gateway=origin.gateway,
         prompt=prompt,
-        sampling=_sampling(body, text.defaults, origin, bad_words or []),
+        sampling=_sampling(body, text.defaults, origin, rules),
         max_tokens=asked or room,
         open_ended=asked is None,
         min_tokens=body.min_tokens,
@@ -246,9 +257,7 @@ def check_token_ids(token_ids: Collection[int], vocab_size: int, param: str) -> 
         raise bad_request(f"{param!r} has token id {largest}; the vocabulary has ids below {vocab_size}.", param=param)
 
 
-def _sampling(
-    body: GenerationOptions, defaults: GenerationDefaults, origin: Origin, bad_words: list[list[int]]
-) -> Sampling:
+def _sampling(body: GenerationOptions, defaults: GenerationDefaults, origin: Origin, rules: TokenRules) -> Sampling:
     return Sampling(
         temperature=defaults.temperature if body.temperature is None else body.temperature,
         top_p=defaults.top_p if body.top_p is None else body.top_p,
@@ -259,9 +268,10 @@ def _sampling(
         frequency_penalty=body.frequency_penalty,
         repetition_penalty=defaults.repetition_penalty if body.repetition_penalty is None else body.repetition_penalty,
         logit_bias=sorted(body.logit_bias.items()),
-        bad_words=bad_words,
+        bad_words=rules.bad_words,
         allowed_token_ids=body.allowed_token_ids or [],
         logprobs=_needed_logprobs(body),
+        grammar=rules.grammar,
     )
 
 
