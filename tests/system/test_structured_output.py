@@ -1,6 +1,7 @@
 """Structured output by a whole system: what comes is what was asked for, whatever dies meanwhile."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -36,7 +37,7 @@ async def test_answers_have_the_form_that_was_asked_for(system: System) -> None:
     for choice in answer["choices"]:
         assert choice["finish_reason"] == "stop"
         jsonschema_rs.validate(SCHEMA, msgspec.json.decode(choice["text"]))
-    asked = [
+    asked: list[tuple[dict[str, Any], Callable[[str], bool]]] = [
         ({"guided_regex": "[a-c]{3}-[0-9]+!"}, lambda text: text.endswith("!") and text[3] == "-"),
         ({"guided_choice": ["yes", 'he said "no"']}, lambda text: text in ("yes", 'he said "no"')),
         ({"structured_outputs": {"grammar": 'root ::= "a" | "bc" root'}}, lambda text: text.endswith("a")),
