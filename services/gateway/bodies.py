@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from livescale.services.gateway.sampling_options import Choices, SamplingOptions, TokenId, TopLogprobs
+from livescale.services.gateway.sampling_options import Choices, TokenId, TopLogprobs
+from livescale.services.gateway.structured_options import StructuredOptions
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.message import Amount, Count, Positive
 from livescale.shared.messages.parameters import (
@@ -33,7 +34,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     continuous_usage_stats: Annotated[bool, Meta(description="With include_usage: usage so far in every chunk")] = False
 
 
-class GenerationOptions(SamplingOptions, frozen=True, kw_only=True):
+class GenerationOptions(StructuredOptions, frozen=True, kw_only=True):
     """What both generating endpoints understand. A parameter that is null is the same as one that is absent."""
 
     model: Annotated[str, Meta(description="A registered model; may be left out where there is only one")] = ""

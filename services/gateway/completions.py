@@ -17,6 +17,7 @@ from livescale.services.gateway.echo import Echo
 from livescale.services.gateway.envelope import Envelope
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.generation import Backend, Generation
+from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.logprobs import PromptNames, TokenNames
 from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.parse import parse_body, read_body
@@ -27,6 +28,7 @@ from livescale.services.gateway.shapes import ChatShape, CompletionShape, Respon
 from livescale.services.gateway.spans import Tracing
 from livescale.services.gateway.submission import (
     Origin,
+    TokenRules,
     decoding,
     make_output,
     make_submit,
@@ -49,6 +51,7 @@ class Completions:
     backend: Backend
     models: RegisteredModels
     templates: Templates
+    grammars: Grammars
     tracing: Tracing
 
     async def completion(self, request: Request) -> Response:
@@ -95,7 +98,8 @@ class Completions:
         check_choices(body, len(prompts), self.settings.max_prompts)
         prompts = [truncated(body, prompt, context_limit) for prompt in prompts]
         echoes = echoes_of(body, prompts, text)
-        asked = Asked(body, context_limit, text, prompts, await self._bad_words(body, text), echoes, said)
+        rules = TokenRules(await self._bad_words(body, text), await self.grammars.of(body, text))
+        asked = Asked(body, context_limit, text, prompts, rules, echoes, said)
         response = self._response(request, asked, shape)
         if body.stream:
             return EventStreamResponse(response.stream)
@@ -130,7 +134,7 @@ class Completions:
                     index % each,
                     visit.who,
                 ),
-                asked.bad_words,
+                asked.rules,
             )
             for index in range(count)
         ]
@@ -176,7 +180,7 @@ class Asked:
     context_limit: int
     text: CheckpointText
     prompts: list[list[int]]
-    bad_words: list[list[int]]
+    rules: TokenRules
     echoes: list[Echo]
     said: str | UnsetType
 

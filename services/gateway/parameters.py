@@ -18,7 +18,6 @@ class Refused:
     neutral: tuple[object, ...] = ()
 
 
-NO_GRAMMARS = "Structured output is not supported yet; say in the prompt what the answer looks like"
 NO_TOOLS = "Tools are not supported yet; describe them in the messages"
 TEXT_ONLY = "Only text is understood; leave it out"
 NO_BEAMS = "There is no beam search; use n or best_of"
@@ -27,12 +26,6 @@ _REFUSED: Mapping[str, Refused] = {
     "length_penalty": Refused(NO_BEAMS, (1,)),
     "use_beam_search": Refused(NO_BEAMS, (False,)),
     "logits_processors": Refused("No code of clients runs here; use logit_bias or bad_words", ([],)),
-    "response_format": Refused(NO_GRAMMARS, ({"type": "text"},)),
-    "structured_outputs": Refused(NO_GRAMMARS),
-    "guided_json": Refused(NO_GRAMMARS),
-    "guided_regex": Refused(NO_GRAMMARS),
-    "guided_choice": Refused(NO_GRAMMARS),
-    "guided_grammar": Refused(NO_GRAMMARS),
     "thinking_token_budget": Refused("Reasoning is not told apart from the answer; use max_tokens", (-1,)),
     "repetition_detection": Refused("Use the penalties, or a stop string"),
     "watermarking": Refused("No text is watermarked; leave it out", (False,)),

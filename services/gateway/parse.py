@@ -23,8 +23,8 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _FIELD = re.compile(r"(?:missing required|unknown) field `(?P<field>[^`]*)`")
 
 BODY_TIMEOUT_SECONDS = 30.0
-# Variables of the template: there false is not the same as absent.
-_AS_GIVEN = frozenset({"chat_template_kwargs"})
+# Variables of the template, and schemas: there false is not the same as absent.
+_AS_GIVEN = frozenset({"chat_template_kwargs", "response_format", "structured_outputs", "guided_json"})
 
 
 async def read_body(request: Request, limit: int) -> bytes:

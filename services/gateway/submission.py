@@ -4,7 +4,7 @@ The last checks are made here, those that need the model's vocabulary and contex
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from livescale.services.gateway.asked import asked_prompt_logprobs, asked_tokens, needed_logprobs
@@ -30,6 +30,17 @@ class Origin:
     deadline: float
     choice: int = 0
     client: str = ""
+
+
+@dataclass(frozen=True)
+class TokenRules:
+    """What a body says of its tokens, as a worker understands it: bad words as tokens, and a grammar."""
+
+    bad_words: list[list[int]] = field(default_factory=list)
+    grammar: str = ""
+
+
+NO_RULES = TokenRules()
 
 
 def rendering_way(body: ChatRequest) -> RenderingWay:
@@ -80,9 +91,9 @@ def make_submit(
     text: CheckpointText,
     context_tokens: int,
     origin: Origin,
-    bad_words: list[list[int]] | None = None,
+    rules: TokenRules = NO_RULES,
 ) -> Submit:
-    """The message for the router. `bad_words` are those of the body as tokens. Raises ApiError 400 where the prompt is
+    """The message for the router. `rules` are those of the body. Raises ApiError 400 where the prompt is
     empty or too long for the context, or something has ids outside the vocabulary."""
     param = "messages" if isinstance(body, ChatRequest) else "prompt"
     check_token_ids(prompt, text.vocab_size, param)
@@ -105,7 +116,7 @@ def make_submit(
         model=body.model,
         gateway=origin.gateway,
         prompt=prompt,
-        sampling=_sampling(body, text.defaults, origin, bad_words or []),
+        sampling=_sampling(body, text.defaults, origin, rules),
         max_tokens=asked or room,
         open_ended=asked is None,
         min_tokens=body.min_tokens,
@@ -142,9 +153,7 @@ def stop_tokens(body: GenerationOptions, text: CheckpointText) -> list[int]:
     return list(dict.fromkeys((*eos, *body.stop_token_ids)))
 
 
-def _sampling(
-    body: GenerationOptions, defaults: GenerationDefaults, origin: Origin, bad_words: list[list[int]]
-) -> Sampling:
+def _sampling(body: GenerationOptions, defaults: GenerationDefaults, origin: Origin, rules: TokenRules) -> Sampling:
     return Sampling(
         temperature=defaults.temperature if body.temperature is None else body.temperature,
         top_p=defaults.top_p if body.top_p is None else body.top_p,
@@ -155,10 +164,11 @@ def _sampling(
         frequency_penalty=body.frequency_penalty,
         repetition_penalty=defaults.repetition_penalty if body.repetition_penalty is None else body.repetition_penalty,
         logit_bias=sorted(body.logit_bias.items()),
-        bad_words=bad_words,
+        bad_words=rules.bad_words,
         allowed_token_ids=body.allowed_token_ids or [],
         logprobs=needed_logprobs(body),
         logprob_token_ids=body.logprob_token_ids,
+        grammar=rules.grammar,
     )
 
 

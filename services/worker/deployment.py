@@ -11,7 +11,8 @@ import structlog
 
 from livescale.services.worker.disaggregation.context import KvContext
 from livescale.services.worker.disaggregation.sides import Disaggregation
-from livescale.services.worker.instance.context import WorkerContext
+from livescale.services.worker.instance.context import WorkerContext, end_task
+from livescale.services.worker.instance.grammars import Grammars
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import Lifecycle, WorkerState, check_load
 from livescale.services.worker.instance.loading import Loading, Transport
@@ -70,6 +71,7 @@ class Deployment:
         self._clearing = asyncio.Lock()
         context = WorkerContext(world, resources.metered_link, tasks, runner)
         callbacks = GroupCallbacks(self._blocks_ready, self._rank_lost)
+        self._grammars = Grammars(context, serving)
         group = self.group = TensorParallelGroup(context, settings.bind, callbacks)
         live_context = LiveContext(context, instance, group, LiveCounts(world.telemetry))
         self.source, self.live = LiveSource(live_context), LiveRole(live_context)
@@ -127,6 +129,7 @@ class Deployment:
             raise
         work = self._load(loading, context.traceparent)
         self._loading_task = self._tasks.create_task(work, name=f"load {command.plan_id}")
+        self._grammars.load(command)
         self.live.expect(command)
         self._on_change()
         return Ack()
@@ -192,7 +195,7 @@ class Deployment:
         self._outgoing.abort(command.plan_id)
         if self.lifecycle.aborts(command.plan_id):
             log.info("load_aborted", plan=command.plan_id, reason=command.reason)
-            await _stop(self._loading_task)
+            await end_task(self._loading_task)
             await self._release_if_loading(command.plan_id)
         return Ack()
 
@@ -223,8 +226,8 @@ class Deployment:
         if earlier is not None:
             await asyncio.wait([earlier])
         await self.source.give_up()
-        await _stop(self._draining)
-        await _stop(self._loading_task)
+        await end_task(self._draining)
+        await end_task(self._loading_task)
         await self._clear()
 
     async def _load(self, loading: Loading, traceparent: str | None) -> None:
@@ -278,6 +281,7 @@ class Deployment:
         """Forget the parameters, or park them. All let go of the memory before anything else may be placed in it."""
         async with self._clearing:  # a fence waits for an abort, whose flows may still write
             loading, self.instance.loading = self.instance.loading, None
+            self._grammars.end()
             reason = f"{self._id} gave its parameters back"
             await self.pipelines.end(reason)
             await self.live.end(reason)
@@ -291,9 +295,3 @@ class Deployment:
             if loading is not None:
                 await loading.forget()
             self._on_change()
-
-
-async def _stop(task: asyncio.Task[None] | None) -> None:
-    if task is not None:
-        task.cancel()
-        await asyncio.wait([task])

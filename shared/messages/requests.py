@@ -12,6 +12,7 @@ Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 MOST_LOGPROBS = 20  # of one token
+MOST_GRAMMAR = 131_072  # characters
 
 
 class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,6 +23,8 @@ class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
     are sequences of tokens that may not be completed; with `allowed_token_ids` no other token is chosen.
     `logprobs`: tell how likely each token was, and so many of the likeliest, or those of `logprob_token_ids` in their
     place.
+    `grammar`: of the answer, in llguidance's notation (Lark, or JSON); only tokens that it permits are chosen, and an
+    end-of-sequence token once it is complete. Empty permits all.
     """
 
     temperature: Amount = 0.0
@@ -37,6 +40,7 @@ class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
     allowed_token_ids: list[TokenId] = []
     logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None
     logprob_token_ids: Annotated[list[TokenId], Meta(max_length=MOST_LOGPROBS)] = []
+    grammar: Annotated[str, Meta(max_length=MOST_GRAMMAR)] = ""
 
 
 class TokenLogprobs(Struct, frozen=True, array_like=True):

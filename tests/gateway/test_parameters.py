@@ -79,6 +79,12 @@ VALUES: Mapping[str, Any] = {
     "chat_template_kwargs": {"enable_thinking": False},
     "documents": [{"title": "a", "text": "b"}],
     "reasoning_effort": "low",
+    "response_format": {"type": "json_schema", "json_schema": {"name": "one", "schema": {"type": "integer"}}},
+    "structured_outputs": {"regex": "[a-z]{3}", "whitespace_pattern": None},
+    "guided_json": '{"type": "boolean"}',
+    "guided_regex": "a+",
+    "guided_choice": ["yes", "no"],
+    "guided_grammar": 'start: "a" | "b"',
 }
 NEEDED: Mapping[str, Mapping[str, object]] = {
     "stream_options": {"stream": True},

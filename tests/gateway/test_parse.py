@@ -120,7 +120,6 @@ def test_unknown_parameters_are_refused_by_name() -> None:
     [
         ("suffix", "end"),
         ("use_beam_search", True),
-        ("response_format", {"type": "json_object"}),
     ],
 )
 def test_unsupported_parameters_are_refused_by_name(name: str, value: object) -> None:

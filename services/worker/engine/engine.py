@@ -33,6 +33,7 @@ from livescale.services.worker.engine.parameters import TORCH_DTYPES, Linear, Te
 from livescale.services.worker.engine.rope import rope_tables
 from livescale.services.worker.engine.sampling import choose_tokens, score_tokens
 from livescale.services.worker.engine.tensor_parallel import Ranks, embed_part, shared, side_by_side
+from livescale.services.worker.grammars.masks import Masks, without_masks
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
     NOTHING_CHOSEN,
@@ -103,6 +104,7 @@ class TorchEngine:
         self._head: Linear | None = None
         self.on_last_layer: Callable[[], None] = lambda: None
         self.on_kv: KvTaker = lambda export, layers, data: None
+        self.masks: Masks | None = None  # of grammars, once the vocabulary is here
         self._leaving: dict[int, list[tuple[KvExport, range]]] = {}  # of the step that runs
 
     @torch.inference_mode()
@@ -188,6 +190,7 @@ class TorchEngine:
         """
         self.lay_down(batch)
         self._leaving = batch.leaving
+        self._begin_masks(batch.chunks)
         try:
             hidden, rows = self._through(batch.chunks)
         finally:
@@ -235,6 +238,8 @@ class TorchEngine:
     def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         """Run a part of the model, from tokens or an activation to an activation or tokens. Rank 0 has both."""
         rows, head = self.rows(chunks), self._config.num_hidden_layers + 1
+        if blocks.stop > head:
+            self._begin_masks(chunks)
         hidden = self._coming(activation, rows.count) if blocks.start else self.embed(rows)
         hidden = self.layers(max(blocks.start - 1, 0), min(blocks.stop, head) - 1, hidden, rows)
         if blocks.stop <= head:
@@ -256,8 +261,14 @@ class TorchEngine:
         logits = self.head(hidden[rows.sampled])
         if self._manifest.shard:
             return NOTHING_CHOSEN
-        chosen = choose_tokens(logits, samplings)
+        permitted = without_masks(chunks) if self.masks is None else self.masks.take_step(chunks)
+        chosen = choose_tokens(logits, samplings, permitted)
         return replace(chosen, prompts=prompts) if prompts else chosen
+
+    def _begin_masks(self, chunks: Sequence[ScheduledChunk]) -> None:
+        """Have masks of tokens computed while the layers are."""
+        if self.masks is not None:
+            self.masks.begin_step(chunks)
 
     def _scored(self, hidden: torch.Tensor, chunks: Sequence[ScheduledChunk]) -> dict[int, list[TokenLogprobs]]:
         """How likely tokens of prompts are, by the place of the chunk. The head runs in slabs, as logits are large."""

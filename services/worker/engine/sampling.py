@@ -10,33 +10,45 @@ import numpy as np
 import torch
 from msgspec import structs
 
-from livescale.services.worker.engine.logits import Floats, Ids, change_logits
-from livescale.services.worker.scheduling.batch import Chosen, TokenSampling
+from livescale.services.worker.engine.kernels.variants import find_compiled
+from livescale.services.worker.engine.logits import Floats, Ids, TokenMask, change_logits
+from livescale.services.worker.grammars.masks import NO_MASKS, StepMasks
+from livescale.services.worker.scheduling.batch import Chosen, TokenSampling, changes_logits
 from livescale.shared.messages.requests import Sampling, TokenLogprobs
 
 SEED_BITS = (1 << 64) - 1
+TOKEN_MASK = TokenMask(find_compiled())
 
 
-def choose_tokens(logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> Chosen:
-    """Choose the token of each row of `logits` `[row, vocab]`, which is overwritten. Ties go to the lowest id."""
+def choose_tokens(logits: torch.Tensor, samplings: Sequence[TokenSampling], permitted: StepMasks = NO_MASKS) -> Chosen:
+    """Choose the token of each row of `logits` `[row, vocab]`, which is overwritten, among those that are `permitted`.
+    Ties go to the lowest id."""
     logits = logits.cpu()
     asked = [row for row, sampling in enumerate(samplings) if sampling.params.logprobs is not None]
     given = logits[asked] if asked else None  # a copy, as the model gave them
+    for row, mask in permitted.masks.items():
+        TOKEN_MASK.apply(logits[row], mask)
     for row, sampling in enumerate(samplings):
         if sampling.forbidden:
             logits[row, list(sampling.forbidden)] = float("-inf")
     # numpy's argmax is twenty times as fast as torch's.
     tokens: list[int] = logits.float().numpy().argmax(axis=1).tolist()
     for row, sampling in enumerate(samplings):
-        if sampling.past is not None:
+        if row in permitted.withheld:
+            tokens[row] = 0
+        elif sampling.past is not None and changes_logits(sampling.params):
             changed = change_logits(logits[row].double().numpy(), sampling.params, sampling.past)
             tokens[row] = int(changed.argmax()) if sampling.is_greedy else draw_token(changed, sampling)
         elif not sampling.is_greedy:
             tokens[row] = draw_token(logits[row].double().numpy(), sampling)
     if given is None:
-        return Chosen(tokens)
+        return Chosen(tokens, withheld=dict(permitted.withheld)) if permitted.withheld else Chosen(tokens)
     told = zip(asked, given.double().numpy(), strict=True)
-    return Chosen(tokens, {row: _asked_log_probabilities(its, tokens[row], samplings[row].params) for row, its in told})
+    return Chosen(
+        tokens,
+        {row: _asked_log_probabilities(its, tokens[row], samplings[row].params) for row, its in told},
+        withheld=dict(permitted.withheld),
+    )
 
 
 def score_tokens(logits: torch.Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs]:
