@@ -16,6 +16,7 @@ from livescale.services.gateway.generation import Backend, Generation
 from livescale.services.gateway.logprobs import PromptNames, TokenNames
 from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.parse import parse_body, read_body
+from livescale.services.gateway.rendering import rendering_way
 from livescale.services.gateway.responses import EventStreamResponse, json_answer, while_connected
 from livescale.services.gateway.sampling_options import banned, spellings
 from livescale.services.gateway.settings import GatewaySettings
@@ -30,11 +31,11 @@ from livescale.services.gateway.submission import (
     make_output,
     make_submit,
     only_prompt,
-    rendering_way,
     split_prompts,
     truncated,
 )
 from livescale.services.gateway.templates import Templates, render_chat
+from livescale.services.gateway.tool_calls.reading import Reading, reading_of
 from livescale.shared.bus.contract import Context
 from livescale.shared.runtime.clock import Ids
 
@@ -72,9 +73,12 @@ class Completions:
         entry = await self.models.find_or_only(body.model)
         body = replace(body, model=entry.spec.name)
         text = await self.models.text(entry)
+        origin = public_id(request) if body.seed is None else str(body.seed)
+        reading = reading_of(body, entry.spec, text.template, origin)
         said = await render_chat(self.templates, text, body.messages, rendering_way(body))
         prompt = await self.models.encode(text, said, add_special_tokens=body.add_special_tokens)
-        return await self._answer(request, body, context_tokens(entry), text, [prompt], ChatShape())
+        reading = None if reading is None else reading.after(said)
+        return await self._answer(request, body, context_tokens(entry), text, [prompt], ChatShape(), reading)
 
     async def _answer(
         self,
@@ -84,6 +88,7 @@ class Completions:
         text: CheckpointText,
         prompts: list[list[int]],
         shape: ResponseShape,
+        reading: Reading | None = None,
     ) -> Response:
         check_choices(body, len(prompts), self.settings.max_prompts)
         prompts = [truncated(body, prompt, context_limit) for prompt in prompts]
@@ -91,7 +96,7 @@ class Completions:
         if isinstance(body, CompletionRequest) and body.echo:
             top, alone = asked_logprobs(body), only_prompt(body)
             echoes = [Echo(text.decode(prompt), prompt, top, alone) for prompt in prompts]
-        asked = Asked(body, context_limit, text, prompts, await self._bad_words(body, text), echoes)
+        asked = Asked(body, context_limit, text, prompts, await self._bad_words(body, text), echoes, reading)
         response = self._response(request, asked, shape)
         if body.stream:
             return EventStreamResponse(response.stream)
@@ -145,7 +150,10 @@ class Completions:
         context = Context(deadline=wall + timeout, request_id=public_id(request), traceparent=trace.traceparent)
         if trace.traceparent is not None:
             submits = [replace(submit, traceparent=trace.traceparent) for submit in submits]
-        generations = [Generation(self.backend, submit, make_output(body, text, submit), context) for submit in submits]
+        outputs = [make_output(body, text, submit, asked.reading, index) for index, submit in enumerate(submits)]
+        generations = [
+            Generation(self.backend, submit, output, context) for submit, output in zip(submits, outputs, strict=True)
+        ]
         return CompletionResponse(shape, envelope, asked.prompts, body.n, generations, asked.echoes, trace, visit.spend)
 
 
@@ -159,6 +167,7 @@ class Asked:
     prompts: list[list[int]]
     bad_words: list[list[int]]
     echoes: list[Echo]
+    reading: Reading | None
 
 
 def public_id(request: Request) -> str:

@@ -6,20 +6,21 @@ The last checks are made here, those that need the model's vocabulary and contex
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
-from livescale.services.gateway.chat_template import RenderingWay
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
 from livescale.services.gateway.errors import bad_request, too_long
-from livescale.services.gateway.output import Ends, TextOutput
+from livescale.services.gateway.output import Decode, Ends, Output, TextOutput
+from livescale.services.gateway.rendering import check_rendering
 from livescale.services.gateway.sampling_options import stop_strings
+from livescale.services.gateway.tool_calls.reading import Reading
+from livescale.services.gateway.tools import check_tools
 from livescale.shared.messages.requests import PromptLogprobs, Sampling, Submit
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 MOST_CHARACTERS = 4_096  # of all stop strings, and of all bad words; every token is compared with them
 MOST_PROMPT_LOGPROBS = 30_000  # in one message of the bus, which takes a megabyte
-RESERVED_VARIABLES = frozenset(("messages", "add_generation_prompt", "continue_final_message", "chat_template"))
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ def check_options(body: GenerationOptions) -> None:
     _check_logprobs(body)
     _check_texts(body)
     if isinstance(body, ChatRequest):
-        _check_rendering(body)
+        check_rendering(body)
+        check_tools(body.tools, body.tool_choice)
     best_of = choices(body)
     if best_of < body.n:
         raise bad_request(f"'best_of' is less than 'n'; give at least {body.n}.", param="best_of")
@@ -58,31 +60,6 @@ def _check_texts(body: GenerationOptions) -> None:
             raise bad_request(f"{param!r} has {length} characters; {MOST_CHARACTERS} are the most.", param=param)
     if not all(map(str.strip, body.bad_words)):
         raise bad_request("'bad_words' has one of blanks only; leave it out.", param="bad_words")
-
-
-def _check_rendering(body: ChatRequest) -> None:
-    if body.add_generation_prompt and body.continue_final_message:
-        raise bad_request(
-            "'add_generation_prompt' and 'continue_final_message' exclude each other; give one of them.",
-            param="continue_final_message",
-        )
-    reserved = sorted(RESERVED_VARIABLES.intersection(body.chat_template_kwargs or ()))
-    if reserved:
-        raise bad_request(
-            f"'chat_template_kwargs' has {reserved[0]!r}, which the request says elsewhere; leave it out.",
-            param=f"chat_template_kwargs.{reserved[0]}",
-        )
-
-
-def rendering_way(body: ChatRequest) -> RenderingWay:
-    """How the conversation becomes a prompt. What `chat_template_kwargs` says goes before other parameters."""
-    variables: dict[str, Any] = {}
-    if body.documents is not None:
-        variables["documents"] = body.documents
-    if body.reasoning_effort is not None:
-        variables |= {"reasoning_effort": body.reasoning_effort, "enable_thinking": body.reasoning_effort != "none"}
-    begin = not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt
-    return RenderingWay(begin, body.continue_final_message, {**variables, **(body.chat_template_kwargs or {})})
 
 
 def truncated(body: GenerationOptions, prompt: list[int], context_tokens: int) -> list[int]:
@@ -207,8 +184,11 @@ def make_submit(
     )
 
 
-def make_output(body: GenerationOptions, text: CheckpointText, submit: Submit) -> TextOutput:
-    """The text that a submission's tokens become, which ends at the stop strings that the body asks for."""
+def make_output(
+    body: GenerationOptions, text: CheckpointText, submit: Submit, reading: Reading | None = None, choice: int = 0
+) -> Output:
+    """The text that a submission's tokens become, which ends at the stop strings that the body asks for. With a
+    `reading` it is taken apart."""
     ends = Ends(
         stop_strings(body),
         frozenset(submit.stop_token_ids),
@@ -216,7 +196,12 @@ def make_output(body: GenerationOptions, text: CheckpointText, submit: Submit) -
         body.include_stop_str_in_output,
         submit.min_tokens,
     )
-    return TextOutput(text.decode if body.skip_special_tokens else text.decode_all, submit.prompt, ends)
+    if not body.skip_special_tokens:
+        decode: Decode = text.decode_all
+    else:
+        decode = text.decode if reading is None else text.decoder(reading.markers)
+    plain = TextOutput(decode, submit.prompt, ends)
+    return plain if reading is None else reading.output(plain, submit.prompt, choice)
 
 
 def stop_tokens(body: GenerationOptions, text: CheckpointText) -> list[int]:

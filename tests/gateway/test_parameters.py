@@ -73,6 +73,10 @@ VALUES: Mapping[str, Any] = {
     "chat_template_kwargs": {"enable_thinking": False},
     "documents": [{"title": "a", "text": "b"}],
     "reasoning_effort": "low",
+    "tools": [],
+    "tool_choice": "none",
+    "parallel_tool_calls": False,
+    "include_reasoning": False,
 }
 NEEDED: Mapping[str, Mapping[str, object]] = {"stream_options": {"stream": True}, "top_logprobs": {"logprobs": True}}
 ENDPOINTS = {
