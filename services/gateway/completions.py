@@ -16,6 +16,7 @@ from livescale.services.gateway.generation import Backend, Generation
 from livescale.services.gateway.logprobs import PromptNames, TokenNames
 from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.parse import parse_body, read_body
+from livescale.services.gateway.reading import Reading, reading_of
 from livescale.services.gateway.rendering import rendering_way
 from livescale.services.gateway.responses import EventStreamResponse, json_answer, while_connected
 from livescale.services.gateway.sampling_options import banned, spellings
@@ -35,7 +36,6 @@ from livescale.services.gateway.submission import (
     truncated,
 )
 from livescale.services.gateway.templates import Templates, render_chat
-from livescale.services.gateway.tool_calls.reading import Reading, reading_of
 from livescale.shared.bus.contract import Context
 from livescale.shared.runtime.clock import Ids
 

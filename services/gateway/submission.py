@@ -12,9 +12,9 @@ from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, Ge
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
 from livescale.services.gateway.errors import bad_request, too_long
 from livescale.services.gateway.output import Decode, Ends, Output, TextOutput
+from livescale.services.gateway.reading import Reading
 from livescale.services.gateway.rendering import check_rendering
 from livescale.services.gateway.sampling_options import stop_strings
-from livescale.services.gateway.tool_calls.reading import Reading
 from livescale.services.gateway.tools import check_tools
 from livescale.shared.messages.requests import PromptLogprobs, Sampling, Submit
 

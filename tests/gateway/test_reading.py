@@ -5,8 +5,8 @@ import pytest
 from livescale.services.gateway.bodies import ChatMessage, ChatRequest
 from livescale.services.gateway.chat_template import ChatTemplate
 from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.reading import reading_of
 from livescale.services.gateway.tool_calls.formats import HARMONY, HERMES, MISTRAL, THINK
-from livescale.services.gateway.tool_calls.reading import reading_of
 from livescale.services.gateway.tools import FunctionDefinition, Tool
 from livescale.shared.messages.parameters import ModelSpec
 

@@ -1,6 +1,6 @@
 from livescale.services.gateway.output import TextOutput, TextPiece, WholeChoice
+from livescale.services.gateway.parsed_output import ParsedOutput, Telling, call_ids
 from livescale.services.gateway.progress import Fresh
-from livescale.services.gateway.tool_calls.answer import ParsedOutput, Telling, call_ids
 from livescale.services.gateway.tool_calls.formats import HERMES, THINK
 from livescale.services.gateway.tool_calls.machine import Machine
 from livescale.services.gateway.tool_calls.message import Calls

@@ -7,7 +7,7 @@ from livescale.services.gateway.bodies import ChatRequest
 from livescale.services.gateway.chat_template import ChatTemplate
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.output import Output
-from livescale.services.gateway.tool_calls.answer import ParsedOutput, Telling, call_ids
+from livescale.services.gateway.parsed_output import ParsedOutput, Telling, call_ids
 from livescale.services.gateway.tool_calls.formats import (
     CALLS,
     HARMONY,
