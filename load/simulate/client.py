@@ -22,6 +22,8 @@ PATIENCE_SECONDS = 3600.0
 class TokensOnly:
     """Hands on tokens without a text."""
 
+    reasoning_tokens: int | None = None
+
     def feed(self, fresh: Fresh) -> TextPiece:
         reason = fresh.finish_reason
         return TextPiece("", fresh.token_ids, None if reason is None else "stop" if reason == "stop" else "length")

@@ -75,7 +75,8 @@ class NamedDirectory(click.ParamType[ModelSettings]):
 # Every option of a system is in one of them; those of workers that are passed on come last.
 OWN_GROUPS = {
     "Models": (
-        *("models", "dtype", "layout", "max_model_len", "tensor_parallel_size"),
+        *("models", "dtype", "layout", "max_model_len", "tool_call_parser", "reasoning_parser"),
+        "tensor_parallel_size",
         *("min_instances", "max_instances", "fixed_share", "downscale_delay_s"),
     ),
     "Clients": ("host", "port", "gateways", "api_key", "api_keys", "allowed_origins"),

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from livescale.services.gateway.sampling_options import Choices, TokenId, TopLogprobs
 from livescale.services.gateway.structured_options import StructuredOptions
+from livescale.services.gateway.tools import ToolChoice, Tools
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.message import Amount, Count, Positive
 from livescale.shared.messages.parameters import (
@@ -19,8 +20,10 @@ from livescale.shared.messages.parameters import (
     ModelSpec,
     Path,
     Priority,
+    ReasoningParser,
     Share,
     TensorParallelSize,
+    ToolCallParser,
 )
 from livescale.shared.messages.registry import Register
 
@@ -166,6 +169,12 @@ class ChatRequest(GenerationOptions, frozen=True, kw_only=True):
         Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None,
         Meta(description="A variable for the chat template; none also says enable_thinking: false"),
     ] = None
+    tools: Annotated[Tools | None, Meta(description="Functions that the model may call")] = None
+    tool_choice: Annotated[
+        ToolChoice | None, Meta(description="Whether the model calls tools: none, auto (the default), or one of them")
+    ] = None
+    parallel_tool_calls: Annotated[bool, Meta(description="With false, only the first call is told")] = True
+    include_reasoning: Annotated[bool, Meta(description="With false, reasoning is left out of the answer")] = True
     logprobs: Annotated[bool, Meta(description="Tell how likely each token is")] = False
     top_logprobs: Annotated[TopLogprobs | None, Meta(description="And so many of the likeliest; with logprobs")] = None
     max_completion_tokens: Annotated[
@@ -236,6 +245,12 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
     disaggregation: Annotated[
         Disaggregation | None,
         Meta(description="Whether some instances prefill and others decode; auto: where more requests are in time"),
+    ] = None
+    tool_call_parser: Annotated[
+        ToolCallParser | None, Meta(description="How it writes calls of tools; by default as its chat template says")
+    ] = None
+    reasoning_parser: Annotated[
+        ReasoningParser | None, Meta(description="How it writes reasoning; by default as its chat template says")
     ] = None
 
     def register(self) -> Register:

@@ -1,6 +1,6 @@
 """The text side of a checkpoint: its tokenizer, chat template, end-of-sequence ids and generation defaults."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from msgspec import Meta
 from tokenizers import Tokenizer
 
 from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal, Wall
+from livescale.services.gateway.output import Decode
 from livescale.shared.messages.message import Positive, TokenId
 from livescale.shared.model.checkpoint import CONFIG_LIMIT_BYTES, CheckpointError, read_file
 
@@ -114,10 +115,27 @@ class CheckpointText:
         text: str = self.tokenizer.decode(token_ids, skip_special_tokens=False)
         return text
 
+    def decoder(self, kept: Collection[str]) -> Decode:
+        """What decodes token ids without special tokens other than these."""
+        if not any(token in kept for token in self._special.values()):
+            return self.decode
+        hidden = frozenset(id for id, token in self._special.items() if token not in kept)
+
+        def decode(token_ids: Sequence[int]) -> str:
+            return self.decode_all([id for id in token_ids if id not in hidden])
+
+        return decode
+
     def token_text(self, token_id: int) -> str:
         """The text of one token within a text: it keeps a space that begins it."""
         anchor, text = self._anchor
         return self.decode_all([*anchor, token_id])[len(text) :]
+
+    @cached_property
+    def _special(self) -> dict[int, str]:
+        """The special tokens by their ids."""
+        added = self.tokenizer.get_added_tokens_decoder()
+        return {id: token.content for id, token in added.items() if token.special}
 
     @cached_property
     def _anchor(self) -> tuple[list[int], str]:

@@ -8,10 +8,11 @@ from collections.abc import Collection
 from livescale.services.gateway.asked import asked_logprobs, asked_tokens, choices, only_prompt
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.errors import bad_request
+from livescale.services.gateway.rendering import check_rendering
 from livescale.services.gateway.sampling_options import stop_strings
+from livescale.services.gateway.tools import check_tools
 
 MOST_CHARACTERS = 4_096  # of all stop strings, and of all bad words; every token is compared with them
-RESERVED_VARIABLES = frozenset(("messages", "add_generation_prompt", "continue_final_message", "chat_template"))
 
 
 def check_options(body: GenerationOptions) -> None:
@@ -24,7 +25,8 @@ def check_options(body: GenerationOptions) -> None:
     _check_logprobs(body)
     _check_texts(body)
     if isinstance(body, ChatRequest):
-        _check_rendering(body)
+        check_rendering(body)
+        check_tools(body.tools, body.tool_choice)
     best_of = choices(body)
     if best_of < body.n:
         raise bad_request(f"'best_of' is less than 'n'; give at least {body.n}.", param="best_of")
@@ -39,20 +41,6 @@ def _check_texts(body: GenerationOptions) -> None:
             raise bad_request(f"{param!r} has {length} characters; {MOST_CHARACTERS} are the most.", param=param)
     if not all(map(str.strip, body.bad_words)):
         raise bad_request("'bad_words' has one of blanks only; leave it out.", param="bad_words")
-
-
-def _check_rendering(body: ChatRequest) -> None:
-    if body.add_generation_prompt and body.continue_final_message:
-        raise bad_request(
-            "'add_generation_prompt' and 'continue_final_message' exclude each other; give one of them.",
-            param="continue_final_message",
-        )
-    reserved = sorted(RESERVED_VARIABLES.intersection(body.chat_template_kwargs or ()))
-    if reserved:
-        raise bad_request(
-            f"'chat_template_kwargs' has {reserved[0]!r}, which the request says elsewhere; leave it out.",
-            param=f"chat_template_kwargs.{reserved[0]}",
-        )
 
 
 def _check_logprobs(body: GenerationOptions) -> None:

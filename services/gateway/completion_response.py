@@ -5,9 +5,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
+from msgspec import UNSET
 
 from livescale.services.gateway.echo import Echo
-from livescale.services.gateway.envelope import Envelope, PromptTokensDetails, Usage
+from livescale.services.gateway.envelope import CompletionTokensDetails, Envelope, PromptTokensDetails, Usage
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.generation import Generation, just_wait
 from livescale.services.gateway.interval import EventInterval
@@ -129,7 +130,9 @@ class CompletionResponse:
         dropped = any(echo.alone for echo in self.echoes)
         completion = 0 if dropped else sum(len(generation.generated) for generation in self.generations)
         cached = sum(generation.cached_tokens for generation in self.generations[:: self.each])
-        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+        reasoning = [tokens for one in self.generations if (tokens := one.output.reasoning_tokens) is not None]
+        details = CompletionTokensDetails(sum(reasoning)) if reasoning else UNSET
+        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached), details)
 
 
 def likeliest(choices: list[WholeChoice], n: int) -> list[WholeChoice]:

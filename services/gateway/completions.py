@@ -21,6 +21,8 @@ from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.logprobs import PromptNames, TokenNames
 from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.parse import parse_body, read_body
+from livescale.services.gateway.reading import Reading, reading_of
+from livescale.services.gateway.rendering import rendering_way
 from livescale.services.gateway.responses import EventStreamResponse, json_answer, while_connected
 from livescale.services.gateway.sampling_options import banned, spellings
 from livescale.services.gateway.settings import GatewaySettings
@@ -32,7 +34,6 @@ from livescale.services.gateway.submission import (
     decoding,
     make_output,
     make_submit,
-    rendering_way,
     split_prompts,
     truncated,
 )
@@ -81,9 +82,12 @@ class Completions:
                 "chat_template",
                 code="unsupported_parameter",
             )
+        origin = public_id(request) if body.seed is None else str(body.seed)
+        reading = reading_of(body, entry.spec, text.template, origin)
         said = await render_chat(self.templates, text, body.messages, rendering_way(body), body.chat_template)
         prompt = await self.models.encode(text, said, add_special_tokens=body.add_special_tokens)
-        return await self._answer(request, body, context_tokens(entry), text, [prompt], ChatShape(), said)
+        reading = None if reading is None else reading.after(said)
+        return await self._answer(request, body, context_tokens(entry), text, [prompt], ChatShape(), said, reading)
 
     async def _answer(
         self,
@@ -94,12 +98,13 @@ class Completions:
         prompts: list[list[int]],
         shape: ResponseShape,
         said: str | UnsetType = UNSET,
+        reading: Reading | None = None,
     ) -> Response:
         check_choices(body, len(prompts), self.settings.max_prompts)
         prompts = [truncated(body, prompt, context_limit) for prompt in prompts]
         echoes = echoes_of(body, prompts, text)
         rules = TokenRules(await self._bad_words(body, text), await self.grammars.of(body, text))
-        asked = Asked(body, context_limit, text, prompts, rules, echoes, said)
+        asked = Asked(body, context_limit, text, prompts, rules, echoes, said, reading)
         response = self._response(request, asked, shape)
         if body.stream:
             return EventStreamResponse(response.stream)
@@ -158,7 +163,10 @@ class Completions:
         context = Context(deadline=wall + timeout, request_id=public_id(request), traceparent=trace.traceparent)
         if trace.traceparent is not None:
             submits = [replace(submit, traceparent=trace.traceparent) for submit in submits]
-        generations = [Generation(self.backend, submit, make_output(body, text, submit), context) for submit in submits]
+        outputs = [make_output(body, text, submit, asked.reading, index) for index, submit in enumerate(submits)]
+        generations = [
+            Generation(self.backend, submit, output, context) for submit, output in zip(submits, outputs, strict=True)
+        ]
         return CompletionResponse(
             shape,
             envelope,
@@ -183,6 +191,7 @@ class Asked:
     rules: TokenRules
     echoes: list[Echo]
     said: str | UnsetType
+    reading: Reading | None
 
 
 def echoes_of(body: GenerationOptions, prompts: list[list[int]], text: CheckpointText) -> list[Echo]:

@@ -22,13 +22,21 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """`reasoning_tokens` were generated before the answer proper."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
-    """The numbers of tokens, of all choices together."""
+    """The numbers of tokens, of all choices together. Details of the completion are there where reasoning is told
+    apart."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,8 @@ class Envelope:
     def says_nothing(self, piece: TextPiece) -> bool:
         """Whether the piece needs no event: its text is held back."""
         told = self.token_ids or (self.names is not None and piece.logprobs)
-        return not piece.text and piece.finish_reason is None and not told
+        said = piece.text or piece.reasoning or piece.calls
+        return not said and piece.finish_reason is None and not told
 
     def chat_logprobs(self, told: TextPiece | WholeChoice) -> ChatLogprobs | None:
         """The log-probabilities of a chat's tokens, where the client asked for them."""

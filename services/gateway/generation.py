@@ -101,7 +101,7 @@ class Generation:
     def __init__(self, backend: Backend, submit: Submit, output: Output, context: Context) -> None:
         self._backend = backend
         self._submit = submit
-        self._output = output
+        self.output = output
         self._context = context
         self._metrics = backend.metrics.of_model(submit.model)
         self.times = GenerationTimes(backend.clock.now())
@@ -246,7 +246,7 @@ class Generation:
         error = failure(fresh)
         if error is not None:
             raise error
-        piece = self._output.feed(fresh)
+        piece = self.output.feed(fresh)
         self.finish_reason = piece.finish_reason
         if piece.token_ids and not self.generated:
             self._metrics.prompt.inc(len(self._submit.prompt))

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from livescale.services.gateway.progress import Fresh
+from livescale.services.gateway.tool_calls.message import CallDelta
 from livescale.shared.messages.requests import TokenLogprobs
 
 Decode = Callable[[Sequence[int]], str]
-StopReason = Literal["stop", "length"]
+StopReason = Literal["stop", "length", "tool_calls"]
 
 REPLACEMENT = "\ufffd"
 # An unfinished character is at most 3 bytes of UTF-8, so at most 3 tokens and 3 replacement characters.
@@ -161,7 +162,8 @@ def _overlap(text: str, stop: str) -> int:
 class TextPiece:
     """The next piece for a client; the one with a `finish_reason` is the last. `text` may lag behind `token_ids`, as
     text is held back. `stop_reason` is the stop string or stop token of the client's that ended the text. `logprobs`
-    has one for each token, where they are asked for: first for those of the prompt that are `echoed`."""
+    has one for each token, where they are asked for: first for those of the prompt that are `echoed`. `reasoning` and
+    `calls` are told apart from the text where the model's format of them is known."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -170,6 +172,8 @@ class TextPiece:
     logprobs: tuple[TokenLogprobs | None, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     echoed: tuple[int, ...] = ()
+    reasoning: str = ""
+    calls: tuple[CallDelta, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,6 +201,8 @@ class WholeChoice:
     echoed: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    reasonings: list[str] = field(default_factory=list)
+    calls: list[list[CallDelta]] = field(default_factory=list)
     finish_reason: StopReason = "length"
     stop_reason: int | str | None = None
 
@@ -206,12 +212,21 @@ class WholeChoice:
         self.echoed.extend(piece.echoed)
         self.logprobs.extend(piece.logprobs)
         self.prompt_logprobs.extend(piece.prompt_logprobs)
+        self.reasonings.append(piece.reasoning)
+        for call in piece.calls:
+            if call.id is not None:
+                self.calls.append([])
+            self.calls[-1].append(call)
         self.finish_reason = piece.finish_reason or self.finish_reason
         self.stop_reason = piece.stop_reason
 
     @property
     def text(self) -> str:
         return "".join(self.texts)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self.reasonings)
 
     @property
     def mean_logprob(self) -> float:
@@ -221,7 +236,10 @@ class WholeChoice:
 
 
 class Output(Protocol):
-    """What turns the tokens of one request into pieces for its client."""
+    """What turns the tokens of one request into pieces for its client. `reasoning_tokens` counts those of its
+    reasoning, None where that is not told apart."""
+
+    reasoning_tokens: int | None
 
     def feed(self, fresh: Fresh) -> TextPiece:
         """Return the next piece; one with a reason where the request is over."""
@@ -230,6 +248,8 @@ class Output(Protocol):
 class TextOutput:
     """Turns the tokens of one request into pieces of text. `shown` says that the client is shown the prompt before
     them."""
+
+    reasoning_tokens: int | None = None
 
     def __init__(self, decode: Decode, prompt: Sequence[int], ends: Ends = NO_ENDS, *, shown: bool = False) -> None:
         self._detokenizer = Detokenizer(decode, prompt, shown=shown)

@@ -18,7 +18,7 @@ class Refused:
     neutral: tuple[object, ...] = ()
 
 
-NO_TOOLS = "Tools are not supported yet; describe them in the messages"
+OLD_TOOLS = "Use tools and tool_choice"
 TEXT_ONLY = "Only text is understood; leave it out"
 NO_BEAMS = "There is no beam search; use n or best_of"
 
@@ -52,10 +52,8 @@ REFUSED: Mapping[type, Mapping[str, Refused]] = {
     },
     ChatRequest: {
         **_REFUSED,
-        "tools": Refused(NO_TOOLS, ([],)),
-        "tool_choice": Refused(NO_TOOLS, ("none", "auto")),
-        "functions": Refused(NO_TOOLS, ([],)),
-        "function_call": Refused(NO_TOOLS, ("none", "auto")),
+        "functions": Refused(OLD_TOOLS, ([],)),
+        "function_call": Refused(OLD_TOOLS, ("none", "auto")),
         "modalities": Refused(TEXT_ONLY, (["text"],)),
         "audio": Refused(TEXT_ONLY),
         "media_io_kwargs": Refused(TEXT_ONLY, ({},)),
@@ -73,7 +71,5 @@ IGNORED: Mapping[type, Mapping[str, str]] = {
         **_IGNORED,
         "verbosity": "A hint; say it in the messages",
         "prediction": "A hint that may save OpenAI time",
-        "parallel_tool_calls": "There are no tools",
-        "include_reasoning": "Reasoning is a part of the text",
     },
 }

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from livescale.services.gateway.assistant_message import AssistantMessage, ChatDelta, delta_of, message_of
 from livescale.services.gateway.envelope import Envelope, Usage
 from livescale.services.gateway.logprobs import ChatLogprobs, CompletionLogprobs, PromptLogprobList
 from livescale.services.gateway.output import StopReason, TextPiece, WholeChoice
@@ -42,13 +43,6 @@ class Completion(Answer, frozen=True, kw_only=True):
     usage: Usage | UnsetType | None = UNSET
 
 
-class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The message that the model has generated."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str
-
-
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     """One choice of a chat completion that is not streamed."""
 
@@ -69,13 +63,6 @@ class ChatCompletion(Answer, frozen=True, kw_only=True):
     prompt_logprobs: PromptLogprobList | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
-
-
-class ChatDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of the message; the first one has the role."""
-
-    role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,7 +167,7 @@ class ChatShape:
         if not envelope.says_nothing(piece):
             choice = ChatChunkChoice(
                 index=index,
-                delta=ChatDelta(content=piece.text),
+                delta=delta_of(piece),
                 logprobs=envelope.chat_logprobs(piece) if piece.token_ids else None,
                 finish_reason=piece.finish_reason,
                 stop_reason=piece.stop_reason,
@@ -196,7 +183,7 @@ class ChatShape:
         made = [
             ChatChoice(
                 index=index,
-                message=AssistantMessage(content=choice.text),
+                message=message_of(choice),
                 logprobs=envelope.chat_logprobs(choice),
                 finish_reason=choice.finish_reason,
                 stop_reason=choice.stop_reason,

@@ -5,15 +5,15 @@ The last checks are made here, those that need the model's vocabulary and contex
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from livescale.services.gateway.asked import asked_prompt_logprobs, asked_tokens, needed_logprobs
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
-from livescale.services.gateway.chat_template import RenderingWay
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
 from livescale.services.gateway.checks import check_named, check_token_ids
 from livescale.services.gateway.errors import bad_request, too_long
-from livescale.services.gateway.output import Decode, Ends, TextOutput
+from livescale.services.gateway.output import Decode, Ends, Output, TextOutput
+from livescale.services.gateway.reading import Reading
 from livescale.services.gateway.sampling_options import stop_strings
 from livescale.shared.messages.requests import PromptLogprobs, Sampling, Submit
 
@@ -41,17 +41,6 @@ class TokenRules:
 
 
 NO_RULES = TokenRules()
-
-
-def rendering_way(body: ChatRequest) -> RenderingWay:
-    """How the conversation becomes a prompt. What `chat_template_kwargs` says goes before other parameters."""
-    variables: dict[str, Any] = {}
-    if body.documents is not None:
-        variables["documents"] = body.documents
-    if body.reasoning_effort is not None:
-        variables |= {"reasoning_effort": body.reasoning_effort, "enable_thinking": body.reasoning_effort != "none"}
-    begin = not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt
-    return RenderingWay(begin, body.continue_final_message, {**variables, **(body.chat_template_kwargs or {})})
 
 
 def truncated(body: GenerationOptions, prompt: list[int], context_tokens: int) -> list[int]:
@@ -129,8 +118,11 @@ def make_submit(
     )
 
 
-def make_output(body: GenerationOptions, text: CheckpointText, submit: Submit) -> TextOutput:
-    """The text that a submission's tokens become, which ends at the stop strings that the body asks for."""
+def make_output(
+    body: GenerationOptions, text: CheckpointText, submit: Submit, reading: Reading | None = None, choice: int = 0
+) -> Output:
+    """The text that a submission's tokens become, which ends at the stop strings that the body asks for. With a
+    `reading` it is taken apart."""
     ends = Ends(
         stop_strings(body),
         frozenset(submit.stop_token_ids),
@@ -138,8 +130,13 @@ def make_output(body: GenerationOptions, text: CheckpointText, submit: Submit) -
         body.include_stop_str_in_output,
         submit.min_tokens,
     )
+    # Where special tokens are left out, those stay that tell calls of tools and reasoning apart.
+    decode = decoding(body, text)
+    if reading is not None and body.skip_special_tokens:
+        decode = text.decoder(reading.markers)
     shown = isinstance(body, CompletionRequest) and body.echo
-    return TextOutput(decoding(body, text), submit.prompt, ends, shown=shown)
+    plain = TextOutput(decode, submit.prompt, ends, shown=shown)
+    return plain if reading is None else reading.output(plain, submit.prompt, choice)
 
 
 def decoding(body: GenerationOptions, text: CheckpointText) -> Decode:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.parameters import ModelSpec, ReasoningParser, ToolCallParser
 from livescale.shared.runtime.settings import HostCacheName, HostCacheTtl, ProcessSettings, TopologyName
 
 UNSAID = "the default for models that are registered without it"
@@ -38,6 +38,14 @@ class RegistrySettings(ProcessSettings, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1)] | None,
         Meta(description=f"Most tokens of a request, by default the checkpoint's limit; {UNSAID}"),
     ] = None
+    tool_call_parser: Annotated[
+        ToolCallParser | None,
+        Meta(description=f"How a model writes calls of tools, by default as its chat template says; {UNSAID}"),
+    ] = None
+    reasoning_parser: Annotated[
+        ReasoningParser | None,
+        Meta(description=f"How a model writes its reasoning, by default as its chat template says; {UNSAID}"),
+    ] = None
     tensor_parallel_size: Annotated[
         int, Meta(description=f"Number of workers that make up an instance; {UNSAID}", ge=1, le=64)
     ] = 1
@@ -54,4 +62,6 @@ class RegistrySettings(ProcessSettings, frozen=True, kw_only=True):
             downscale_delay_s=self.downscale_delay_s,
             max_model_len=self.max_model_len,
             tensor_parallel_size=self.tensor_parallel_size,
+            tool_call_parser=self.tool_call_parser,
+            reasoning_parser=self.reasoning_parser,
         )

@@ -261,4 +261,6 @@ def make_spec(model: ModelSettings, settings: StackSettings) -> ModelSpec:
         layout=layout,
         priority=model.priority,
         disaggregation=model.disaggregation,
+        tool_call_parser=model.tool_call_parser or settings.tool_call_parser,
+        reasoning_parser=model.reasoning_parser or settings.reasoning_parser,
     )

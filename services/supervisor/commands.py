@@ -176,6 +176,8 @@ def spec_flags(settings: StackSettings) -> Flags:
         "downscale_delay_s": settings.downscale_delay_s,
         "max_model_len": settings.max_model_len,
         "tensor_parallel_size": settings.tensor_parallel_size,
+        "tool_call_parser": settings.tool_call_parser,
+        "reasoning_parser": settings.reasoning_parser,
     }
     return {name: value for name, value in flags.items() if value not in ("auto", None)}
 

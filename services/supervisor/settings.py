@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from livescale.shared.messages.parameters import ReasoningParser, ToolCallParser
 from livescale.shared.runtime.settings import (
     HOST_AND_PORT,
     BusSettings,
@@ -62,6 +63,8 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     downscale_to_zero_delay_s: Annotated[float, Meta(ge=0)] = 60.0
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
     disaggregation: DisaggregationName | None = None
+    tool_call_parser: ToolCallParser | None = None
+    reasoning_parser: ReasoningParser | None = None
 
 
 # Flags of a system that are passed on to all workers as they are, and are not among its `worker_options`. The system
@@ -163,6 +166,14 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     max_model_len: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(description="Most tokens of a request, prompt and output together; by default the checkpoint's limit"),
+    ] = None
+    tool_call_parser: Annotated[
+        ToolCallParser | None,
+        Meta(description="How models write calls of tools; by default as the chat template of each says"),
+    ] = None
+    reasoning_parser: Annotated[
+        ReasoningParser | None,
+        Meta(description="How models write their reasoning; by default as the chat template of each says"),
     ] = None
     tensor_parallel_size: Annotated[
         int,

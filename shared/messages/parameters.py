@@ -194,6 +194,9 @@ class Manifest(Message, frozen=True, kw_only=True):
 
 # Whether instances of a model prefill and decode apart; with auto the router decides.
 Disaggregation = Literal["off", "on", "auto"]
+# How a model writes calls of tools, and its reasoning.
+ToolCallParser = Literal["none", "hermes", "llama3_json", "mistral", "qwen3_coder", "pythonic", "deepseek", "harmony"]
+ReasoningParser = Literal["none", "think", "mistral", "harmony"]
 
 
 class ScalingBounds(Message, frozen=True, kw_only=True):
@@ -219,6 +222,7 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     `layout`: how its parameters lie wherever they are kept, and are moved; `panels` is for workers on CPUs.
     `priority`: where workers are short, models of a higher one are served first, from those of a lower one.
     `disaggregation`: whether its instances hand requests over to others that decode them; None as the system does.
+    `tool_call_parser`, `reasoning_parser`: how it writes calls and reasoning; None as its chat template says.
     """
 
     name: Name
@@ -235,6 +239,8 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     layout: Layout = "plain"
     priority: Priority = 0
     disaggregation: Disaggregation | None = None
+    tool_call_parser: ToolCallParser | None = None
+    reasoning_parser: ReasoningParser | None = None
 
     def disaggregation_in(self, system: Disaggregation) -> Disaggregation:
         """Whether its instances hand requests over, where the system's setting is `system`. Instances of several ranks

@@ -126,8 +126,8 @@ def test_unsupported_parameters_are_refused_by_name(name: str, value: object) ->
     assert refusal({**COMPLETION, name: value}, CompletionRequest) == (name, "unsupported_parameter")
 
 
-def test_tools_are_refused_in_chats() -> None:
-    assert refusal({**CHAT, "tools": [{"type": "function"}]}, ChatRequest) == ("tools", "unsupported_parameter")
+def test_a_tool_without_a_function_is_refused_by_its_place() -> None:
+    assert refusal({**CHAT, "tools": [{"type": "function"}]}, ChatRequest) == ("tools[0].function", "invalid_value")
 
 
 @pytest.mark.parametrize(("type", "body"), [(CompletionRequest, COMPLETION), (ChatRequest, CHAT)])

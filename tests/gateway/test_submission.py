@@ -7,14 +7,12 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from livescale.services.gateway.bodies import ChatMessage, ChatRequest, CompletionRequest
-from livescale.services.gateway.chat_template import RenderingWay
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.submission import (
     Origin,
     choice_seed,
     make_submit,
-    rendering_way,
     split_prompts,
     truncated,
 )
@@ -189,17 +187,6 @@ def test_a_prompt_is_cut_at_either_end() -> None:
     assert truncated(completion(truncate_prompt_tokens=3, truncation_side="right"), prompt, 8) == [0, 1, 2]
     assert truncated(completion(truncate_prompt_tokens=-1, max_tokens=2), prompt, 8) == prompt[4:]
     assert truncated(completion(truncate_prompt_tokens=-1, max_tokens=9), prompt, 8) == []
-
-
-def test_a_chat_says_how_it_becomes_a_prompt() -> None:
-    chat: dict[str, Any] = {"model": "m", "messages": HELLO}
-    assert rendering_way(ChatRequest(**chat)) == RenderingWay()
-    assert rendering_way(ChatRequest(**chat, add_generation_prompt=False)) == RenderingWay(False)
-    assert rendering_way(ChatRequest(**chat, continue_final_message=True)) == RenderingWay(False, True)
-    effort = {"reasoning_effort": "low", "enable_thinking": True}
-    assert rendering_way(ChatRequest(**chat, reasoning_effort="low")).variables == effort
-    said = ChatRequest(**chat, reasoning_effort="low", chat_template_kwargs={"enable_thinking": False}, documents=[])
-    assert rendering_way(said).variables == {**effort, "enable_thinking": False, "documents": []}
 
 
 def test_a_salt_is_the_clients_own() -> None:
