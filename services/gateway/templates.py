@@ -64,7 +64,7 @@ class Templates:
         """The prompt of a conversation by a template that its client brought. Raises TemplateRefusal."""
         work = self._encoded(source, special_tokens, messages, way)
         async with self._turn:
-            answer = await self._ask(work)
+            answer = await self._process.ask(work)
         if answer is None:
             raise self._overrun()
         return _prompt_of(answer)
