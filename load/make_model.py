@@ -26,7 +26,7 @@ from livescale.shared.messages.parameters import Family, ModelConfig
 from livescale.shared.model.architectures import architecture_of, find_architecture
 from livescale.shared.model.block_layout import ITEM_BYTES
 from livescale.shared.model.checkpoint import load_model_config
-from livescale.shared.model.tensors import Shapes
+from livescale.shared.model.declaration.tensors import Shapes
 
 RECIPE_FILE = "livescale-made.json"
 CONTEXT = 4_096

@@ -16,13 +16,13 @@ import xxhash
 from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, Bits, are_finite, convert
 from livescale.services.host.safetensors_files import AGAIN, StoredTensor, find_tensors
 from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig, Tensor
-from livescale.shared.model.architecture import Source
 from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.block_layout import ITEM_BYTES, BlockLayout, block_layouts
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config, open_regular
+from livescale.shared.model.declaration.architecture import Source
+from livescale.shared.model.declaration.tensors import EMBEDDING, HEAD, Cut, model_parameters
 from livescale.shared.model.panels import lay_in_panels
 from livescale.shared.model.sharding import ShardSlice, check_shards, find_shard_slice
-from livescale.shared.model.tensors import EMBEDDING, HEAD, Cut, model_parameters
 
 SCRATCH_BYTES = 8 << 20  # converting in pieces keeps them in the processor's cache
 # Fields of a configuration that came after models were stored, and what they are where they say nothing.

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from livescale.shared.model.checkpoint import CheckpointError, open_regular, read_file
-from livescale.shared.model.tensors import HEAD, Shapes
+from livescale.shared.model.declaration.tensors import HEAD, Shapes
 
 StoredDType = Literal["F32", "BF16", "F16"]
 STORED_BYTES: dict[StoredDType, int] = {"F32": 4, "BF16": 2, "F16": 2}

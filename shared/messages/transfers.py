@@ -209,9 +209,9 @@ class Transfer(Message, frozen=True, kw_only=True):
 
     A target reports "started" at its first byte, and "whole" when every block is verified. With `error` it reports
     "broken" when the flow `ticket` was lost: it keeps what arrived and waits for another LOAD of the plan, a host for
-    another FETCH. The sender of that flow may report it for `node`. A target reports "failed" when it gave up.
-    `received_bytes` came over the link for this plan. `shared_bytes` are mapped from the memory of another process on
-    the same machine.
+    another FETCH. A sender that never reached `node` reports it in its place. A target reports "failed" when it gave
+    up. `received_bytes` came over the link for this plan. `shared_bytes` are mapped from the memory of another process
+    on the same machine.
     """
 
     plan_id: Name

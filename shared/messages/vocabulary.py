@@ -16,7 +16,7 @@ class AskVocabulary(Message, frozen=True, kw_only=True):
 
     model: Name
     version: Name
-    offset: Annotated[int, Meta(ge=0, lt=MOST_VOCABULARY_BYTES)] = 0
+    offset: Annotated[int, Meta(ge=0, le=MOST_VOCABULARY_BYTES - 1)] = 0
 
 
 class VocabularyPart(Message, frozen=True, kw_only=True):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from livescale.shared.messages.parameters import Block, DType, Layout, ModelConfig, Tensor
+from livescale.shared.model.declaration.tensors import EMBEDDING, Shapes, model_parameters
 from livescale.shared.model.sharding import shard_config
-from livescale.shared.model.tensors import EMBEDDING, Shapes, model_parameters
 
 ALIGNMENT = 64
 PANEL_ROWS, PANEL_STEP = 64, 32  # a panel has so many rows, and a multiple of so many columns

@@ -13,7 +13,7 @@ import msgspec
 
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
 from livescale.shared.model.architectures import find_architecture, model_types
-from livescale.shared.model.config_file import REMEDIES, CheckpointError, ConfigFile
+from livescale.shared.model.declaration.config_file import REMEDIES, CheckpointError, ConfigFile
 
 __all__ = ["CheckpointError", "load_model_config", "open_regular", "read_file", "resolve_model_path"]
 

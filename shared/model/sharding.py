@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from livescale.shared.messages.parameters import ModelConfig
-from livescale.shared.model.tensors import Cut
+from livescale.shared.model.declaration.tensors import Cut
 
 MOST_SHARDS = 64
 

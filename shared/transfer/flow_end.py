@@ -37,6 +37,10 @@ class TransferFailed(Exception):
         self.reason = reason
 
 
+class NeverReached(TransferFailed):
+    """A flow to or from `peer` could not begin: there was no connection, and the other end knows of nothing."""
+
+
 @dataclass(frozen=True)
 class ModelCopy:
     """A node's memory for a model, which flows fill or are sent from. `memory` has a view for each block.
@@ -96,12 +100,12 @@ class FlowEnd:
         return chunk_tag(self.ticket, chunk.block, chunk.index)
 
     async def connect(self, link: Link) -> Peer:
-        """Connect to the node at the other end, on this flow's own channel. Raises TransferFailed."""
+        """Connect to the node at the other end, on this flow's own channel. Raises NeverReached."""
         address, secret = self.other.address, self.secret
         try:
             return await link.connect(address, timeout=CONNECT_SECONDS, channel=self.ticket, secret=secret)
         except LinkError as error:
-            raise self.failed(str(error)) from error
+            raise NeverReached(self.copy.node, self.other.id, str(error)) from error
 
     async def ask(self, peer: Peer, wanted: ChunkRequest) -> None:
         """Tell the sending end which chunks to send, in which order. Raises LinkError."""

@@ -13,7 +13,15 @@ from livescale.shared.bus.contract import Refusal
 from livescale.shared.links.contract import Buffer, Link, LinkError, Views
 from livescale.shared.messages.transfers import Send
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.flow_end import TOLD, FlowEnd, ModelCopy, TransferFailed, send_heartbeats, together
+from livescale.shared.transfer.flow_end import (
+    TOLD,
+    FlowEnd,
+    ModelCopy,
+    NeverReached,
+    TransferFailed,
+    send_heartbeats,
+    together,
+)
 from livescale.shared.transfer.lost_flows import LostFlows
 from livescale.shared.transfer.memory_export import MemoryExport, Offer
 from livescale.shared.transfer.spans import FlowSpans
@@ -78,7 +86,7 @@ async def send_chunks(
 class BlockSender:
     """Sends blocks along flows, one task for each. `on_change` is called whenever the number of flows changes.
 
-    `spans` tells of each flow in the trace of its scale, `lost` of each that ended before its end.
+    `spans` tells of each flow in the trace of its scale, `lost` of those whose receiver was never reached.
     """
 
     def __init__(
@@ -177,7 +185,8 @@ class BlockSender:
             log.info("blocks_sent", plan=plan_id, to=end.other.id)
         except (TransferFailed, BlocksLost) as error:
             log.warning("send_failed", plan=plan_id, error=str(error))
-            if self._lost is not None:
+            # Else the receiver tells the planner, or it is dead, which its lease shows.
+            if self._lost is not None and isinstance(error, NeverReached):
                 self._lost.tell(plan_id, end.other.id, end.ticket, error)
 
     def abort(self, plan_id: str) -> None:

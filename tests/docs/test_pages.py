@@ -10,7 +10,8 @@ from tests.docs.pages import AT_THE_ROOT, DOCS, ROOT, blocks, sentences, title, 
 
 PAGES = written()
 MOST_WORDS = 35
-LARGEST = {"README.md": 6_000, "ARCHITECTURE.md": 6_000}
+# People search the changelog, and it grows.
+LARGEST = {"README.md": 6_000, "ARCHITECTURE.md": 6_000, "CHANGELOG.md": 30_000}
 
 
 def test_a_page_is_short() -> None:

@@ -45,8 +45,8 @@ from livescale.services.worker.scheduling.batch import (
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import TokenLogprobs
+from livescale.shared.model.declaration.tensors import EMBEDDING
 from livescale.shared.model.sharding import shard_config, vocabulary
-from livescale.shared.model.tensors import EMBEDDING
 
 SCORED_ROWS = 32  # of a prompt, of which there are logits at once
 

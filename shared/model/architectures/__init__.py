@@ -5,7 +5,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from livescale.shared.messages.parameters import ModelConfig
-from livescale.shared.model.architecture import Architecture
+from livescale.shared.model.declaration.architecture import Architecture
 
 
 @cache

@@ -1,8 +1,8 @@
 """GLM-4: norms before and after attention and MLP, neighbours rotate, in the first half of a head."""
 
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
-from livescale.shared.model.architecture import Architecture, Dense
-from livescale.shared.model.config_file import ConfigFile
+from livescale.shared.model.declaration.architecture import Architecture, Dense
+from livescale.shared.model.declaration.config_file import ConfigFile
 
 
 def describe(config: ConfigFile) -> ModelConfig:

@@ -1,8 +1,8 @@
 """Llama: what all others are told apart from."""
 
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
-from livescale.shared.model.architecture import Architecture, Dense
-from livescale.shared.model.config_file import ConfigFile
+from livescale.shared.model.declaration.architecture import Architecture, Dense
+from livescale.shared.model.declaration.config_file import ConfigFile
 
 
 def describe(config: ConfigFile) -> ModelConfig:

@@ -1,8 +1,8 @@
 """Mistral: Llama whose rows see a window, where the file says one."""
 
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
-from livescale.shared.model.architecture import Architecture, Dense
-from livescale.shared.model.config_file import ConfigFile
+from livescale.shared.model.declaration.architecture import Architecture, Dense
+from livescale.shared.model.declaration.config_file import ConfigFile
 
 
 def describe(config: ConfigFile) -> ModelConfig:

@@ -1,8 +1,8 @@
 """OLMo 2: attention and MLP normalize their output, not their input; all heads of a row are normalized at once."""
 
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
-from livescale.shared.model.architecture import Architecture, Dense
-from livescale.shared.model.config_file import ConfigFile
+from livescale.shared.model.declaration.architecture import Architecture, Dense
+from livescale.shared.model.declaration.config_file import ConfigFile
 
 
 def describe(config: ConfigFile) -> ModelConfig:

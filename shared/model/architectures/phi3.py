@@ -1,9 +1,9 @@
 """Phi-3: Llama with joined matrices, heads that may rotate in part, and a window where the file says one."""
 
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
-from livescale.shared.model.architecture import Architecture, Dense
-from livescale.shared.model.config_file import ConfigFile
-from livescale.shared.model.rotation import ORIGINAL
+from livescale.shared.model.declaration.architecture import Architecture, Dense
+from livescale.shared.model.declaration.config_file import ConfigFile
+from livescale.shared.model.declaration.rotation import ORIGINAL
 
 
 def describe(config: ConfigFile) -> ModelConfig:

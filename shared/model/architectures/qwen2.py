@@ -1,8 +1,8 @@
 """Qwen2: Llama with biases for queries, keys and values, and a window for the upper layers where it is switched on."""
 
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
-from livescale.shared.model.architecture import Architecture, Dense
-from livescale.shared.model.config_file import ConfigFile
+from livescale.shared.model.declaration.architecture import Architecture, Dense
+from livescale.shared.model.declaration.config_file import ConfigFile
 
 
 def describe(config: ConfigFile) -> ModelConfig:

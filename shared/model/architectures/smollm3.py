@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
-from livescale.shared.model.architecture import FULL, SLIDING, Architecture, Dense
-from livescale.shared.model.config_file import CheckpointError, ConfigFile
+from livescale.shared.model.declaration.architecture import FULL, SLIDING, Architecture, Dense
+from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
 
 
 def describe(config: ConfigFile) -> ModelConfig:

@@ -46,8 +46,9 @@ def values(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
             return st.floats(least if above is None else above, most, exclude_min=above is not None, **FINITE)
         case msgspec.inspect.LiteralType(values=literals):
             return st.sampled_from(literals)
-        case msgspec.inspect.ListType(item_type=item, min_length=least):
-            return st.lists(values(item), min_size=least or 0, max_size=3)
+        case msgspec.inspect.ListType() | msgspec.inspect.VarTupleType():
+            many = st.lists(values(kind.item_type), min_size=kind.min_length or 0, max_size=3)
+            return many if isinstance(kind, msgspec.inspect.ListType) else many.map(tuple)
         case msgspec.inspect.DictType(key_type=key, value_type=value):
             return st.dictionaries(values(key), values(value), max_size=3)
         case msgspec.inspect.TupleType(item_types=items):

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from livescale.shared.model.architectures import find_architecture, model_types
-from livescale.shared.model.config_file import CheckpointError, ConfigFile
+from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
 from tests.worker.engine.architectures import fields_of
 
 ROOT = Path(__file__).parents[3]

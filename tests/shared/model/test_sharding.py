@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from livescale.shared.messages.parameters import Manifest, ModelConfig
 from livescale.shared.model.block_layout import block_layouts, block_shapes, shard_layouts
+from livescale.shared.model.declaration.tensors import model_parameters
 from livescale.shared.model.sharding import ShardSlice, check_shards, find_shard_slice, shard_config, vocabulary
-from livescale.shared.model.tensors import model_parameters
 
 
 def config(**fields: Any) -> ModelConfig:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from livescale.shared.messages.parameters import RopeScaling
-from livescale.shared.model.config_file import CheckpointError, ConfigFile, is_number
+from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile, is_number
 
 SUPPORTED = "'default', 'linear', 'llama3' and 'yarn'"
 ORIGINAL = "original_max_position_embeddings"

@@ -10,9 +10,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from livescale.shared.messages.parameters import Activation, LayerKind, ModelConfig
-from livescale.shared.model.config_file import CheckpointError, ConfigFile
-from livescale.shared.model.rotation import Rotation, RotationReader, pair_order
-from livescale.shared.model.tensors import Shapes, model_parameters
+from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
+from livescale.shared.model.declaration.rotation import Rotation, RotationReader, pair_order
+from livescale.shared.model.declaration.tensors import Shapes, model_parameters
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 LONGEST_HEAD = 4_096
