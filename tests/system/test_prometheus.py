@@ -16,6 +16,7 @@ import pytest
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.scaling import AskScales, Scale, ScaleRecord
 from livescale.shared.subjects import SCALE, SCALES
+from tests.checkpoints import tiny_checkpoint
 from tests.nats_server import NatsServer
 from tests.observability import names_in, queries
 from tests.system.conftest import System, start, stop
@@ -60,9 +61,9 @@ class Watched:
     def workers(self, state: str) -> list[str]:
         return [one["id"] for one in self.system.status()["workers"] if one["state"] == state]
 
-    async def ask(self, url: str, tokens: int, prompt: int = 40) -> Counter[str]:
+    async def ask(self, url: str, tokens: int, prompt: int = 40, model: str = "m") -> Counter[str]:
         """What one answer of a gateway tells in its usage."""
-        body = {"model": "m", "prompt": list(range(prompt)), "max_tokens": tokens, "ignore_eos": True}
+        body = {"model": model, "prompt": list(range(prompt)), "max_tokens": tokens, "ignore_eos": True}
         async with self.http.post(f"{url}/v1/completions", json=body) as answer:
             assert answer.status == 200, await answer.text()
             usage = (await answer.json())["usage"]
@@ -127,6 +128,7 @@ async def test_a_live_system_fills_the_board_and_its_faults_fire_alerts(tmp_path
         await site.reader.reads(PROCESSES)
         await check_the_ports(site, 200)
         await load_with_a_scale(site)
+        await leave_a_models_roles_to_the_router(site)
         await lose_a_worker_while_it_loads(site)
         await site.reader.fires("LivescaleScaleFailed", ALERT_SECONDS)
         await stall_again_and_again(site)
@@ -144,6 +146,15 @@ async def check_the_ports(site: Watched, status: int, reason: str | None = None)
         async with site.http.get(f"http://{address}/ready") as answer:
             told = await answer.json()
         assert (answer.status, told["id"], told.get("reason")) == (status, process, reason)
+
+
+async def leave_a_models_roles_to_the_router(site: Watched) -> None:
+    """One panel is of such models alone. This one's instance is soon given back."""
+    path = str(tiny_checkpoint("llama"))
+    model = {"name": "auto", "path": path, "min_instances": 0, "downscale_to_zero_delay_s": 1.0}
+    async with site.http.post(f"{site.system.url}/admin/v1/models", json={**model, "disaggregation": "auto"}) as answer:
+        assert answer.status == 201, await answer.text()
+    await site.ask(site.system.url, 4, model="auto")
 
 
 async def load_with_a_scale(site: Watched) -> None:
