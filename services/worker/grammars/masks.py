@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
-from livescale.services.worker.grammars.shared_masks import READY, AskMask, Learn, SharedMasks, Words
+from livescale.services.worker.grammars.shared_masks import READY, AskMask, LearnTokens, SharedMasks, Words
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.process.bounded_process import bare_environment, framed
 
@@ -81,7 +81,7 @@ class Masks:
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         self._file = os.memfd_create("masks")
         self._shared = SharedMasks(self._file, SLOTS, vocab_size)
-        learn = Learn(vocabulary.tokenizer, vocab_size, list(vocabulary.ends), SLOTS, self._file)
+        learn = LearnTokens(vocabulary.tokenizer, vocab_size, list(vocabulary.ends), SLOTS, self._file)
         self._learn = framed(msgspec.msgpack.encode(learn))
         self._lock = threading.Lock()
         self._requests: dict[str, _Followed] = {}  # the one asked for last is last

@@ -29,7 +29,7 @@ class BadVocabulary(Exception):
     """Parts of a vocabulary do not fit each other."""
 
 
-class Grammars:
+class VocabularyLearner:
     """Has the engine learn the vocabulary of its model, while parameters arrive."""
 
     def __init__(self, context: WorkerContext, serving: ServingLoop) -> None:
