@@ -45,7 +45,7 @@ def make_wide_model() -> WideModel:
     # One stretch of numbers serves for all: only the time of a step is measured.
     numbers = (chance.standard_normal(1 << 22, np.float32) * 0.02).view(np.uint32) >> 16
     stretch = numbers.astype(np.uint16)
-    memory = [memoryview(np.resize(stretch, layout.size_bytes // 2).tobytes()).cast("B") for layout in layouts]
+    memory = [memoryview(bytearray(np.resize(stretch, layout.size_bytes // 2))) for layout in layouts]
     blocks = [layout.block(0) for layout in layouts]
     return WideModel(Manifest(version="wide", config=CONFIG, dtype="bfloat16", blocks=blocks), memory)
 
