@@ -151,7 +151,8 @@ class Masks:
             with self._lock:
                 followed = self._requests.get(request_id)
             if followed is None or followed.told != index:
-                withheld[place] = ""  # there is no slot for it just now
+                # There is no slot for it just now, or no process.
+                withheld[place] = "" if followed is None or self._knows else self._late(followed)
                 continue
             while not self._is_done(followed) and time.perf_counter() < deadline:
                 time.sleep(PAUSE_SECONDS)
