@@ -12,13 +12,13 @@ import structlog
 from livescale.services.worker.disaggregation.context import KvContext
 from livescale.services.worker.disaggregation.sides import Disaggregation
 from livescale.services.worker.instance.context import WorkerContext, end_task
-from livescale.services.worker.instance.grammars import Grammars
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import Lifecycle, WorkerState, check_load
 from livescale.services.worker.instance.loading import Loading, Transport
 from livescale.services.worker.instance.metrics import LiveCounts, LoadCounts
 from livescale.services.worker.instance.parameters import ParameterMemory
 from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.instance.vocabulary import VocabularyLearner
 from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.role import LiveRole, goes_live
 from livescale.services.worker.live.source import LiveSource
@@ -71,7 +71,7 @@ class Deployment:
         self._clearing = asyncio.Lock()
         context = WorkerContext(world, resources.metered_link, tasks, runner)
         callbacks = GroupCallbacks(self._blocks_ready, self._rank_lost)
-        self._grammars = Grammars(context, serving)
+        self._vocabulary = VocabularyLearner(context, serving)
         group = self.group = TensorParallelGroup(context, settings.bind, callbacks)
         live_context = LiveContext(context, instance, group, LiveCounts(world.telemetry))
         self.source, self.live = LiveSource(live_context), LiveRole(live_context)
@@ -129,7 +129,7 @@ class Deployment:
             raise
         work = self._load(loading, context.traceparent)
         self._loading_task = self._tasks.create_task(work, name=f"load {command.plan_id}")
-        self._grammars.load(command)
+        self._vocabulary.load(command)
         self.live.expect(command)
         self._on_change()
         return Ack()
@@ -281,7 +281,7 @@ class Deployment:
         """Forget the parameters, or park them. All let go of the memory before anything else may be placed in it."""
         async with self._clearing:  # a fence waits for an abort, whose flows may still write
             loading, self.instance.loading = self.instance.loading, None
-            self._grammars.end()
+            self._vocabulary.end()
             reason = f"{self._id} gave its parameters back"
             await self.pipelines.end(reason)
             await self.live.end(reason)

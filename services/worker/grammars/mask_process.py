@@ -16,7 +16,7 @@ from typing import BinaryIO
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
-from livescale.services.worker.grammars.shared_masks import READY, AskMask, Learn, SharedMasks
+from livescale.services.worker.grammars.shared_masks import READY, AskMask, LearnTokens, SharedMasks
 from livescale.shared.model.grammar import grammar_limits
 from livescale.shared.process.bounded_process import LENGTH_BYTES, bound_memory
 
@@ -29,7 +29,7 @@ LOW_PRIORITY = 10
 class Matchers:
     """The matcher of each slot. Masks of slow ones are computed on a thread of their own: others do not wait."""
 
-    def __init__(self, learn: Learn, tokenizer: LLTokenizer) -> None:
+    def __init__(self, learn: LearnTokens, tokenizer: LLTokenizer) -> None:
         self._masks = SharedMasks(learn.file, learn.slots, learn.vocab_size)
         self._tokenizer = tokenizer
         self._matchers: dict[int, LLMatcher] = {}
@@ -75,7 +75,7 @@ class Matchers:
         return compiled.deep_copy()
 
 
-def learn_tokens(learn: Learn) -> LLTokenizer:
+def learn_tokens(learn: LearnTokens) -> LLTokenizer:
     """The tokens as a trie. It takes a second of a core for 128,000, at a low priority."""
     made: list[LLTokenizer] = []
 
@@ -94,7 +94,7 @@ def main(work: BinaryIO, answers: BinaryIO) -> None:
     """Compute masks until `work` ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the worker, which ends this process
     bound_memory(MEMORY_BYTES)
-    learn = msgspec.msgpack.decode(_read(work), type=Learn)
+    learn = msgspec.msgpack.decode(_read(work), type=LearnTokens)
     matchers = Matchers(learn, learn_tokens(learn))
     answers.write(READY)
     answers.flush()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
-from livescale.services.worker.grammars.shared_masks import READY, AskMask, Learn, SharedMasks, Words
+from livescale.services.worker.grammars.shared_masks import READY, AskMask, LearnTokens, SharedMasks, Words
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.process.bounded_process import bare_environment, framed
 
@@ -26,6 +26,8 @@ MOST_LATE_SECONDS = 1.0  # of one request
 DEATHS = 2  # of the process, that one request may be beside
 PAUSE_SECONDS = 2e-5
 START_SECONDS = 60.0
+RESTART_SECONDS = 30.0
+NO_PROCESS = "what computes what grammars permit does not run"
 MODULE = "livescale.services.worker.grammars.mask_process"
 
 log = structlog.get_logger()
@@ -79,7 +81,7 @@ class Masks:
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         self._file = os.memfd_create("masks")
         self._shared = SharedMasks(self._file, SLOTS, vocab_size)
-        learn = Learn(vocabulary.tokenizer, vocab_size, list(vocabulary.ends), SLOTS, self._file)
+        learn = LearnTokens(vocabulary.tokenizer, vocab_size, list(vocabulary.ends), SLOTS, self._file)
         self._learn = framed(msgspec.msgpack.encode(learn))
         self._lock = threading.Lock()
         self._requests: dict[str, _Followed] = {}  # the one asked for last is last
@@ -88,6 +90,7 @@ class Masks:
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._knows = False  # the vocabulary
+        self._died = 0.0
 
     def start(self) -> None:
         """Start the process, and return once it knows the vocabulary. Raises MasksFailed."""
@@ -148,7 +151,8 @@ class Masks:
             with self._lock:
                 followed = self._requests.get(request_id)
             if followed is None or followed.told != index:
-                withheld[place] = ""  # there is no slot for it just now
+                # There is no slot for it just now, or no process.
+                withheld[place] = "" if followed is None or self._knows else self._late(followed)
                 continue
             while not self._is_done(followed) and time.perf_counter() < deadline:
                 time.sleep(PAUSE_SECONDS)
@@ -163,9 +167,9 @@ class Masks:
     def is_done(self, request_id: str) -> bool:
         """Whether the mask that was begun last for the request is there, or will not come."""
         with self._lock:
-            followed = self._requests.get(request_id)
             self._look()
-            return followed is None or self._is_done(followed)
+            followed = self._requests.get(request_id)
+            return followed is not None and self._is_done(followed)
 
     def forget(self, request_id: str) -> None:
         """The request has ended, or is no longer here."""
@@ -223,9 +227,9 @@ class Masks:
             self._look()
             if followed.deaths >= DEATHS:
                 return "its grammar took too much memory"
-            if not self._knows or not followed.number:
-                return ""
             now = time.perf_counter()
+            if not self._knows or not followed.number:
+                return NO_PROCESS if now - self._died > RESTART_SECONDS else ""
             followed.late_seconds += now - followed.begun
             followed.begun = now
         if followed.late_seconds > MOST_LATE_SECONDS:
@@ -238,7 +242,7 @@ class Masks:
         if process is None or not self._knows or process.poll() is None:
             return
         log.warning("mask_process_died", code=process.returncode)
-        self._process, self._knows = None, False
+        self._process, self._knows, self._died = None, False, time.perf_counter()
         for followed in self._requests.values():
             if followed.number and not self._is_done(followed):
                 followed.deaths += 1

@@ -17,7 +17,7 @@ READY = b"\x01"  # what the process says once it knows the vocabulary
 Words = npt.NDArray[np.int32]
 
 
-class Learn(msgspec.Struct, frozen=True, array_like=True):
+class LearnTokens(msgspec.Struct, frozen=True, array_like=True):
     """The vocabulary: a compressed tokenizer.json, the model's number of tokens, and those that end a text."""
 
     tokenizer: bytes

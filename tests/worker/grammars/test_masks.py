@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import time
 import zlib
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from livescale.services.worker.grammars import masks as module
 from livescale.services.worker.grammars.masks import Masks, MasksFailed, StepMasks, Vocabulary, without_masks
 from livescale.services.worker.scheduling.batch import Past, ScheduledChunk, TokenSampling
 from livescale.shared.messages.requests import Sampling
@@ -83,6 +85,29 @@ def test_tokens_that_the_grammar_forbids_fail_this_request_alone(masks: Masks) -
     step = taken(masks, chunk([5, 6, 7], "bad"), chunk([], "good"))
     assert step.withheld[0].startswith("its grammar failed")
     assert list(step.masks) == [1]
+
+
+def test_a_late_mask_is_withheld_until_its_request_was_held_up_for_too_long(
+    masks: Masks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_LATE_SECONDS", 0.1)
+    taken(masks, chunk([], "in time"))
+    both = chunk([], "in time"), chunk([], "late")
+    assert masks._process is not None
+    masks._process.send_signal(signal.SIGSTOP)
+    try:
+        masks.begin_step(both)
+        first = masks.take_step(both)
+        assert list(first.masks) == [0]
+        assert first.withheld == {1: ""}
+        time.sleep(0.2)
+        masks.begin_step(both)
+        second = masks.take_step(both)
+        assert list(second.masks) == [0]
+        assert "held it up" in second.withheld[1]
+    finally:
+        masks._process.send_signal(signal.SIGCONT)
+    assert not taken(masks, chunk([], "in time")).withheld
 
 
 def test_a_process_that_died_is_started_again_and_told_everything() -> None:
