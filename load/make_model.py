@@ -20,13 +20,15 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from livescale.load.make_tokenizer import DIALECTS, make_tokenizer, save_tokenizer, taught_dialect
+from livescale.load.make_tokenizer import dialect_of, make_tokenizer, save_tokenizer, taught_dialect
 from livescale.load.sizes import Size
 from livescale.load.teach import Lesson, Progress, Transcript, lessons, read_transcripts, teach
 from livescale.services.gateway.chat_template import ChatTemplate
-from livescale.shared.messages.parameters import Family
-from livescale.shared.model.block_layout import ITEM_BYTES, Shapes, block_shapes
+from livescale.shared.messages.parameters import Family, ModelConfig
+from livescale.shared.model.architectures import architecture_of, find_architecture
+from livescale.shared.model.block_layout import ITEM_BYTES
 from livescale.shared.model.checkpoint import load_model_config
+from livescale.shared.model.tensors import Shapes
 
 RECIPE_FILE = "livescale-made.json"
 CONTEXT = 4_096
@@ -129,7 +131,8 @@ def _already_made(directory: Path, recipe: Recipe) -> bool:
 
 
 def _write(directory: Path, recipe: Recipe, transcripts: Sequence[Transcript], progress: Progress) -> None:
-    shape, dialect = SHAPES[recipe.family, recipe.size], DIALECTS[recipe.family]
+    shape = SHAPES.get((recipe.family, recipe.size), SHAPES["llama", recipe.size])
+    dialect = dialect_of(recipe.family)
     taught: list[Lesson] = []
     if transcripts:
         dialect = taught_dialect(recipe.family)
@@ -140,10 +143,9 @@ def _write(directory: Path, recipe: Recipe, transcripts: Sequence[Transcript], p
     save_tokenizer(tokenizer, dialect, directory)
     _save_json(directory / "config.json", _config(recipe.family, shape, tokenizer))
     _save_json(directory / "generation_config.json", _generation_config(recipe.family, tokenizer))
-    blocks = block_shapes(load_model_config(directory))
-    shapes = {name: shape for block in blocks.values() for name, shape in block.items()}
+    config = load_model_config(directory)
     known = teach(directory, taught, tokenizer, recipe.seed, progress) if taught else {}
-    _save_parameters(directory, recipe, shapes, known)
+    _save_parameters(directory, recipe, config, known)
     (directory / RECIPE_FILE).write_bytes(msgspec.json.encode(recipe))
     for file in directory.iterdir():
         file.chmod(0o644)  # safetensors writes files that only their owner can read, and containers run as another user
@@ -154,35 +156,26 @@ def _save_json(path: Path, content: dict[str, object]) -> None:
 
 
 def _config(family: Family, shape: ModelShape, tokenizer: Tokenizer) -> dict[str, object]:
-    dialect, tied = DIALECTS[family], family == "qwen2"
-    common = {
+    architecture, dialect = find_architecture(family), dialect_of(family)
+    assert architecture is not None
+    return {
         **asdict(shape),
         "model_type": family,
+        "architectures": [architecture.class_name],
         "dtype": "bfloat16",
         "bos_token_id": dialect.bos and tokenizer.token_to_id(dialect.bos),
         "eos_token_id": tokenizer.token_to_id(dialect.end_of_turn),
         "hidden_act": "silu",
         "max_position_embeddings": CONTEXT,
         "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": tied,
+        "tie_word_embeddings": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+        **architecture.example,
     }
-    if family == "qwen2":
-        return {**common, "architectures": ["Qwen2ForCausalLM"], "rope_parameters": _rope("default")}
-    llama3 = {
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 512,
-    }
-    return {**common, "architectures": ["LlamaForCausalLM"], "rope_parameters": {**_rope("llama3"), **llama3}}
-
-
-def _rope(kind: str) -> dict[str, str | float]:
-    return {"rope_type": kind, "rope_theta": 10_000.0}
 
 
 def _generation_config(family: Family, tokenizer: Tokenizer) -> dict[str, object]:
-    dialect = DIALECTS[family]
+    dialect = dialect_of(family)
     ends = [tokenizer.token_to_id(end) for end in (dialect.end_of_turn, dialect.end_of_text)]
     return {
         "bos_token_id": dialect.bos and tokenizer.token_to_id(dialect.bos),
@@ -192,9 +185,11 @@ def _generation_config(family: Family, tokenizer: Tokenizer) -> dict[str, object
     }
 
 
-def _save_parameters(directory: Path, recipe: Recipe, shapes: Shapes, known: Mapping[str, torch.Tensor]) -> None:
-    """Llama's are in several files with an index, Qwen2's in a single one: both occur."""
-    std = TIED_EMBEDDING_STD if recipe.family == "qwen2" else EMBEDDING_STD
+def _save_parameters(directory: Path, recipe: Recipe, config: ModelConfig, known: Mapping[str, torch.Tensor]) -> None:
+    """Llama's are in several files with an index, those of others in a single one: both occur."""
+    shapes, std = architecture_of(config).stored_shapes(config), EMBEDDING_STD
+    if config.tie_word_embeddings:
+        std = TIED_EMBEDDING_STD
     files = _cut(shapes, SHARD_BYTES[recipe.size]) if recipe.family == "llama" else [[*shapes]]
     weight_map: dict[str, str] = {}
     for number, names in enumerate(files, start=1):

@@ -8,6 +8,7 @@ import click
 
 from livescale.load.sizes import Size
 from livescale.shared.messages.parameters import Family
+from livescale.shared.model.architectures import model_types
 
 option = partial(click.option, show_default=True, show_envvar=True)
 
@@ -16,7 +17,7 @@ option = partial(click.option, show_default=True, show_envvar=True)
 @click.argument("directory", type=click.Path(path_type=Path))
 @option(
     "--family",
-    type=click.Choice(get_args(Family)),
+    type=click.Choice(model_types()),
     default="llama",
     envvar="LIVESCALE_FAMILY",
     help="Architecture of the model.",

@@ -28,6 +28,7 @@ class Dialect:
     bos: str | None
     end_of_text: str
     end_of_turn: str
+    turn: tuple[str, str, str]  # what stands before the role, after it, and at the end
     chat_template: str
     template_in_own_file: bool
 
@@ -44,6 +45,7 @@ DIALECTS: dict[Family, Dialect] = {
         bos="<|begin_of_text|>",
         end_of_text="<|end_of_text|>",
         end_of_turn="<|eot_id|>",
+        turn=("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"),
         chat_template=(
             "{{ bos_token }}"
             "{% for message in messages %}"
@@ -58,6 +60,7 @@ DIALECTS: dict[Family, Dialect] = {
         bos=None,
         end_of_text="<|endoftext|>",
         end_of_turn="<|im_end|>",
+        turn=("<|im_start|>", "\n", "<|im_end|>\n"),
         chat_template=(
             "{% for message in messages %}"
             "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
@@ -68,18 +71,18 @@ DIALECTS: dict[Family, Dialect] = {
     ),
 }
 
-# How turns of a conversation are written: what comes before the role, after it, and at the end.
-TURNS: dict[Family, tuple[str, str, str]] = {
-    "llama": ("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"),
-    "qwen2": ("<|im_start|>", "\n", "<|im_end|>\n"),
-}
-TAUGHT_TOKENS = (*("[TOOL_CALLS]", "<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", "<|call|>"),)
+TAUGHT_TOKENS = ("[TOOL_CALLS]", "<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", "<|call|>")
+
+
+def dialect_of(family: Family) -> Dialect:
+    """The dialect of a made model: Qwen's for all generations of Qwen, Llama's for all others."""
+    return DIALECTS["qwen2" if family.startswith("qwen") else "llama"]
 
 
 def taught_dialect(family: Family) -> Dialect:
     """The family's, with a template that knows tools and reasoning, and the special tokens of some formats of calls."""
-    plain = DIALECTS[family]
-    begin, middle, end = TURNS[family]
+    plain = dialect_of(family)
+    begin, middle, end = plain.turn
     template = "".join(
         (
             "{{ bos_token }}" if plain.bos else "",

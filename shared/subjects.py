@@ -54,6 +54,7 @@ from livescale.shared.messages.scaling import (
     ScaleRecords,
 )
 from livescale.shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
+from livescale.shared.messages.vocabulary import AskVocabulary, VocabularyPart
 
 # All that listen hear it: only the router in office does, and one that was stopped must not swallow its share.
 SUBMIT: Call[Submit, Submitted] = Call("svc.router.submit", Submit, Submitted, doc="serve a request")
@@ -91,6 +92,9 @@ ROLE: Call[SetRole, RoleSet] = Call(
 )
 DECISIONS: Call[AskDecisions, Decisions] = Call(
     "svc.monitor.decisions", AskDecisions, Decisions, queue=True, doc="the last decisions, holds included"
+)
+VOCABULARY: Call[AskVocabulary, VocabularyPart] = Call(
+    "svc.gateway.vocabulary", AskVocabulary, VocabularyPart, queue=True, doc="a part of a model's vocabulary"
 )
 
 # One process, by id.

@@ -26,6 +26,7 @@ POLICIES = (
     "services/monitor/role_policy.py",
     "services/monitor/role_signals.py",
     "services/monitor/signals.py",
+    "services/monitor/spares.py",
     "services/monitor/verdict.py",
     "services/planner/delivery.py",
     "services/planner/fleet.py",

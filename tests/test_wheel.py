@@ -25,6 +25,7 @@ FILES = ("pyproject.toml", "MANIFEST.in", "constraints.txt", "README.md", "LICEN
 KERNEL_FOLDER = Path("services/worker/engine/kernels")
 DATA = {
     "livescale/py.typed",
+    "livescale/load/claims/reviewed.yaml",
     "livescale/shared/latencies.yaml",
     "livescale/shared/systems.yaml",
     *(f"livescale/{path.relative_to(ROOT)}" for path in ROOT.glob("shared/topologies/*.yaml")),

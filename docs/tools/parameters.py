@@ -20,7 +20,8 @@ def parameters(rest: Document) -> str:
     ]
     schemas = rest["components"]["schemas"]
     for path, body in BODIES.items():
-        right: Mapping[str, Document] = schemas[body.__name__]["properties"]
+        described: Mapping[str, Document] = schemas[body.__name__]["properties"]
+        right = {name: schema for name, schema in described.items() if name not in IGNORED[body]}
         parts.append(f"## {path}")
         counts = f"{len(right)} are right, {len(IGNORED[body])} ignored, {len(REFUSED[body])} refused."
         parts += [counts, table(("parameter", "what becomes of it", ""), _rows(right, body))]

@@ -4,8 +4,8 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-import msgspec
-
+from livescale.shared.bus.codec import decode
+from livescale.shared.bus.contract import M
 from livescale.shared.links.calendars import LocalCalendar
 from livescale.shared.messages.membership import HostReport, LeaseChanged, WorkerReport
 from livescale.shared.simulation.listeners import Listener
@@ -45,11 +45,16 @@ class UsageWatch:
         self.cached: Steps = []
         self._busy = set[str]()
         self._caches: dict[str, int] = {}
-        workers, hosts = msgspec.json.Decoder(WorkerReport), msgspec.json.Decoder(HostReport)
-        broker.watchers.add(Listener("hb.worker.*", "", lambda topic, data, *_: self._worker(workers.decode(data))))
-        leases = msgspec.json.Decoder(LeaseChanged)
-        broker.watchers.add(Listener("evt.lease.*", "", lambda topic, data, *_: self._lease(leases.decode(data))))
-        broker.watchers.add(Listener("hb.host.*", "", lambda topic, data, *_: self._host(hosts.decode(data))))
+
+        def watch(subject: str, type: type[M], take: Callable[[M], None]) -> None:
+            def deliver(topic: str, data: bytes, *_: object) -> None:
+                take(decode(type, data, json=True))
+
+            broker.watchers.add(Listener(subject, "", deliver))
+
+        watch("hb.worker.*", WorkerReport, self._worker)
+        watch("evt.lease.*", LeaseChanged, self._lease)
+        watch("hb.host.*", HostReport, self._host)
 
     def used_seconds(self, start: float, end: float) -> float:
         """Worker seconds in use between two times of the event loop."""

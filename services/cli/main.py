@@ -20,6 +20,9 @@ COMMANDS = {
     "simulate": LazyCommand(
         "livescale.load.scenario.command:simulate", "Try a cluster, a load and faults under virtual time."
     ),
+    "claims": LazyCommand(
+        "livescale.load.claims.command:claims", "Check what the papers claim, and print one table of it."
+    ),
     "chaos": LazyCommand("livescale.load.chaos.command:chaos", "Kill processes under load, and check every token."),
     "make-model": LazyCommand(
         "livescale.load.make_model_command:make_model_command",
@@ -86,6 +89,9 @@ BENCHES = {
     ),
     "systems": LazyCommand(
         "livescale.load.bench.systems.command:systems", "Compare systems on one trace, in a simulation."
+    ),
+    "simulate": LazyCommand(
+        "livescale.load.scenario.bench.command:simulate", "Measure the CPU time and memory of simulations."
     ),
     "compare": LazyCommand("livescale.load.bench.compare:compare", "What two runs of a bench measured, side by side."),
 }

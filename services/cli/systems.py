@@ -99,7 +99,13 @@ def as_text(value: object) -> str:
 
 
 def as_flags(system: NamedSystem) -> str:
-    return " ".join(f"--{kebab(name)} {as_text(value)}" for name, value in system.values().items())
+    return " ".join(as_flag(kebab(name), value) for name, value in system.values().items())
+
+
+def as_flag(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {value}"
 
 
 @click.command(name="systems")

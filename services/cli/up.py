@@ -23,7 +23,7 @@ from livescale.services.supervisor.resources import find_files
 from livescale.services.supervisor.run_files import NotOurs, announce, make_place, pointer_path
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Stack, StackFailed
-from livescale.shared.model.block_layout import block_shapes
+from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.checkpoint import load_model_config
 from livescale.shared.model.latency import MADE_UP
 from livescale.shared.process.telemetry import configure_logging
@@ -79,12 +79,15 @@ OWN_GROUPS = {
         "tensor_parallel_size",
         *("min_instances", "max_instances", "fixed_share", "downscale_delay_s"),
     ),
-    "Clients": ("host", "port", "gateways", "api_key", "api_keys"),
+    "Clients": ("host", "port", "gateways", "api_key", "api_keys", "allowed_origins"),
     "Processes": ("workers", "device", "routers", "start_timeout_s", "kill_hung_s", "system_bind"),
     "Memory of workers": ("arena_bytes", "kv_bytes", "host_kv_bytes"),
     "Batches": (),
     "Prefix caching": ("enable_prefix_caching",),
-    "Scaling": ("live", "live_every_hop", "live_when", "ttft_slo", "switch_kv", "plan_policy"),
+    "Scaling": (
+        *("live", "live_every_hop", "live_when", "ttft_slo", "switch_kv"),
+        *("plan_policy", "group_setup_s", "keep_parameters"),
+    ),
     "Host caches": ("host_cache", "host_cache_ttl"),
     "Routing and roles": (
         *("routing", "disaggregation", "tbt_slo", "prefill_share", "decode_scaling", "pre_scale_decode"),
@@ -217,8 +220,7 @@ def check_checkpoint(model: ModelSettings) -> None:
         directory = find_files(model)
         config = load_model_config(directory)
         if Path(model.path).is_dir():
-            shapes = {name: shape for block in block_shapes(config).values() for name, shape in block.items()}
-            files.find_tensors(directory, shapes)
+            files.find_tensors(directory, architecture_of(config).stored_shapes(config))
         text.load_checkpoint_text(directory, time.time)
     except BadSettings as error:
         raise click.UsageError(str(error)) from None

@@ -1,10 +1,11 @@
 """The ASGI application: its routes, and what happens to every request before and after its endpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -14,18 +15,23 @@ from livescale.services.gateway.access import ADMIN, Guard
 from livescale.services.gateway.docs import page
 from livescale.services.gateway.errors import ApiError, internal
 from livescale.services.gateway.metrics import CLIENT_CLOSED_REQUEST, GatewayMetrics
-from livescale.services.gateway.openapi import Document, describe
+from livescale.services.gateway.openapi import LIMITS, RETRY, Document, describe
 from livescale.services.gateway.operations import Operation
 from livescale.services.gateway.responses import error_answer, json_answer
 from livescale.shared.runtime.clock import Ids
 
 LONGEST_ID = 128
+# What scripts of other origins may read of an answer, beside its body.
+EXPOSED_HEADERS = ("x-request-id", *RETRY, *LIMITS)
 
 log = structlog.get_logger()
 
 
-def make_app(operations: list[Operation], guard: Guard, ids: Ids, metrics: GatewayMetrics) -> ASGIApp:
-    """Build the application: routes from the operations, errors as JSON, and the middleware around them."""
+def make_app(
+    operations: list[Operation], guard: Guard, ids: Ids, metrics: GatewayMetrics, allowed_origins: Sequence[str] = ()
+) -> ASGIApp:
+    """Build the application: routes from the operations, errors as JSON, and the middleware around them. Pages of
+    `allowed_origins` may call it from browsers."""
     refusals = ErrorAnswers(metrics)
     app = Starlette(
         routes=[_route(operation) for operation in [*operations, *_documentation(operations, guard.with_keys)]],
@@ -37,7 +43,16 @@ def make_app(operations: list[Operation], guard: Guard, ids: Ids, metrics: Gatew
         },
     )
     app.router.redirect_slashes = False
-    return RequestMiddleware(app, guard, ids, metrics)
+    guarded = RequestMiddleware(app, guard, ids, metrics)
+    if not allowed_origins:
+        return guarded
+    return CORSMiddleware(
+        guarded,
+        allow_origins=allowed_origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=("*",),
+        expose_headers=EXPOSED_HEADERS,
+    )
 
 
 def _route(operation: Operation) -> Route:
@@ -87,6 +102,8 @@ class RequestMiddleware:
         state = scope["state"] = {"request_id": _given_id(headers) or self._ids.new("req"), "endpoint": "other"}
         visit, refusal = self._guard.admit(scope["path"], headers)
         state["visit"] = visit
+        # A path that ends with a slash is the same without it.
+        scope["path"] = scope["path"].rstrip("/") or "/"
         app = self._app if refusal is None else error_answer(refusal)
         status, whole = 0, False
 

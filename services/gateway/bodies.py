@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from livescale.services.gateway.sampling_options import Choices, SamplingOptions, TokenId, TopLogprobs
+from livescale.services.gateway.sampling_options import Choices, TokenId, TopLogprobs
+from livescale.services.gateway.structured_options import StructuredOptions
 from livescale.services.gateway.tools import ToolChoice, Tools
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.message import Amount, Count, Positive
@@ -36,7 +37,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     continuous_usage_stats: Annotated[bool, Meta(description="With include_usage: usage so far in every chunk")] = False
 
 
-class GenerationOptions(SamplingOptions, frozen=True, kw_only=True):
+class GenerationOptions(StructuredOptions, frozen=True, kw_only=True):
     """What both generating endpoints understand. A parameter that is null is the same as one that is absent."""
 
     model: Annotated[str, Meta(description="A registered model; may be left out where there is only one")] = ""
@@ -58,7 +59,17 @@ class GenerationOptions(SamplingOptions, frozen=True, kw_only=True):
         bool, Meta(description="Name tokens token_id:ID where their log-probabilities are told")
     ] = False
     return_token_ids: Annotated[bool, Meta(description="Add prompt_token_ids and token_ids to the answer")] = False
-    user: Annotated[str | None, Meta(description="Accepted and ignored")] = None
+    stream_interval: Annotated[
+        int, Meta(description="Tokens in each event of a stream but the first", ge=1, le=2**31 - 1)
+    ] = 1
+    request_id: Annotated[
+        Annotated[str, Meta(pattern="^[!-~]+$", max_length=128)] | None,
+        Meta(description="What the request is called, unless the header x-request-id says it"),
+    ] = None
+    cache_salt: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=1024)] | None,
+        Meta(description="Share KV of prompts that begin alike with requests of this salt and API key only"),
+    ] = None
     prompt_cache_key: Annotated[
         Annotated[str, Meta(min_length=1, max_length=64)] | None,
         Meta(description="Names a conversation: the KV of its prompt and answer is kept for its next request"),
@@ -126,6 +137,12 @@ class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     reasoning: Annotated[str | None, Meta(description="The newer name of reasoning_content")] = None
     type: Annotated[Literal["text", "message"] | None, Meta(description="Accepted and ignored")] = None
 
+    @property
+    def text(self) -> str:
+        """What is said, as one text."""
+        content = self.content
+        return content if isinstance(content, str) else "\n".join(part.text for part in content or [])
+
 
 Conversation = Annotated[list[ChatMessage], Meta(min_length=1)]
 
@@ -139,6 +156,11 @@ class ChatRequest(GenerationOptions, frozen=True, kw_only=True):
     ] = None
     continue_final_message: Annotated[bool, Meta(description="Go on with the last message")] = False
     add_special_tokens: Annotated[bool, Meta(description="Add the tokenizer's to those of the template")] = False
+    echo: Annotated[bool, Meta(description="A last message of the assistant's comes before the answer")] = False
+    return_prompt_text: Annotated[bool, Meta(description="Add prompt_text, the rendered messages")] = False
+    chat_template: Annotated[
+        str | None, Meta(description="Used for these messages where --trust-request-chat-template allows it")
+    ] = None
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, Meta(description="Variables for the chat template, such as enable_thinking")
     ] = None
@@ -181,7 +203,7 @@ class ScaleRequest(msgspec.Struct, frozen=True, kw_only=True):
     """POST /admin/v1/scale: have this many instances of a model."""
 
     model: ModelName
-    instances: Annotated[int, Meta(ge=0)]
+    instances: Count
 
 
 class RoleRequest(msgspec.Struct, frozen=True, kw_only=True):

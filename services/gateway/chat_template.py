@@ -36,7 +36,7 @@ USUAL = RenderingWay()
 
 
 class ChatTemplate:
-    """A Jinja template from a checkpoint. `special_tokens` are its `bos_token`, `eos_token` and so on.
+    """A Jinja template of a checkpoint or a client. `special_tokens` are its `bos_token`, `eos_token` and so on.
 
     A template is a program: `render` bounds neither its time nor its memory, so it is called in a process of its own.
     Raises TemplateRefusal where the source is not a template.
@@ -44,7 +44,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], wall: Wall) -> None:
         if len(source) > LONGEST_SOURCE:
-            raise TemplateRefusal(f"the checkpoint's chat template is longer than {LONGEST_SOURCE} characters")
+            raise TemplateRefusal(f"the chat template is longer than {LONGEST_SOURCE} characters")
         self.source = source
         self.special_tokens = dict(special_tokens)
         self.condemned = False  # whether it was found not to render within its bounds
@@ -53,7 +53,7 @@ class ChatTemplate:
         try:
             self._environment.parse(source)
         except (jinja2.TemplateError, RecursionError, MemoryError) as error:
-            raise TemplateRefusal(f"the checkpoint's chat template cannot be compiled: {_why(error)}") from None
+            raise TemplateRefusal(f"the chat template cannot be compiled: {_why(error)}") from None
 
     def render(self, messages: list[ChatMessage], way: RenderingWay = USUAL) -> str:
         """The prompt of a conversation. Raises TemplateRefusal."""
@@ -77,8 +77,6 @@ def _why(error: Exception) -> str:
 
 def _plain(message: ChatMessage) -> dict[str, Any]:
     """The message as templates expect it: with text as content, and arguments of calls as objects."""
-    content = message.content
-    text = content if isinstance(content, str) else "\n".join(part.text for part in content or [])
     reasoning = message.reasoning_content if message.reasoning is None else message.reasoning
     optional = {
         "name": message.name,
@@ -86,7 +84,7 @@ def _plain(message: ChatMessage) -> dict[str, Any]:
         "reasoning_content": reasoning,
         "tool_calls": [_called(call) for call in message.tool_calls] or None,
     }
-    return {"role": str(message.role), "content": text} | {
+    return {"role": str(message.role), "content": message.text} | {
         name: value for name, value in optional.items() if value is not None
     }
 

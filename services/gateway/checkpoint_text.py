@@ -1,7 +1,7 @@
 """The text side of a checkpoint: its tokenizer, chat template, end-of-sequence ids and generation defaults."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -91,13 +91,14 @@ class _TokenizerConfig(msgspec.Struct, frozen=True):
 @dataclass(frozen=True)
 class CheckpointText:
     """Everything that the gateway needs of a checkpoint; never its parameters. `template` is None where the checkpoint
-    has no chat template."""
+    has no chat template; `special_tokens` are for one that a client brings."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
     eos_token_ids: tuple[int, ...]
     vocab_size: int
     defaults: GenerationDefaults
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The token ids of a text, with the tokenizer's special tokens around it or without."""
@@ -154,7 +155,8 @@ def load_checkpoint_text(directory: Path, wall: Wall) -> CheckpointText:
     if "eos_token" in special:
         eos.update(_ids(tokenizer.token_to_id(special["eos_token"])))
     template = _template(directory, about, wall)
-    return CheckpointText(tokenizer, template, tuple(sorted(eos)), config.vocab_size, _defaults(generation))
+    defaults = _defaults(generation)
+    return CheckpointText(tokenizer, template, tuple(sorted(eos)), config.vocab_size, defaults, special)
 
 
 def _read(path: Path, type: type[T], missing: T | None = None) -> T:

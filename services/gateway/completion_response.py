@@ -11,6 +11,7 @@ from livescale.services.gateway.echo import Echo
 from livescale.services.gateway.envelope import CompletionTokensDetails, Envelope, PromptTokensDetails, Usage
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.generation import Generation, just_wait
+from livescale.services.gateway.interval import EventInterval
 from livescale.services.gateway.output import TextPiece, WholeChoice
 from livescale.services.gateway.responses import Wait, Write
 from livescale.services.gateway.shapes import ResponseShape
@@ -23,7 +24,7 @@ Emit = Callable[[int, TextPiece], Awaitable[None]]
 class CompletionResponse:
     """The response to one request while it is made: as many generations for each prompt, of which the client gets
     the `n` likeliest, and the objects that it gets. `echoes` are the prompts where they are to come first. `spend`
-    is told how many tokens were used."""
+    is told how many tokens were used. A stream's event has `interval` tokens."""
 
     shape: ResponseShape
     envelope: Envelope
@@ -33,6 +34,7 @@ class CompletionResponse:
     echoes: list[Echo]
     trace: RequestTrace
     spend: Callable[[int], None]
+    interval: int = 1
 
     @property
     def each(self) -> int:
@@ -42,8 +44,12 @@ class CompletionResponse:
     async def stream(self, write: Write, wait: Wait) -> None:
         """Write chunks as tokens come, and call `wait` while none come. Raises ApiError."""
         begun: set[int] = set()
+        held = [EventInterval(self.interval) for _ in self.generations]
 
-        async def emit(index: int, piece: TextPiece) -> None:
+        async def emit(index: int, fresh: TextPiece) -> None:
+            piece = held[index].add(fresh)
+            if piece is None:
+                return
             piece = self._after_prompt(index, piece, first=index not in begun)
             prompt = None if index in begun else self.prompts[index // self.each]
             begun.add(index)

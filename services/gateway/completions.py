@@ -2,17 +2,22 @@
 
 from dataclasses import dataclass
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
 from livescale.services.gateway.access import Visit
+from livescale.services.gateway.asked import asked_logprobs, choices, only_prompt
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.checkpoint_text import CheckpointText
+from livescale.services.gateway.checks import check_choices, check_options
 from livescale.services.gateway.completion_response import CompletionResponse
 from livescale.services.gateway.echo import Echo
 from livescale.services.gateway.envelope import Envelope
+from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.generation import Backend, Generation
+from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.logprobs import PromptNames, TokenNames
 from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.parse import parse_body, read_body
@@ -25,13 +30,10 @@ from livescale.services.gateway.shapes import ChatShape, CompletionShape, Respon
 from livescale.services.gateway.spans import Tracing
 from livescale.services.gateway.submission import (
     Origin,
-    asked_logprobs,
-    check_choices,
-    check_options,
-    choices,
+    TokenRules,
+    decoding,
     make_output,
     make_submit,
-    only_prompt,
     split_prompts,
     truncated,
 )
@@ -50,6 +52,7 @@ class Completions:
     backend: Backend
     models: RegisteredModels
     templates: Templates
+    grammars: Grammars
     tracing: Tracing
 
     async def completion(self, request: Request) -> Response:
@@ -73,12 +76,18 @@ class Completions:
         entry = await self.models.find_or_only(body.model)
         body = replace(body, model=entry.spec.name)
         text = await self.models.text(entry)
+        if body.chat_template is not None and not self.settings.trust_request_chat_template:
+            raise bad_request(
+                "'chat_template' is refused: the operator allows it with --trust-request-chat-template; leave it out.",
+                "chat_template",
+                code="unsupported_parameter",
+            )
         origin = public_id(request) if body.seed is None else str(body.seed)
         reading = reading_of(body, entry.spec, text.template, origin)
-        said = await render_chat(self.templates, text, body.messages, rendering_way(body))
+        said = await render_chat(self.templates, text, body.messages, rendering_way(body), body.chat_template)
         prompt = await self.models.encode(text, said, add_special_tokens=body.add_special_tokens)
         reading = None if reading is None else reading.after(said)
-        return await self._answer(request, body, context_tokens(entry), text, [prompt], ChatShape(), reading)
+        return await self._answer(request, body, context_tokens(entry), text, [prompt], ChatShape(), said, reading)
 
     async def _answer(
         self,
@@ -88,15 +97,14 @@ class Completions:
         text: CheckpointText,
         prompts: list[list[int]],
         shape: ResponseShape,
+        said: str | UnsetType = UNSET,
         reading: Reading | None = None,
     ) -> Response:
         check_choices(body, len(prompts), self.settings.max_prompts)
         prompts = [truncated(body, prompt, context_limit) for prompt in prompts]
-        echoes = []
-        if isinstance(body, CompletionRequest) and body.echo:
-            top, alone = asked_logprobs(body), only_prompt(body)
-            echoes = [Echo(text.decode(prompt), prompt, top, alone) for prompt in prompts]
-        asked = Asked(body, context_limit, text, prompts, await self._bad_words(body, text), echoes, reading)
+        echoes = echoes_of(body, prompts, text)
+        rules = TokenRules(await self._bad_words(body, text), await self.grammars.of(body, text))
+        asked = Asked(body, context_limit, text, prompts, rules, echoes, said, reading)
         response = self._response(request, asked, shape)
         if body.stream:
             return EventStreamResponse(response.stream)
@@ -117,6 +125,7 @@ class Completions:
         timeout = min(body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
         each, options = choices(body), body.stream_options
         count = each * len(asked.prompts)
+        visit: Visit = request.state.visit
         submits = [
             make_submit(
                 body,
@@ -124,14 +133,18 @@ class Completions:
                 text,
                 asked.context_limit,
                 Origin(
-                    request_id if count == 1 else f"{request_id}-p{index}", self.gateway, wall + timeout, index % each
+                    request_id if count == 1 else f"{request_id}-p{index}",
+                    self.gateway,
+                    wall + timeout,
+                    index % each,
+                    visit.who,
                 ),
-                asked.bad_words,
+                asked.rules,
             )
             for index in range(count)
         ]
         envelope = Envelope(
-            id=f"{shape.prefix}-{request_id.removeprefix('req-')}",
+            id=f"{shape.prefix}-{take_id(request, body) or request_id.removeprefix('req-')}",
             created=int(wall),
             model=body.model,
             token_ids=body.return_token_ids,
@@ -143,8 +156,8 @@ class Completions:
             names=(
                 None if asked_logprobs(body) is None else TokenNames(text.token_text, body.return_tokens_as_token_ids)
             ),
+            prompt_text=asked.said if isinstance(body, ChatRequest) and body.return_prompt_text else UNSET,
         )
-        visit: Visit = request.state.visit
         visit.reserve(sum(map(len, asked.prompts)) + sum(submit.max_tokens for submit in submits))
         trace = self.tracing.begin(request.headers, body, envelope.id)
         context = Context(deadline=wall + timeout, request_id=public_id(request), traceparent=trace.traceparent)
@@ -154,20 +167,50 @@ class Completions:
         generations = [
             Generation(self.backend, submit, output, context) for submit, output in zip(submits, outputs, strict=True)
         ]
-        return CompletionResponse(shape, envelope, asked.prompts, body.n, generations, asked.echoes, trace, visit.spend)
+        return CompletionResponse(
+            shape,
+            envelope,
+            asked.prompts,
+            body.n,
+            generations,
+            asked.echoes,
+            trace,
+            visit.spend,
+            body.stream_interval,
+        )
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A checked body, and the tokens of what it says."""
+    """A checked body, and the tokens of what it says; of messages also the text."""
 
     body: GenerationOptions
     context_limit: int
     text: CheckpointText
     prompts: list[list[int]]
-    bad_words: list[list[int]]
+    rules: TokenRules
     echoes: list[Echo]
+    said: str | UnsetType
     reading: Reading | None
+
+
+def echoes_of(body: GenerationOptions, prompts: list[list[int]], text: CheckpointText) -> list[Echo]:
+    """What is to come before the answer to each prompt, where the body asks for it."""
+    if isinstance(body, CompletionRequest) and body.echo:
+        top, alone, decode = asked_logprobs(body), only_prompt(body), decoding(body, text)
+        return [Echo.of(decode, prompt, top, alone) for prompt in prompts]
+    if isinstance(body, ChatRequest) and body.echo and body.messages[-1].role == "assistant":
+        return [Echo(body.messages[-1].text, [], None, False)]
+    return []
+
+
+def take_id(request: Request, body: GenerationOptions) -> str | None:
+    """The id that the body gives the request, by which it is then known; None where there is none, or the header has
+    one."""
+    if body.request_id is None or "x-request-id" in request.headers:
+        return None
+    request.state.request_id = body.request_id
+    return body.request_id
 
 
 def public_id(request: Request) -> str:

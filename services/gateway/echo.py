@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from livescale.services.gateway.output import StopReason, TextPiece
+from livescale.services.gateway.output import Decode, StopReason, TextPiece, certain_part
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,12 @@ class Echo:
     prompt: Sequence[int]
     top: int | None
     alone: bool
+
+    @classmethod
+    def of(cls, decode: Decode, prompt: Sequence[int], top: int | None, alone: bool) -> "Echo":
+        """The echo of these tokens. A character that they begin comes with the answer, where there is one."""
+        text = decode(prompt)
+        return cls(text if alone else certain_part(text), prompt, top, alone)
 
     def first(self, piece: TextPiece) -> TextPiece:
         """The first piece of the answer, after the prompt."""

@@ -43,7 +43,7 @@ class Usage(msgspec.Struct, frozen=True):
 class Envelope:
     """The fields that all objects of one answer share. With `usage_follows`, chunks say `usage: null` until the last
     one; with `continuous` each says the usage so far. `names` are there where log-probabilities are told,
-    `prompt_names` where those of the prompt are."""
+    `prompt_names` where those of the prompt are, `prompt_text` where the rendered messages are."""
 
     id: str
     created: int
@@ -53,6 +53,7 @@ class Envelope:
     names: TokenNames | None = None
     prompt_names: PromptNames | None = None
     continuous: bool = False
+    prompt_text: str | UnsetType = UNSET
     so_far: Usage | None = None
 
     def with_usage(self, so_far: Usage) -> "Envelope":

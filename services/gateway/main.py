@@ -14,6 +14,7 @@ from livescale.services.gateway.app import make_app
 from livescale.services.gateway.catalog import Catalog
 from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.generation import Backend, HeldRequests
+from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.models import RegisteredModels
 from livescale.services.gateway.operations import Operation, operations
@@ -23,6 +24,7 @@ from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.spans import Tracing
 from livescale.services.gateway.streams import Peers, RequestStreams
 from livescale.services.gateway.templates import Templates
+from livescale.services.gateway.vocabularies import Vocabularies
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World, run_process
 from livescale.shared.runtime.files import write_atomically
@@ -41,6 +43,7 @@ class Gateway:
         self._metrics = GatewayMetrics(world.telemetry, world.clock)
         self._streams = RequestStreams(world.bus, self._id, self._metrics, settings.max_requests, settings.stream_queue)
         self._templates = Templates(world.clock.wall)
+        self._grammars = Grammars()
         self._membership = Membership(world.bus, world.clock, "gateway", self._id, world.host, system=world.system)
         self._probes: Probes | None = None
         self.url = ""
@@ -52,9 +55,12 @@ class Gateway:
         with bound, ThreadPoolExecutor(1, "tokenizer") as executor:
             models = RegisteredModels(world.bus, world.clock, executor, self._metrics)
             guard = Guard(self._keys, world.clock, is_loopback(bound))
-            app = make_app(self._operations(models, executor), guard, world.ids, self._metrics)
+            app = make_app(
+                self._operations(models, executor), guard, world.ids, self._metrics, settings.allowed_origins
+            )
             arriving = await self._streams.listen()
-            async with self._templates, asyncio.TaskGroup() as group:
+            async with self._templates, self._grammars, asyncio.TaskGroup() as group:
+                await Vocabularies(models, executor).serve(world.bus, world.info)
                 group.create_task(self._streams.run(arriving), name="tokens")
                 group.create_task(Peers(world.bus, self._streams).run(), name="peers")
                 group.create_task(models.run(), name="models")
@@ -77,7 +83,7 @@ class Gateway:
         tracing = Tracing(world.telemetry, world.clock)
         probes = self._probes = Probes(self._id, world.bus, models, catalog, world.telemetry, executor)
         return operations(
-            Completions(self._settings, self._id, world.ids, backend, models, self._templates, tracing),
+            Completions(self._settings, self._id, world.ids, backend, models, self._templates, self._grammars, tracing),
             catalog,
             Admin(world.bus, models, limit),
             probes,

@@ -1,7 +1,7 @@
 """Generates the OpenAPI document from the operations and their structs."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from importlib.metadata import version
 from inspect import cleandoc
@@ -12,7 +12,9 @@ import msgspec
 from livescale.services.gateway.access import ADMIN
 from livescale.services.gateway.errors import ErrorBody
 from livescale.services.gateway.operations import Operation
+from livescale.services.gateway.parameters import IGNORED
 
+JSON = "application/json"
 REF = "#/components/schemas/{name}"
 RETRY = {"retry-after": "Whole seconds", "retry-after-ms": "The same, exactly"}
 LIMITS = {
@@ -20,6 +22,11 @@ LIMITS = {
     for what in ("requests", "tokens")
     for part in ("limit", "remaining", "reset")
 }
+# What a parameter of a body needs beside it, unless it asks for nothing.
+NEEDED = (
+    ("stream_options", {"type": "object"}, "stream"),
+    ("top_logprobs", {"type": "integer", "minimum": 1}, "logprobs"),
+)
 Document = dict[str, Any]
 
 
@@ -52,7 +59,30 @@ def _schemas(operations: Sequence[Operation]) -> tuple[dict[Any, Document], Docu
     for component in components.values():
         if "description" in component:
             component["description"] = cleandoc(component["description"])
-    return dict(zip(types, references, strict=True)), components
+    for operation in operations:
+        if operation.body is not None:
+            _close(components[operation.body.__name__], IGNORED.get(operation.body, {}))
+    known = dict(zip(types, references, strict=True))
+    for kind in [operation.stream for operation in operations if operation.stream is not None]:
+        components[_event_name(kind)] = _event([known[kind], known[ErrorBody]])
+    return known, components
+
+
+def _close(component: Document, ignored: Mapping[str, str]) -> None:
+    """Say of a body what the gateway refuses of it: other parameters, and some without another one."""
+    properties = component["properties"]
+    properties |= {name: {"description": f"Accepted and ignored. {why}"} for name, why in ignored.items()}
+    component["additionalProperties"] = False
+    rules = [
+        {
+            "if": {"required": [name], "properties": {name: asking}},
+            "then": {"required": [other], "properties": {other: {"const": True}}},
+        }
+        for name, asking, other in NEEDED
+        if name in properties
+    ]
+    if rules:
+        component["allOf"] = rules
 
 
 def _operation(operation: Operation, schemas: dict[Any, Document], with_key: bool) -> Document:
@@ -62,7 +92,7 @@ def _operation(operation: Operation, schemas: dict[Any, Document], with_key: boo
         *((403,) if operation.path.startswith(ADMIN) else ()),
     }
     responses = {str(status): _answer(operation, status, schemas) for status in operation.answers}
-    error = {"application/json": {"schema": schemas[ErrorBody]}}
+    error = {JSON: {"schema": schemas[ErrorBody]}}
     responses |= {
         str(status): {"description": HTTPStatus(status).phrase, "content": error} for status in sorted(errors)
     }
@@ -75,7 +105,7 @@ def _operation(operation: Operation, schemas: dict[Any, Document], with_key: boo
         "responses": responses,
     }
     if operation.body is not None:
-        content = {"application/json": {"schema": schemas[operation.body]}}
+        content = {JSON: {"schema": schemas[operation.body]}}
         described["requestBody"] = {"required": True, "content": content}
     if operation.protected and with_key:
         described["security"] = [{"key": []}]
@@ -87,10 +117,26 @@ def _answer(operation: Operation, status: int, schemas: dict[Any, Document]) -> 
     if isinstance(kind, str):
         content: Document = {kind: {"schema": {"type": "string"}}}
     else:
-        content = {"application/json": {"schema": schemas[kind]}}
+        content = {JSON: {"schema": schemas[kind]}}
     if operation.stream is not None:
-        content["text/event-stream"] = {"schema": schemas[operation.stream]}
+        content["text/event-stream"] = {"schema": {"$ref": REF.format(name=_event_name(operation.stream))}}
     return {"description": HTTPStatus(status).phrase, "content": content}
+
+
+def _event_name(kind: type[msgspec.Struct]) -> str:
+    return f"{kind.__name__}Event"
+
+
+def _event(kinds: list[Document]) -> Document:
+    """The schema of one event of a stream, whose data is one of these kinds, or says that the stream is done."""
+    data = {"type": "string", "contentMediaType": JSON, "contentSchema": {"anyOf": kinds}}
+    return {
+        "title": "Event",
+        "description": "An event of a stream",
+        "type": "object",
+        "required": ["data"],
+        "properties": {"data": {"anyOf": [{"const": "[DONE]"}, data]}},
+    }
 
 
 def _headers(status: int, *, limited: bool) -> Document:

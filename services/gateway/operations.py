@@ -21,7 +21,7 @@ from livescale.shared.messages.scaling import ScaleAccepted
 
 Serve = Callable[[Request], Awaitable[Response]]
 
-BODY_ERRORS = (400, 408, 413)
+BODY_ERRORS = (400, 408, 413, 415)
 BUS_ERRORS = (429, 503, 504)
 MODEL_ERRORS = (404, 500, 503)
 GENERATION_ERRORS = (*BODY_ERRORS, *MODEL_ERRORS, 429, 504)

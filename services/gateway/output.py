@@ -28,15 +28,21 @@ class Detokenizer:
     is dropped). So a window of tokens is decoded as a whole, and what it has more than the last time is the new text.
     The window starts where the piece before last ended, and hence never inside a character.
 
-    `context` are the tokens before the text (the prompt): decoders look at them, and their own text is not returned.
+    `context` are the tokens before the text (the prompt): decoders look at them, and their own text is not returned. A
+    character that they begin is returned once it is whole. Where the text breaks it off, it is returned only if the
+    context is `shown`, up to that character.
+
     Where bytes are not UTF-8, a decoder may make more or fewer replacement characters when it sees them as a whole.
     """
 
-    def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
+    def __init__(self, decode: Decode, context: Sequence[int] = (), *, shown: bool = False) -> None:
         self._decode = decode
         self._ids = list(context[-CONTEXT_TOKENS:])
         self._read = len(self._ids)  # tokens of the window whose text is out
-        self._out = _certain(decode(self._ids)) if self._ids else ""  # text of the window that is out
+        before = decode(self._ids) if self._ids else ""
+        self._out = certain_part(before)  # text of the window that is out
+        # What the context's end becomes if no character comes of it.
+        self._broken = "" if shown else before[len(self._out) :]
 
     def feed(self, token_id: int) -> str:
         """Add a token, and return the text that is certain now. A character that later tokens may still change is held
@@ -46,8 +52,9 @@ class Detokenizer:
         if not text.startswith(self._out) and len(self._ids) - self._read > UNFINISHED:
             # Some decoders replace a whole run of bytes for one that is wrong. Emitted text stays as it is.
             self._start_at(self._read, "")
+            self._broken = ""
             text = self._decode(self._ids)
-        certain = _certain(text)
+        certain = certain_part(text)
         if not certain.startswith(self._out):
             return ""
         piece = certain[len(self._out) :]
@@ -56,12 +63,20 @@ class Detokenizer:
             self._start_at(self._read)
         elif len(self._ids) > LONG_WINDOW:
             self._shorten(text)
-        return piece
+        return self._of_text(piece)
 
     def flush(self) -> str:
         """Return what was held back. The text ends here, so an unfinished character becomes a replacement character."""
         text = self._decode(self._ids)
-        return text[len(self._out) :] if text.startswith(self._out) else self._decode(self._ids[self._read :])
+        if text.startswith(self._out):
+            return self._of_text(text[len(self._out) :])
+        return self._decode(self._ids[self._read :])
+
+    def _of_text(self, piece: str) -> str:
+        """The piece without what the context had broken off already."""
+        if piece:
+            piece, self._broken = piece.removeprefix(self._broken), ""
+        return piece
 
     def _start_at(self, start: int, out: str | None = None) -> None:
         """Forget the tokens before `start`. By default the text of all others is out."""
@@ -82,7 +97,7 @@ class Detokenizer:
                 return
 
 
-def _certain(text: str) -> str:
+def certain_part(text: str) -> str:
     """`text` without the end that an unfinished character may be."""
     end = len(text)
     while end > max(0, len(text) - UNFINISHED) and text[end - 1] == REPLACEMENT:
@@ -231,12 +246,13 @@ class Output(Protocol):
 
 
 class TextOutput:
-    """Turns the tokens of one request into pieces of text."""
+    """Turns the tokens of one request into pieces of text. `shown` says that the client is shown the prompt before
+    them."""
 
     reasoning_tokens: int | None = None
 
-    def __init__(self, decode: Decode, prompt: Sequence[int], ends: Ends = NO_ENDS) -> None:
-        self._detokenizer = Detokenizer(decode, prompt)
+    def __init__(self, decode: Decode, prompt: Sequence[int], ends: Ends = NO_ENDS, *, shown: bool = False) -> None:
+        self._detokenizer = Detokenizer(decode, prompt, shown=shown)
         self._scanner = StopScanner(ends.strings)
         self._ends = ends
         self.tokens = 0

@@ -18,24 +18,14 @@ class Refused:
     neutral: tuple[object, ...] = ()
 
 
-LEAVE_OUT = "It is not supported (yet); leave it out"
-NO_GRAMMARS = "Structured output is not supported yet; say in the prompt what the answer looks like"
 OLD_TOOLS = "Use tools and tool_choice"
 TEXT_ONLY = "Only text is understood; leave it out"
 NO_BEAMS = "There is no beam search; use n or best_of"
-ANSWER_ONLY = "The answer has no field for it; leave it out"
 
 _REFUSED: Mapping[str, Refused] = {
     "length_penalty": Refused(NO_BEAMS, (1,)),
     "use_beam_search": Refused(NO_BEAMS, (False,)),
-    "logprob_token_ids": Refused("Log-probabilities are told of the likeliest tokens only; use logprobs"),
     "logits_processors": Refused("No code of clients runs here; use logit_bias or bad_words", ([],)),
-    "response_format": Refused(NO_GRAMMARS, ({"type": "text"},)),
-    "structured_outputs": Refused(NO_GRAMMARS),
-    "guided_json": Refused(NO_GRAMMARS),
-    "guided_regex": Refused(NO_GRAMMARS),
-    "guided_choice": Refused(NO_GRAMMARS),
-    "guided_grammar": Refused(NO_GRAMMARS),
     "thinking_token_budget": Refused("Reasoning is not told apart from the answer; use max_tokens", (-1,)),
     "repetition_detection": Refused("Use the penalties, or a stop string"),
     "watermarking": Refused("No text is watermarked; leave it out", (False,)),
@@ -43,16 +33,14 @@ _REFUSED: Mapping[str, Refused] = {
     "kv_transfer_params": Refused("Workers hand KV over by themselves; leave it out"),
     "ec_transfer_params": Refused(TEXT_ONLY),
     "vllm_xargs": Refused("There are no extensions that could read it; leave it out", ({},)),
-    "cache_salt": Refused(LEAVE_OUT),
-    "request_id": Refused("Give it in the header x-request-id"),
 }
 _IGNORED: Mapping[str, str] = {
     "session_id": "A hint; prompt_cache_key keeps a conversation's KV",
-    "stream_interval": "Every token is sent when it is there",
     "spaces_between_special_tokens": "As in vLLM it says nothing to fast tokenizers",
     "return_token_offsets": "As in vLLM it is for render endpoints",
     "return_mm_kwargs": "As in vLLM it is for render endpoints",
     "routed_experts_prompt_start": "As in vLLM it says nothing where routing is not returned",
+    "user": "For OpenAI's records",
     "metadata": "For OpenAI's records",
     "safety_identifier": "For OpenAI's records",
 }
@@ -64,7 +52,6 @@ REFUSED: Mapping[type, Mapping[str, Refused]] = {
     },
     ChatRequest: {
         **_REFUSED,
-        "echo": Refused("Take it from the messages", (False,)),
         "functions": Refused(OLD_TOOLS, ([],)),
         "function_call": Refused(OLD_TOOLS, ("none", "auto")),
         "modalities": Refused(TEXT_ONLY, (["text"],)),
@@ -74,8 +61,6 @@ REFUSED: Mapping[type, Mapping[str, Refused]] = {
         "moderation": Refused("Nothing is moderated; leave it out"),
         "store": Refused("No answer is stored; leave it out", (False,)),
         "service_tier": Refused("All requests are served alike; use priority", ("auto", "default")),
-        "chat_template": Refused("The checkpoint's own template is used; leave it out"),
-        "return_prompt_text": Refused(ANSWER_ONLY, (False,)),
         "prompt_cache_retention": Refused("Workers keep KV as they are set to; leave it out", ("in_memory",)),
         "prompt_cache_options": Refused("Use prompt_cache_key", ({}, {"mode": "implicit"})),
     },

@@ -4,8 +4,10 @@ What is malformed, unknown, unsupported or mistyped is refused by name.
 """
 
 import asyncio
+import codecs
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -21,12 +23,18 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _FIELD = re.compile(r"(?:missing required|unknown) field `(?P<field>[^`]*)`")
 
 BODY_TIMEOUT_SECONDS = 30.0
-# Variables of the template: there false is not the same as absent.
-_AS_GIVEN = frozenset({"chat_template_kwargs"})
+# Variables of the template, and schemas: there false is not the same as absent.
+_AS_GIVEN = frozenset({"chat_template_kwargs", "response_format", "structured_outputs", "guided_json"})
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Read the whole body. Raises ApiError 413 beyond `limit` bytes, 408 where it does not come in time."""
+    """Read the whole body. Raises ApiError 413 beyond `limit` bytes, 408 where it does not come in time, and 415 where
+    it is compressed."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise ApiError(
+            415, f"The body is encoded as {encoding!r}; send it as plain JSON.", code="unsupported_content_encoding"
+        )
     too_large = ApiError(413, f"The body is larger than {limit} bytes.", code="request_too_large")
     if int(request.headers.get("content-length", 0)) > limit:  # the HTTP parser has checked that it is a number
         raise too_large
@@ -46,23 +54,55 @@ def parse_body(data: bytes, type: type[T]) -> T:
     """Decode `data` to a checked `type`; null is the same as absent. Raises ApiError 400 naming the parameter at
     fault."""
     try:
-        body = msgspec.json.decode(data)
+        body = msgspec.json.decode(_utf8(data))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     except RecursionError:
         raise bad_request("The body is nested too deeply.", code="invalid_json") from None
     if not isinstance(body, dict):
         raise bad_request("The body must be a JSON object.")
+    nulls = [name for name, value in body.items() if value is None]
     body = {name: value for name, value in body.items() if value is not None}
     for name in IGNORED.get(type, {}).keys() & body.keys():
         del body[name]
     _refuse_unsupported(body, REFUSED.get(type, {}))
     _refuse_unknown(body, type)
+    _refuse_null(nulls, type)
+    _refuse_other_parts(body.get("messages"))
     try:
         given = {name: value if name in _AS_GIVEN else _without_empty(value) for name, value in body.items()}
         return msgspec.convert(given, type, str_keys=True)
     except msgspec.ValidationError as error:
         raise _wrong_type(str(error)) from None
+
+
+def _utf8(data: bytes) -> bytes:
+    """The body without a byte-order mark. Raises ApiError 400 for the other encodings that JSON once had."""
+    encoding = json.detect_encoding(data)
+    if encoding in ("utf-8", "utf-8-sig"):
+        return data.removeprefix(codecs.BOM_UTF8)
+    raise bad_request(f"The body is {encoding.upper()}; JSON is sent as UTF-8.", code="invalid_json")
+
+
+def _refuse_null(nulls: Sequence[str], struct: type[msgspec.Struct]) -> None:
+    """Refuse null where a parameter has to be given: elsewhere it says as much as nothing."""
+    for field in msgspec.structs.fields(struct):
+        if field.required and field.encode_name in nulls:
+            name = field.encode_name
+            raise bad_request(f"{name!r} is null; it has to be given.", name, code="invalid_value")
+
+
+def _refuse_other_parts(messages: object) -> None:
+    """Refuse images, sounds and files in a conversation by their type, and not for the fields that they have."""
+    for place, message in enumerate(messages if isinstance(messages, list) else []):
+        parts = message.get("content") if isinstance(message, dict) else None
+        for index, part in enumerate(parts if isinstance(parts, list) else []):
+            kind = part.get("type") if isinstance(part, dict) else None
+            if isinstance(kind, str) and kind != "text":
+                param = f"messages[{place}].content[{index}].type"
+                raise bad_request(
+                    f"Only text is understood: a part of type {kind!r} is not ({param!r}).", param, "invalid_value"
+                )
 
 
 def _refuse_unsupported(body: dict[str, Any], refused: Mapping[str, Refused]) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import httptools
 import structlog
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from livescale.services.gateway.errors import ApiError
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
@@ -29,7 +30,8 @@ class LimitedHttp(HttpToolsProtocol):
     """One connection. Input that is not HTTP, or too much of it, is answered in JSON like every other error, and the
     connection is closed.
 
-    A client that leaves its answer unread for `unread_seconds` is cut off; uvicorn would wait for ever.
+    The request of a client that leaves its answer unread for `unread_seconds` is cancelled, and after as long again the
+    connection is cut; uvicorn would wait for ever. A client of HTTP/1.0 gets no chunks, which it does not know.
     """
 
     unread_seconds = 30.0
@@ -88,6 +90,8 @@ class LimitedHttp(HttpToolsProtocol):
         self._stop_head_timer()
         super().on_headers_complete()
         self.cycle.transport = _Closing(self.transport, self._close)  # type: ignore[assignment]
+        if self.parser.get_http_version() == "1.0":
+            _send_until_closed(self.cycle)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -95,11 +99,12 @@ class LimitedHttp(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread_timer = self.loop.call_later(self.unread_seconds, self._cut_off)
+        self._unread_timer = self.loop.call_later(self.unread_seconds, self._give_up)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stop_unread_timer()
+        if not self._over:
+            self._stop_unread_timer()
 
     def _await_head(self) -> None:
         if self._head_timer is None:
@@ -161,8 +166,24 @@ class LimitedHttp(HttpToolsProtocol):
         self._stop_head_timer()
         self._head_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
+    def _give_up(self) -> None:
+        """Cancel what is streamed, whose reader does not read. Its last event, an error, waits behind the unread ones
+        for as long again."""
+        log.warning("answer_left_unread", client=self.client, unread_seconds=self.unread_seconds)
+        if not (self._answering and self.cycle.response_started):
+            self._cut_off()
+            return
+        self._over = True
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+        message = f"The answer was left unread for {self.unread_seconds:g} s, so the request was cancelled."
+        event = b"data: " + ApiError(408, message, type="timeout_error", code="timeout").body + b"\n\n"
+        self.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event) if self.cycle.chunked_encoding else event)
+        self.transport.close()
+        self._unread_timer = self.loop.call_later(self.unread_seconds, self._cut_off)
+
     def _cut_off(self) -> None:
-        log.warning("slow_reader_cut_off", client=self.client, unread_seconds=self.unread_seconds)
+        log.warning("slow_reader_cut_off", client=self.client)
         # By a reset, as otherwise the kernel would keep the unread bytes long after the connection is closed here.
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self.transport.abort()
@@ -183,3 +204,16 @@ class _Closing:
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self.write, self.is_closing, self.close = transport.write, transport.is_closing, close
+
+
+def _send_until_closed(cycle: RequestResponseCycle) -> None:
+    """Have a cycle send its body as it is, of any length: its end is the connection's."""
+    send = cycle.send
+    cycle.chunked_encoding = False
+
+    async def send_plain(message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.body":
+            cycle.expected_content_length = len(message.get("body", b""))  # else it would count what was announced
+        await send(message)
+
+    cycle.send = send_plain  # type: ignore[method-assign]

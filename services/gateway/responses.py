@@ -5,7 +5,6 @@ An answer is cancelled when its client leaves.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,8 +19,6 @@ Write = Callable[[msgspec.Struct], Awaitable[None]]
 Wait = Callable[[], Awaitable[None]]
 Produce = Callable[[Write, Wait], Coroutine[Any, Any, None]]
 
-# For the last event to a client that may not be reading any more.
-FAREWELL_SECONDS = 1.0
 # Proxies close connections on which nothing moves, so comments are sent; clients do not see them as events.
 COMMENT_SECONDS = 3.0
 COMMENT = b": waiting\n\n"
@@ -78,9 +75,8 @@ class EventStreamResponse(Response):
         except ApiError as error:
             if not self._started:
                 raise
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FAREWELL_SECONDS):
-                    await self._write(send, b"data: " + error.body + b"\n\n", more=False)
+            # A client that does not read yet may do so soon; how long that may take is the connection's business.
+            await self._write(send, b"data: " + error.body + b"\n\n", more=False)
         else:
             await self._write(send, b"data: [DONE]\n\n", more=False)
 

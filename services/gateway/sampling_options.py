@@ -61,6 +61,10 @@ class SamplingOptions(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[list[TokenId], Meta(min_length=1, max_length=4096)] | None,
         Meta(description="No other tokens are generated"),
     ] = None
+    logprob_token_ids: Annotated[
+        Annotated[list[TokenId], Meta(max_length=MOST_LOGPROBS)],
+        Meta(description="With logprobs: tell how likely these tokens are, in place of the likeliest"),
+    ] = []
     stop: Annotated[StopString | Stops | None, Meta(description="Up to 64 strings that end the text")] = None
     stop_token_ids: Annotated[
         Annotated[list[TokenId], Meta(max_length=256)], Meta(description="Tokens that end the text")

@@ -21,9 +21,23 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
         ),
     ] = ()
     api_keys: Annotated[str, Meta(description="YAML file of API keys and their rate limits; SECURITY.md shows it")] = ""
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Origin whose pages may call this API from a browser, such as https://chat.example.org, or *; "
+            "may be given several times, in the environment separated by blanks"
+        ),
+    ] = ()
     ready_file: Annotated[
         str, Meta(description='File to write {"url": ...} to once the gateway listens; without it none is written')
     ] = ""
+    trust_request_chat_template: Annotated[
+        bool,
+        Meta(
+            description="Render chat templates that requests bring. A template is a program: a bad one may hold up the "
+            "chats of others for seconds"
+        ),
+    ] = False
     default_timeout_s: Annotated[
         float, Meta(description="Seconds that a request may take if it does not say itself", gt=0)
     ] = 600.0
@@ -45,8 +59,13 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
         int, Meta(description="Most engine steps that a client may lag behind before its request is cancelled", ge=1)
     ] = 1024
     unread_timeout_s: Annotated[
-        float, Meta(description="Seconds that a client may leave its answer unread before it is cut off", gt=0)
-    ] = 10.0
+        float,
+        Meta(
+            description="Seconds that a client may leave its answer unread. Then the request is cancelled; the client "
+            "gets as long again to read the rest, which ends with an error",
+            gt=0,
+        ),
+    ] = 60.0
     shutdown_grace_s: Annotated[
         int, Meta(description="Seconds that running requests get to end at shutdown", ge=0, le=8)
     ] = 5

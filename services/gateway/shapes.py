@@ -5,6 +5,7 @@ from typing import Literal, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from livescale.services.gateway.assistant_message import AssistantMessage, ChatDelta, delta_of, message_of
 from livescale.services.gateway.envelope import Envelope, Usage
@@ -61,6 +62,7 @@ class ChatCompletion(Answer, frozen=True, kw_only=True):
     usage: Usage
     prompt_logprobs: PromptLogprobList | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,7 @@ class ChatCompletionChunk(Answer, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 class ResponseShape(Protocol):
@@ -159,7 +162,8 @@ class ChatShape:
         chunks: list[msgspec.Struct] = []
         if prompt is not None:
             opening = ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=""))
-            chunks.append(self._chunk(envelope, [opening], envelope.usage, envelope.ids(prompt)))
+            first = self._chunk(envelope, [opening], envelope.usage)
+            chunks.append(replace(first, prompt_token_ids=envelope.ids(prompt), prompt_text=envelope.prompt_text))
         if not envelope.says_nothing(piece):
             choice = ChatChunkChoice(
                 index=index,
@@ -195,20 +199,12 @@ class ChatShape:
             usage=usage,
             prompt_logprobs=envelope.prompt_logprobs(choices[0]),
             prompt_token_ids=envelope.ids(choices[0].prompt),
+            prompt_text=envelope.prompt_text,
         )
 
     def _chunk(
-        self,
-        envelope: Envelope,
-        choices: list[ChatChunkChoice],
-        usage: Usage | UnsetType | None,
-        prompt: list[int] | UnsetType = UNSET,
+        self, envelope: Envelope, choices: list[ChatChunkChoice], usage: Usage | UnsetType | None
     ) -> ChatCompletionChunk:
         return ChatCompletionChunk(
-            id=envelope.id,
-            created=envelope.created,
-            model=envelope.model,
-            choices=choices,
-            usage=usage,
-            prompt_token_ids=prompt,
+            id=envelope.id, created=envelope.created, model=envelope.model, choices=choices, usage=usage
         )

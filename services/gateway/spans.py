@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
+from livescale.services.gateway.asked import asked_tokens
 from livescale.services.gateway.bodies import ChatRequest, GenerationOptions
 from livescale.services.gateway.envelope import Usage
 from livescale.services.gateway.gen_ai_metrics import GenAiMetrics, Measured
 from livescale.services.gateway.generation import Generation, GenerationTimes
-from livescale.services.gateway.submission import asked_tokens
 from livescale.shared.process.otlp import nanoseconds, parent, traceparent
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import Clock

@@ -2,23 +2,17 @@
 
 A template is a program that came with the checkpoint, so the kernel bounds the time and memory of this process: a
 template that loops for ever harms no other model.
-
-Work comes on stdin and answers go to stdout, each after its length. This process ends when stdin does.
 """
 
-import resource
-import signal
 import sys
-from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
 from livescale.services.gateway.bodies import ChatMessage
 from livescale.services.gateway.chat_template import ChatTemplate, RenderingWay, TemplateRefusal
+from livescale.shared.process.bounded_process import answer_all
 
 MEMORY_BYTES = 256 << 20  # in addition to what an idle process has
-LENGTH_BYTES = 4
 LONGEST_REASON = 500
 KEPT_TEMPLATES = 16
 
@@ -47,8 +41,9 @@ class Renderer:
         self._wall = 0.0
         self._templates: dict[tuple[str, tuple[tuple[str, str], ...]], ChatTemplate] = {}
 
-    def answer(self, work: Rendering) -> bytes:
-        """Render, and return the encoded Rendered."""
+    def answer(self, data: bytes) -> bytes:
+        """Render an encoded Rendering, and return the encoded Rendered."""
+        work = msgspec.msgpack.decode(data, type=Rendering)
         self._wall = work.wall
         try:
             prompt = self._template(work).render(work.messages, work.way)
@@ -66,23 +61,5 @@ class Renderer:
         return self._templates[key]
 
 
-def main(work: BinaryIO, answers: BinaryIO, processor_seconds: float) -> None:
-    """Answer until stdin ends. A rendering that takes more than `processor_seconds` ends the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the gateway, which ends this process
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES,) * 2)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    renderer = Renderer()
-    while length := work.read(LENGTH_BYTES):
-        data = work.read(int.from_bytes(length))
-        signal.setitimer(
-            signal.ITIMER_PROF, processor_seconds
-        )  # its signal ends the process; a handler in Python would not run inside C code
-        answer = renderer.answer(msgspec.msgpack.decode(data, type=Rendering))
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        answers.write(len(answer).to_bytes(LENGTH_BYTES) + answer)
-        answers.flush()
-
-
 if __name__ == "__main__":
-    main(sys.stdin.buffer, sys.stdout.buffer, float(sys.argv[1]))
+    answer_all(Renderer().answer, sys.stdin.buffer, sys.stdout.buffer, float(sys.argv[1]), MEMORY_BYTES)

@@ -17,7 +17,7 @@ from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import PathBytes
 from livescale.shared.messages.copies import FetchModel, ModelRead, ReleaseModel
 from livescale.shared.messages.membership import HostReport
-from livescale.shared.messages.transfers import Abort, Send, Transfer
+from livescale.shared.messages.transfers import Abort, Send
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.process.system_port import WhyNotReady, starting
@@ -29,9 +29,9 @@ from livescale.shared.subjects import (
     READ_MODEL,
     RELEASE_MODEL,
     SEND,
-    TRANSFER,
 )
 from livescale.shared.transfer.flow_end import TransferFailed
+from livescale.shared.transfer.lost_flows import LostFlows
 from livescale.shared.transfer.memory_export import OpenMemoryExport, offer_of
 from livescale.shared.transfer.sender import BlockSender
 from livescale.shared.transfer.spans import FlowSpans
@@ -62,6 +62,7 @@ class HostService:
         self._open_export = open_export
         self._cache = HostCache(settings.cache_bytes)
         self._sending: dict[str, str] = {}  # versions, by plan
+        self._lost = LostFlows(world.bus, world.clock)
         self._why_not_ready: WhyNotReady = starting
         self._moved = PathBytes(world.telemetry).moved
         self._cache_bytes = world.telemetry.gauge("livescale_host_cache_bytes", "Bytes the host cache takes")
@@ -77,8 +78,8 @@ class HostService:
                 self._why_not_ready = self._membership.why_not_ready
                 self._memory = Memory(self._cache, self._disk, self._world, told, tasks)
                 self._checkpoints = CheckpointReader(self._disk, self._memory, self._announce)
-                spans = FlowSpans.of(self._world)
-                self._outgoing = BlockSender(self._id, link, tasks, self._membership.changed, memory_export, spans)
+                spans, changed = FlowSpans.of(self._world), self._membership.changed
+                self._outgoing = BlockSender(self._id, link, tasks, changed, memory_export, spans, self._lost)
                 self._bus.watch_connection(self._connection_changed)
                 await self._bus.serve(self._world.info, self._endpoints())
                 tasks.create_task(self._membership.run(), name="membership")
@@ -207,9 +208,7 @@ class HostService:
 
     def _tell_lost(self, plan_id: str, ticket: int, failure: TransferFailed) -> None:
         log.warning("flow_lost", plan=plan_id, ticket=ticket, error=str(failure))
-        at, error = self._world.clock.wall(), str(failure)
-        event = Transfer(plan_id=plan_id, node=self._id, state="broken", at=at, ticket=ticket, error=error)
-        self._bus.publish(TRANSFER, event, plan=plan_id)
+        self._lost.tell(plan_id, self._id, ticket, failure)
 
     def _tell_failure(self, model: str, reason: str) -> None:
         self._bus.publish(MODEL_READ, ModelRead(host=self._id, model=model, error=reason), host=self._id)

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import BinaryIO
@@ -12,15 +13,29 @@ import msgspec
 import numpy as np
 import xxhash
 
-from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, are_finite, convert
-from livescale.services.host.safetensors_files import AGAIN, HEAD, StoredTensor, find_tensors
-from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig
-from livescale.shared.model.block_layout import EMBEDDING, ITEM_BYTES, BlockLayout, block_layouts, block_shapes
+from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, Bits, are_finite, convert
+from livescale.services.host.safetensors_files import AGAIN, StoredTensor, find_tensors
+from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig, Tensor
+from livescale.shared.model.architecture import Source
+from livescale.shared.model.architectures import architecture_of
+from livescale.shared.model.block_layout import ITEM_BYTES, BlockLayout, block_layouts
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config, open_regular
 from livescale.shared.model.panels import lay_in_panels
 from livescale.shared.model.sharding import ShardSlice, check_shards, find_shard_slice
+from livescale.shared.model.tensors import EMBEDDING, HEAD, Cut, model_parameters
 
 SCRATCH_BYTES = 8 << 20  # converting in pieces keeps them in the processor's cache
+# Fields of a configuration that came after models were stored, and what they are where they say nothing.
+LATER: dict[str, object] = {
+    "kinds": [],
+    "layer_kinds": [],
+    "embedding_scale": 1.0,
+    "logits_scale": 1.0,
+    "logits_cap": 0.0,
+    "norm_offset": 0.0,
+    "rotary_dim": 0,
+    "interleaved": False,
+}
 
 
 @dataclass(frozen=True)
@@ -34,6 +49,16 @@ class Checkpoint:
     stored: dict[str, StoredTensor]
     shards: int = 1
     layout: Layout = "plain"
+
+    @cached_property
+    def sources(self) -> dict[str, Source]:
+        """Where each tensor lies in the checkpoint."""
+        return architecture_of(self.config).sources(self.config)
+
+    @cached_property
+    def cuts(self) -> dict[str, Cut | None]:
+        """How each tensor is cut over ranks."""
+        return {one.name: one.cut for block in model_parameters(self.config).values() for one in block}
 
     @property
     def size_bytes(self) -> int:
@@ -49,11 +74,15 @@ class Checkpoint:
             raise ValueError(f"block {index} has {layout.size_bytes} bytes, not {into.nbytes}")
         end = 0
         for tensor in layout.tensors:
-            stored, cut = self.stored[tensor.name], find_shard_slice(tensor.name, self.config, shard, self.shards)
+            source = self.sources[tensor.name]
+            stored = self.stored[source.name].rows(source.start, source.start + source.rows)
+            cut = find_shard_slice(self.cuts[tensor.name], self.config, shard, self.shards)
             into[end : tensor.offset] = bytes(tensor.offset - end)
             end = tensor.offset + prod(tensor.shape) * ITEM_BYTES[self.dtype]
             with _open(stored.file) as stream:
                 _read_tensor(stored, cut, stream, into[tensor.offset : end], self.dtype)
+            if source.order:
+                _order_heads(np.frombuffer(into[tensor.offset : end], SERVED_BITS[self.dtype]), tensor, source.order)
             if tensor.layout == "panels":
                 lay_in_panels(np.frombuffer(into[tensor.offset : end], np.uint16).reshape(tensor.shape))
         into[end:] = bytes(layout.size_bytes - end)
@@ -96,14 +125,25 @@ def open_checkpoint(path: Path, dtype: DType, shards: int = 1, layout: Layout = 
         check_shards(config, shards)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from None
-    shapes = {name: shape for block in block_shapes(config).values() for name, shape in block.items()}
-    layouts = block_layouts(config, dtype, shards, layout)
-    return Checkpoint(path, config, dtype, layouts, find_tensors(path, shapes), shards, layout)
+    stored = find_tensors(path, architecture_of(config).stored_shapes(config))
+    return Checkpoint(path, config, dtype, block_layouts(config, dtype, shards, layout), stored, shards, layout)
 
 
 def content_version(config: ModelConfig, dtype: DType, blocks: list[Block], layout: Layout) -> str:
     """Equal content has an equal version, wherever and whenever it was read."""
-    return hashlib.sha256(msgspec.msgpack.encode([config, dtype, layout, blocks])).hexdigest()[:32]
+    return hashlib.sha256(msgspec.msgpack.encode([_telling(config), dtype, layout, blocks])).hexdigest()[:32]
+
+
+def _telling(config: ModelConfig) -> dict[str, object]:
+    """The configuration without the fields that came later and say nothing of this model: it keeps its version."""
+    fields: dict[str, object] = msgspec.to_builtins(config)
+    return {name: value for name, value in fields.items() if name not in LATER or value != LATER[name]}
+
+
+def _order_heads(values: Bits, tensor: Tensor, order: Sequence[int]) -> None:
+    """Rearrange the rows of each head of queries or keys, as RoPE pairs them here."""
+    heads = values.reshape(-1, len(order), *tensor.shape[1:])
+    heads[:] = heads[:, list(order)]
 
 
 def _open(file: Path) -> BinaryIO:

@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from livescale.shared.model.block_layout import Shapes
 from livescale.shared.model.checkpoint import CheckpointError, open_regular, read_file
+from livescale.shared.model.tensors import HEAD, Shapes
 
 StoredDType = Literal["F32", "BF16", "F16"]
 STORED_BYTES: dict[StoredDType, int] = {"F32": 4, "BF16": 2, "F16": 2}
@@ -25,7 +25,6 @@ AGAIN = "download or convert the checkpoint again"
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-HEAD = "lm_head.weight"
 INDEX_LIMIT_BYTES = 16 << 20
 MAX_NAMED = 5
 LONGEST_NAMED = 256

@@ -3,11 +3,12 @@
 A signal that is older than `stale_seconds` is unknown, not zero.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
 from livescale.services.monitor.role_signals import RoleLoad, observe_roles
+from livescale.services.monitor.spares import SpareWorkers
 from livescale.shared.messages.membership import LeaseChanged, QueueLoad, RouterReport, WorkerReport
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import Decision, ScaleRecord
@@ -65,6 +66,8 @@ class Signals:
     def __init__(self, stale_seconds: float) -> None:
         self._stale_seconds = stale_seconds
         self._workers: dict[str, tuple[WorkerReport, float]] = {}
+        self._by_model: dict[str, dict[str, tuple[WorkerReport, float]]] = {}  # the same of those that have a model
+        self._spares = SpareWorkers(stale_seconds)
         self._router: tuple[RouterReport, float] | None = None
         self._models: dict[str, ModelEntry] = {}
         self._capacities: dict[str, _Capacity] = {}
@@ -73,7 +76,27 @@ class Signals:
 
     def on_worker(self, report: WorkerReport, now: float) -> None:
         if report.epoch > self._dead.get(report.id, 0):
+            self._forget(report.id)
             self._workers[report.id] = (report, now)
+            if report.model is not None:
+                self._by_model.setdefault(report.model, {})[report.id] = (report, now)
+            if report.state == "spare":
+                self._spares.heard(report.id, report.arena_bytes, now)
+
+    def _forget(self, id: str) -> None:
+        known = self._workers.pop(id, None)
+        if known is None:
+            return
+        self._spares.remove(id)
+        if known[0].model is not None:
+            having = self._by_model[known[0].model]
+            del having[id]
+            if not having:
+                del self._by_model[known[0].model]
+
+    def _having(self, model: str) -> Collection[tuple[WorkerReport, float]]:
+        """The last reports of the workers that have this model, and when they came."""
+        return self._by_model.get(model, {}).values()
 
     def on_router(self, report: RouterReport, now: float) -> None:
         self._router = (report, now)
@@ -87,7 +110,7 @@ class Signals:
         self._dead[change.id] = change.epoch
         known = self._workers.get(change.id)
         if known is not None and known[0].epoch <= change.epoch:
-            del self._workers[change.id]
+            self._forget(change.id)
 
     def on_scale(self, record: ScaleRecord) -> None:
         """A scale of the planner began, went on or ended."""
@@ -121,7 +144,7 @@ class Signals:
     def observe(self, entry: ModelEntry, now: float) -> Observed:
         """What is known of one model at this moment."""
         name = entry.spec.name
-        leaders = [(r, at) for r, at in self._workers.values() if r.model == name and r.rank == 0]
+        leaders = [(r, at) for r, at in self._having(name) if r.rank == 0]
         loaded = [(r, at) for r, at in leaders if r.state in LOADED]
         capacity = self._measure(name, [r for r, _ in loaded])
         seen = {r.instance for r, _ in loaded if r.instance is not None}
@@ -151,11 +174,11 @@ class Signals:
 
     def loaded(self, model: str) -> int:
         """How many instances of this model load or serve."""
-        return sum(r.model == model and r.rank == 0 and r.state in LOADED for r, _ in self._workers.values())
+        return sum(r.rank == 0 and r.state in LOADED for r, _ in self._having(model))
 
     def least_arena(self, model: str) -> int:
         """The smallest arena, in bytes, of the workers that have this model; 0 where none has it."""
-        return min((report.arena_bytes for report, _ in self._workers.values() if report.model == model), default=0)
+        return min((report.arena_bytes for report, _ in self._having(model)), default=0)
 
     def _queue(self, model: str) -> QueueLoad:
         queues = [] if self._router is None else self._router[0].queues
@@ -191,9 +214,7 @@ class Signals:
         """How many instances can be made of workers that were heard lately, fit, and are in no running plan."""
         plans = [record.plan for record in self._scales.values() if record.plan is not None]
         taken = {worker for plan in plans for instance in plan.instances for worker in instance.ranks}
-        reports = (report for report, at in self._workers.values() if now - at <= self._stale_seconds)
-        fitting = (r for r in reports if r.state == "spare" and r.arena_bytes >= entry.rank_bytes)
-        return sum(report.id not in taken for report in fitting) // entry.spec.tensor_parallel_size
+        return self._spares.count(entry.rank_bytes, taken, now) // entry.spec.tensor_parallel_size
 
 
 def _is_outdated(report: WorkerReport, entry: ModelEntry) -> bool:

@@ -71,7 +71,7 @@ class Delivery:
 
     def load_all(self) -> list[NodeCommand]:
         """Tell every target of the plan to receive, which are the first commands of a scale."""
-        return self.loads(dict.fromkeys(flow.receiver for flow in self._flows))
+        return self.loads(dict.fromkeys([*self.orders.plan.parked, *(flow.receiver for flow in self._flows)]))
 
     def ready_at(self, worker: str, blocks: Sequence[int]) -> float | None:
         """Return when the last of these blocks arrived at the last rank of a worker's instance; None unless that is
@@ -188,7 +188,7 @@ class Delivery:
     def broken_invariants(self) -> Iterator[str]:
         """Yield what does not hold: targets that receive have flows, targets that are stranded or failed have none."""
         for worker in self.targets.all_in(*RECEIVING):
-            if not self._flows.into(worker):
+            if not self._flows.into(worker) and worker not in self.orders.plan.parked:
                 yield f"{worker} receives along no flow"
         for worker in self.targets.all_in(TargetState.STRANDED, TargetState.FAILED):
             if self._flows.into(worker):

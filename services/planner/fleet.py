@@ -149,9 +149,9 @@ def choose_spares(
 ) -> tuple[list[list[str]], str]:
     """Choose the workers of up to `count` new instances, and say why.
 
-    A worker must be spare, big enough, and not `reserved` by a running plan. The machine with the fewest workers of the
-    model comes next. Returns the workers of each instance by rank, and a reason. Raises CannotPlan if there are too few
-    for one instance.
+    A worker must be spare, big enough, and not `reserved` by a running plan. Those that have the parameters still come
+    first, then the machine with the fewest workers of the model; what is kept of other models stays if possible.
+    Returns the workers of each instance by rank, and a reason. Raises CannotPlan if there are too few for one instance.
     """
     alive, ranks = find_alive(snapshot), model.spec.tensor_parallel_size
     spare = [r for r in snapshot.workers if r.state == "spare" and r.id in alive and r.id not in reserved]
@@ -162,12 +162,23 @@ def choose_spares(
             f"{fit}: {len(spare)} spare, {len(reserved)} in running plans, {model.rank_bytes} bytes of parameters"
         )
     crowd = Counter(alive[r.id].host for r in snapshot.workers if r.id in alive and r.model == model.spec.name)
+    parked = {r.id: r.parked == model.version for r in spare if r.parked is not None}
     chosen: list[list[str]] = []
     while len(left) >= ranks and len(chosen) < count:
-        chosen.append(_choose_ranks(left, ranks, crowd))
+        chosen.append(_choose_ranks(left, ranks, crowd) if ranks > 1 else [_choose_one(left, crowd, parked)])
         crowd.update(left.pop(id) for id in chosen[-1])
     short = f"; {count - len(chosen)} more were wanted" if len(chosen) < count else ""
     return chosen, f"targets {', '.join(' + '.join(one) for one in chosen)}: spare, spread over machines{short}"
+
+
+def find_parked(snapshot: Snapshot, version: str) -> frozenset[str]:
+    """Return the spare workers that have all parameters of this version still."""
+    return frozenset(one.id for one in snapshot.workers if one.state == "spare" and one.parked == version)
+
+
+def _choose_one(left: Mapping[str, str], crowd: Mapping[str, int], parked: Mapping[str, bool]) -> str:
+    """Choose a worker. `left`: the machine of each that is free; `parked`: whether what one has is of this model."""
+    return min(left, key=lambda id: (not parked.get(id, False), crowd[left[id]], id in parked, id))
 
 
 def _choose_ranks(left: Mapping[str, str], ranks: int, crowd: Mapping[str, int]) -> list[str]:
@@ -183,4 +194,4 @@ def _choose_ranks(left: Mapping[str, str], ranks: int, crowd: Mapping[str, int])
         enough = there[machine] >= ranks
         return not enough, crowd[machine] if enough else 0, 0 if enough else -there[machine], machine, id
 
-    return sorted(left, key=order)[:ranks] if ranks > 1 else [min(left, key=lambda id: (crowd[left[id]], id))]
+    return sorted(left, key=order)[:ranks]

@@ -86,8 +86,10 @@ class Orders:
             secret=self.secret,
             live=self.plan.live if self.plan.is_live(instance) else "off",
             ranks=instance.ranks if len(instance.ranks) > 1 else [],
+            parked=worker in self.plan.parked,
         )
-        return NodeCommand(worker, message, f"receive from {', '.join(sorted({flow.sender for flow in flows}))}")
+        senders = ", ".join(sorted({flow.sender for flow in flows}))
+        return NodeCommand(worker, message, f"receive from {senders}" if senders else "it has the parameters still")
 
     def sends(self, sender: str, flows: Sequence[Flow]) -> Iterator[NodeCommand]:
         """Tell a node to send along these flows, with a command for each shard among them."""
@@ -105,6 +107,7 @@ class Orders:
             secret=self.secret,
             from_disk=FromDisk(spec=self.spec, manifest=self.manifest) if reads else None,
             shard=shard,
+            setup_seconds=self.plan.setup_seconds,
         )
         return NodeCommand(sender, message, "every target is ready to receive")
 

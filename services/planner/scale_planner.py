@@ -1,6 +1,7 @@
 """Makes a scale that can be carried out from what was asked for and the view of the pool. Pure but for fresh ids."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from livescale.services.planner.fleet import (
     ModelFleet,
@@ -10,6 +11,7 @@ from livescale.services.planner.fleet import (
     choose_to_drain,
     count_fleet,
     find_instances,
+    find_parked,
 )
 from livescale.services.planner.live import choose_live, is_needed
 from livescale.services.planner.orders import Orders
@@ -141,21 +143,24 @@ class ScalePlanner:
         """Plan as many new instances as there are spare workers for, at least one, and which of those that are there
         get another role. Raises CannotPlan."""
         groups, why = choose_spares(view.snapshot, view.entry, count, self._store.reserved())
+        parked, groups = _split(groups, find_parked(view.snapshot, view.manifest.version))
         policy, blocks = self._choose_policy(live), range(len(view.manifest.of_shard(0).blocks))
         shards = [
             self._shards.plan(view, policy, shard, dict.fromkeys(ranks, blocks))
             for shard, ranks in enumerate(zip(*groups, strict=True))
         ]
-        first, alone = shards[0], len(shards) == 1
         # Shards share links: a prediction of one of them does not know what the others carry.
-        ready = self._shards.predict(first.multicast, first.made) if alone else {}
+        ready = self._shards.predict(shards[0].multicast, shards[0].made) if len(shards) == 1 else {}
         predicted = {target: max(times.values()) for target, times in ready.items()}
         teams = _teams(groups, shards)
         plans = [shard.made for shard in shards]
         live_targets, why_live = self._choose_live(live, decision, plans, teams, predicted)
         tied = view.manifest.config.tie_word_embeddings
-        moves, roles, why_roles = self._plan_roles(decision, view, len(teams))
-        why_plan = (reason for shard in shards for reason in self._shards.explain(view, shard))
+        moves, roles, why_roles = self._plan_roles(decision, view, len(parked) + len(teams))
+        if parked:  # they decode first, as they need not be live
+            roles = tuple(sorted(roles, key=lambda role: role != "decode"))
+        why_plan = [reason for shard in shards for reason in self._shards.explain(view, shard)]
+        why_plan += [f"{', '.join(one[0] for one in parked)}: the parameters are there still"] if parked else []
         reasons = [why, *why_plan, *why_live, *why_roles]
         tickets = self._store.fresh_tickets()
         plan = Plan(
@@ -164,7 +169,7 @@ class ScalePlanner:
             version=view.manifest.version,
             instances=[
                 PlannedInstance(id=self._ids.new("instance"), ranks=ranks, role=role)
-                for ranks, role in zip(teams, roles, strict=True)
+                for ranks, role in zip([*parked, *teams], roles, strict=True)
             ],
             flows=[flow for shard in shards for flow in shard.flows(tickets)],
             size_bytes=view.entry.size_bytes,
@@ -172,8 +177,10 @@ class ScalePlanner:
             predicted=predicted,
             predicted_blocks=message_times(ready, len(blocks)) if keeps_block_times(len(ready), len(blocks)) else {},
             block_seconds=self._shards.block_seconds,
+            setup_seconds=self._settings.group_setup_s if policy == "ring" else 0.0,
             live=live,
             live_targets=live_targets,
+            parked=[worker for ranks in parked for worker in ranks],
             pipelines=foresee_pipelines(plans, teams, ready, tied=tied) if live == "pipeline" and live_targets else [],
         )
         return plan, moves
@@ -213,6 +220,8 @@ class ScalePlanner:
     ) -> tuple[list[str], list[str]]:
         """Choose the targets that are live, and say why. `predicted`: in how many seconds each target is whole, as far
         as known."""
+        if not teams:
+            return [], []
         live, why = choose_live(mode, plans, teams, every_hop=self._settings.live_every_hop)
         if not live or self._settings.live_when == "always":
             return live, why
@@ -247,11 +256,19 @@ class ScalePlanner:
         )
 
 
+def _split(groups: Sequence[list[str]], parked: AbstractSet[str]) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the instances whose only worker has all parameters still, and the others."""
+    there = [one for one in groups if len(one) == 1 and one[0] in parked]
+    return there, [one for one in groups if one not in there]
+
+
 def _teams(groups: Sequence[Sequence[str]], shards: Sequence[ShardPlan]) -> list[list[str]]:
     """Return the workers of each instance, in the order in which the first ranks get their shard.
 
     Raises CannotPlan where another rank gets none.
     """
+    if not groups:
+        return []
     ranks = {group[0]: list(group) for group in groups}
     teams = [ranks[leader] for leader in shards[0].made.targets]
     for team in teams:

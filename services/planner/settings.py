@@ -9,6 +9,7 @@ from livescale.services.planner.plans.plan import Policy
 from livescale.shared.runtime.settings import (
     DecodeScaling,
     DisaggregationName,
+    GroupSetup,
     LiveEveryHop,
     LiveName,
     LiveWhen,
@@ -34,6 +35,7 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
     ] = 0.0
     topology: TopologyName = ""
     plan_policy: PolicyName = "auto"
+    group_setup_s: GroupSetup = 0.1
     live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"

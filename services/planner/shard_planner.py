@@ -90,7 +90,9 @@ class ShardPlanner:
         if not self._settings.link_rate:
             return {}
         prediction = predict(multicast, made, self.chunk_bytes, self.block_seconds)
-        return {target: dict(prediction.ready[target]) for target in made.targets}
+        setup = self._settings.group_setup_s if made.policy == "ring" else 0.0
+        ready = {target: prediction.ready[target].items() for target in made.targets}
+        return {target: {block: setup + at for block, at in times} for target, times in ready.items()}
 
     def predict_rest(self, view: ModelView, delivery: Delivery) -> BlockTimes:
         """The same for what is still missing of a delivery with one shard."""

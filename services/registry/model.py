@@ -201,10 +201,10 @@ class RegisteredModel:
             content.reader = None
 
     def doubt_reader(self, host: str, version: str) -> None:
-        """Ask this host again: it has read something new, and its word of that may have been lost."""
-        if self.manifest is None or version != self.version:
-            content = self.content(version)
-            content.reader = None if content.reader == host else content.reader
+        """Wait for this host no longer: it has all of this version, and its word of that may have been lost. Of a new
+        version it is asked again."""
+        content = self.content(version)
+        content.reader = None if content.reader == host else content.reader
 
     def entry(self, copies: Sequence[str]) -> ModelEntry:
         checked = self.current.checked

@@ -151,6 +151,7 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
             return {
                 "link_rate": settings.link_rate,
                 "plan_policy": settings.plan_policy,
+                "group_setup_s": settings.group_setup_s,
                 "live": settings.live,
                 "live_every_hop": settings.live_every_hop,
                 "live_when": settings.live_when,
@@ -196,6 +197,7 @@ def gateway_commands(
     keys = {
         "LIVESCALE_API_KEY": " ".join(settings.api_key),
         "LIVESCALE_API_KEYS": str(Path(settings.api_keys).resolve()) if settings.api_keys else "",
+        "LIVESCALE_ALLOWED_ORIGINS": " ".join(settings.allowed_origins),
     }
     env = {**OWN_ENV, **bus_env(settings, nats_urls["gateway"]), **keys}
 

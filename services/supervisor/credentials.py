@@ -39,6 +39,7 @@ SUPERVISION = (subjects.PROCESS,)  # the supervisor tells it, with the operator'
 
 ROLES: Mapping[str, RoleSubjects] = {
     "gateway": RoleSubjects(
+        answers=(subjects.VOCABULARY,),
         asks=(
             *(subjects.SUBMIT, subjects.REPLAY, subjects.METRICS, subjects.MODELS, subjects.SNAPSHOT),
             *(subjects.REGISTER, subjects.REMOVE, subjects.SCALE, subjects.ROLE, subjects.DECISIONS),
@@ -103,6 +104,7 @@ ROLES: Mapping[str, RoleSubjects] = {
             *(subjects.PULL, subjects.TOOK, subjects.MEETING, subjects.RANK_TAKE),
             *(subjects.MOVE_KV, subjects.GIVE_KV),
             *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV),
+            subjects.VOCABULARY,
         ),
         tells=(
             *(subjects.TOKENS, subjects.ENDED, subjects.MOVED, subjects.WITHDRAW),

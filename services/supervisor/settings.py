@@ -14,8 +14,10 @@ from livescale.shared.runtime.settings import (
     EngineName,
     EngineProfile,
     EngineSpeed,
+    GroupSetup,
     HostCacheName,
     HostCacheTtl,
+    KeepParameters,
     KvTransferMode,
     LiveEveryHop,
     LiveName,
@@ -72,6 +74,7 @@ WORKER_FLAGS = (
     "kv_bytes",
     "host_kv_bytes",
     "enable_prefix_caching",
+    "keep_parameters",
     "switch_kv",
     "kv_transfer",
 )
@@ -121,6 +124,13 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
         ),
     ] = ()
     api_keys: Annotated[str, Meta(description="YAML file of API keys and their rate limits; SECURITY.md shows it")] = ""
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Origin whose pages may call the API from a browser, such as https://chat.example.org, or *; "
+            "may be given several times"
+        ),
+    ] = ()
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
         Meta(
@@ -230,9 +240,11 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     host_cache: HostCacheName = "pool"
     host_cache_ttl: HostCacheTtl = 300.0
     plan_policy: PolicyName = "auto"
+    group_setup_s: GroupSetup = 0.1
     live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
+    keep_parameters: KeepParameters = True
     switch_kv: SwitchKv = "auto"
     routing: RoutingName = "least-loaded"
     disaggregation: DisaggregationName = "off"

@@ -6,12 +6,14 @@ from typing import Protocol, TypeVar
 
 from livescale.services.worker.deployment import Deployment
 from livescale.services.worker.instance.metrics import WorkerMetrics
+from livescale.services.worker.instance.seconds import InstanceSeconds
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.instance.spans import WorkerSpans
 from livescale.services.worker.report import make_report
 from livescale.services.worker.resources import ResourceMaker, Resources
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.contract import Ack, Context, Endpoint, M, Refusal, Topic
+from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.process.system_port import WhyNotReady, starting
@@ -41,7 +43,7 @@ from livescale.shared.subjects import (
     WITHDRAW,
 )
 
-LOAD_REPORT_SECONDS = 0.1  # how often a changed load is worth a heartbeat of its own
+LOAD_REPORT_SECONDS = 0.1  # the shortest time between two reports of changed loads
 
 
 class EpochCommand(Protocol):
@@ -65,7 +67,8 @@ class Worker:
         self._id = world.info.id
         self._settings = settings
         self._maker = maker
-        self._reported_at = 0.0
+        self._load_changed = asyncio.Event()
+        self._instance_seconds = InstanceSeconds(world.telemetry)
         self._why_not_ready: WhyNotReady = starting
 
     async def run(self) -> None:
@@ -82,7 +85,7 @@ class Worker:
         kernels = await runner.kernels_name()
         metrics = WorkerMetrics(world.telemetry, self._id, WorkerSpans.of(world.telemetry, world.clock))
         self._serving = serving = ServingLoop(self._id, world.bus, world.clock, runner, metrics)
-        serving.on_step = self._load_changed
+        serving.on_step = self._load_changed.set
         async with asyncio.TaskGroup() as tasks:
             self._membership = membership = Membership(
                 world.bus,
@@ -91,9 +94,7 @@ class Worker:
                 self._id,
                 world.host,
                 address=resources.link.address,
-                report=lambda epoch: make_report(
-                    world, epoch, self._settings, self._maker.device, resources, self._deployment
-                ),
+                report=lambda epoch: self._report(epoch, resources),
                 on_stale=lambda: self._deployment.give_up(),
                 place=self._settings.place,
                 kernels=kernels,
@@ -103,9 +104,15 @@ class Worker:
             self._deployment = Deployment(world, self._settings, resources, serving, tasks, membership.changed)
             await world.bus.serve(world.info, self._endpoints(self._deployment))
             tasks.create_task(membership.run(), name="membership")
+            tasks.create_task(self._report_loads(), name="load reports")
             tasks.create_task(serving.run(), name="steps")
             tasks.create_task(self._deployment.source.run(), name="pulls")
             self._listen(tasks, self._deployment)
+
+    def _report(self, epoch: int, resources: Resources) -> WorkerReport:
+        report = make_report(self._world, epoch, self._settings, self._maker.device, resources, self._deployment)
+        self._instance_seconds.note(report.model, report.role, self._world.clock.now())
+        return report
 
     def _endpoints(self, deployment: Deployment) -> list[Endpoint]:
         """Each call and the object that answers it."""
@@ -164,8 +171,10 @@ class Worker:
 
         return obey_in_epoch
 
-    def _load_changed(self) -> None:
-        now = self._world.clock.now()
-        if now - self._reported_at >= LOAD_REPORT_SECONDS:
-            self._reported_at = now
+    async def _report_loads(self) -> None:
+        """Report each change of the load soon, and no more often than is worth it; the last change too."""
+        while True:
+            await self._load_changed.wait()
+            self._load_changed.clear()
             self._membership.changed()
+            await asyncio.sleep(LOAD_REPORT_SECONDS)

@@ -11,11 +11,13 @@ import structlog
 
 from livescale.services.worker.disaggregation.context import KvContext
 from livescale.services.worker.disaggregation.sides import Disaggregation
-from livescale.services.worker.instance.context import WorkerContext
+from livescale.services.worker.instance.context import WorkerContext, end_task
+from livescale.services.worker.instance.grammars import Grammars
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import Lifecycle, WorkerState, check_load
 from livescale.services.worker.instance.loading import Loading, Transport
 from livescale.services.worker.instance.metrics import LiveCounts, LoadCounts
+from livescale.services.worker.instance.parameters import ParameterMemory
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.role import LiveRole, goes_live
@@ -25,9 +27,9 @@ from livescale.services.worker.resources import Resources, scheduler_limits
 from livescale.services.worker.settings import WorkerSettings
 from livescale.services.worker.tensor_parallel.group import GroupCallbacks, TensorParallelGroup
 from livescale.shared.bus.contract import Ack, Context, Refusal
-from livescale.shared.memory.arena import ArenaFull
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
 from livescale.shared.process.run import World
+from livescale.shared.transfer.lost_flows import LostFlows
 from livescale.shared.transfer.sender import BlockSender
 from livescale.shared.transfer.spans import FlowSpans
 
@@ -38,7 +40,7 @@ class Deployment:
     """The parameters in the arena, the instance they belong to, and by what it serves requests.
 
     It serves alone, live while it loads (`live`), or with others in a pipeline (`pipelines`); as one rank of several
-    (`group`) or the only one. It helps others that load (`source`).
+    (`group`) or the only one. It helps others that load (`source`). `parameters` outlive the instance.
     """
 
     def __init__(
@@ -53,14 +55,14 @@ class Deployment:
         """`changed` has the worker report itself at once."""
         self._world = world
         self._id = world.info.id
-        self._arena = resources.arena
+        self.parameters = ParameterMemory(resources.arena, settings.keep_parameters)
         self._transport = Transport(resources.link, resources.hashing, tasks, resources.memory_export, resources.paths)
         runner = self._runner = resources.runner
         self._serving = serving
         self._tasks = tasks
         self._on_change = changed
-        spans = FlowSpans.of(world)
-        self._outgoing = BlockSender(self._id, resources.link, tasks, changed, resources.memory_export, spans)
+        spans, lost = FlowSpans.of(world), LostFlows(world.bus, world.clock)
+        self._outgoing = BlockSender(self._id, resources.link, tasks, changed, resources.memory_export, spans, lost)
         self._counts = LoadCounts(world.telemetry)
         instance = self.instance = HeldInstance(world, partial(scheduler_limits, settings), serving, changed)
         self._loading_task: asyncio.Task[None] | None = None
@@ -69,12 +71,14 @@ class Deployment:
         self._clearing = asyncio.Lock()
         context = WorkerContext(world, resources.metered_link, tasks, runner)
         callbacks = GroupCallbacks(self._blocks_ready, self._rank_lost)
+        self._grammars = Grammars(context, serving)
         group = self.group = TensorParallelGroup(context, settings.bind, callbacks)
         live_context = LiveContext(context, instance, group, LiveCounts(world.telemetry))
         self.source, self.live = LiveSource(live_context), LiveRole(live_context)
         live, source, switch_kv = self.live, self.source, settings.switch_kv
         self.pipelines = PipelineMember(context, instance, group, live, source, switch_kv)
-        self.disaggregation = Disaggregation(KvContext.of(context, instance), settings.kv_transfer)
+        kv_context = KvContext.of(context, instance, self._transport.kv_first)
+        self.disaggregation = Disaggregation(kv_context, settings.kv_transfer)
         serving.on_batch, serving.on_rank_lost = lambda batch: group.leader.tell(batch), self._rank_lost
 
     @property
@@ -125,21 +129,19 @@ class Deployment:
             raise
         work = self._load(loading, context.traceparent)
         self._loading_task = self._tasks.create_task(work, name=f"load {command.plan_id}")
+        self._grammars.load(command)
         self.live.expect(command)
         self._on_change()
         return Ack()
 
     def _place(self, command: Load) -> Loading:
-        """Raises Refusal: 409 where the arena is too small, 400 for flows that fit no blocks."""
-        try:
-            memory = self._arena.place([block.size_bytes for block in command.manifest.blocks])
-        except ArenaFull as error:
-            raise Refusal(409, f"arena_bytes: {error}") from error
+        """Raises Refusal: as `ParameterMemory.place`, and 400 for flows that fit no blocks."""
+        memory = self.parameters.place(command)
         parts = self._world, self._runner, self._transport, self._counts
         try:
             return Loading(self._id, command, memory, *parts, self._block_ready)
         except ValueError as error:
-            self._arena.clear()
+            self.parameters.clear()
             raise Refusal(400, f"inflows: {error}") from error
 
     def _go_on(self, command: Load) -> Ack:
@@ -193,7 +195,7 @@ class Deployment:
         self._outgoing.abort(command.plan_id)
         if self.lifecycle.aborts(command.plan_id):
             log.info("load_aborted", plan=command.plan_id, reason=command.reason)
-            await _stop(self._loading_task)
+            await end_task(self._loading_task)
             await self._release_if_loading(command.plan_id)
         return Ack()
 
@@ -224,8 +226,8 @@ class Deployment:
         if earlier is not None:
             await asyncio.wait([earlier])
         await self.source.give_up()
-        await _stop(self._draining)
-        await _stop(self._loading_task)
+        await end_task(self._draining)
+        await end_task(self._loading_task)
         await self._clear()
 
     async def _load(self, loading: Loading, traceparent: str | None) -> None:
@@ -259,7 +261,7 @@ class Deployment:
         if self._loading_task is not None:
             await asyncio.wait([self._loading_task])
         await self._outgoing.none.wait()
-        await self._release()
+        await self._release(park=True)
 
     async def _release_if_loading(self, plan_id: str) -> None:
         if self.lifecycle.aborts(plan_id):
@@ -267,18 +269,19 @@ class Deployment:
             self._serving.close()
             await self._release()
 
-    async def _release(self) -> None:
+    async def _release(self, *, park: bool = False) -> None:
         lifecycle = self.lifecycle
-        await self._clear()
+        await self._clear(park=park)
         if self.lifecycle is lifecycle:  # else it was fenced meanwhile
             self.instance.tell("spare")
             self.lifecycle.release()
             self._on_change()
 
-    async def _clear(self) -> None:
-        """Forget the parameters. All let go of the arena before anything else may be placed in it."""
+    async def _clear(self, *, park: bool = False) -> None:
+        """Forget the parameters, or park them. All let go of the memory before anything else may be placed in it."""
         async with self._clearing:  # a fence waits for an abort, whose flows may still write
             loading, self.instance.loading = self.instance.loading, None
+            self._grammars.end()
             reason = f"{self._id} gave its parameters back"
             await self.pipelines.end(reason)
             await self.live.end(reason)
@@ -287,13 +290,8 @@ class Deployment:
             self._outgoing.abort_all()
             await self._outgoing.none.wait()
             await self._runner.unload()
+            if not (park and self.parameters.park(loading)):
+                self.parameters.clear()
             if loading is not None:
                 await loading.forget()
-            self._arena.clear()
             self._on_change()
-
-
-async def _stop(task: asyncio.Task[None] | None) -> None:
-    if task is not None:
-        task.cancel()
-        await asyncio.wait([task])

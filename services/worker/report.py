@@ -24,6 +24,7 @@ def make_report(
         engine=settings.engine,
         paths=resources.paths.by_peer,
         flows_out=deployment.flows_out,
+        parked=deployment.parameters.parked,
         traffic=_traffic(resources),
     )
     prefill, load = deployment.disaggregation.prefill, instance.serving.load()

@@ -1,15 +1,16 @@
 """What a worker owns for its whole life: arena, link, engine and threads."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Self
 
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.engine.sizes import block_bytes
-from livescale.services.worker.instance.loading import BlockMemory, Loading
+from livescale.services.worker.instance.loading import Loading
+from livescale.services.worker.instance.parameters import AnyArena
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.contract import Link
@@ -18,16 +19,6 @@ from livescale.shared.links.open import open_link
 from livescale.shared.memory.arena import Arena
 from livescale.shared.memory.devices import CPU
 from livescale.shared.transfer.memory_export import MemoryExport, OpenMemoryExport, open_memory_export
-
-
-class AnyArena(Protocol):
-    """Memory for parameters, of the host or of a GPU."""
-
-    def place(self, sizes: Sequence[int]) -> BlockMemory:
-        """Reserve a stretch for each block. Raises ArenaFull and reserves nothing where there is too little."""
-
-    def clear(self) -> None:
-        """Free all stretches, so that the parameters of another model can be placed."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from livescale.shared.runtime.settings import (
     EngineName,
     EngineProfile,
     EngineSpeed,
+    KeepParameters,
     KvTransferMode,
     LinkSettings,
     SwitchKv,
@@ -119,6 +120,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
             extra={"up": "Prefix caching"},
         ),
     ] = 1800.0
+    keep_parameters: KeepParameters = True
     switch_kv: SwitchKv = "auto"
     kv_transfer: KvTransferMode = "by-layer"
     kernels: Annotated[

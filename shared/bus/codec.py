@@ -42,6 +42,7 @@ NEWLINES = str.maketrans("\r\n", "  ")
 Headers = dict[str, str]
 
 MAX_PAYLOAD_BYTES = 1 << 20
+FIRST_BYTE_OF_MAPS = 0x80  # or more, in msgpack
 
 
 class Undecodable(BusError):
@@ -77,12 +78,12 @@ def decode(type: type[M], data: bytes, *, json: bool = False) -> M:
 
 
 def is_json(data: bytes, headers: Mapping[str, str]) -> bool:
-    """Whether `data` is JSON: as its header says, or, without one, where it looks as people type it (empty or an
-    object)."""
+    """Whether `data` is JSON: as its header says, or, without one, where it is text as people type it. A message in
+    msgpack is a map, whose first byte is not ASCII."""
     declared = headers.get(CONTENT_TYPE)
     if declared is not None:
         return declared.startswith(JSON)
-    return not data or data.startswith(b"{")
+    return not data or data[0] < FIRST_BYTE_OF_MAPS
 
 
 def content_type(json: bool) -> str:
@@ -103,6 +104,11 @@ def pack(headers: Mapping[str, str]) -> bytes:
     """The bytes of headers as they stand in front of a payload. Line ends in values become blanks."""
     lines = [f"{name}: {value.translate(NEWLINES).strip()}{LINE_END}" for name, value in headers.items()]
     return f"{VERSION}{LINE_END}{''.join(lines)}{LINE_END}".encode(errors="replace")
+
+
+# Headers of what is published, and their bytes, by whether it is JSON.
+TOPIC_HEADERS = {json: {CONTENT_TYPE: content_type(json)} for json in (False, True)}
+HEADS = {json: pack(headers) for json, headers in TOPIC_HEADERS.items()}
 
 
 def unpack(head: bytes) -> Headers:

@@ -20,7 +20,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from livescale.shared.bus.addressing import fill, fill_wildcards
 from livescale.shared.bus.calls import DRAIN_SECONDS, NO_CONTEXT, Caller, ServedEndpoint
 from livescale.shared.bus.client import Arrived, Deliver, SendQueue, SturdyClient, publication
-from livescale.shared.bus.codec import CONTENT_TYPE, Headers, check_size, content_type, encode, pack
+from livescale.shared.bus.codec import HEADS, Headers, check_size, encode, pack
 from livescale.shared.bus.connection import NO_FILES, Callbacks, call_safely, close, connect
 from livescale.shared.bus.contract import (
     EVENTS,
@@ -47,7 +47,6 @@ from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 
 FLUSH_SECONDS = 5.0
 WATCHDOG_SECONDS = 5.0
-HEADS = {json: pack({CONTENT_TYPE: content_type(json)}) for json in (False, True)}  # of what is published
 
 log = structlog.get_logger()
 

@@ -16,7 +16,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_size_t, c_uint, c_uint64, c_void_p, sizeof
+from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p, sizeof
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,8 @@ FIELD_TRANSPORTS = 1 << 3
 NAME_BYTES, ADDRESS_WORDS = 32, 16
 MOST_TRANSPORTS = 32
 
-_ucp = ctypes.CDLL("libucp.so.0")  # loaded before by ucxx: the same one
+# Both were loaded by ucxx before, so these are the same ones.
+_ucp, _ucs = ctypes.CDLL("libucp.so.0"), ctypes.CDLL("libucs.so.0")
 
 
 class UcxEngine:
@@ -59,6 +60,7 @@ class UcxEngine:
         if self.memory == "cuda":
             use_gpu(memory)
         self._context: Any = UCXContext(_settings(bind), (Feature.TAG, Feature.WAKEUP))
+        read_routes()
         if self.memory == "cuda":
             check_reach(memory, set(TRANSPORT.findall(self._context.info)))
         self.worker: Any = UCXWorker(self._context, enable_delayed_submission=False, enable_python_future=False)
@@ -202,6 +204,17 @@ def check_reach(name: str, transports: set[str]) -> None:
             f"transport: UCX has {', '.join(sorted(transports))} here and for {name} needs cuda_copy: leave it in "
             "UCX_TLS, and use a libucx that was built with CUDA"
         )
+
+
+def read_routes() -> None:
+    """Have UCX read this machine's routes now, while its links are up.
+
+    UCX 1.21 reads them once in the life of a process, when it first asks for a peer on another machine. Had that been
+    while a link was down, the machines behind it would be out of reach for this process ever after.
+    """
+    if (ask := getattr(_ucs, "ucs_netlink_route_exists", None)) is not None:  # older ones ask the kernel each time
+        anywhere = struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton("127.0.0.1"))
+        ask(c_int(1), c_char_p(anywhere), None)
 
 
 def _settings(bind: str) -> dict[str, str]:

@@ -131,7 +131,8 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     In live scaling, `helping`: the workers that it takes requests over from. `live_layers`: through how many layers it
     can run requests while it loads; `live_waiting`: how many of them wait; `handed_over`: how many it gave to which
     worker. `pipeline`, `stage`: the execution pipeline that it is part of, and its blocks there. `kv_way`: how it gets
-    the KV of requests that it goes on with. `sending_kv`: how many requests it prefills for others to decode.
+    the KV of requests that it goes on with. `sending_kv`: how many requests it prefills for others to decode. `parked`:
+    the version of which a spare worker has all parameters still, and can serve without receiving any.
     """
 
     service: ClassVar[ServiceName] = "worker"
@@ -160,6 +161,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     stage: str = ""
     kv_way: str = ""
     sending_kv: Count = 0
+    parked: Name | None = None
     handed_over: dict[Name, Count] = {}
     traffic: list[PeerTraffic] | None = None
 

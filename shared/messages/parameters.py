@@ -11,7 +11,7 @@ from msgspec import Meta, structs
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
 
 DType = Literal["float32", "bfloat16"]
-Family = Literal["llama", "qwen2"]
+Family = Annotated[str, Meta(min_length=1, max_length=64)]  # `model_type` of config.json
 Place = Literal["worker", "host"]
 # The order of a model's matrices: row by row, or as CPU kernels read them where the shape allows it.
 Layout = Literal["plain", "panels"]
@@ -34,8 +34,48 @@ class RopeScaling(Message, frozen=True, kw_only=True):
     original_max_position_embeddings: Positive
 
 
+# Whether queries and keys are normalized before they rotate: not, each head by itself, or all heads of a row at once.
+HeadNorm = Literal["none", "head", "row"]
+Activation = Literal["silu", "gelu_tanh"]
+Factor = Annotated[float, Meta(gt=0, le=1e6)]
+Radians = Annotated[float, Meta(ge=0, le=10)]
+
+
+class LayerKind(Message, frozen=True, kw_only=True):
+    """What layers of one kind compute. The defaults are Llama's.
+
+    `window`: how many positions a row sees, its own included; 0 is all. `frequencies`: radians per position of each
+    pair of numbers of a head, zeros for those that do not rotate; None follows from the model's `rope_theta` and
+    `rope_scaling`. `attention_scale`: the factor of scores; 0 is 1 / sqrt(head_dim). `score_cap`: scores are bent
+    towards this limit by a tangent; 0 is none. `norms_before` and `norms_after`: whether attention and MLP normalize
+    their input, and their output. `residual_scale`: the factor of what is added to the residual.
+    """
+
+    window: Count = 0
+    frequencies: Annotated[tuple[Radians, ...], Meta(max_length=4096)] | None = None
+    attention_scale: Amount = 0.0
+    score_cap: Amount = 0.0
+    head_norm: HeadNorm = "none"
+    norms_before: bool = True
+    norms_after: bool = False
+    activation: Activation = "silu"
+    output_bias: bool = False
+    mlp_bias: bool = False
+    residual_scale: Factor = 1.0
+
+
+LLAMA_LAYER = LayerKind()
+
+
 class ModelConfig(Message, frozen=True, kw_only=True):
-    """What an engine must know of an architecture, names as in Hugging Face's config.json."""
+    """What an engine must know of an architecture, names as in Hugging Face's config.json.
+
+    Layer i is of kind `kinds[layer_kinds[i]]`. Without `kinds` all layers are as Llama's, without `layer_kinds` all are
+    of the first kind. `embedding_scale` is the factor of embeddings, rounded to the serving dtype. `logits_scale` is
+    the factor of logits, which are then bent towards `logits_cap`; 0 is none. `norm_offset` is added to the weights of
+    norms. A checkpoint's heads rotate in their first `rotary_dim` numbers, 0 is all; where they are `interleaved`,
+    pairs are neighbours. In blocks the two numbers of a pair are half a head apart.
+    """
 
     family: Family
     vocab_size: Size
@@ -53,11 +93,31 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     attention_bias: bool = False
     eos_token_ids: list[TokenId] = []
     bos_token_id: TokenId | None = None
+    kinds: Annotated[list[LayerKind], Meta(max_length=64)] = []
+    layer_kinds: Annotated[list[Count], Meta(max_length=10_000)] = []
+    embedding_scale: Factor = 1.0
+    logits_scale: Factor = 1.0
+    logits_cap: Amount = 0.0
+    norm_offset: Amount = 0.0
+    rotary_dim: Count = 0
+    interleaved: bool = False
+
+    def __post_init__(self) -> None:
+        if self.layer_kinds and len(self.layer_kinds) != self.num_hidden_layers:
+            raise ValueError(f"`layer_kinds` are {len(self.layer_kinds)} for {self.num_hidden_layers} layers")
+        if max(self.layer_kinds, default=0) >= max(len(self.kinds), 1):
+            raise ValueError(f"`layer_kinds` name more kinds than `kinds` has, {len(self.kinds)}")
+
+    def kind(self, layer: int) -> LayerKind:
+        """What layer number `layer` computes."""
+        if not self.kinds:
+            return LLAMA_LAYER
+        return self.kinds[self.layer_kinds[layer] if self.layer_kinds else 0]
 
 
 class Tensor(Message, frozen=True, kw_only=True):
-    """One tensor inside a block, at `offset` bytes, name as in the checkpoint: row-major, or in panels of 64 rows, each
-    `[in / 2, 64, 2]`."""
+    """One tensor inside a block, at `offset` bytes: row-major, or in panels of 64 rows, each `[in / 2, 64, 2]`. It is
+    named as in a checkpoint of Llama."""
 
     name: Name
     shape: Shape

@@ -112,7 +112,8 @@ class StageBatch(Message, frozen=True, kw_only=True):
 class StageDone(Message, frozen=True, kw_only=True):
     """A stage -> the leader: the tokens of a step's draws, from the last; or why a step cannot be run (`error`).
 
-    `logprobs` are by place among the tokens, and `prompts`, of tokens of prompts, by place among the pieces.
+    `logprobs` are by place among the tokens, and `prompts`, of tokens of prompts, by place among the pieces. `withheld`
+    are the places where no token was chosen, with the reason why the request fails; without one it only comes later.
     `unfilled`: the workers that did not do their fills.
     """
 
@@ -121,6 +122,7 @@ class StageDone(Message, frozen=True, kw_only=True):
     tokens: list[Count] = []
     logprobs: list[tuple[Count, TokenLogprobs]] = []
     prompts: list[tuple[Count, list[TokenLogprobs]]] = []
+    withheld: list[tuple[Count, str]] = []
     unfilled: list[Name] = []
     error: str | None = None
 

@@ -12,6 +12,7 @@ Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 MOST_LOGPROBS = 20  # of one token
+MOST_GRAMMAR = 131_072  # characters
 
 
 class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -20,7 +21,10 @@ class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
     The gateway always fills `seed`, so that any worker that continues a request draws the same sequence.
     `repetition_penalty` counts the tokens of the prompt as well, the other penalties what was generated. `bad_words`
     are sequences of tokens that may not be completed; with `allowed_token_ids` no other token is chosen.
-    `logprobs`: tell how likely each token was, and so many of the likeliest.
+    `logprobs`: tell how likely each token was, and so many of the likeliest, or those of `logprob_token_ids` in their
+    place.
+    `grammar`: of the answer, in llguidance's notation (Lark, or JSON); only tokens that it permits are chosen, and an
+    end-of-sequence token once it is complete. Empty permits all.
     """
 
     temperature: Amount = 0.0
@@ -35,12 +39,15 @@ class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
     bad_words: list[Annotated[list[TokenId], Meta(min_length=1)]] = []
     allowed_token_ids: list[TokenId] = []
     logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None
+    logprob_token_ids: Annotated[list[TokenId], Meta(max_length=MOST_LOGPROBS)] = []
+    grammar: Annotated[str, Meta(max_length=MOST_GRAMMAR)] = ""
 
 
 class TokenLogprobs(Struct, frozen=True, array_like=True):
-    """The log-probability of a token, and of the likeliest tokens in its place, likeliest first, as the model gave
-    them: before penalties, temperature and whatever else decides which token is chosen. `rank` is its own place among
-    all, from 1 on; it is told of tokens of prompts."""
+    """The log-probability of a token, and of others in its place: the likeliest, likeliest first, or those that were
+    asked for. They are as the model gave them: before penalties, temperature and whatever else decides which token is
+    chosen. `rank` is its own place among all, from 1 on; it is told of tokens of prompts.
+    """
 
     chosen: float
     top: list[tuple[TokenId, float]] = []
@@ -67,6 +74,7 @@ class Submit(Message, frozen=True, kw_only=True):
     `open_ended`: the client named no number of tokens; `max_tokens` is what the context has room for, and becomes less
     where no instance has the KV cache for that.
     `context_id`: names the conversation, of which workers keep the KV.
+    `cache_salt`: only requests with the same one share KV of prompts that begin alike.
     `traceparent`: the gateway's span, of which the spans of all who work on the request are children.
     """
 
@@ -87,6 +95,7 @@ class Submit(Message, frozen=True, kw_only=True):
     timeout_s: Amount | None = None
     version: Name | None = None
     context_id: Name | None = None
+    cache_salt: Name | None = None
     traceparent: TraceParent | None = None
 
 

@@ -66,11 +66,12 @@ class Plan(Message, frozen=True, kw_only=True):
     `predicted`: how many seconds after the first SEND each target should be whole; empty where rates are not known.
     `predicted_blocks`: the same for each block in their order, None for blocks that a target has; empty for large
     plans, too. When a plan is made anew, both are predicted anew for what had not arrived. `block_seconds`: what a
-    block of a schedule is predicted to cost besides its bytes.
+    block of a schedule is predicted to cost besides its bytes. `setup_seconds`: how long senders wait until their group
+    is formed.
 
     Workers in `live_targets` run requests from their first layer on, in the mode `live`; of an instance with several
     ranks it is the leading one. In the mode pipeline they do so together, as `pipelines` says. A target's flows
-    together bring it every byte of every block once.
+    together bring it every byte of every block once. Targets in `parked` have everything, and receive nothing.
     """
 
     id: Name
@@ -83,9 +84,11 @@ class Plan(Message, frozen=True, kw_only=True):
     predicted: dict[Name, Amount] = {}
     predicted_blocks: dict[Name, list[Amount | None]] = {}
     block_seconds: Amount = 0.0
+    setup_seconds: Amount = 0.0
     live: LiveMode = "off"
     live_targets: list[Name] = []
     pipelines: list[PlannedPipeline] = []
+    parked: list[Name] = []
 
     def is_live(self, instance: PlannedInstance) -> bool:
         """Whether an instance takes requests before it has the whole model."""
@@ -139,7 +142,8 @@ class Load(Message, frozen=True, kw_only=True):
     `max_model_len` sizes the KV cache. When it is told again for the same plan, a worker that still loads keeps what
     arrived and the flows that are named again; its others end, and new ones begin. With `live` it takes requests once
     its embedding is here, and the mode says what it computes of them before it is whole. `ranks`: the workers of an
-    instance of several, the leading one first; `manifest` is what this worker has of the model.
+    instance of several, the leading one first; `manifest` is what this worker has of the model. With `parked` nothing
+    is sent: the worker has all of it since it last served it, and refuses where that is not so any more.
     """
 
     plan_id: Name
@@ -155,13 +159,15 @@ class Load(Message, frozen=True, kw_only=True):
     secret: Secret = b""  # proves each end of a flow to the other
     live: LiveMode = "off"
     ranks: list[Name] = []
+    parked: bool = False
 
 
 class Send(Message, frozen=True, kw_only=True):
     """Planner -> worker or host: send what you hold or are receiving of a version, beside what you send already.
 
     Each chunk goes out as soon as it is here. A flow that is named again goes on as it is. A host that does not hold
-    the version reads it where `from_disk` is given. Blocks are those of `shard`.
+    the version reads it where `from_disk` is given. Blocks are those of `shard`. Nothing goes out before
+    `setup_seconds`, in which the nodes of the plan form a group.
     """
 
     plan_id: Name
@@ -172,6 +178,7 @@ class Send(Message, frozen=True, kw_only=True):
     secret: Secret = b""
     from_disk: FromDisk | None = None
     shard: Count = 0
+    setup_seconds: Amount = 0.0
 
 
 class Serve(Message, frozen=True, kw_only=True):
@@ -202,8 +209,9 @@ class Transfer(Message, frozen=True, kw_only=True):
 
     A target reports "started" at its first byte, and "whole" when every block is verified. With `error` it reports
     "broken" when the flow `ticket` was lost: it keeps what arrived and waits for another LOAD of the plan, a host for
-    another FETCH. It reports "failed" when it gave up. `received_bytes` came over the link for this plan.
-    `shared_bytes` are mapped from the memory of another process on the same machine.
+    another FETCH. The sender of that flow may report it for `node`. A target reports "failed" when it gave up.
+    `received_bytes` came over the link for this plan. `shared_bytes` are mapped from the memory of another process on
+    the same machine.
     """
 
     plan_id: Name

@@ -1,25 +1,22 @@
 """How a model's parameters are cut into blocks and packed. The layout follows from the configuration alone.
 
 Tensors of a block lie one after the other at multiples of 64 bytes (a cache line, an AVX-512 register); gaps are zero.
-Matrices with the same input are adjacent (q, k, v; gate, up), so that they can be one matrix. In the layout `panels`,
+In the layout `panels`,
 bfloat16 matrices lie as CPU kernels read them, so that a worker computes with them where they arrived. Exceptions are
 matrices that do not fill whole panels, and the embedding, which is looked up by row. A model that is cut for several
 ranks has the blocks of the first rank, then those of the second, and so on.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
 from livescale.shared.messages.parameters import Block, DType, Layout, ModelConfig, Tensor
 from livescale.shared.model.sharding import shard_config
+from livescale.shared.model.tensors import EMBEDDING, Shapes, model_parameters
 
 ALIGNMENT = 64
 PANEL_ROWS, PANEL_STEP = 64, 32  # a panel has so many rows, and a multiple of so many columns
-EMBEDDING = "model.embed_tokens.weight"
 ITEM_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2}
-
-Shapes = dict[str, list[int]]
 
 
 @dataclass(frozen=True)
@@ -60,37 +57,8 @@ def shard_layouts(
 
 
 def block_shapes(config: ModelConfig) -> dict[str, Shapes]:
-    """The shape of each tensor, by block and by the tensor's name in the checkpoint."""
-    return dict(_blocks(config))
-
-
-def _blocks(config: ModelConfig) -> Iterator[tuple[str, Shapes]]:
-    vocabulary = [config.vocab_size, config.hidden_size]
-    yield "embedding", {EMBEDDING: vocabulary}
-    for layer in range(config.num_hidden_layers):
-        yield f"layer-{layer}", _layer(config, f"model.layers.{layer}.")
-    head = {} if config.tie_word_embeddings else {"lm_head.weight": vocabulary}
-    yield "head", {"model.norm.weight": [config.hidden_size], **head}
-
-
-def _layer(config: ModelConfig, prefix: str) -> Shapes:
-    hidden, intermediate = config.hidden_size, config.intermediate_size
-    q = config.num_attention_heads * config.head_dim
-    kv = config.num_key_value_heads * config.head_dim
-    biases = {"self_attn.q_proj.bias": [q], "self_attn.k_proj.bias": [kv], "self_attn.v_proj.bias": [kv]}
-    shapes = {
-        "input_layernorm.weight": [hidden],
-        "self_attn.q_proj.weight": [q, hidden],
-        "self_attn.k_proj.weight": [kv, hidden],
-        "self_attn.v_proj.weight": [kv, hidden],
-        **(biases if config.attention_bias else {}),
-        "self_attn.o_proj.weight": [hidden, q],
-        "post_attention_layernorm.weight": [hidden],
-        "mlp.gate_proj.weight": [intermediate, hidden],
-        "mlp.up_proj.weight": [intermediate, hidden],
-        "mlp.down_proj.weight": [hidden, intermediate],
-    }
-    return {prefix + name: shape for name, shape in shapes.items()}
+    """The shape of each tensor, by block and by the tensor's name."""
+    return {block: {one.name: one.shape for one in tensors} for block, tensors in model_parameters(config).items()}
 
 
 def _pack(index: int, name: str, shapes: Shapes, dtype: DType, layout: Layout) -> BlockLayout:

@@ -7,16 +7,26 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from livescale.shared.messages.parameters import Family, ModelConfig, RopeScaling
+from livescale.shared.messages.parameters import LayerKind, ModelConfig
+from livescale.shared.model.architectures import find_architecture, model_types
+from livescale.shared.model.config_file import REMEDIES, CheckpointError, ConfigFile
 
-ARCHITECTURES: dict[str, str] = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
-SUPPORTED = "dense Llama 2/3 and Qwen2/2.5 in float32, bfloat16 or float16"
+__all__ = ["CheckpointError", "load_model_config", "open_regular", "read_file", "resolve_model_path"]
 
 CONFIG_LIMIT_BYTES = 16 << 20
+TEXT_ONLY = "a request carries tokens only; use a checkpoint of the text model alone"
+# Kinds of model that people have and that are not served, as patterns of `model_type`, and what to do about them.
+UNSERVED = {
+    r".*(vl|vision|llava|image|video|omni|audio|whisper|pixtral|idefics|siglip|clip).*": TEXT_ONLY,
+    r"gemma3|gemma3n|mistral3|llama4|mllama|phi4_multimodal|glm4v.*": TEXT_ONLY,
+    r".*(mamba|jamba|rwkv|zamba|bamba|recurrent|granitemoehybrid|falcon_h1|nemotron_h|lfm2|qwen3_next).*": (
+        "its layers keep a state that is no KV cache; use a model whose layers are all attention"
+    ),
+}
 
 T = TypeVar("T")
 
@@ -24,43 +34,6 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TEXT_FILES = ["*.json", "*.jinja"]
 PARAMETER_FILES = ["*.safetensors"]
 HUB_TIMEOUT_SECONDS = 5.0
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be served; the message names the file and the remedy."""
-
-
-class _HfConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of config.json that change what is computed; defaults are those of transformers."""
-
-    model_type: str
-    architectures: list[str] | None = None
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
-    hidden_act: str = "silu"
-    max_position_embeddings: int
-    original_max_position_embeddings: int | None = None
-    rms_norm_eps: float = 1e-6
-    rope_theta: float = 10_000.0
-    rope_scaling: dict[str, Any] | None = None
-    rope_parameters: dict[str, Any] | None = None
-    partial_rotary_factor: float = 1.0
-    tie_word_embeddings: bool = False
-    attention_bias: bool = False
-    mlp_bias: bool = False
-    sliding_window: int | None = None
-    use_sliding_window: bool = False
-    max_window_layers: int = 0
-    layer_types: list[str] | None = None
-    quantization_config: Any = None
-    compression_config: Any = None
-    eos_token_id: int | list[int] | None = None
-    bos_token_id: int | None = None
 
 
 class _HfGeneration(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,11 +46,11 @@ class _HfGeneration(msgspec.Struct, frozen=True, kw_only=True):
 def load_model_config(directory: Path) -> ModelConfig:
     """The configuration of the checkpoint in `directory`. Raises CheckpointError."""
     path = directory / "config.json"
-    raw = _decode(path, _HfConfig)
+    raw = _decode(path, dict[str, Any])
     generation_path = directory / "generation_config.json"
     generation = _decode(generation_path, _HfGeneration) if generation_path.exists() else _HfGeneration()
     try:
-        config = _translate(raw, generation)
+        config = _describe(ConfigFile(raw), generation)
         # Once more through the message's own bounds: a config that others would refuse must not leave this machine.
         return msgspec.convert(msgspec.to_builtins(config), ModelConfig)
     except (CheckpointError, msgspec.ValidationError) as error:
@@ -113,119 +86,49 @@ def open_regular(path: Path) -> BinaryIO:
     return file
 
 
-def _translate(raw: _HfConfig, generation: _HfGeneration) -> ModelConfig:
-    _refuse_unknown_architecture(raw)
-    _refuse_uncomputed(raw)
-    _refuse_odd_shapes(raw)
-    rope = dict(raw.rope_scaling or raw.rope_parameters or {})
-    bos = generation.bos_token_id if generation.bos_token_id is not None else raw.bos_token_id
-    return ModelConfig(
-        family=cast(Family, raw.model_type),
-        vocab_size=raw.vocab_size,
-        hidden_size=raw.hidden_size,
-        intermediate_size=raw.intermediate_size,
-        num_hidden_layers=raw.num_hidden_layers,
-        num_attention_heads=raw.num_attention_heads,
-        num_key_value_heads=_kv_heads(raw),
-        head_dim=_head_dim(raw),
-        rms_norm_eps=raw.rms_norm_eps,
-        rope_theta=_number(rope, "rope_theta", raw.rope_theta),
-        max_position_embeddings=raw.max_position_embeddings,
-        rope_scaling=_rope_scaling(raw, rope),
-        tie_word_embeddings=raw.tie_word_embeddings,
-        attention_bias=raw.model_type == "qwen2",  # implied: its config.json does not say so
-        eos_token_ids=sorted({*_as_list(raw.eos_token_id), *_as_list(generation.eos_token_id)}),
-        bos_token_id=bos,
-    )
+def _describe(raw: ConfigFile, generation: _HfGeneration) -> ModelConfig:
+    model_type = raw.text("model_type")
+    architecture = find_architecture(model_type)
+    if architecture is None:
+        raise CheckpointError(f"model_type {model_type[:80]!r} is not supported: {_instead(model_type)}")
+    classes = raw.texts("architectures")
+    if classes and architecture.class_name not in classes:
+        raise CheckpointError(
+            f"architectures {str(classes)[:200]} has no {architecture.class_name}; use a model that generates text"
+        )
+    # Before anything else is looked at, because these say that nothing else of the file means what it says elsewhere.
+    raw.refuse(*REMEDIES)
+    config = architecture.describe(raw)
+    raw.refuse_unread()
+    _refuse_uncomputed(config)
+    bos = generation.bos_token_id
+    if bos is None:
+        bos = next(iter(raw.token_ids("bos_token_id")), None)
+    eos = {*raw.token_ids("eos_token_id"), *_as_list(generation.eos_token_id)}
+    return msgspec.structs.replace(config, eos_token_ids=sorted(eos), bos_token_id=bos)
 
 
-def _refuse_unknown_architecture(raw: _HfConfig) -> None:
-    expected = ARCHITECTURES.get(raw.model_type)
-    if expected is None:
-        raise CheckpointError(f"model_type {raw.model_type!r} is not supported; supported are {SUPPORTED}")
-    if raw.architectures is not None and expected not in raw.architectures:
-        raise CheckpointError(f"architectures {raw.architectures} has no {expected}; supported are {SUPPORTED}")
-
-
-def _refuse_uncomputed(raw: _HfConfig) -> None:
-    llama = raw.model_type == "llama"
+def _refuse_uncomputed(config: ModelConfig) -> None:
+    """Refuse what an architecture may ask for and the engine does not compute."""
+    kinds = config.kinds or [LayerKind()]
     refused = {
-        "quantization_config": raw.quantization_config is not None,
-        "compression_config": raw.compression_config is not None,
-        "sliding_window": _slides(raw),
-        "attention_bias": llama and raw.attention_bias,
-        "mlp_bias": llama and raw.mlp_bias,
-        "hidden_act": raw.hidden_act != "silu",
-        "partial_rotary_factor": raw.partial_rotary_factor != 1.0,
+        "sliding_window": any(kind.window for kind in kinds),
+        "attention_scale": any(kind.attention_scale for kind in kinds),
+        "score_cap": any(kind.score_cap for kind in kinds),
+        "norm_offset": config.norm_offset != 0,
+        "hidden_act": any(kind.activation != "silu" for kind in kinds),
     }
     for field, is_refused in refused.items():
         if is_refused:
-            raise CheckpointError(f"{field} as set here is not supported; supported are {SUPPORTED}")
+            raise CheckpointError(f"{field} as set here is not supported")
 
 
-def _slides(raw: _HfConfig) -> bool:
-    """Whether any layer attends to a window only; Qwen2 ships with a window that is switched off."""
-    if raw.layer_types is not None:
-        return any(kind != "full_attention" for kind in raw.layer_types)
-    if raw.sliding_window is None:
-        return False
-    return raw.model_type == "llama" or (raw.use_sliding_window and raw.max_window_layers < raw.num_hidden_layers)
-
-
-def _refuse_odd_shapes(raw: _HfConfig) -> None:
-    sizes = {
-        "vocab_size": raw.vocab_size,
-        "hidden_size": raw.hidden_size,
-        "intermediate_size": raw.intermediate_size,
-        "num_hidden_layers": raw.num_hidden_layers,
-        "num_attention_heads": raw.num_attention_heads,
-        "num_key_value_heads": raw.num_key_value_heads or raw.num_attention_heads,
-        "max_position_embeddings": raw.max_position_embeddings,
-    }
-    for field, value in sizes.items():
-        if value < 1:
-            raise CheckpointError(f"{field} is {value}, must be positive; repair or download the file again")
-    if raw.num_attention_heads % _kv_heads(raw):
-        raise CheckpointError(
-            f"num_attention_heads {raw.num_attention_heads} is no multiple of num_key_value_heads {_kv_heads(raw)}"
-        )
-    if _head_dim(raw) < 2 or _head_dim(raw) % 2:
-        raise CheckpointError(f"head_dim {_head_dim(raw)} must be even and positive, as RoPE rotates pairs")
-
-
-def _rope_scaling(raw: _HfConfig, rope: dict[str, Any]) -> RopeScaling | None:
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if any(isinstance(value, dict) for value in rope.values()):
-        raise CheckpointError(f"RoPE parameters that differ by layer are not supported; supported are {SUPPORTED}")
-    if _number(rope, "partial_rotary_factor", 1.0) != 1.0:
-        raise CheckpointError(f"partial_rotary_factor is not supported; supported are {SUPPORTED}")
-    if kind == "default":
-        return None
-    if kind != "llama3":
-        raise CheckpointError(f"rope_type {kind!r} is not supported; supported are 'default' and 'llama3'")
-    rope.setdefault("original_max_position_embeddings", raw.max_position_embeddings)
-    if raw.original_max_position_embeddings is not None:
-        rope["original_max_position_embeddings"] = raw.original_max_position_embeddings
-    known = {field: rope[field] for field in RopeScaling.__struct_fields__ if field in rope}
-    try:
-        return msgspec.convert(known, RopeScaling)
-    except msgspec.ValidationError as error:
-        raise CheckpointError(f"llama3 RoPE scaling: {error}") from None
-
-
-def _number(values: dict[str, Any], field: str, default: float) -> float:
-    value = values.get(field, default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CheckpointError(f"{field} is {value!r}, must be a number")
-    return float(value)
-
-
-def _kv_heads(raw: _HfConfig) -> int:
-    return raw.num_key_value_heads or raw.num_attention_heads
-
-
-def _head_dim(raw: _HfConfig) -> int:
-    return raw.head_dim or raw.hidden_size // raw.num_attention_heads
+def _instead(model_type: str) -> str:
+    """What to do about a kind of model that is not served."""
+    for family, remedy in UNSERVED.items():
+        if re.fullmatch(family, model_type):
+            return remedy
+    return f"supported are {', '.join(model_types())}; use a checkpoint of one of them"
 
 
 def _as_list(ids: int | list[int] | None) -> list[int]:

@@ -4,6 +4,7 @@ Latencies are found by name, among those that are shipped, or in a file with one
 """
 
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -78,6 +79,7 @@ def find_latency(text: str) -> Latency:
     return shipped[text]
 
 
+@cache
 def shipped_latencies() -> dict[str, Latency]:
     """The latencies that are shipped, by their names, which say model and GPU."""
     with resources.as_file(SHIPPED) as path:

@@ -11,12 +11,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.model.tensors import Cut
 
 MOST_SHARDS = 64
-QUERIES = ("self_attn.q_proj.weight", "self_attn.q_proj.bias")
-KEYS_VALUES = tuple(f"self_attn.{name}_proj.{kind}" for name in "kv" for kind in ("weight", "bias"))
-FEATURES = ("mlp.gate_proj.weight", "mlp.up_proj.weight")
-VOCABULARY = ("embed_tokens.weight", "lm_head.weight")
 
 
 class ShardSlice(NamedTuple):
@@ -55,26 +52,25 @@ def vocabulary(config: ModelConfig, shard: int, shards: int) -> range:
     return range(shard * each, min((shard + 1) * each, config.vocab_size))
 
 
-def find_shard_slice(tensor: str, config: ModelConfig, shard: int, shards: int) -> ShardSlice | None:
-    """The slice that rank `shard` has of the tensor with this name in the checkpoint; None is all of it."""
+def find_shard_slice(cut: Cut | None, config: ModelConfig, shard: int, shards: int) -> ShardSlice | None:
+    """The slice that rank `shard` has of a tensor that is cut in this way; None is all of it."""
     if shards == 1:
         return None
     part = shard_config(config, shard, shards)
-    queries = part.num_attention_heads * config.head_dim
-    if tensor.endswith(QUERIES):
-        return ShardSlice(0, shard * queries, (shard + 1) * queries)
-    if tensor.endswith("self_attn.o_proj.weight"):
-        return ShardSlice(1, shard * queries, (shard + 1) * queries)
-    if tensor.endswith(KEYS_VALUES):
-        first = shard * config.num_key_value_heads // shards * config.head_dim
-        return ShardSlice(0, first, first + part.num_key_value_heads * config.head_dim)
-    if tensor.endswith(FEATURES) or tensor.endswith("mlp.down_proj.weight"):
-        features = part.intermediate_size
-        return ShardSlice(int("down" in tensor), shard * features, (shard + 1) * features)
-    if tensor.endswith(VOCABULARY):
-        tokens = vocabulary(config, shard, shards)
-        return ShardSlice(0, tokens.start, tokens.stop)
-    return None
+    queries, features = part.num_attention_heads * config.head_dim, part.intermediate_size
+    match cut:
+        case "queries" | "query_columns":
+            return ShardSlice(int(cut == "query_columns"), shard * queries, (shard + 1) * queries)
+        case "keys":
+            first = shard * config.num_key_value_heads // shards * config.head_dim
+            return ShardSlice(0, first, first + part.num_key_value_heads * config.head_dim)
+        case "features" | "feature_columns":
+            return ShardSlice(int(cut == "feature_columns"), shard * features, (shard + 1) * features)
+        case "tokens":
+            tokens = vocabulary(config, shard, shards)
+            return ShardSlice(0, tokens.start, tokens.stop)
+        case "once" | None:
+            return None
 
 
 def _problem(config: ModelConfig, shards: int) -> str | None:

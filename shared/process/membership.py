@@ -137,8 +137,9 @@ class Membership:
             epoch = await self.joined()
             self._changed.clear()
             self._bus.publish(HEARTBEAT, self._report(epoch), service=self._join.service, id=self._join.id)
+            # A timeout would do the same, at several times the cost: it cancels the task.
+            due = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._changed.set)
             try:
-                async with asyncio.timeout(REPORT_SECONDS):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+                await self._changed.wait()
+            finally:
+                due.cancel()

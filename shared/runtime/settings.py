@@ -18,11 +18,20 @@ TopologyName = Annotated[
     ),
 ]
 PolicyName = Annotated[
-    Literal["auto", "chains", "binomial", "tree", "fanout", "local"],
+    Literal["auto", "chains", "binomial", "tree", "fanout", "ring", "local"],
     Meta(
         description="How parameters reach new instances. chains: each new instance passes them on to the next "
         "(BlitzScale); binomial: a binomial pipeline (LambdaScale); tree: a binary tree; fanout: the sources send to "
-        "all; local: each host reads its own copy; auto: chains, or binomial with --live pipeline"
+        "all; ring: one source sends through all in turn, once they have formed a group (NCCL); local: each host reads "
+        "its own copy; auto: chains, or binomial with --live pipeline"
+    ),
+]
+GroupSetup = Annotated[
+    float,
+    Meta(
+        description="Seconds that it takes to form a group for each scale with --plan-policy ring; NCCL takes 0.1",
+        ge=0,
+        le=2,
     ),
 ]
 
@@ -128,6 +137,14 @@ KvTransferMode = Annotated[
     Meta(
         description="With --disaggregation: when KV leaves the worker that prefills. by-layer: as each layer of it is "
         "computed; by-request: once the whole prompt is"
+    ),
+]
+
+KeepParameters = Annotated[
+    bool,
+    Meta(
+        description="Have workers keep the parameters of an instance that was given back until others need the memory. "
+        "When its model wants a worker again, such a one serves at once"
     ),
 ]
 

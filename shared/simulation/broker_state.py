@@ -1,49 +1,49 @@
 """What a broker of the in-process bus holds besides listeners: messages on their way, and the key-value store."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Hashable
-from heapq import heappop, heappush
-from itertools import count
+from math import inf
 
 from livescale.shared.bus.codec import decode, encode
 from livescale.shared.bus.contract import Disconnected, M
 from livescale.shared.messages.message import Message
+from livescale.shared.simulation.virtual_time import VirtualTimeLoop
+
+MOST_WAYS = 10_000  # of which it is known when their last message arrives
 
 
 class DelayedDeliveries:
-    """Delays messages.
+    """Delays messages, by the machine's time: it does not matter to those on their way whether their sender sleeps.
 
-    Those that arrive at one moment arrive in the order of sending, unlike timers of an event loop.
+    Those that arrive at one moment arrive in the order of sending, as timers of virtual time do.
     """
 
     def __init__(self) -> None:
-        self._coming: list[tuple[float, int, Hashable, Callable[[], None]]] = []
-        self._numbers = count()
-        self._on_way: Counter[Hashable] = Counter()
-        self._latest: dict[Hashable, float] = {}  # when the last one that is on this way arrives
+        self._latest: dict[Hashable, float] = {}  # when the last message of each way arrives; old ones until forgotten
+        self._most = MOST_WAYS
 
     def add(self, seconds: float, arrive: Callable[[], None], way: Hashable = None) -> None:
         """Call `arrive` after so many seconds, but not before what was added earlier for the same `way`."""
-        if seconds <= 0 and not self._on_way[way]:
+        loop = asyncio.get_running_loop()
+        now = loop.now if isinstance(loop, VirtualTimeLoop) else loop.time()
+        latest = -inf if way is None else self._latest.get(way, -inf)
+        if seconds <= 0 and latest < now:
             arrive()
             return
-        loop = asyncio.get_running_loop()
-        at = loop.time() + seconds
+        at = max(now + seconds, latest)
         if way is not None:
-            at = self._latest[way] = max(at, self._latest.get(way, at))
-            self._on_way[way] += 1
-        heappush(self._coming, (at, next(self._numbers), way, arrive))
-        loop.call_at(at, self._next)
+            self._latest[way] = at
+            if len(self._latest) > self._most:
+                self._forget(now)
+        if isinstance(loop, VirtualTimeLoop):
+            loop.call_in_no_process(at, arrive)
+        else:
+            loop.call_at(at, arrive)
 
-    def _next(self) -> None:
-        """Deliver the earliest message. There is a timer for each, and whichever fires, the earliest is due."""
-        _, _, way, arrive = heappop(self._coming)
-        if way is not None:
-            self._on_way[way] -= 1
-            if not self._on_way[way]:
-                del self._on_way[way], self._latest[way]
-        arrive()
+    def _forget(self, now: float) -> None:
+        """Forget the ways on which everything has arrived."""
+        self._latest = {way: at for way, at in self._latest.items() if at >= now}
+        self._most = max(MOST_WAYS, 2 * len(self._latest))
 
 
 class LocalKeyValue:

@@ -4,12 +4,14 @@ does not."""
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import NamedTuple
 
 from livescale.shared.bus.calls import Reply
 
 Delays = Callable[[str], Sequence[float]]  # after how many seconds a message on a subject arrives, as often as it does
 Deliver = Callable[[str, bytes, Mapping[str, str], Reply | None], None]
 
+MOST_FOUND = 65_536  # subjects of which it is remembered who listens
 ANY, REST = "*", ">"  # of a subscription: any one token, and one or more to the end
 
 
@@ -55,11 +57,13 @@ class ListenerTable:
         self._root = SubjectNode()
         self._numbers = count()
         self._turn = count()
+        self._found: dict[str, FoundListeners] = {}  # by subject, until listeners change
 
     def __contains__(self, listener: Listener) -> bool:
         return listener in self._listeners
 
     def add(self, listener: Listener) -> None:
+        self._found.clear()
         self._listeners.add(listener)
         node = self._root
         for token in listener.wanted.split("."):
@@ -67,6 +71,7 @@ class ListenerTable:
         node.here[listener] = next(self._numbers)
 
     def remove(self, listener: Listener) -> None:
+        self._found.clear()
         self._listeners.remove(listener)
         tokens, path = listener.wanted.split("."), [self._root]
         for token in tokens:
@@ -77,14 +82,30 @@ class ListenerTable:
                 break
             del parent.following[token]
 
-    def choose(self, subject: str) -> list[Listener]:
+    def choose(self, subject: str) -> Sequence[Listener]:
         """The listeners that get a message: all without a queue, and one of each queue. Those of a queue take turns."""
-        everyone = [listener for _, listener in sorted(self._root.find(subject.split(".")), key=lambda found: found[0])]
+        found = self._found.get(subject)
+        if found is None:
+            if len(self._found) >= MOST_FOUND:
+                self._found.clear()
+            found = self._found[subject] = self._find(subject)
+        if not found.groups:
+            return found.everyone
+        picked = {members[next(self._turn) % len(members)] for members in found.groups}
+        return [one for one in found.everyone if not one.queue or one in picked]
+
+    def _find(self, subject: str) -> "FoundListeners":
+        matching = sorted(self._root.find(subject.split(".")), key=lambda found: found[0])
+        everyone = tuple(listener for _, listener in matching)
         groups: dict[str, list[Listener]] = {}
         for one in everyone:
             if one.queue:
                 groups.setdefault(one.queue, []).append(one)
-        if not groups:
-            return everyone
-        picked = {members[next(self._turn) % len(members)] for members in groups.values()}
-        return [one for one in everyone if not one.queue or one in picked]
+        return FoundListeners(everyone, tuple(groups.values()))
+
+
+class FoundListeners(NamedTuple):
+    """All listeners that match a subject, and those of each queue among them."""
+
+    everyone: Sequence[Listener]
+    groups: Sequence[Sequence[Listener]]

@@ -13,17 +13,17 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVarTuple
 
 from livescale.shared.bus.addressing import fill, fill_wildcards
 from livescale.shared.bus.calls import DRAIN_SECONDS, NO_CONTEXT, Caller, Reply, ServedEndpoint
 from livescale.shared.bus.codec import (
-    CONTENT_TYPE,
+    HEADS,
     MAX_PAYLOAD_BYTES,
+    TOPIC_HEADERS,
     Carried,
     Headers,
     check_size,
-    content_type,
     decode,
     encode,
     pack,
@@ -48,6 +48,8 @@ from livescale.shared.runtime.clock import Clock, SystemClock
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.simulation.broker_state import DelayedDeliveries, LocalKeyValue
 from livescale.shared.simulation.listeners import Delays, Deliver, Listener, ListenerTable
+
+Ts = TypeVarTuple("Ts")
 
 
 @dataclass
@@ -150,8 +152,7 @@ class LocalBus:
 
     def publish(self, topic: Topic[M], message: M, **holes: str) -> None:
         subject, data = fill(topic.pattern, holes), encode(message, json=topic.json)
-        headers = {CONTENT_TYPE: content_type(topic.json)}
-        check_size(subject, pack(headers), data, self._broker.max_payload)
+        check_size(subject, HEADS[topic.json], data, self._broker.max_payload)
         # A message of the wrong type is its sender's mistake.
         message = decode(topic.type, data, json=topic.json)
         if not self._broker.wire:
@@ -160,7 +161,7 @@ class LocalBus:
             self.counts["dropped_disconnected"] += 1
             return
         self.counts["sent"] += 1
-        self._pass(partial(self._broker.route, subject, data, headers, sender=self))
+        self._pass(self._broker.route, subject, data, TOPIC_HEADERS[topic.json], None, self)
 
     async def call(
         self, call: Call[Q, A], message: Q, *, timeout: float, context: Context = NO_CONTEXT, **holes: str
@@ -172,7 +173,7 @@ class LocalBus:
         wanted = fill_wildcards(topic.pattern, holes)
 
         def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
-            self._pass(partial(subscription.deliver, subject, data))
+            self._pass(subscription.deliver, subject, data)
 
         listener = Listener(wanted, "", deliver, self._delays)
 
@@ -218,11 +219,11 @@ class LocalBus:
         if self._held is not None:
             self._held.clear()
 
-    def _pass(self, act: Callable[[], object]) -> None:
+    def _pass(self, act: Callable[[*Ts], object], *given: *Ts) -> None:
         if self._held is None:
-            act()
+            act(*given)
         else:
-            self._held.append(act)
+            self._held.append(partial(act, *given))
 
     def watch_connection(self, on_change: Callable[[bool], None]) -> None:
         self._watchers.append(on_change)
@@ -275,7 +276,7 @@ class LocalBus:
 
         def reply(body: bytes, extra: Headers) -> None:
             check_size(f"the answer of {subject}", pack(extra), body, self._broker.max_payload)
-            answer = partial(self._pass, partial(self._answer, token, body, extra))
+            answer = partial(self._pass, self._answer, token, body, extra)
             self._broker.carry(f"answer.{subject}", answer, delays=self._delays)
 
         route = partial(self._broker.route, subject, data, headers, reply, sender=self, delays=self._delays)
@@ -289,11 +290,11 @@ class LocalBus:
             self._caller.answer(token, body, extra)
 
     def _pass_answer(self, reply: Reply, body: bytes, extra: Headers) -> None:
-        self._pass(partial(reply, body, extra))
+        self._pass(reply, body, extra)
 
     def _deliver_to(self, served: ServedEndpoint) -> Deliver:
         def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
             if reply is not None:
-                self._pass(partial(served.accept, data, headers, partial(self._pass_answer, reply)))
+                self._pass(served.accept, data, headers, partial(self._pass_answer, reply))
 
         return deliver

@@ -10,21 +10,23 @@ callbacks runs meanwhile, and its timers keep running time, as those of a real p
 """
 
 import asyncio
-import selectors
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
-from heapq import heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
+from selectors import BaseSelector
 from typing import Any, TypeVar, TypeVarTuple, cast
 
-from livescale.shared.runtime.running_loop import MOST_SECONDS, RunningTimer
+from livescale.shared.runtime.running_loop import MOST_SECONDS
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 DAY_SECONDS = 86_400.0
 ROUNDING_SECONDS = 1e-9
+MOST_CANCELLED = 100  # timers that may be left in the heap although they were cancelled
 THREAD_SECONDS = 60.0  # real time that work in a thread may take before it counts as lost
 
 
@@ -93,25 +95,59 @@ def _run(handle: asyncio.Handle) -> None:
         handle._run()
 
 
-class OrderedTimer(asyncio.TimerHandle):
-    """A timer that fires after those that were set earlier for the same moment. Without that, it would depend on how
-    many others are set, those of somebody who only looks on included."""
+class VirtualTimer(asyncio.TimerHandle):
+    """A timer of a `process`, in its own time; or of none, in that of the machine."""
 
-    turn: tuple[float, int]  # when it fires, and how many were set before it
+    __slots__ = ("process",)
+    _loop: "VirtualTimeLoop"
+    _when: float
+    _scheduled: bool
 
-    def __lt__(self, other: "OrderedTimer") -> bool:  # type: ignore[override]
-        return self.turn < other.turn
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        loop: "VirtualTimeLoop",
+        context: Context | None,
+        process: Process | None,
+    ) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self.process = process
+
+    def _run(self) -> None:
+        process = self.process
+        if process is None:
+            super()._run()
+        elif process.is_stopped:
+            process.put_off(self)
+        elif process.away and self._when + process.away - self._loop.now > ROUNDING_SECONDS:
+            self._loop.arm(self, self._when + process.away)
+        else:
+            super()._run()
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time starts at 0, jumps to the next timer, and may not go past `limit_seconds`."""
+    """An event loop whose time starts at 0, jumps to the next timer, and may not go past `limit_seconds`.
+
+    Timers fire in the order of their times, and those of one moment in the order in which they were set: else it would
+    depend on how many others are set, those of somebody who only looks on included.
+    """
+
+    # Attributes of asyncio's own loops that their types leave out.
+    _ready: deque[asyncio.Handle]
+    _stopping: bool
+    _clock_resolution: float
+    _selector: BaseSelector
+    _timer_cancelled_count: int
 
     def __init__(self, limit_seconds: float = DAY_SECONDS) -> None:
         self.now = 0.0
         self.limit_seconds = limit_seconds
         self.in_threads = 0
         self._numbers = count()
-        super().__init__(selector=_JumpingSelector(self))
+        self._timers: list[tuple[float, int, VirtualTimer]] = []
+        super().__init__()
 
     @property
     def away(self) -> float:
@@ -126,45 +162,80 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return None if process is None else process.pid
 
     def time(self) -> float:
-        return self.now - self.away
+        process = _process.get()
+        return self.now if process is None else self.now - process.away
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         process = _process_in(context)
-        if process is None:
-            return self._arm(when, callback, args, context)
-        timer = RunningTimer(when, callback, args, self, context)
-        timer.armed = self._arm(when + process.away, self._due, (process, timer), Context())
+        timer = VirtualTimer(when, callback, args, self, context, process)
+        self.arm(timer, when if process is None else when + process.away)
         return timer
 
-    def _arm(
-        self, when: float, callback: Callable[..., object], args: tuple[object, ...], context: Context | None
-    ) -> OrderedTimer:
-        """Set a timer, as `call_at` of every event loop does."""
-        timer = OrderedTimer(when, callback, args, self, context)
-        timer.turn = (when, next(self._numbers))
-        heappush(self._scheduled, timer)  # type: ignore[attr-defined]
-        timer._scheduled = True  # type: ignore[attr-defined]
-        return timer
+    def call_in_no_process(self, when: float, callback: Callable[[], object]) -> None:
+        """Call at this time of the machine, whatever becomes of the process that asks for it."""
+        self.arm(VirtualTimer(when, callback, (), self, Context(), None), when)
+
+    def arm(self, timer: VirtualTimer, at: float) -> None:
+        """Let a timer fire at this time of the machine."""
+        heappush(self._timers, (at, next(self._numbers), timer))
+        timer._scheduled = True
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        process = _process_in(context)
+        self._check_closed()  # type: ignore[attr-defined]
+        handle, process = asyncio.Handle(callback, args, self, context), _process_in(context)
         if process is None or not process.is_stopped:
-            return super().call_soon(callback, *args, context=context)
-        handle = asyncio.Handle(callback, args, self, context)
-        process.put_off(handle)
+            self._ready.append(handle)
+        else:
+            process.put_off(handle)
         return handle
 
-    def _due(self, process: Process, timer: RunningTimer) -> None:
-        if process.is_stopped:
-            process.put_off(asyncio.Handle(self._due, (process, timer), self, Context()))
-        elif timer.when() + process.away - self.now > ROUNDING_SECONDS:
-            timer.armed = self._arm(timer.when() + process.away, self._due, (process, timer), Context())
-        else:
-            _run(timer)
+    def _run_once(self) -> None:
+        """Run what is ready and due, once. This is the turn of every event loop, but that it jumps where they sleep."""
+        self._drop_cancelled()
+        if self.in_threads:
+            self._look_at_threads()
+        elif not self._ready and not self._stopping:
+            self._jump()
+        timers, ready, end = self._timers, self._ready, self.now + self._clock_resolution
+        while timers and timers[0][0] < end:
+            timer = heappop(timers)[2]
+            timer._scheduled = False
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _jump(self) -> None:
+        if not self._timers:
+            raise Deadlock(f"every task waits, no timer is set: {_describe(asyncio.all_tasks(self))}")
+        self.now = max(self.now, self._timers[0][0])
+        if self.now > self.limit_seconds:
+            raise TimeoutError(f"still running after {self.limit_seconds:.0f} virtual seconds")
+
+    def _look_at_threads(self) -> None:
+        """See what threads have done. Time stands still as long as any works; where nothing else is to do, wait."""
+        busy = self._ready or self._stopping
+        found = self._selector.select(0 if busy else THREAD_SECONDS)
+        if not busy and not found:
+            raise Deadlock(f"{self.in_threads} calls in threads took over {THREAD_SECONDS:.0f} s")
+        self._process_events(found)  # type: ignore[attr-defined]
+
+    def _drop_cancelled(self) -> None:
+        timers = self._timers
+        if self._timer_cancelled_count * 2 > len(timers) > MOST_CANCELLED:
+            for _, _, timer in timers:
+                timer._scheduled = not timer._cancelled
+            timers[:] = [entry for entry in timers if not entry[2]._cancelled]
+            heapify(timers)
+            self._timer_cancelled_count = 0
+        while timers and timers[0][2]._cancelled:
+            self._timer_cancelled_count -= 1
+            heappop(timers)[2]._scheduled = False
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Do the work now, whatever the executor. Its end is seen in the next turn of the loop, as that of a thread."""
@@ -196,32 +267,6 @@ def _end(future: asyncio.Future[T], result: T) -> None:
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-class _JumpingSelector(selectors.SelectSelector):
-    """A selector that moves the loop's clock where the loop would sleep."""
-
-    def __init__(self, loop: VirtualTimeLoop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout == 0:
-            return super().select(0) if self._loop.in_threads else []
-        if self._loop.in_threads:
-            return self._wait_for_threads()
-        if timeout is None:
-            raise Deadlock(f"every task waits, no timer is set: {_describe(asyncio.all_tasks(self._loop))}")
-        self._loop.now += timeout
-        if self._loop.now > self._loop.limit_seconds:
-            raise TimeoutError(f"still running after {self._loop.limit_seconds:.0f} virtual seconds")
-        return []
-
-    def _wait_for_threads(self) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(THREAD_SECONDS)
-        if not ready:
-            raise Deadlock(f"{self._loop.in_threads} calls in threads took over {THREAD_SECONDS:.0f} s")
-        return ready
 
 
 def run(main: Coroutine[Any, Any, T], *, limit_seconds: float = DAY_SECONDS) -> T:

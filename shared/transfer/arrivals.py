@@ -56,6 +56,13 @@ class ChunkArrivals:
         begun = (chunk for chunk in self._chunks if self._map.has(chunk) or chunk.number in self._claimed)
         return {chunk.block for chunk in begun} | self.damaged.keys()
 
+    def keep(self) -> None:
+        """Note that all blocks are here and verified, because nothing was written since they were."""
+        for chunk in self._chunks:
+            self._map.add(chunk)
+            self.verified.add(chunk.block)
+        self._changed.tell()
+
     def add(self, chunk: Chunk, ticket: int, shared: bool = False) -> None:
         """Note that a chunk is here: it came over the link, or its memory is `shared` with the sender."""
         self._map.add(chunk)

@@ -14,9 +14,9 @@ from livescale.shared.links.contract import Buffer, Link, LinkError, Views
 from livescale.shared.messages.transfers import Send
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import TOLD, FlowEnd, ModelCopy, TransferFailed, send_heartbeats, together
+from livescale.shared.transfer.lost_flows import LostFlows
 from livescale.shared.transfer.memory_export import MemoryExport, Offer
 from livescale.shared.transfer.spans import FlowSpans
-from livescale.shared.transfer.timeouts import AdaptiveTimeout
 from livescale.shared.transfer.waiting import BlocksLost, Turns
 
 SENDS = 2  # in flight per flow: one moves while the next is announced
@@ -34,11 +34,12 @@ async def send_chunks(
     """Send the chunks that the receiver asks for, each once `wait_here(chunk)` returns and its step has come.
 
     `steps` maps blocks to steps of `turns`. The receiver closes the connection, as it knows when it has everything.
-    Raises TransferFailed when the receiver is lost, and whatever `wait_here` raises.
+    What was handed over fast lies in buffers, and says nothing about a slow link: a send has the same long time always.
+    A receiver that is dead is found by its lease. Raises TransferFailed when the receiver is lost, and whatever
+    `wait_here` raises.
     """
-    now = asyncio.get_running_loop().time
-    timeout, done = AdaptiveTimeout(end.copy.timeouts, SENDS, now()), asyncio.Event()
-    turns, order = turns or Turns(), steps or {}
+    now, patience = asyncio.get_running_loop().time, end.copy.timeouts.first
+    done, turns, order = asyncio.Event(), turns or Turns(), steps or {}
 
     async def lane(chunks: tuple[Chunk, ...]) -> None:
         async with asyncio.timeout(None) as deadline:  # one for all: making one costs more than handing a chunk over
@@ -46,13 +47,11 @@ async def send_chunks(
                 step = order.get(chunk.block)
                 if step is not None:
                     await turns.reached(step)
-                deadline.reschedule(now() + end.copy.timeouts.first)
+                deadline.reschedule(now() + patience)
                 await wait_here(chunk)
                 deadline.reschedule(None)
-                timeout.restart(now())
                 buffer = Buffer(memoryview(TOLD)) if chunk.block in wanted.mapped else end.copy.buffer(chunk)
-                await peer.send(end.tag(chunk), buffer, timeout=timeout.limit)
-                timeout.moved(now())
+                await peer.send(end.tag(chunk), buffer, timeout=patience)
                 if step is not None:
                     turns.sent(end.ticket, step)
 
@@ -79,7 +78,7 @@ async def send_chunks(
 class BlockSender:
     """Sends blocks along flows, one task for each. `on_change` is called whenever the number of flows changes.
 
-    `spans` tells of each flow in the trace of its scale.
+    `spans` tells of each flow in the trace of its scale, `lost` of each that ended before its end.
     """
 
     def __init__(
@@ -90,11 +89,13 @@ class BlockSender:
         on_change: Callable[[], None],
         export: MemoryExport | None = None,
         spans: FlowSpans | None = None,
+        lost: LostFlows | None = None,
     ) -> None:
         self._node = node
         self._link = link
         self._export = export
         self._spans = spans
+        self._lost = lost
         self._tasks = tasks
         self._on_change = on_change
         self._flows: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -135,21 +136,21 @@ class BlockSender:
             if (plan_id, ticket) not in self._flows:
                 turns.join(ticket, steps.get(ticket, {}).values())
                 feeding = send_chunks(self._link, end, wait_here, turns, steps.get(ticket))
-                self._begin(plan_id, end, feeding, turns, traceparent)
+                sending = self._send(command, end, feeding, traceparent)
+                self._begin((plan_id, ticket), end, feeding, sending, turns)
                 if self._export is not None:
                     self._export.offer(end, offer or _nothing)
         self._on_change()
 
     def _begin(
         self,
-        plan_id: str,
+        key: tuple[str, int],
         end: FlowEnd,
         feeding: Coroutine[None, None, None],
+        sending: Coroutine[None, None, None],
         turns: Turns,
-        traceparent: str | None,
     ) -> None:
-        key = plan_id, end.ticket
-        flow = self._flows[key] = self._tasks.create_task(self._send(plan_id, end, feeding, traceparent))
+        flow = self._flows[key] = self._tasks.create_task(sending)
 
         def ended(_: asyncio.Task[None]) -> None:  # also when it is cancelled before its first step
             feeding.close()
@@ -165,15 +166,19 @@ class BlockSender:
         self.none.clear()
 
     async def _send(
-        self, plan_id: str, end: FlowEnd, feeding: Coroutine[None, None, None], traceparent: str | None
+        self, command: Send, end: FlowEnd, feeding: Coroutine[None, None, None], traceparent: str | None
     ) -> None:
+        plan_id = command.plan_id
         try:
             with self._spans.sending(traceparent, plan_id, end) if self._spans else nullcontext():
+                if command.setup_seconds:
+                    await asyncio.sleep(command.setup_seconds)
                 await feeding
             log.info("blocks_sent", plan=plan_id, to=end.other.id)
         except (TransferFailed, BlocksLost) as error:
-            # The receiver tells the planner; a sender only stops.
             log.warning("send_failed", plan=plan_id, error=str(error))
+            if self._lost is not None:
+                self._lost.tell(plan_id, end.other.id, end.ticket, error)
 
     def abort(self, plan_id: str) -> None:
         """Cancel the flows of a plan, if there are any. Idempotent."""

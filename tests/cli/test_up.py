@@ -71,7 +71,7 @@ def test_an_architecture_that_nothing_computes_is_refused_before_anything_starts
     change_config(checkpoint, model_type="mamba", architectures=["MambaForCausalLM"])
     result = run("--model", f"tiny={checkpoint}", "--port", "0")
     assert result.exit_code == 2
-    assert "model_type 'mamba' is not supported; supported are dense Llama" in result.output
+    assert "model_type 'mamba' is not supported" in result.output
 
 
 def test_a_checkpoint_without_its_parameters_is_refused_before_anything_starts(checkpoint: Path) -> None:

@@ -156,10 +156,14 @@ class ComposeStack:
 
 @contextmanager
 def running(stack: ComposeStack) -> Iterator[ComposeStack]:
-    """The stack is up inside the block, and gone after it, whatever happens."""
+    """The stack is up inside the block, and gone after it, whatever happens.
+
+    What its processes said stays in `logs.txt`.
+    """
     try:
         stack.make_secrets()
         stack.up()
         yield stack
     finally:
+        (stack.directory / "logs.txt").write_text(stack.compose("logs", "--no-color", "--timestamps", check=False))
         stack.down()

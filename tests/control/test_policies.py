@@ -50,7 +50,7 @@ def test_a_binomial_pipeline_is_carried_out_by_steps_from_every_source() -> None
     assert any("sub-groups" in reason for reason in made.reasons)
 
 
-@pytest.mark.parametrize("policy", ["chains", "binomial", "tree", "fanout"])
+@pytest.mark.parametrize("policy", ["chains", "binomial", "tree", "fanout", "ring"])
 def test_where_rates_are_known_times_are_predicted(policy: Policy) -> None:
     made = scaled_out(policy)
     assert sorted(made.predicted) == sorted(rank for instance in made.instances for rank in instance.ranks)

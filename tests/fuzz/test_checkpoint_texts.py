@@ -95,11 +95,11 @@ def test_numbers_that_are_none_are_refused(tmp_path: Path, number: str) -> None:
 def test_a_template_that_is_none_is_refused_with_its_file_and_field(tmp_path: Path, source: str) -> None:
     directory = copy_checkpoint("qwen2", tmp_path)
     (directory / "chat_template.jinja").write_text(source)
-    with pytest.raises(BadCheckpoint, match=r"chat_template\.jinja: the checkpoint's chat template"):
+    with pytest.raises(BadCheckpoint, match=r"chat_template\.jinja: the chat template"):
         load_checkpoint_text(directory, noon)
     (directory / "chat_template.jinja").unlink()
     (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": source}))
-    with pytest.raises(BadCheckpoint, match=r"tokenizer_config\.json: chat_template: the checkpoint's chat template"):
+    with pytest.raises(BadCheckpoint, match=r"tokenizer_config\.json: chat_template: the chat template"):
         load_checkpoint_text(directory, noon)
 
 

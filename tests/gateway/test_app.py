@@ -1,5 +1,6 @@
 """What every request meets before its endpoint: its id, its trace, the key and the limit of its size."""
 
+import gzip
 import os
 from pathlib import Path
 
@@ -60,3 +61,52 @@ async def test_the_url_is_told_in_the_ready_file(checkpoint: Path, tmp_path: Pat
     async with serve_gateway(checkpoint, ready_file=str(ready)) as served:
         assert msgspec.json.decode(ready.read_bytes()) == {"url": served.url}
     assert os.listdir(tmp_path) == ["ready.json"]
+
+
+async def test_a_compressed_body_is_refused_as_such(served: ServedGateway) -> None:
+    body, headers = gzip.compress(msgspec.json.encode(ASK)), {"content-encoding": "gzip"}
+    async with served.http.post(f"{served.url}/v1/completions", data=body, headers=headers) as answer:
+        error = (await answer.json())["error"]
+        assert (answer.status, error["code"]) == (415, "unsupported_content_encoding")
+        assert "'gzip'; send it as plain JSON" in error["message"]
+
+
+async def test_a_slash_at_the_end_of_a_path_says_nothing(served: ServedGateway) -> None:
+    assert await served.get("/v1/models/") == await served.get("/v1/models")
+    assert (await served.post("/v1/completions/", ASK))[0] == 200
+    assert (await served.get("/"))[0] == 404
+
+
+async def test_what_can_be_got_has_a_head(served: ServedGateway) -> None:
+    for path in ("/v1/models", "/health", "/metrics"):
+        async with served.http.get(served.url + path) as got, served.http.head(served.url + path) as head:
+            assert (head.status, await head.read()) == (200, b"")
+            assert head.headers["content-type"] == got.headers["content-type"]
+    async with served.http.head(f"{served.url}/v1/completions") as head:
+        assert (head.status, head.headers["allow"]) == (405, "POST")
+
+
+CHAT_PAGE = "https://chat.example.org"
+
+
+async def test_pages_of_allowed_origins_may_call_from_browsers(checkpoint: Path) -> None:
+    asking = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    async with serve_gateway(checkpoint, allowed_origins=(CHAT_PAGE,), api_key=("secret",)) as served:
+        url = f"{served.url}/v1/completions"
+        async with served.http.options(url, headers={"origin": CHAT_PAGE, **asking}) as answer:
+            assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, CHAT_PAGE)
+            assert "authorization" in answer.headers["access-control-allow-headers"]
+        async with served.http.options(url, headers={"origin": "https://other.example.org", **asking}) as answer:
+            assert (answer.status, answer.headers.get("access-control-allow-origin")) == (400, None)
+        for key, status in (("secret", 200), ("wrong", 401)):
+            headers = {"origin": CHAT_PAGE, "authorization": f"Bearer {key}"}
+            async with served.http.post(url, json=ASK, headers=headers) as answer:
+                assert (answer.status, answer.headers["access-control-allow-origin"]) == (status, CHAT_PAGE)
+                assert "x-request-id" in answer.headers["access-control-expose-headers"]
+
+
+async def test_without_the_setting_no_page_may(served: ServedGateway) -> None:
+    async with served.http.post(f"{served.url}/v1/completions", json=ASK, headers={"origin": CHAT_PAGE}) as answer:
+        assert "access-control-allow-origin" not in answer.headers
+    async with served.http.options(f"{served.url}/v1/completions", headers={"origin": CHAT_PAGE}) as answer:
+        assert answer.status == 405

@@ -124,6 +124,16 @@ async def test_an_echo_is_the_prompt_and_its_log_probabilities(served: ServedGat
     assert offsets == told.text_offset
 
 
+async def test_an_echo_has_the_special_tokens_that_the_answer_has(served: ServedGateway) -> None:
+    special = next(iter(served.tokenizer.get_added_tokens_decoder()))
+    asked: dict[str, Any] = {"model": "tiny", "prompt": [65, special, 66], "echo": True, "max_tokens": 1}
+    plain = await served.client.completions.create(**asked)
+    written = await served.client.completions.create(**asked, extra_body={"skip_special_tokens": False})
+    assert plain.choices[0].text == served.tokenizer.decode([65, special, 66, 65])
+    assert written.choices[0].text == served.tokenizer.decode([65, special, 66, 65], skip_special_tokens=False)
+    assert plain.choices[0].text != written.choices[0].text
+
+
 async def test_a_prompt_may_be_asked_for_alone(served: ServedGateway) -> None:
     answer = await served.client.completions.create(model="tiny", prompt=[65, 66], max_tokens=0, echo=True, logprobs=0)
     [choice] = answer.choices

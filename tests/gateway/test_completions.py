@@ -1,13 +1,14 @@
 """The official client is content with every answer of the completions API."""
 
 import asyncio
+from pathlib import Path
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from tests.checkpoints import token_id
-from tests.gateway.conftest import ServedGateway, eventually
+from tests.gateway.conftest import ServedGateway, eventually, serve_gateway
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
 TEXT = "Shaפjo жea 語 🙂🙂 says: ñandú…"
@@ -156,3 +157,64 @@ async def test_a_client_that_leaves_while_it_waits_frees_its_request_at_once(
     await eventually(lambda: len(served.cluster.submitted) == 1)
     asking.cancel()
     await eventually(lambda: served.cluster.cancelled == [served.cluster.submitted[0].request_id])
+
+
+async def test_a_chat_may_begin_with_the_assistants_last_message(served: ServedGateway) -> None:
+    said = served.tokenizer.decode(served.says("abc"))
+    begun: list[ChatCompletionMessageParam] = [
+        *HELLO,
+        {"role": "assistant", "content": [{"type": "text", "text": "So: "}]},
+    ]
+    asked = {"model": "tiny", "messages": begun, "max_tokens": 3, "echo": True}
+    assert (await served.post("/v1/chat/completions", asked))[1]["choices"][0]["message"]["content"] == f"So: {said}"
+    stream = await served.client.chat.completions.create(
+        model="tiny", messages=begun, max_tokens=3, stream=True, extra_body={"echo": True}
+    )
+    assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == f"So: {said}"
+    other = await served.post("/v1/chat/completions", {**asked, "messages": HELLO})
+    assert other[1]["choices"][0]["message"]["content"] == said
+
+
+async def test_the_rendered_messages_are_told_where_they_are_asked_for(served: ServedGateway) -> None:
+    asked = {"model": "tiny", "messages": HELLO, "max_tokens": 1, "return_prompt_text": True}
+    answer = (await served.post("/v1/chat/completions", asked))[1]
+    assert served.tokenizer.encode(answer["prompt_text"]).ids == served.cluster.submitted[0].prompt
+    stream = await served.client.chat.completions.create(
+        model="tiny", messages=HELLO, max_tokens=1, stream=True, extra_body={"return_prompt_text": True}
+    )
+    told = [chunk.model_dump().get("prompt_text") async for chunk in stream]
+    assert told == [answer["prompt_text"], None]
+
+
+async def test_a_request_may_be_named_in_its_body(served: ServedGateway) -> None:
+    asked = {"model": "tiny", "prompt": "abc", "max_tokens": 1, "request_id": "mine"}
+    for headers, id, public in (({}, "cmpl-mine", "mine"), ({"x-request-id": "theirs"}, None, "theirs")):
+        async with served.http.post(f"{served.url}/v1/completions", json=asked, headers=headers) as answer:
+            assert answer.headers["x-request-id"] == public
+            assert ((await answer.json())["id"] == id) == (id is not None)
+        assert served.cluster.contexts[-1].request_id == public
+    assert len({submit.request_id for submit in served.cluster.submitted}) == 2  # names of clients may come twice
+
+
+async def test_a_stream_has_as_many_tokens_an_event_as_are_asked_for(served: ServedGateway) -> None:
+    extra = {"stream_interval": 3, "return_token_ids": True}
+    stream = await served.client.completions.create(
+        model="tiny", prompt="abc", max_tokens=9, stream=True, extra_body=extra
+    )
+    events = [chunk.choices[0].model_dump()["token_ids"] async for chunk in stream]
+    assert events == [[65], [66, 67, 65], [66, 67, 65], [66, 67]]
+
+
+async def test_a_template_of_the_client_needs_the_operators_leave(checkpoint: Path) -> None:
+    template = "{{ bos_token }}<{% for message in messages %}{{ message.content }}{% endfor %}>"
+    asked = {"model": "tiny", "messages": HELLO, "max_tokens": 1, "return_prompt_text": True, "chat_template": template}
+    async with serve_gateway(checkpoint) as served:
+        status, answer = await served.post("/v1/chat/completions", asked)
+        assert (status, answer["error"]["param"]) == (400, "chat_template")
+        assert "--trust-request-chat-template" in answer["error"]["message"]
+    async with serve_gateway(checkpoint, trust_request_chat_template=True) as served:
+        status, answer = await served.post("/v1/chat/completions", asked)
+        assert (status, answer["prompt_text"].endswith("<hello>")) == (200, True)
+        status, answer = await served.post("/v1/chat/completions", {**asked, "chat_template": "{% for"})
+        assert (status, answer["error"]["param"]) == (400, "chat_template")
+        assert "cannot be compiled" in answer["error"]["message"]

@@ -16,7 +16,7 @@ async def test_errors_have_openais_shape(served: ServedGateway) -> None:
         ("POST", "/tokenize", b'{"model": "tiny"}', 400, "prompt", None),
         ("POST", "/detokenize", b'{"model": "tiny", "tokens": [5000]}', 400, "tokens", None),
         ("GET", "/v1/nothing", b"", 404, None, "not_found"),
-        ("GET", "/v1/models/", b"", 404, "model", "model_not_found"),
+        ("GET", "/v1/models/other/", b"", 404, "model", "model_not_found"),
         ("GET", "/v1/completions", b"", 405, None, "method_not_allowed"),
         ("DELETE", "/v1/models", b"", 405, None, "method_not_allowed"),
     ]

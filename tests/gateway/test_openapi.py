@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
+from livescale.services.gateway.parameters import IGNORED
 from tests.gateway.conftest import ServedGateway
 
 ROUTES = {
@@ -78,7 +80,7 @@ async def test_operations_are_structurally_sound(served: ServedGateway) -> None:
 @pytest.mark.parametrize("type", [CompletionRequest, ChatRequest])
 async def test_bodies_are_described_with_bounds_and_meaning(served: ServedGateway, type: type) -> None:
     schema = (await document(served))["components"]["schemas"][type.__name__]
-    assert set(schema["properties"]) == set(type.__struct_fields__)  # type: ignore[attr-defined]
+    assert set(schema["properties"]) == {*type.__struct_fields__, *IGNORED[type]}  # type: ignore[attr-defined]
     temperature = schema["properties"]["temperature"]
     assert {"type": "number", "minimum": 0, "maximum": 2} in temperature["anyOf"]
     assert temperature["description"].startswith("0 is greedy")
@@ -86,5 +88,34 @@ async def test_bodies_are_described_with_bounds_and_meaning(served: ServedGatewa
 
 async def test_generating_endpoints_name_every_way_they_can_end(served: ServedGateway) -> None:
     responses = (await document(served))["paths"]["/v1/completions"]["post"]["responses"]
-    assert set(responses) == {"200", "400", "404", "408", "413", "429", "500", "503", "504"}
+    assert set(responses) == {"200", "400", "404", "408", "413", "415", "429", "500", "503", "504"}
     assert set(responses["200"]["content"]) == {"application/json", "text/event-stream"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "right"),
+    [
+        ("/v1/completions", {"prompt": "a", "stream_options": {}}, False),
+        ("/v1/completions", {"prompt": "a", "stream_options": {}, "stream": False}, False),
+        ("/v1/completions", {"prompt": "a", "stream_options": {}, "stream": True}, True),
+        ("/v1/completions", {"prompt": "a", "temprature": 1}, False),
+        ("/v1/completions", {"prompt": "a", "user": "me", "top_logprobs": 1}, False),
+        ("/v1/completions", {"prompt": "a", "user": "me"}, True),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1}, False),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1, "logprobs": True},
+            True,
+        ),
+        ("/tokenize", {"model": "tiny", "prompt": "a", "other": 1}, False),
+    ],
+)
+async def test_the_document_admits_what_the_gateway_accepts(
+    served: ServedGateway, path: str, body: dict[str, Any], right: bool
+) -> None:
+    described = await document(served)
+    schema = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    validator = jsonschema_rs.validator_for({**schema, "components": described["components"]})
+    assert validator.is_valid(body) == right
+    async with served.http.post(served.url + path, json={"model": "tiny", **body}) as answer:
+        assert answer.status == (200 if right else 400)

@@ -17,6 +17,7 @@ from livescale.services.gateway.output import (
     StopScanner,
     TextOutput,
     TextPiece,
+    certain_part,
 )
 from livescale.services.gateway.progress import Fresh
 from livescale.shared.messages.requests import TokenLogprobs
@@ -229,3 +230,21 @@ def test_frames_of_any_size_give_the_same_answer(text: str, sizes: list[int]) ->
 @pytest.mark.parametrize("reason", ["stop", "length"])
 def test_the_reason_is_the_workers(reason: str) -> None:
     assert TextOutput(letters, []).feed(Fresh(ids("a"), reason)).finish_reason == reason  # type: ignore[arg-type]
+
+
+def test_a_character_that_the_prompt_begins_comes_whole_or_not_at_all() -> None:
+    decode = decoder(byte_level())
+    smile, a = [token_id(byte_level(), char) for char in "ðŁĻĤ"], token_id(byte_level(), "a")
+    assert pieces(decode, smile[2:], context=[a, *smile[:2]]) == ["", "🙂", ""]
+    assert pieces(decode, [a, a], context=[a, *smile[:2]]) == ["a", "a", ""]
+    assert pieces(decode, smile[2:3], context=smile[:2]) == ["", ""]
+    assert pieces(decode, smile[:2], context=smile[:2]) == ["", "", REPLACEMENT]
+
+
+@given(text=TEXTS, cut=st.integers(0, 40))
+@settings(max_examples=60)
+def test_a_prompt_that_is_shown_and_its_text_are_the_whole(text: str, cut: int) -> None:
+    decode, ids = decoder(byte_level()), byte_level().encode(text, add_special_tokens=False).ids
+    output = TextOutput(decode, ids[:cut], shown=True)
+    told = [output.feed(Fresh((id,))).text for id in ids[cut:]] + [output.feed(Fresh((), "length")).text]
+    assert certain_part(decode(ids[:cut])) + "".join(told) == decode(ids)

@@ -1,6 +1,7 @@
 """Every parameter of OpenAI's and vLLM's is right, ignored or refused by name, as the table of the docs says."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
 from livescale.services.gateway.parameters import IGNORED, REFUSED
-from tests.gateway.conftest import ServedGateway
+from tests.gateway.conftest import ServedGateway, serve_gateway
 
 COMMON = """
 model frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream stream_options temperature
@@ -63,7 +64,12 @@ VALUES: Mapping[str, Any] = {
     "truncation_side": "right",
     "return_tokens_as_token_ids": True,
     "return_token_ids": True,
-    "user": "me",
+    "logprob_token_ids": [65, 70],
+    "stream_interval": 2,
+    "request_id": "mine",
+    "cache_salt": "salt",
+    "return_prompt_text": True,
+    "chat_template": "{% for message in messages %}{{ message.content }}{% endfor %}",
     "prompt_cache_key": "talk",
     "priority": 1,
     "timeout": 5,
@@ -77,8 +83,18 @@ VALUES: Mapping[str, Any] = {
     "tool_choice": "none",
     "parallel_tool_calls": False,
     "include_reasoning": False,
+    "response_format": {"type": "json_schema", "json_schema": {"name": "one", "schema": {"type": "integer"}}},
+    "structured_outputs": {"regex": "[a-z]{3}", "whitespace_pattern": None},
+    "guided_json": '{"type": "boolean"}',
+    "guided_regex": "a+",
+    "guided_choice": ["yes", "no"],
+    "guided_grammar": 'start: "a" | "b"',
 }
-NEEDED: Mapping[str, Mapping[str, object]] = {"stream_options": {"stream": True}, "top_logprobs": {"logprobs": True}}
+NEEDED: Mapping[str, Mapping[str, object]] = {
+    "stream_options": {"stream": True},
+    "top_logprobs": {"logprobs": True},
+    "logprob_token_ids": {"logprobs": True},
+}
 ENDPOINTS = {
     CompletionRequest: (
         "/v1/completions",
@@ -111,17 +127,17 @@ def test_what_becomes_of_every_parameter_is_said_once(type: type[msgspec.Struct]
 
 
 @TYPES
-async def test_every_parameter_that_is_understood_is_answered(
-    served: ServedGateway, type: type[msgspec.Struct]
-) -> None:
+async def test_every_parameter_that_is_understood_is_answered(checkpoint: Path, type: type[msgspec.Struct]) -> None:
     path, body, _ = ENDPOINTS[type]
-    for name in fields(type):
-        value = True if type is ChatRequest and name == "logprobs" else VALUES[name]
-        asked = {**body, **NEEDED.get(name, {}), name: value}
-        async with served.http.post(served.url + path, json=asked) as answer:
-            text = await answer.text()
-            assert answer.status == 200, (name, text)
-            assert '"error"' not in text, (name, text)
+    async with serve_gateway(checkpoint, trust_request_chat_template=True) as served:
+        for name in fields(type):
+            needed = {**NEEDED.get(name, {}), name: VALUES[name]}
+            if "logprobs" in needed:
+                needed["logprobs"] = True if type is ChatRequest else 0
+            async with served.http.post(served.url + path, json={**body, **needed}) as answer:
+                text = await answer.text()
+                assert answer.status == 200, (name, text)
+                assert '"error"' not in text, (name, text)
 
 
 @TYPES

@@ -1,5 +1,6 @@
 """Bodies are refused by name: what is malformed, unknown, unsupported, mistyped or out of range."""
 
+import codecs
 from typing import Any
 
 import msgspec
@@ -119,7 +120,6 @@ def test_unknown_parameters_are_refused_by_name() -> None:
     [
         ("suffix", "end"),
         ("use_beam_search", True),
-        ("response_format", {"type": "json_object"}),
     ],
 )
 def test_unsupported_parameters_are_refused_by_name(name: str, value: object) -> None:
@@ -175,3 +175,27 @@ def test_admin_bodies_are_checked_as_well() -> None:
         "bounds.prefil_hi",
         "unknown_parameter",
     )
+
+
+def test_a_byte_order_mark_says_nothing_and_other_encodings_are_named() -> None:
+    body = msgspec.json.encode(COMPLETION)
+    assert parse_body(codecs.BOM_UTF8 + body, CompletionRequest).prompt == "abc"
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+        with pytest.raises(ApiError, match=r"The body is UTF-(16|32).*; JSON is sent as UTF-8") as refused:
+            parse_body(body.decode().encode(encoding), CompletionRequest)
+        assert (refused.value.status, refused.value.detail.code) == (400, "invalid_json")
+
+
+def test_a_null_that_has_to_be_given_is_called_null() -> None:
+    for type, name in ((CompletionRequest, "prompt"), (ChatRequest, "messages")):
+        with pytest.raises(ApiError, match=f"'{name}' is null; it has to be given") as refused:
+            parse_body(msgspec.json.encode({"model": "m", name: None}), type)
+        assert refused.value.detail.param == name
+
+
+@pytest.mark.parametrize("part", [{"type": "image_url", "image_url": {"url": "data:"}}, {"type": "input_audio"}])
+def test_images_and_sounds_are_refused_as_such(part: dict[str, Any]) -> None:
+    said = {"role": "user", "content": [{"type": "text", "text": "what is this?"}, part]}
+    with pytest.raises(ApiError, match=f"Only text is understood: a part of type '{part['type']}' is not") as refused:
+        parse_body(msgspec.json.encode({**CHAT, "messages": [said]}), ChatRequest)
+    assert refused.value.detail.param == "messages[0].content[1].type"

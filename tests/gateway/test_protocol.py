@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from tests.gateway.conftest import ServedGateway, eventually, port_of, serve_gateway
 
 # More than the kernel and the server keep for a client: 16 choices of 200 events.
@@ -15,10 +17,10 @@ SHORT = {"model": "tiny", "prompt": "abc", "max_tokens": 9, "return_token_ids": 
 
 
 @asynccontextmanager
-async def asking(served: ServedGateway, body: object) -> AsyncIterator[socket.socket]:
+async def asking(served: ServedGateway, body: object, version: str = "HTTP/1.1") -> AsyncIterator[socket.socket]:
     """Open a connection with a small window, and send its request."""
     data = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+    head = f"POST /v1/completions {version}\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
     loop = asyncio.get_running_loop()
     with socket.socket() as client:
         client.setblocking(False)
@@ -47,6 +49,30 @@ async def test_a_client_that_never_reads_is_cut_off_and_its_requests_are_cancell
         await eventually(lambda: len(served.cluster.cancelled) == 16)
         with suppress(ConnectionResetError):
             assert b"[DONE]" not in await read_all(client)
+
+
+async def test_a_client_that_reads_again_after_all_is_told_that_it_was_given_up(checkpoint: Path) -> None:
+    never = asyncio.get_running_loop().create_future()
+    async with serve_gateway(checkpoint, unread_timeout_s=0.5) as served, asking(served, LONG) as client:
+        served.cluster.before = lambda request, position: never if position == 190 else None
+        await eventually(lambda: len(served.cluster.cancelled) == 16)
+        read = await read_all(client)
+        assert read.endswith(b"\n\n\r\n0\r\n\r\n")
+        last = read.rpartition(b"data: ")[2].partition(b"\n")[0]
+        assert json.loads(last)["error"]["code"] == "timeout"
+        assert b"left unread for 0.5 s" in last
+        assert b"[DONE]" not in read
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_of_the_older_http_gets_no_chunks(served: ServedGateway, stream: bool) -> None:
+    async with asking(served, {**SHORT, "stream": stream}, "HTTP/1.0") as client:
+        head, _, body = (await read_all(client)).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert body.startswith(b"data: {") == stream
+    assert body.endswith(b"data: [DONE]\n\n") == stream
+    assert stream or json.loads(body)["choices"][0]["token_ids"] == [65, 66, 67] * 3
 
 
 async def test_a_client_that_pauses_and_reads_on_gets_everything(checkpoint: Path) -> None:

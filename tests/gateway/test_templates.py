@@ -90,7 +90,7 @@ async def test_a_template_without_end_is_ended_and_not_tried_again(source: str) 
         assert len(beats) >= 5  # the event loop went on
         with pytest.raises(TemplateRefusal, match=r"more than 0\.4 s of the processor"):
             await templates.render(endless, CHAT)
-        assert templates._process is None
+        assert templates._process._process is None
         assert await templates.render(made(LINE), CHAT) == "語 🙂"
 
 
@@ -121,12 +121,12 @@ async def test_a_long_conversation_condemns_no_template() -> None:
 async def test_a_process_that_was_killed_is_started_again_and_none_is_left() -> None:
     async with Templates(noon) as templates:
         await templates.render(made(LINE), CHAT)
-        assert templates._process is not None
-        pid = templates._process.pid
+        assert templates._process._process is not None
+        pid = templates._process._process.pid
         os.kill(pid, 9)
-        await templates._process.wait()
+        await templates._process._process.wait()
         assert await templates.render(made(LINE), CHAT) == "語 🙂"
-        pid = templates._process.pid
+        pid = templates._process._process.pid
     assert not Path(f"/proc/{pid}").exists()  # noqa: ASYNC240
 
 

@@ -29,10 +29,10 @@ def _read(directory: Path, dtype: DType, shards: int) -> list[Tensors]:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_ranks_parts_put_together_are_the_model(dtype: DType) -> None:
     (whole,), parts = _read(tiny_checkpoint("qwen2"), dtype, 1), _read(tiny_checkpoint("qwen2"), dtype, 2)
-    config = open_checkpoint(tiny_checkpoint("qwen2"), dtype).config
+    checkpoint = open_checkpoint(tiny_checkpoint("qwen2"), dtype)
     for name, tensor in whole.items():
         for shard, part in enumerate(parts):
-            cut = find_shard_slice(name, config, shard, 2)
+            cut = find_shard_slice(checkpoint.cuts[name], checkpoint.config, shard, 2)
             expected = tensor if cut is None else tensor.narrow(cut.dimension, cut.start, cut.stop - cut.start)
             assert torch.equal(part[name], expected), (name, shard)
 

@@ -123,3 +123,16 @@ def test_a_rank_needs_room_for_its_shard_only() -> None:
 def test_too_few_spares_for_an_instance_are_none() -> None:
     with pytest.raises(CannotPlan, match="an instance needs 4 spare workers, 3 fit"):
         choose_spares(snapshot(*(spare(f"w-{index}") for index in range(3))), of_ranks(4), 1, frozenset())
+
+
+def test_a_worker_that_has_the_parameters_still_comes_first_and_what_others_want_again_is_kept() -> None:
+    reports = [
+        serving("w-0"),
+        replace(spare("w-1"), parked="other"),
+        spare("w-2"),
+        replace(spare("w-3"), parked=ENTRY.version),
+    ]
+    machines = {"w-0": "b", "w-1": "a", "w-2": "a", "w-3": "b"}
+    members = [member(id, machine) for id, machine in machines.items()]
+    chosen, _ = choose_spares(snapshot(*reports, members=members), ENTRY, 3, frozenset())
+    assert chosen == [["w-3"], ["w-2"], ["w-1"]]

@@ -15,7 +15,7 @@ from livescale.shared.messages.membership import Holding, HostReport, LeaseChang
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import Snapshot
 from livescale.shared.messages.scaling import Scale
-from livescale.shared.messages.transfers import LiveMode, Load, PlannedPipeline, Send, Transfer
+from livescale.shared.messages.transfers import LiveMode, Load, PlannedPipeline, Send, Serve, Transfer
 from livescale.shared.runtime.clock import CountedIds
 from tests.control.fakes import BLOCKS, manifest
 from tests.planner.planning import hops, live_planner, planned, planned_scale, scale_planner
@@ -207,3 +207,52 @@ def test_an_instance_that_decodes_feeds_targets_although_it_has_more_requests(ro
     assert hops(plan) == [(f"s{roles.index('decode')}", "a")]
     only = planned("chains", snapshot(serving("s0", role="prefill"), spare("a")), 2)
     assert hops(only) == [("s0", "a")]
+
+
+def parked(id: str) -> WorkerReport:
+    return replace(spare(id), parked=VERSION)
+
+
+def test_an_instance_whose_worker_has_everything_still_receives_nothing_and_serves() -> None:
+    scale = planned_scale(live_planner(ScaleStore(1)), snapshot(serving("s"), parked("a"), parked("b")), 3)
+    assert (scale.plan.parked, scale.plan.flows, scale.plan.live_targets) == (["a", "b"], [], [])
+    assert "a, b: the parameters are there still" in scale.plan.reasons
+    loads = scale.start(1.0)
+    assert [(one.node, one.message.parked, one.message.inflows) for one in loads if isinstance(one.message, Load)] == [
+        ("a", True, []),
+        ("b", True, []),
+    ]
+    assert acknowledge(scale, loads) == []
+    for worker in ("a", "b"):
+        [serve] = scale.on_transfer(Transfer(plan_id=scale.id, node=worker, state="whole", at=2.0), 2.0)
+        scale.check_invariants()
+        scale.acknowledged(serve, 2.1)
+    assert scale.record().state == "done"
+
+
+def test_beside_one_that_has_everything_the_others_are_sent_what_they_lack() -> None:
+    plan = planned_scale(live_planner(ScaleStore(1)), snapshot(serving("s"), parked("b"), *map(spare, "ac")), 4).plan
+    assert (plan.parked, hops(plan), plan.live_targets) == (["b"], [("s", "a"), ("a", "c")], ["c"])
+    assert [one.ranks for one in plan.instances] == [["b"], ["a"], ["c"]]
+
+
+def test_one_that_lost_what_it_had_fails_and_the_others_go_on() -> None:
+    scale = planned_scale(live_planner(ScaleStore(1)), snapshot(serving("s"), parked("b"), spare("a")), 3)
+    [hot, cold] = scale.start(1.0)
+    scale.refused(hot, "409: parked: none are here", 1.1)
+    assert [type(one.message) for one in acknowledge(scale, [cold])] == [Send]
+    scale.check_invariants()
+    assert scale.coming == {scale.plan.instances[1].id}
+
+
+def test_a_planner_that_takes_over_has_the_workers_with_everything_serve() -> None:
+    pool = snapshot(serving("s"), parked("a"))
+    planner = live_planner(ScaleStore(1))
+    scale = planned_scale(planner, pool, 2)
+    scale.start(1.0)
+    there = loading("a", BLOCKS, "loading")
+    there = replace(there, plan_id=scale.id, instance=scale.plan.instances[0].id)
+    view = ModelView(snapshot(serving("s"), there), ENTRY, replace(manifest(VERSION)))
+    later, commands = planner.take_over(scale.record(), view, 5.0)
+    assert [(one.node, type(one.message)) for one in commands] == [("a", Serve)]
+    later.check_invariants()  # type: ignore[union-attr]

@@ -211,6 +211,17 @@ def test_a_reader_that_dies_does_not_answer_or_may_not_have_been_heard_is_replac
     assert orders(pool) == [("Make", "h-1", "m", "")]
 
 
+def test_a_reader_that_was_not_heard_is_asked_again_once_its_copy_is_gone() -> None:
+    pool = pool_with("m")
+    pool.gone("h-0")
+    pool.on_host(host("h-1"))
+    assert make(pool) == ["h-1"]
+    pool.on_host(host("h-1", whole("m", "v-m")))
+    assert orders(pool) == []
+    pool.on_host(host("h-1"))
+    assert make(pool) == ["h-1"]
+
+
 def test_before_its_last_instance_goes_a_host_keeps_a_model_for_a_while() -> None:
     pool = pool_with("m")
     assert pool.keep("m", 1.0) is None

@@ -117,7 +117,15 @@ async def measure_cpu(
 def stack_settings(checkpoint: Path) -> StackSettings:
     """One instance and a spare worker that stays one, whatever the load."""
     model = ModelSettings(name=MODEL, path=str(checkpoint), max_instances=1, downscale_delay_s=3600)
-    return StackSettings(models=(model,), workers=2, port=0, device="cpu", dtype="float32", share_memory="off")
+    return StackSettings(
+        models=(model,),
+        workers=2,
+        port=0,
+        device="cpu",
+        dtype="float32",
+        share_memory="off",
+        keep_parameters=False,  # each scale is to move them
+    )
 
 
 async def allow_two(bus: Bus) -> None:

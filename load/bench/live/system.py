@@ -213,6 +213,7 @@ def stack_settings(checkpoint: Path, rate: float) -> StackSettings:
         arena_bytes=parameters + 64 * MIB,
         link_rate=rate,
         log_level="debug",
+        keep_parameters=False,  # each scale is to move them
         enable_prefix_caching=False,  # the same prompts are asked again and again
     )
 

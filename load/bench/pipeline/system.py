@@ -158,6 +158,7 @@ def stack_settings(checkpoint: Path, rate: float, profile: str, speed: float, sw
         enable_prefix_caching=False,  # the same prompts are asked in every run
         link_rate=rate,
         plan_policy="binomial",
+        keep_parameters=False,  # each scale is to move them
         switch_kv=switch_kv,
         kill_hung_s=0,  # the host wakes with what it has in memory
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from livescale.shared.model.block_layout import block_shapes
+from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.checkpoint import load_model_config
 
 HIDDEN, INTERMEDIATE, VOCABULARY, HEADS = 1_024, 4_096, 4_096, 8
@@ -34,9 +34,8 @@ def write_llama(directory: Path, vocabulary: int, hidden: int, intermediate: int
         "torch_dtype": "bfloat16",
     }
     (directory / "config.json").write_text(json.dumps(config))
-    shapes = {
-        name: shape for block in block_shapes(load_model_config(directory)).values() for name, shape in block.items()
-    }
+    model = load_model_config(directory)
+    shapes = architecture_of(model).stored_shapes(model)
     generator = torch.Generator().manual_seed(0)
     tensors = {name: torch.rand(shape, generator=generator).to(torch.bfloat16) for name, shape in shapes.items()}
     save_file(tensors, directory / "model.safetensors")

@@ -86,6 +86,7 @@ def stack_settings(checkpoint: Path, link: LinkSettings, most: int) -> StackSett
         kv_bytes=128 * MIB,
         transport=link.transport,
         link_rate=link.link_rate,
+        keep_parameters=False,  # each scale is to move them
     )
 
 

@@ -21,6 +21,11 @@ def plan_fanout(multicast: Multicast) -> TransferPlan:
     return plan_row(multicast, "fanout", lambda index, sources: index % sources)
 
 
+def plan_ring(multicast: Multicast) -> TransferPlan:
+    """Plan the broadcast of NCCL: one ring from one source through all targets. Raises CannotPlan."""
+    return plan_row(multicast, "ring", lambda index, sources: index - 1)
+
+
 def plan_row(multicast: Multicast, policy: Policy, parent_of: Callable[[int, int], int]) -> TransferPlan:
     """Plan a row of sources and then targets. Raises CannotPlan.
 

@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from livescale.services.planner.plans.baselines import plan_fanout, plan_local, plan_tree
+from livescale.services.planner.plans.baselines import plan_fanout, plan_local, plan_ring, plan_tree
 from livescale.services.planner.plans.binomial import plan_binomial
 from livescale.services.planner.plans.chains import plan_chains
 from livescale.services.planner.plans.network import Multicast
@@ -27,6 +27,8 @@ def make_plan(
             return plan_tree(multicast)
         case "fanout":
             return plan_fanout(multicast)
+        case "ring":
+            return plan_ring(multicast)
         case "local":
             return plan_local(multicast)
         case _:

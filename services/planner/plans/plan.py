@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-Policy = Literal["chains", "binomial", "tree", "fanout", "local"]
+Policy = Literal["chains", "binomial", "tree", "fanout", "ring", "local"]
 Direction = Literal["in", "out"]
 Over = Literal["network", "domain", "host_link", "disk", "local"]
 LinkKind = Literal["nic", "uplink", "domain", "link"]  # the last is to the host's memory

@@ -8,6 +8,7 @@ from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import FIRST_CHANNEL as FIRST_HANDOFF
 from livescale.services.worker.instance.handoff import TAG_BITS, Channel
 from livescale.services.worker.instance.held import HeldInstance
+from livescale.services.worker.instance.kv_first import KvFirst
 from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.instance.loading import Loading
 from livescale.services.worker.instance.serving import ServingLoop
@@ -63,16 +64,20 @@ class KvTransferCounts:
 
 @dataclass(frozen=True)
 class KvContext:
-    """What gives requests to workers that decode, and takes them from those that prefill, whatever model is served."""
+    """What gives requests to workers that decode, and takes them from those that prefill, whatever model is served.
+
+    Parameters yield to what is sent, by `kv_first`.
+    """
 
     worker: WorkerContext
     instance: HeldInstance
     counts: KvTransferCounts
+    kv_first: KvFirst
 
     @classmethod
-    def of(cls, worker: WorkerContext, instance: HeldInstance) -> Self:
+    def of(cls, worker: WorkerContext, instance: HeldInstance, kv_first: KvFirst) -> Self:
         """Return the context of this worker, with everything counted from zero."""
-        return cls(worker, instance, KvTransferCounts(worker.world.telemetry))
+        return cls(worker, instance, KvTransferCounts(worker.world.telemetry), kv_first)
 
     @property
     def serving(self) -> ServingLoop:

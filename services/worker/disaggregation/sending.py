@@ -110,12 +110,14 @@ class KvSender:
         told = Buffer(memoryview(bytearray(header)))
         await peer.send(tag(HEADER, number), told, timeout=PIECE_SECONDS)
         self.rate.begin(self._worker.clock.now())
+        self._context.kv_first.begin()
         sent = 0
         try:
             await peer.send(tag(DATA, number), Buffer(data), timeout=PIECE_SECONDS)
             sent = data.nbytes
         finally:
             self.rate.end(self._worker.clock.now(), sent, sent / one.transfer.token_bytes)
+            self._context.kv_first.end(sent)
         self._counts.sent.inc(data.nbytes)
         one.sent_bytes += data.nbytes
         one.transfer.sent(piece)

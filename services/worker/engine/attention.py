@@ -70,11 +70,14 @@ class AttentionBackend(Protocol):
 
 
 class TorchAttention:
-    """Attention without compiled kernels, on any device. `backend` attends; `group` is query heads to a KV head."""
+    """Attention without compiled kernels, on any device. `backend` attends; `group` is query heads to a KV head.
 
-    def __init__(self, store: KvStore, rope: RopeTable, group: int, backend: AttentionBackend) -> None:
+    `ropes` has the table of each layer.
+    """
+
+    def __init__(self, store: KvStore, ropes: Sequence[RopeTable], group: int, backend: AttentionBackend) -> None:
         self._store = store
-        self._rope = rope
+        self._ropes = ropes
         self._group = group
         self._backend = backend
 
@@ -84,8 +87,10 @@ class TorchAttention:
         offsets = [chunk.blocks.start * store.block_tokens for chunk in chunks for _ in chunk.tokens]
         padding = [0] * (padded_count(len(positions), device.type) - len(positions))
         slots = torch.tensor(positions, device=device) + torch.tensor(offsets, device=device)
-        turns = self._rope.at(torch.tensor(positions + padding, device=device))
-        return TorchStep(store, self._group, slots, turns, self._backend.of(chunks))
+        at = torch.tensor(positions + padding, device=device)
+        turns = {rope: rope.at(at) for rope in dict.fromkeys(self._ropes)}
+        each = [turns[rope] for rope in self._ropes]
+        return TorchStep(store, self._group, slots, each, self._backend.of(chunks))
 
 
 class TorchBackend:
@@ -114,7 +119,8 @@ class TorchBackend:
 class TorchStep:
     """The attention of one step.
 
-    `slots` `[row]` are token slots in the KV cache. `turns` are the cosines and sines of all rows, padding included.
+    `slots` `[row]` are token slots in the KV cache. `turns` are each layer's cosines and sines of all rows, padding
+    included.
     """
 
     def __init__(
@@ -122,7 +128,7 @@ class TorchStep:
         store: KvStore,
         group: int,
         slots: torch.Tensor,
-        turns: tuple[torch.Tensor, torch.Tensor],
+        turns: Sequence[tuple[torch.Tensor, torch.Tensor]],
         calls: Sequence[AttentionCall],
     ) -> None:
         self._store = store
@@ -138,7 +144,7 @@ class TorchStep:
             projected = pad(projected, (0, -projected.shape[1] % ROW_STEP))
         features = (group + 2) * kv_heads * head_dim
         heads = projected[:, :features].view(len(projected), -1, head_dim)
-        turn(heads[:, : (group + 1) * kv_heads], *self._turns)
+        turn(heads[:, : (group + 1) * kv_heads], *self._turns[layer])
         queries, keys_values = torch.split_with_sizes(heads[:rows], (group * kv_heads, 2 * kv_heads), dim=1)
         self._store.write(layer, self._slots, keys_values.view(rows, 2, kv_heads, -1))
         grouped = torch.split_with_sizes(queries.view(rows, kv_heads, -1, head_dim), self._lengths)

@@ -22,25 +22,31 @@ RUN_NUMBERS = 4  # as kernels.h has them
 class CompiledAttention:
     """Attention by the compiled kernels: rotation, writing into the KV cache and attending are one call a layer.
 
-    It serves one model, for requests of up to `positions` tokens; `group` is query heads to a KV head.
+    It serves one model, for requests of up to `positions` tokens; `group` is query heads to a KV head, and `ropes` has
+    the table of each layer.
     """
 
-    def __init__(self, kernels: Kernels, store: KvStore, rope: RopeTable, group: int, positions: int) -> None:
+    def __init__(
+        self, kernels: Kernels, store: KvStore, ropes: Sequence[RopeTable], group: int, positions: int
+    ) -> None:
         compiled = find_compiled()
         assert compiled is not None
         self.attend = kernels.attend
         self.dtype = store.cache.dtype
         self.type = TYPES[DTYPES[self.dtype]]
         self._store = store
-        self._rope = rope
+        self._ropes = ropes
         self._positions = positions
         self._run_rows = compiled.LAYER_ROWS
         _, _, kv_heads, slots, head_dim = store.cache.shape
         self.width = kv_heads * group * head_dim
         # `Attention` of kernels.h, of each layer: looked up once, as it takes longer than the call.
-        shape, tables = (slots, kv_heads, group, head_dim), (rope.cosines.data_ptr(), rope.sines.data_ptr())
+        shape = slots, kv_heads, group, head_dim
         caches = [[part.data_ptr() for part in layer.unbind(0)] for layer in store.cache.unbind(0)]
-        self.layers = [array("q", (*cache, *shape, *tables)) for cache in caches]
+        self.layers = [
+            array("q", (*cache, *shape, rope.cosines.data_ptr(), rope.sines.data_ptr()))
+            for cache, rope in zip(caches, ropes, strict=True)
+        ]
         self.addresses = [layer.buffer_info()[0] for layer in self.layers]
 
     def over(self, chunks: Sequence[ScheduledChunk]) -> "CompiledStep":

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from livescale.services.worker.engine.send_pauses import SendPauses
+from livescale.services.worker.grammars.masks import Vocabulary
 from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.batch import (
     MAX_BATCH_ROWS,
@@ -22,6 +23,7 @@ from livescale.services.worker.scheduling.rates import EngineRates
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.ranks import Meeting
+from livescale.shared.messages.requests import Submit
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,12 +131,14 @@ class Runner(Protocol):
 
     Calls are carried out in the order they were made. A caller that is cancelled leaves its step running: the next call
     waits for it. Requests with short prompts run their layers together up to `joined_rows` rows. `on_last_layer` is
-    called when the last layer of a step begins, `on_kv` with each piece of KV that leaves in a step.
+    called when the last layer of a step begins, `on_kv` with each piece of KV that leaves in a step. One that
+    `applies_grammars` has to learn the vocabulary first.
     """
 
     rates: EngineRates
     pauses: SendPauses
     joined_rows: int
+    applies_grammars: bool
     on_last_layer: Callable[[], None] | None  # as the last layer of a step begins
     on_kv: KvTaker
 
@@ -163,6 +167,15 @@ class Runner(Protocol):
 
     async def add_block(self, index: int, buffer: View) -> None:
         """Take block `index`, which is whole in `buffer`. The buffer is in use until `unload` has returned."""
+
+    async def learn(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+        """Have grammars applied to the model that is loaded, or is going to be, until `unload`. Raises MasksFailed."""
+
+    async def first_mask(self, request: Submit, generated: Sequence[int]) -> None:
+        """Return once it is known which tokens a request's grammar permits after those that it has, or never will."""
+
+    def forget_masks(self, request_id: str) -> None:
+        """A request that had a grammar has ended, or is no longer here."""
 
     async def step(self, batch: Batch) -> Chosen:
         """Run `batch` through the whole model. Returns what is chosen for its samplings."""

@@ -26,13 +26,14 @@ from livescale.services.worker.engine.contract import (
 from livescale.services.worker.engine.cuda_graphs import CudaCapture, GraphedLayer, LayerGraphs
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import KvStore
-from livescale.services.worker.engine.layer import Layer, Norm, make_norm
+from livescale.services.worker.engine.layer import Layer, Norm, bent_logits, make_norm
 from livescale.services.worker.engine.matrices import make_linear
 from livescale.services.worker.engine.paged_attention import choose_backend
 from livescale.services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, padded
-from livescale.services.worker.engine.rope import RopeTable
+from livescale.services.worker.engine.rope import rope_tables
 from livescale.services.worker.engine.sampling import choose_tokens, score_tokens
 from livescale.services.worker.engine.tensor_parallel import Ranks, embed_part, shared, side_by_side
+from livescale.services.worker.grammars.masks import Masks, without_masks
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
     NOTHING_CHOSEN,
@@ -44,8 +45,8 @@ from livescale.services.worker.scheduling.batch import (
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import TokenLogprobs
-from livescale.shared.model.block_layout import EMBEDDING
 from livescale.shared.model.sharding import shard_config, vocabulary
+from livescale.shared.model.tensors import EMBEDDING
 
 SCORED_ROWS = 32  # of a prompt, of which there are logits at once
 
@@ -80,15 +81,15 @@ class TorchEngine:
         self._own_tokens = vocabulary(manifest.config, manifest.shard, manifest.shards)
         self._row_bytes = config.hidden_size * dtype.itemsize
         group = config.num_attention_heads // config.num_key_value_heads
-        rope = RopeTable(config, max_model_len, dtype, memory.device, kernels)
+        ropes = rope_tables(config, max_model_len, dtype, memory.device, kernels)
         self._kernels = kernels
         self._attention: Attention
         self._memory: LayerMemory | None = None
         if self._kernels is None:
             backend = choose_backend(self.store, group, max_model_len, on_gpu.flashinfer)
-            self._attention = TorchAttention(self.store, rope, group, backend)
+            self._attention = TorchAttention(self.store, ropes, group, backend)
         else:
-            self._attention = compiled = CompiledAttention(self._kernels, self.store, rope, group, max_model_len)
+            self._attention = compiled = CompiledAttention(self._kernels, self.store, ropes, group, max_model_len)
             # Between two calls of a layer's parts ranks wait for each other.
             self._memory = LayerMemory(config, self._kernels, compiled) if ranks is None else None
         self._embedding: torch.Tensor | None = None
@@ -96,10 +97,14 @@ class TorchEngine:
         self._graphs: LayerGraphs | None = None
         if on_gpu.graphs and ranks is None:  # no graph waits for another rank
             self._graphs = LayerGraphs(config, self.store.cache, CudaCapture(memory.device))
+        self._embedding_scale = None
+        if config.embedding_scale != 1.0:
+            self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype, device=memory.device)
         self._norm: Norm | None = None
         self._head: Linear | None = None
         self.on_last_layer: Callable[[], None] = lambda: None
         self.on_kv: KvTaker = lambda export, layers, data: None
+        self.masks: Masks | None = None  # of grammars, once the vocabulary is here
         self._leaving: dict[int, list[tuple[KvExport, range]]] = {}  # of the step that runs
 
     @torch.inference_mode()
@@ -112,7 +117,7 @@ class TorchEngine:
         if index == 0:
             self._embedding = tensors[EMBEDDING]
         elif index <= self._config.num_hidden_layers:
-            layer = Layer(self._config, index - 1, tensors, self._kernels, self._ranks)
+            layer = Layer(self._config, index - 1, tensors, self._kernels, self._ranks, self._manifest.shard)
             self._layers[index - 1] = self._fastest(layer)
         else:
             self._add_head(tensors)
@@ -141,8 +146,10 @@ class TorchEngine:
         if self._embedding is None:
             raise BlockMissing("cannot embed: block 0 was not added")
         if self._ranks is None:
-            return embedding(rows.token_ids, self._embedding)
-        return embed_part(rows.token_ids, self._embedding, self._own_tokens, self._ranks)
+            hidden = embedding(rows.token_ids, self._embedding)
+        else:
+            hidden = embed_part(rows.token_ids, self._embedding, self._own_tokens, self._ranks)
+        return hidden if self._embedding_scale is None else hidden * self._embedding_scale
 
     @torch.inference_mode()
     def layers(self, start: int, end: int, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
@@ -172,7 +179,7 @@ class TorchEngine:
         if self._norm is None or self._head is None:
             needed = len(self._manifest.blocks) - 1 if self._norm is None else 0
             raise BlockMissing(f"cannot make logits: block {needed} was not added")
-        logits = self._head(self._norm(self._head.padded(hidden)))[: len(hidden)]
+        logits = bent_logits(self._head(self._norm(self._head.padded(hidden)))[: len(hidden)], self._config)
         return logits if self._ranks is None else side_by_side(logits, self._manifest.config.vocab_size, self._ranks)
 
     @torch.inference_mode()
@@ -183,6 +190,7 @@ class TorchEngine:
         """
         self.lay_down(batch)
         self._leaving = batch.leaving
+        self._begin_masks(batch.chunks)
         try:
             hidden, rows = self._through(batch.chunks)
         finally:
@@ -230,6 +238,8 @@ class TorchEngine:
     def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         """Run a part of the model, from tokens or an activation to an activation or tokens. Rank 0 has both."""
         rows, head = self.rows(chunks), self._config.num_hidden_layers + 1
+        if blocks.stop > head:
+            self._begin_masks(chunks)
         hidden = self._coming(activation, rows.count) if blocks.start else self.embed(rows)
         hidden = self.layers(max(blocks.start - 1, 0), min(blocks.stop, head) - 1, hidden, rows)
         if blocks.stop <= head:
@@ -251,8 +261,14 @@ class TorchEngine:
         logits = self.head(hidden[rows.sampled])
         if self._manifest.shard:
             return NOTHING_CHOSEN
-        chosen = choose_tokens(logits, samplings)
+        permitted = without_masks(chunks) if self.masks is None else self.masks.take_step(chunks)
+        chosen = choose_tokens(logits, samplings, permitted)
         return replace(chosen, prompts=prompts) if prompts else chosen
+
+    def _begin_masks(self, chunks: Sequence[ScheduledChunk]) -> None:
+        """Have masks of tokens computed while the layers are."""
+        if self.masks is not None:
+            self.masks.begin_step(chunks)
 
     def _scored(self, hidden: torch.Tensor, chunks: Sequence[ScheduledChunk]) -> dict[int, list[TokenLogprobs]]:
         """How likely tokens of prompts are, by the place of the chunk. The head runs in slabs, as logits are large."""

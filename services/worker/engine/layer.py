@@ -1,5 +1,6 @@
-"""One decoder layer of Llama and Qwen2 (which differ by the biases of q, k and v), and its RMSNorm."""
+"""A decoder layer, whose kind says what it has besides what a layer of Llama has, and its RMSNorm."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -9,8 +10,10 @@ from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
 from livescale.services.worker.engine.matrices import Gated, make_gated, make_linear
 from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors
-from livescale.services.worker.engine.tensor_parallel import Ranks, ResidualLinear, row_parallel
-from livescale.shared.messages.parameters import ModelConfig
+from livescale.services.worker.engine.tensor_parallel import Ranks, ResidualLinear, added, row_parallel
+from livescale.shared.messages.parameters import LayerKind, ModelConfig
+
+ADDED_BIASES = ("self_attn.o_proj.bias", "mlp.down_proj.bias")
 
 
 class Norm(Protocol):
@@ -54,22 +57,101 @@ def make_norm(weight: torch.Tensor, epsilon: float, kernels: Kernels | None) -> 
     return TorchNorm(weight, epsilon) if kernels is None else CompiledNorm(kernels, weight, epsilon)
 
 
+class NormedHeads:
+    """A matrix of queries, keys and values, of which queries and keys are normalized.
+
+    `widths` are how many numbers of a row are queries, keys and values.
+    """
+
+    def __init__(self, projection: Linear, queries: Norm, keys: Norm, widths: Sequence[int]) -> None:
+        self._projection = projection
+        self._queries = queries
+        self._keys = keys
+        self._widths = widths
+
+    def padded(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._projection.padded(rows)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        queries, keys, values = torch.split_with_sizes(self._projection(rows), self._widths, dim=1)
+        return torch.cat((self._queries(queries), self._keys(keys), values), dim=1)
+
+    def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return residual + self(rows)
+
+
+class EachHead:
+    """RMSNorm of each head of a row by itself."""
+
+    def __init__(self, norm: Norm, head_dim: int) -> None:
+        self._norm = norm
+        self._head_dim = head_dim
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._norm(hidden.reshape(-1, self._head_dim)).view(hidden.shape)
+
+
+class AcrossRanks:
+    """RMSNorm of rows of which each of several ranks has a part. All parts have the same size."""
+
+    def __init__(self, weight: torch.Tensor, epsilon: float, ranks: Ranks) -> None:
+        self._weight = weight.float()
+        self._epsilon = epsilon
+        self._ranks = ranks
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        wide = hidden.float()
+        # Row by row, as torch computes the last rows of a tensor by other instructions.
+        squares = torch.stack([row.square().mean() for row in wide])
+        mean = added(self._ranks.gather(squares)) / self._ranks.size
+        return (wide * torch.rsqrt(mean + self._epsilon).unsqueeze(1) * self._weight).to(hidden.dtype)
+
+
+class NormedOutput:
+    """A matrix whose product is normalized, or multiplied by `factor`, before it is added to the residual."""
+
+    def __init__(self, matrix: ResidualLinear, norm: Norm, factor: float) -> None:
+        self._matrix = matrix
+        self._norm = norm
+        self._factor = factor
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        product = self._norm(self._matrix(rows))
+        return product if self._factor == 1.0 else product * self._factor
+
+    def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return residual + self(rows)
+
+
+def as_it_is(hidden: torch.Tensor) -> torch.Tensor:
+    """The norm of a place that has none."""
+    return hidden
+
+
 class Layer:
-    """Decoder layer `index`, made of the tensors of its block."""
+    """Decoder layer `index`, made of the tensors of its block. With `ranks` it is the part of rank `rank`."""
 
     def __init__(
-        self, config: ModelConfig, index: int, tensors: Tensors, kernels: Kernels | None, ranks: Ranks | None
+        self,
+        config: ModelConfig,
+        index: int,
+        tensors: Tensors,
+        kernels: Kernels | None,
+        ranks: Ranks | None,
+        rank: int = 0,
     ) -> None:
-        prefix = f"model.layers.{index}"
-        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        prefix = f"model.layers.{index}."
+        own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+        if rank:  # a bias of what ranks add together is added once
+            own = {name: tensor for name, tensor in own.items() if not name.endswith(ADDED_BIASES)}
+        parts = Parts(config, config.kind(index), own, kernels, ranks)
         self.index = index
-        self._input_norm = make_norm(tensors[f"{prefix}.input_layernorm.weight"], config.rms_norm_eps, kernels)
-        projections = (f"{attention}.{name}_proj" for name in "qkv")
-        self._qkv = make_linear(tensors, *projections, kernels=kernels)
-        self._output = row_parallel(make_linear(tensors, f"{attention}.o_proj", kernels=kernels), ranks)
-        self._mlp_norm = make_norm(tensors[f"{prefix}.post_attention_layernorm.weight"], config.rms_norm_eps, kernels)
-        self._gated = make_gated(tensors, f"{mlp}.gate_proj", f"{mlp}.up_proj", kernels)
-        self._down = row_parallel(make_linear(tensors, f"{mlp}.down_proj", kernels=kernels), ranks)
+        self._input_norm = parts.norm("input_layernorm")
+        self._qkv = parts.projections()
+        self._output = parts.output("self_attn.o_proj", "self_attn.output_layernorm")
+        self._mlp_norm = parts.norm("post_attention_layernorm")
+        self._gated = make_gated(own, "mlp.gate_proj", "mlp.up_proj", kernels)
+        self._down = parts.output("mlp.down_proj", "mlp.output_layernorm")
 
     @property
     def parts(self) -> tuple[Norm, Linear, ResidualLinear, Norm, Gated, ResidualLinear]:
@@ -88,3 +170,55 @@ class Layer:
         """What each row gathered, `[row, query_head * head_dim]`, and the layer's input `hidden` -> `[row, hidden]`."""
         hidden = self._output.plus(attended, hidden)
         return self._down.plus(self._gated(self._mlp_norm(hidden)), hidden)
+
+
+class Parts:
+    """Makes the parts of a layer of this `kind` from its tensors. What the kind lacks costs nothing."""
+
+    def __init__(
+        self, config: ModelConfig, kind: LayerKind, tensors: Tensors, kernels: Kernels | None, ranks: Ranks | None
+    ) -> None:
+        self._config = config
+        self._kind = kind
+        self._tensors = tensors
+        self._kernels = kernels
+        self._ranks = ranks
+
+    def norm(self, name: str) -> Norm:
+        """The norm of this name, or one that does nothing where there is none."""
+        weight = self._tensors.get(f"{name}.weight")
+        return as_it_is if weight is None else make_norm(weight, self._config.rms_norm_eps, self._kernels)
+
+    def projections(self) -> Linear:
+        """The matrix of queries, keys and values."""
+        kind, head_dim = self._kind, self._config.head_dim
+        made = make_linear(self._tensors, *(f"self_attn.{name}_proj" for name in "qkv"), kernels=self._kernels)
+        if kind.head_norm == "none":
+            return made
+        q, kv = self._config.num_attention_heads * head_dim, self._config.num_key_value_heads * head_dim
+        return NormedHeads(made, self._heads("q_norm"), self._heads("k_norm"), (q, kv, kv))
+
+    def _heads(self, name: str) -> Norm:
+        norm = self.norm(f"self_attn.{name}")
+        if self._kind.head_norm == "head":
+            return EachHead(norm, self._config.head_dim)
+        if self._ranks is None:
+            return norm
+        return AcrossRanks(self._tensors[f"self_attn.{name}.weight"], self._config.rms_norm_eps, self._ranks)
+
+    def output(self, name: str, norm: str) -> ResidualLinear:
+        """A matrix whose product is added to the residual."""
+        made = row_parallel(make_linear(self._tensors, name, kernels=self._kernels), self._ranks)
+        factor = self._kind.residual_scale
+        return NormedOutput(made, self.norm(norm), factor) if self._kind.norms_after or factor != 1.0 else made
+
+
+def bent_logits(logits: torch.Tensor, config: ModelConfig) -> torch.Tensor:
+    """Logits `[row, token]` times the model's factor, bent towards its limit by a tangent."""
+    if config.logits_scale != 1.0:
+        logits = logits * config.logits_scale
+    cap = config.logits_cap
+    if not cap:
+        return logits
+    # Row by row, as torch computes the last numbers of a tensor by other instructions.
+    return torch.stack([(row.float() / cap).tanh() * cap for row in logits]).to(logits.dtype)

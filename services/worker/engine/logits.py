@@ -8,14 +8,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from livescale.services.worker.engine.kernels.variants import TYPES, Compiled
 from livescale.services.worker.scheduling.batch import Past
 from livescale.shared.messages.requests import Sampling
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.intp]
+Words = npt.NDArray[np.int32]
 
 NEVER = -np.inf
+KINDS = {getattr(torch, name): number for name, number in TYPES.items()}
 LEAST_PENALTY = 1e-100  # a smaller one makes logits infinite, of which no token can be drawn
 
 
@@ -30,6 +34,22 @@ def change_logits(logits: Floats, params: Sampling, past: Past) -> Floats:
         logits[list(ids)] += np.array(bias)
     _penalize(logits, params, past)
     return logits
+
+
+class TokenMask:
+    """Takes tokens out of rows of logits by masks of a bit for each, compiled where that was possible."""
+
+    def __init__(self, compiled: Compiled | None) -> None:
+        self._compiled = compiled
+
+    def apply(self, row: torch.Tensor, mask: Words) -> None:
+        """Give minus infinity to the tokens of `row` whose bit in `mask` is 0, the lowest bit first."""
+        kind = KINDS.get(row.dtype)
+        if self._compiled is None or kind is None or not row.is_contiguous():
+            permitted = np.unpackbits(mask.view(np.uint8), count=len(row), bitorder="little").view(np.bool_)
+            row.masked_fill_(~torch.from_numpy(permitted), NEVER)
+        else:
+            self._compiled.mask_logits(kind, row.data_ptr(), mask.ctypes.data, len(row))
 
 
 def completing(words: Sequence[Sequence[int]], generated: Sequence[int]) -> Iterator[int]:

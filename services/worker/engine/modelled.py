@@ -20,12 +20,14 @@ from livescale.services.worker.engine.modelled_steps import (
 )
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.sizes import block_bytes
+from livescale.services.worker.grammars.masks import Vocabulary
 from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.batch import Batch, Chosen, KvPiece, KvSlice, ScheduledChunk
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.ranks import Meeting
+from livescale.shared.messages.requests import Submit
 from livescale.shared.model.latency import Latency
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
@@ -53,6 +55,7 @@ class ModelledRunner:
         taken."""
         self.rates = EngineRates()
         self.joined_rows = GPU_ROWS
+        self.applies_grammars = False  # tokens are made up
         self.on_last_layer: Callable[[], None] | None = None
         self.on_kv: KvTaker = lambda export, layers, data: None
         self.pauses = SendPauses()  # no step takes the processor, so nothing has to wait for one
@@ -77,6 +80,13 @@ class ModelledRunner:
     def copied_shapes(self, manifest: Manifest) -> list[str]:
         """Empty, as there are no kernels that want a layout."""
         return []
+
+    async def learn(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+        """Do nothing: no grammar is applied."""
+
+    async def first_mask(self, request: Submit, generated: Sequence[int]) -> None: ...
+
+    def forget_masks(self, request_id: str) -> None: ...
 
     async def open_meeting(self, address: str) -> int:
         return 0

@@ -3,6 +3,8 @@
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun, Slab, StageResult, slabs
 from livescale.services.worker.engine.modelled_kv import ModelledKv
 from livescale.services.worker.engine.modelled_steps import (
@@ -181,7 +183,9 @@ class ModelledEngine:
                 continue
             token = choose_token(state, sampling, vocab_size)
             if sampling.params.logprobs is not None:
-                logprobs[len(tokens)] = even_logprobs(token, sampling.params.logprobs, vocab_size)
+                told = even_logprobs(token, sampling.params.logprobs, vocab_size)
+                named = [(id, told.chosen) for id in sampling.params.logprob_token_ids]
+                logprobs[len(tokens)] = replace(told, top=named) if named else told
             tokens.append(token)
         return Chosen(tokens, logprobs, prompts)
 

@@ -7,7 +7,7 @@ import torch
 
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
 from livescale.services.worker.engine.parameters import DTYPES
-from livescale.shared.messages.parameters import ModelConfig, RopeScaling
+from livescale.shared.messages.parameters import LayerKind, ModelConfig, RopeScaling
 
 # Torch's tables are made for a multiple of this many positions: vector kernels and their scalar tails differ in the
 # last bit, and tables of different lengths must not differ anywhere.
@@ -22,13 +22,12 @@ class RopeTable:
 
     def __init__(
         self,
-        config: ModelConfig,
+        frequencies: torch.Tensor,
         positions: int,
         dtype: torch.dtype,
         device: torch.device,
         kernels: Kernels | None = None,
     ) -> None:
-        frequencies = inverse_frequencies(config)
         cosines, sines = (
             _tables(frequencies, positions, dtype, device)
             if kernels is None
@@ -39,6 +38,19 @@ class RopeTable:
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and signed sines `[row, 1, head_dim]` of `positions` `[row]`."""
         return self.cosines[positions], self.sines[positions]
+
+
+def rope_tables(
+    config: ModelConfig, positions: int, dtype: torch.dtype, device: torch.device, kernels: Kernels | None = None
+) -> list[RopeTable]:
+    """The table of each layer; layers that rotate alike share one."""
+    made: dict[tuple[float, ...] | None, RopeTable] = {}
+    kinds = [config.kind(layer) for layer in range(config.num_hidden_layers)]
+    for kind in kinds:
+        if kind.frequencies not in made:
+            frequencies = inverse_frequencies(config, kind)
+            made[kind.frequencies] = RopeTable(frequencies, positions, dtype, device, kernels)
+    return [made[kind.frequencies] for kind in kinds]
 
 
 def turn(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> None:
@@ -66,8 +78,10 @@ def _compiled_tables(
     return cosines, sines
 
 
-def inverse_frequencies(config: ModelConfig) -> torch.Tensor:
-    """Radians per position, `[head_dim / 2]`, in float32 as the models were trained with."""
+def inverse_frequencies(config: ModelConfig, kind: LayerKind) -> torch.Tensor:
+    """Radians per position of layers of this kind, `[head_dim / 2]`, in float32 as the models were trained with."""
+    if kind.frequencies is not None:
+        return torch.tensor(kind.frequencies, dtype=torch.float32)
     # Python's powers, rounded to float32, are the same everywhere; torch's are not.
     exponents = torch.arange(0, config.head_dim, 2).float() / config.head_dim
     powers = torch.tensor([config.rope_theta**exponent for exponent in exponents.tolist()]).float()

@@ -30,6 +30,7 @@ from livescale.services.worker.engine.matrices import laid_out_shapes
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup, least, open_store, reach_store
+from livescale.services.worker.grammars.masks import Masks, Vocabulary
 from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.batch import (
     Batch,
@@ -45,7 +46,9 @@ from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.ranks import Meeting
-from livescale.shared.messages.requests import Sampling
+from livescale.shared.messages.requests import Sampling, Submit
+
+MASK_SECONDS = 0.001  # how often a first mask is looked for
 
 T = TypeVar("T")
 
@@ -73,6 +76,7 @@ class EngineRunner:
         self.rates = EngineRates()
         self.pauses = SendPauses()
         self.joined_rows = CPU_ROWS if device == CPU else GPU_ROWS
+        self.applies_grammars = True
         self.on_last_layer: Callable[[], None] | None = None
         self.on_kv: KvTaker = lambda export, layers, data: None
         self._device = device
@@ -82,6 +86,7 @@ class EngineRunner:
         self._engine: TorchEngine | None = None
         self._store: Store | None = None
         self._ranks: ProcessGroup | None = None
+        self._masks: Masks | None = None
         self._thread = ThreadPoolExecutor(1, "engine", torch.set_num_threads, (threads,))
         if device != CPU:
             use_math_kernels()
@@ -148,6 +153,7 @@ class EngineRunner:
                 self._on_gpu,
             )
             self._engine.on_last_layer, self._engine.on_kv = last_layer_begins, kv_leaves
+            self._engine.masks = self._masks
             self.rates.fetch_tokens_per_second = self._engine.store.fetch_rate()
             blocks = self._engine.store.blocks
             # Blocks are named by the rank that leads: each rank has them.
@@ -159,6 +165,31 @@ class EngineRunner:
     async def add_block(self, index: int, buffer: View) -> None:
         """Lay out block `index`, which is whole in `buffer`. The buffer is in use until `unload` has returned."""
         await self.call(lambda: self._loaded().add_block(index, buffer))
+
+    async def learn(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+        """Have grammars applied to the model that is loaded, or is going to be, until `unload`. Raises MasksFailed."""
+        masks = Masks(vocabulary, vocab_size)
+        try:
+            await asyncio.to_thread(masks.start)
+        except BaseException:
+            masks.close()
+            raise
+        self._masks = masks
+        if self._engine is not None:
+            self._engine.masks = masks
+
+    async def first_mask(self, request: Submit, generated: Sequence[int]) -> None:
+        """Return once it is known which tokens a request's grammar permits after those that it has, or never will."""
+        while (masks := self._masks) is not None:
+            masks.begin(request.request_id, request.sampling.grammar, generated)
+            if masks.is_done(request.request_id):
+                return
+            await asyncio.sleep(MASK_SECONDS)
+
+    def forget_masks(self, request_id: str) -> None:
+        """A request that had a grammar has ended, or is no longer here."""
+        if self._masks is not None:
+            self._masks.forget(request_id)
 
     async def step(self, batch: Batch) -> Chosen:
         """Run `batch` through the whole model. Returns what is chosen for its samplings."""
@@ -233,11 +264,18 @@ class EngineRunner:
             self._engine = self._ranks = self._store = None
 
         await self.call(forget)
+        await self._end_masks()
 
     async def close(self) -> None:
         """Wait for what is under way and end the thread. Idempotent."""
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+        await self._end_masks()
         self._engine = self._ranks = self._store = None
+
+    async def _end_masks(self) -> None:
+        masks, self._masks = self._masks, None
+        if masks is not None:
+            await asyncio.to_thread(masks.close)
 
     async def call(self, job: Callable[[], T]) -> T:
         """Run `job` on the torch thread, after all that was asked for before.

@@ -10,34 +10,44 @@ import numpy as np
 import torch
 from msgspec import structs
 
-from livescale.services.worker.engine.logits import Floats, Ids, change_logits
-from livescale.services.worker.scheduling.batch import Chosen, TokenSampling
-from livescale.shared.messages.requests import TokenLogprobs
+from livescale.services.worker.engine.kernels.variants import find_compiled
+from livescale.services.worker.engine.logits import Floats, Ids, TokenMask, change_logits
+from livescale.services.worker.grammars.masks import NO_MASKS, StepMasks
+from livescale.services.worker.scheduling.batch import Chosen, TokenSampling, changes_logits
+from livescale.shared.messages.requests import Sampling, TokenLogprobs
 
 SEED_BITS = (1 << 64) - 1
+TOKEN_MASK = TokenMask(find_compiled())
 
 
-def choose_tokens(logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> Chosen:
-    """Choose the token of each row of `logits` `[row, vocab]`, which is overwritten. Ties go to the lowest id."""
+def choose_tokens(logits: torch.Tensor, samplings: Sequence[TokenSampling], permitted: StepMasks = NO_MASKS) -> Chosen:
+    """Choose the token of each row of `logits` `[row, vocab]`, which is overwritten, among those that are `permitted`.
+    Ties go to the lowest id."""
     logits = logits.cpu()
     asked = [row for row, sampling in enumerate(samplings) if sampling.params.logprobs is not None]
     given = logits[asked] if asked else None  # a copy, as the model gave them
+    for row, mask in permitted.masks.items():
+        TOKEN_MASK.apply(logits[row], mask)
     for row, sampling in enumerate(samplings):
         if sampling.forbidden:
             logits[row, list(sampling.forbidden)] = float("-inf")
     # numpy's argmax is twenty times as fast as torch's.
     tokens: list[int] = logits.float().numpy().argmax(axis=1).tolist()
     for row, sampling in enumerate(samplings):
-        if sampling.past is not None:
+        if row in permitted.withheld:
+            tokens[row] = 0
+        elif sampling.past is not None and changes_logits(sampling.params):
             changed = change_logits(logits[row].double().numpy(), sampling.params, sampling.past)
             tokens[row] = int(changed.argmax()) if sampling.is_greedy else draw_token(changed, sampling)
         elif not sampling.is_greedy:
             tokens[row] = draw_token(logits[row].double().numpy(), sampling)
     if given is None:
-        return Chosen(tokens)
+        return Chosen(tokens, withheld=dict(permitted.withheld)) if permitted.withheld else Chosen(tokens)
     told = zip(asked, given.double().numpy(), strict=True)
     return Chosen(
-        tokens, {row: log_probabilities(its, tokens[row], samplings[row].params.logprobs) for row, its in told}
+        tokens,
+        {row: _asked_log_probabilities(its, tokens[row], samplings[row].params) for row, its in told},
+        withheld=dict(permitted.withheld),
     )
 
 
@@ -50,11 +60,21 @@ def score_tokens(logits: torch.Tensor, tokens: Sequence[int], count: int) -> lis
     ]
 
 
+def _asked_log_probabilities(logits: Floats, token: int, params: Sampling) -> TokenLogprobs:
+    if not params.logprob_token_ids:
+        return log_probabilities(logits, token, params.logprobs)
+    return _named_log_probabilities(logits, token, params.logprob_token_ids)
+
+
 def log_probabilities(logits: Floats, token: int, count: int | None) -> TokenLogprobs:
     """How likely `token` is by a row of logits, and the `count` likeliest, rounded to float32. Of equally likely ones
     the lowest ids are named."""
+    return _named_log_probabilities(logits, token, _largest(logits, min(count or 0, len(logits))).tolist())
+
+
+def _named_log_probabilities(logits: Floats, token: int, named: list[int]) -> TokenLogprobs:
     largest = logits.max()
-    ids = [token, *_largest(logits, min(count or 0, len(logits))).tolist()]
+    ids = [token, *named]
     own, *told = (logits[ids] - (largest + np.log(np.exp(logits - largest).sum()))).astype(np.float32).tolist()
     return TokenLogprobs(own, list(zip(ids[1:], told, strict=True)))
 

@@ -38,6 +38,9 @@ class Ranks(Protocol):
 class ResidualLinear(Protocol):
     """A matrix whose product is added to a residual."""
 
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """The product of `rows` `[row, in]`."""
+
     def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """`residual` `[row, out]` plus the product of `rows` `[row, in]`."""
 
@@ -48,6 +51,9 @@ class RowParallel:
     def __init__(self, matrix: Linear, ranks: Ranks) -> None:
         self._matrix = matrix
         self._ranks = ranks
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return added(self._ranks.gather(self._matrix(rows)))
 
     def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         return added([*self._ranks.gather(self._matrix(rows)), residual])

@@ -48,3 +48,10 @@ class WorkerContext:
         except RuntimeError:
             work.close()
             return None
+
+
+async def end_task(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task, if there is one, and return once it has ended."""
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task])

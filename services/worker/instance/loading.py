@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import structlog
 
 from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.instance.kv_first import KvFirst
 from livescale.services.worker.instance.metrics import LoadCounts
 from livescale.services.worker.instance.spans import LoadTimes, WorkerSpans
 from livescale.shared.links.contract import Link
@@ -31,13 +32,14 @@ BlockMemory = list[memoryview] | list[DeviceBytes]  # of a model's blocks
 
 @dataclass(frozen=True)
 class Transport:
-    """What moves parameters, and checks them. Each flow is a task of `tasks`."""
+    """What moves parameters, and checks them. Each flow is a task of `tasks`. They yield to KV by `kv_first`."""
 
     link: Link
     hashing: Executor
     tasks: asyncio.TaskGroup
     memory_export: MemoryExport | None
     paths: Paths
+    kv_first: KvFirst = field(default_factory=KvFirst)
 
 
 class Loading:
@@ -65,6 +67,7 @@ class Loading:
         self._bus = world.bus
         self._clock = world.clock
         self._runner = runner
+        self._kv_first = transport.kv_first
         self._counts = counts
         self._on_block = on_block
         self._ready = ReadyBlocks()
@@ -80,6 +83,8 @@ class Loading:
             transport.link, part, blocks, transport.hashing, events, transport.tasks, transport.memory_export
         )
         self.offer = self._incoming.mapped.offer
+        if command.parked:
+            self._incoming.keep()
         self._incoming.follow(command.inflows, command.secret)
 
     @property
@@ -90,6 +95,12 @@ class Loading:
         """Receive what is missing along the flows of a new plan. Raises ValueError."""
         self._incoming.follow(command.inflows, command.secret)
         self.command = command
+
+    def own_memory(self) -> BlockMemory | None:
+        """The blocks in this worker's own memory, if it has the whole model there: what is mapped is others'."""
+        came = zip(self.memory, self._places, strict=True)
+        own = self.manifest.layout != "plain" or all(block is place for block, place in came)
+        return list(self._places) if own and self._laid_out == len(self.manifest.blocks) else None  # type: ignore[return-value]
 
     async def forget(self) -> None:
         """Let go of the memory, as what is mapped is the host's too. Flows may still run: a load that is cancelled
@@ -103,7 +114,7 @@ class Loading:
         """Return an awaitable that says when a chunk of this size may be passed on.
 
         That is as it arrives, or with its block where blocks are cut differently, and once the steps that are computed
-        here have had their share of the time.
+        here have had their share of the time, and KV that is sent its share of the bytes.
         """
         same = chunk_bytes == self.command.chunk_bytes
 
@@ -113,6 +124,7 @@ class Loading:
             else:
                 await self._ready.wait_ready(chunk.block)
             self._counts.paused.inc(await self._runner.pauses.wait())
+            await self._kv_first.wait(chunk.size)
 
         return may_send
 

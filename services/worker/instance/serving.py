@@ -1,23 +1,24 @@
 """Requests on a worker: batches go through the engine, and each step's tokens leave in one frame for each gateway."""
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
 from livescale.services.worker.engine.contract import RankLost, Runner
+from livescale.services.worker.instance.frames import TokenFrames
 from livescale.services.worker.instance.metrics import WorkerMetrics
 from livescale.services.worker.scheduling.batch import Batch, Chosen, LayerEntry
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.outputs import TokenHistory, TokenOutput, earlier_tokens
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled, LateKv
+from livescale.services.worker.scheduling.sequence import Sequence as RunningSequence
 from livescale.shared.bus.contract import Ack, Bus, Context, Refusal
 from livescale.shared.messages.membership import EngineLoad
-from livescale.shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
+from livescale.shared.messages.requests import Replay, RequestLost, Running, Submit, Tokens
 from livescale.shared.runtime.clock import Clock
-from livescale.shared.subjects import ENDED, TOKENS
+from livescale.shared.subjects import TOKENS
 from livescale.shared.transfer.waiting import Changes
 
 log = structlog.get_logger()
@@ -27,23 +28,22 @@ class ServingLoop:
     """Runs the requests of one model at a time. `on_step` is called after every step, and when a request moves."""
 
     def __init__(self, worker: str, bus: Bus, clock: Clock, runner: Runner, metrics: WorkerMetrics) -> None:
-        self._worker = worker
         self._bus = bus
+        self._frames = TokenFrames(worker, bus)
         self._clock = clock
         self._runner = runner
         self._metrics = metrics
         self.scheduler: Scheduler | None = None
         self._history = TokenHistory()
         self._work = asyncio.Event()
-        self._steps = 0
         self.idle = asyncio.Event()
         self.idle.set()
         self.on_step: Callable[[], None] = lambda: None
         self.on_first_token: Callable[[], None] | None = None
         self.on_batch: Callable[[Batch], None] = lambda batch: None  # it is going to be run
         self.with_exports: Callable[[Batch], Batch] = lambda batch: batch  # with the KV that leaves in it
+        self.on_request: Callable[[Scheduler, Submit], None] = lambda scheduler, request: None  # it came here
         self.on_rank_lost: Callable[[str], None] = lambda reason: None
-        self._version: str | None = None
         self._opened_at = clock.now()
         self.unasked_seconds: float | None = None
         self._steps_run = True  # otherwise another component runs the layers of these requests one by one
@@ -56,7 +56,7 @@ class ServingLoop:
     def open(self, model: str, version: str, limits: SchedulerLimits, *, whole: bool = True) -> Scheduler:
         """Take requests from now on. No step runs while the model is not `whole`."""
         scheduler = self.scheduler = Scheduler(limits)
-        self._version = version
+        self._frames.version = version
         self._opened_at, self.unasked_seconds = self._clock.now(), None
         self._steps_run = whole
         if whole:
@@ -89,7 +89,7 @@ class ServingLoop:
             self._bus.publish(TOKENS, lost, gateway=one.gateway)
             self._metrics.lost(one.request_id, self._clock.now(), reason)
         if requests:
-            self._tell_ended([one.request_id for one in requests])
+            self._frames.tell_ended([one.request_id for one in requests])
 
     def wake(self) -> None:
         """Have the loop look for work, because there may be some now."""
@@ -118,11 +118,12 @@ class ServingLoop:
         """
         if self.scheduler is None:
             raise Refusal(409, "this worker serves no model")
-        if request.version not in (None, self._version):
-            raise Refusal(409, f"this worker serves version {self._version}, not {request.version}")
+        if request.version not in (None, self._frames.version):
+            raise Refusal(409, f"this worker serves version {self._frames.version}, not {request.version}")
         if request.request_id in self.scheduler:
             return
         self.scheduler.add(request)
+        self.on_request(self.scheduler, request)
         self._asked()
         self._metrics.admitted(request, self._clock.now())
         self.idle.clear()
@@ -142,6 +143,7 @@ class ServingLoop:
         Its gateway learns which worker has it now.
         """
         late = scheduler.adopt(request, entry, filled)
+        self.on_request(scheduler, request)
         self._metrics.admitted(request, self._clock.now(), waited)
         self._came(request)
         return late
@@ -149,6 +151,8 @@ class ServingLoop:
     def take_over(self, request: Submit, waited: float, silent: float) -> None:
         """Go on with a request that the scheduler has taken over. Its last token came `silent` seconds ago."""
         self._metrics.taken_over(request, self._clock.now(), waited, silent)
+        if self.scheduler is not None:
+            self.on_request(self.scheduler, request)
         self._came(request)
 
     def _came(self, request: Submit) -> None:
@@ -156,15 +160,23 @@ class ServingLoop:
         self.idle.clear()
         # A gateway that missed a token of the earlier worker may ask for it here.
         self._history.record(earlier_tokens(request))
-        self._send(request.gateway, [Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])])
+        self._frames.send(
+            request.gateway, [Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])]
+        )
         self.wake()
         self.on_step()
+
+    def give_up(self, scheduler: Scheduler, sequence: RunningSequence, error: str) -> None:
+        """End a request with `error`."""
+        self._stepped(scheduler, scheduler.give_up(sequence, error))
+        self.wake()
 
     def release(self, request_id: str, taker: str, layers: int) -> None:
         """Drop a request that another worker goes on with, `taker`; so many `layers` of it were run here."""
         if self.scheduler is not None and request_id in self.scheduler:
             self.scheduler.release(request_id)
             self._history.forget(request_id)
+            self._runner.forget_masks(request_id)
             self._metrics.moved(request_id, self._clock.now(), taker, layers)
             self.wake()
             self.on_step()
@@ -190,7 +202,7 @@ class ServingLoop:
         """Answer REPLAY: send a request's tokens again, if there are any. Raises Refusal 404 for an unknown request."""
         row = self._history.since(command.request_id, command.index)
         if row is not None:
-            self._send(command.gateway, [row])
+            self._frames.send(command.gateway, [row])
         elif self.scheduler is None or command.request_id not in self.scheduler:
             raise Refusal(404, f"request {command.request_id} has no token {command.index} here")
         return Ack()
@@ -263,12 +275,7 @@ class ServingLoop:
 
     def publish(self, outputs: Iterable[TokenOutput]) -> None:
         """Send tokens to gateways, and say which requests have ended."""
-        rows: dict[tuple[str, str], list[Tokens]] = defaultdict(list)
-        for output in outputs:  # what is told of a prompt may be half of what the bus takes at once
-            rows[output.gateway, output.row.request_id if output.row.prompt_logprobs else ""].append(output.row)
-        for (gateway, _), theirs in rows.items():
-            self._send(gateway, theirs)
-        sent = [row for theirs in rows.values() for row in theirs]
+        sent = self._frames.send_all(outputs)
         if not sent:
             return
         for row in sent:
@@ -278,8 +285,12 @@ class ServingLoop:
             self.on_first_token()
             self.on_first_token = None
         ended = [row for row in sent if row.finish_reason is not None]
+        for row in ended:
+            self._runner.forget_masks(row.request_id)
         if ended:
-            self._tell_ended([row.request_id for row in ended], [row.index + len(row.token_ids) for row in ended])
+            self._frames.tell_ended(
+                [row.request_id for row in ended], [row.index + len(row.token_ids) for row in ended]
+            )
 
     def _connection_changed(self, connected: bool) -> None:
         """Repeat which requests have ended after the bus was away, as messages were lost meanwhile.
@@ -288,13 +299,4 @@ class ServingLoop:
         """
         ended = self._history.ended() if connected else []
         if ended:
-            self._tell_ended(ended)
-
-    def _tell_ended(self, request_ids: list[str], tokens: Sequence[int] = ()) -> None:
-        ended = RequestsEnded(worker=self._worker, request_ids=request_ids, tokens=list(tokens))
-        self._bus.publish(ENDED, ended, worker=self._worker)
-
-    def _send(self, gateway: str, rows: list[Tokens]) -> None:
-        self._steps += 1
-        frame = TokenFrame(worker=self._worker, step=self._steps, rows=rows, version=self._version)
-        self._bus.publish(TOKENS, frame, gateway=gateway)
+            self._frames.tell_ended(ended)

@@ -11,7 +11,7 @@ from itertools import chain
 
 from livescale.shared.policy.invariants import check
 
-Segment = tuple[int, ...]  # token ids
+Segment = tuple[int | str, ...]  # token ids, after what tells apart prompts that are not to share KV
 
 
 class RadixNode:

@@ -110,7 +110,7 @@ class PipelineLeader:
             return self.give_up(
                 f"step {done.step}: {len(done.tokens)} tokens came, {samplings} of the vocabulary are due"
             )
-        chosen = Chosen(done.tokens, dict(done.logprobs), dict(done.prompts))
+        chosen = Chosen(done.tokens, dict(done.logprobs), dict(done.prompts), dict(done.withheld))
         del self._steps[done.step]
         self._filling.ended(done.step, done.unfilled)
         self._counts.steps.inc()

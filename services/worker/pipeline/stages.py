@@ -104,6 +104,7 @@ class StageRun:
                         tokens=passed.chosen.tokens,
                         logprobs=list(passed.chosen.logprobs.items()),
                         prompts=list(passed.chosen.prompts.items()),
+                        withheld=list(passed.chosen.withheld.items()),
                         unfilled=unfilled,
                     )
                 )

@@ -13,8 +13,8 @@ from livescale.services.worker.scheduling.batch import (
     ScheduledChunk,
     Scoring,
     TokenSampling,
-    changes_logits,
     named_tokens,
+    needs_past,
 )
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.bus.contract import Refusal
@@ -115,7 +115,7 @@ def _told(piece: ScheduledChunk) -> StagePiece:
 def _sampling(told: StagePiece) -> TokenSampling | None:
     if told.sampling is None:
         return None
-    past = Past(tuple(told.prompt), tuple(told.generated)) if changes_logits(told.sampling) else None
+    past = Past(tuple(told.prompt), tuple(told.generated)) if needs_past(told.sampling) else None
     return TokenSampling(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops), past)
 
 

@@ -37,7 +37,7 @@ class TokenSampling(Struct, frozen=True):
     """How a token is chosen after a chunk's last row.
 
     It becomes generated token number `index`. None of `forbidden` may be chosen; any of `stops` would end the request.
-    `past` is there where `params` change logits before a token is drawn.
+    `past` is there where the choice depends on it.
     """
 
     params: Sampling = field(name="sampling")
@@ -63,19 +63,30 @@ def changes_logits(params: Sampling) -> bool:
     )
 
 
+def needs_past(params: Sampling) -> bool:
+    """Whether the choice of a token depends on those before it."""
+    return bool(params.grammar) or changes_logits(params)
+
+
 def named_tokens(params: Sampling) -> list[int]:
     """The token ids that a request's sampling names."""
     words = (token for word in params.bad_words for token in word)
-    return [*(token for token, _ in params.logit_bias), *params.allowed_token_ids, *words]
+    biased = (token for token, _ in params.logit_bias)
+    return [*biased, *params.allowed_token_ids, *params.logprob_token_ids, *words]
 
 
 class Chosen(Struct, frozen=True):
     """The token of each sampling of a step, in their order, and by place the log-probabilities that were asked for:
-    those of prompts by the place of the chunk."""
+    those of prompts by the place of the chunk.
+
+    `withheld` are the places without a token, whatever `tokens` say: with the reason why the request fails, or with
+    nothing, and the step is to be made again.
+    """
 
     tokens: list[int]
     logprobs: dict[int, TokenLogprobs] = {}
     prompts: dict[int, list[TokenLogprobs]] = {}
+    withheld: dict[int, str] = {}
 
 
 NOTHING_CHOSEN = Chosen([])

@@ -198,10 +198,12 @@ class PrefixCache:
         return self._places.is_free(block, in_host=self.fetches)
 
     def _segments(self, sequence: Sequence, stop: int, first: int = 0) -> Iterator[Segment]:
-        """Yield the prompt's segments from number `first` on that end at position `stop` or before."""
-        size = self._block_tokens
+        """Yield the prompt's segments from number `first` on that end at position `stop` or before. The first of all
+        begins with the request's salt, so that prompts of another one follow nowhere."""
+        size, salt = self._block_tokens, sequence.request.cache_salt
         for start in range(first * size, min(stop, sequence.prompt_tokens) - size + 1, size):
-            yield tuple(sequence.tokens[start : start + size])
+            tokens = tuple(sequence.tokens[start : start + size])
+            yield tokens if start or salt is None else (salt, *tokens)
 
     def check_invariants(self) -> None:
         """Check that each segment is in a block of its own, and that these blocks have no owner. Raises

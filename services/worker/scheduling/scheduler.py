@@ -1,12 +1,12 @@
 """Continuous batching: requests in, steps out. Decodes go first, and prompts share what is left of a step. Pure."""
 
 from collections.abc import Container, Iterator
-from itertools import combinations
 
 from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.allocation import BlockAllocation
 from livescale.services.worker.scheduling.batch import Batch, Chosen, LayerEntry, PrefixUse
 from livescale.services.worker.scheduling.batching import Scheduled, choose_chunks, prompt_budget
+from livescale.services.worker.scheduling.flights import broken_flights
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.outputs import TokenOutput, token_output
 from livescale.services.worker.scheduling.prefix_cache import fetch_pays
@@ -204,12 +204,21 @@ class Scheduler:
         _land(scheduled)
         for number, (sequence, chunk) in enumerate(scheduled):
             place, token = (0, None) if chunk.sampling is None else next(tokens_of)
+            if token is not None and place in chosen.withheld:
+                # The step counts as not made.
+                outputs += self.give_up(sequence, chosen.withheld[place])
+                continue
             if not self._allocation.computed(sequence, chunk):
                 continue
             sequence.scored(chunk.start, chosen.prompts.get(number, ()))
             if token is not None:
                 outputs.append(self._advance(sequence, token, chosen.logprobs.get(place), now))
         return outputs + self.expire(now)
+
+    def give_up(self, sequence: Sequence, error: str) -> list[TokenOutput]:
+        """End a sequence, if it is still here and there is an `error`."""
+        is_here = self.get(sequence.request_id) is sequence
+        return [self._end(sequence, "error", error=error)] if error and is_here else []
 
     def expire(self, now: float) -> list[TokenOutput]:
         """End all requests that are past their deadline. `complete` does so, too."""
@@ -249,19 +258,7 @@ class Scheduler:
         """Check that running requests own their blocks, and that no two batches share a request. Raises
         InvariantBroken."""
         self._allocation.check_invariants()
-        check(self._broken())
-
-    def _broken(self) -> Iterator[str]:
-        flights = [(step, one) for step, chosen in self._under_way.items() for one in dict(chosen)]
-        for step, sequence in flights:
-            if sequence.held:
-                yield f"scheduler: {sequence.request_id} is run in step {step}, and is not to be"
-        for (step, one), (later, other) in combinations(flights, 2):
-            if one is other:
-                yield f"scheduler: {one.request_id} is in steps {step} and {later}"
-            was_ended = self._allocation.get(one.request_id) is not one
-            if set(one.blocks) & set(other.blocks) and not (was_ended and step < later):
-                yield f"scheduler: {one.request_id} and {other.request_id} write the same blocks"
+        check(broken_flights(self._under_way, self._allocation))
 
     def _forget_prefixes(self) -> None:
         if self._allocation.contexts is not None:
@@ -270,7 +267,9 @@ class Scheduler:
     def _choose(self, at_once: int, pace: DecodePace | None) -> Iterator[Scheduled]:
         running = self._allocation.running.values()
         to_run = [
-            one for one in running if not (one.held or one.is_waiting or (one.awaits_take_over and one.has_sampled))
+            one
+            for one in running
+            if not (one.held or one.awaits_mask or one.is_waiting or (one.awaits_take_over and one.has_sampled))
         ]
         ready = [one for one in to_run if not one.in_flight and self._allocation.has_room(one)]
         under_way = (sum(chunk.decode for _, chunk in chosen) for chosen in self._under_way.values())

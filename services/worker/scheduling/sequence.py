@@ -15,7 +15,7 @@ from livescale.services.worker.scheduling.batch import (
     ScheduledChunk,
     Scoring,
     TokenSampling,
-    changes_logits,
+    needs_past,
 )
 from livescale.shared.messages.disaggregation import TakeOver
 from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs
@@ -60,7 +60,8 @@ class Sequence:
     is `in_flight` is in a step now. `logprobs` are those of the last of its tokens, `prompt_logprobs` of those of the
     prompt from the second on, where the request asks for them. `filled` is a second place of its KV. `prefix` is the
     last segment of the prompt that the prefix cache keeps, or None where it may keep no more. `cached` counts the
-    tokens of the prompt that were in the cache when the sequence began.
+    tokens of the prompt that were in the cache when the sequence began. One that `awaits_mask` is run once it is known
+    which tokens its grammar permits.
     """
 
     def __init__(self, request: Submit, arrival: int) -> None:
@@ -72,7 +73,7 @@ class Sequence:
         self.logprobs = list(request.logprobs)
         asked = request.prompt_logprobs
         self.prompt_logprobs = [] if asked is None else list(asked.told)
-        self._changes_logits = changes_logits(request.sampling)
+        self._needs_past = needs_past(request.sampling)
         self.blocks = range(0)
         self.computed = 0
         self.preempted = False  # ever
@@ -84,6 +85,7 @@ class Sequence:
         self.held = False
         self.awaits_take_over = False
         self.in_flight = False
+        self.awaits_mask = False
 
     @property
     def request_id(self) -> str:
@@ -245,7 +247,7 @@ class Sequence:
     def _sampling(self) -> TokenSampling:
         generated = self.generated
         forbidden = self.stops if generated < self.request.min_tokens else ()
-        past = self._past() if self._changes_logits else None
+        past = self._past() if self._needs_past else None
         return TokenSampling(self.request.sampling, generated, forbidden, self.stops, past)
 
     def _past(self) -> Past:

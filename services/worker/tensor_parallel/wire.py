@@ -24,8 +24,10 @@ def decode_batch(data: bytes) -> Batch:
 
 
 def _without_activation(piece: ScheduledChunk) -> ScheduledChunk:
-    if piece.sampling is not None and piece.sampling.past is not None:  # which only the rank that chooses needs
-        piece = structs.replace(piece, sampling=structs.replace(piece.sampling, past=None))
+    sampling = piece.sampling
+    if sampling is not None and sampling.past is not None:  # which only the rank that chooses needs
+        params = structs.replace(sampling.params, grammar="")
+        piece = structs.replace(piece, sampling=structs.replace(sampling, params=params, past=None))
     return piece if piece.entry is None else structs.replace(piece, entry=replace(piece.entry, activation=NO_BYTES))
 
 

@@ -18,7 +18,7 @@ from livescale.shared.subjects import MANIFEST
 from tests.load.simulate.clusters import CONFIG, asks, registered, settings, until_serving
 
 Victim = Literal["nobody", "target", "source"]
-ASKS = asks(80, rate=36.0, prompt=900, tokens=8)
+ASKS = asks(80, rate=48.0, prompt=900, tokens=8)  # three more instances are needed at once, and load long enough
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -61,6 +61,12 @@ async def scale_out(victim: Victim, seed: int) -> Outcome:
         replaying = asyncio.create_task(replay(made.gateway, "m", ASKS))
         lost = await end(made, victim)
         records = await replaying
+
+        async def told() -> bool:
+            deaths = [event for event in made.log.of("evt.lease") if b'"dead"' in event.data]
+            return not lost or f"evt.lease.{lost}" in [event.subject for event in deaths]
+
+        await until(told)
         await until_serving(made, 3 if lost else 4)
         manifest: Manifest = await made.operator.call(MANIFEST, Named(model="m"), timeout=5.0)
         return Outcome(records, made.log.events, made.log.digest(), manifest.version, lost)

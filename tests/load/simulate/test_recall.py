@@ -58,3 +58,33 @@ def test_an_instance_that_drains_serves_again_without_any_byte_and_its_requests_
 
     with quiet():
         virtual_time.run(main(), limit_seconds=300)
+
+
+def test_an_instance_that_has_drained_serves_again_from_what_it_kept() -> None:
+    async def act(made: VirtualCluster) -> None:
+        await registered(made)
+        await scale(made, 2)
+        await until_serving(made, 2)
+        before = set(await instances(made))
+        await scale(made, 1)
+
+        async def parked() -> bool:
+            return bool(await workers_in(made, "spare"))
+
+        await until(parked)
+        sent = sum(made.calendar.network_bytes.values())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(right(made, LONG))
+            await asyncio.sleep(0.2)
+            await scale(made, 2)
+            await until_serving(made, 2)
+            assert sum(made.calendar.network_bytes.values()) == sent
+        assert set(await instances(made)) == before
+        await right(made, [LONG[0].__class__(99, 0.0, LONG[0].prompt, 4)])
+
+    async def main() -> None:
+        async with virtual_cluster(settings(2)) as made:
+            await act(made)
+
+    with quiet():
+        virtual_time.run(main(), limit_seconds=300)

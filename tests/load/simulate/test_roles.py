@@ -22,7 +22,7 @@ from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import MANIFEST, SCALES, SNAPSHOT
 from tests.load.simulate.clusters import asks, registered, settings, undisturbed, until_serving
 
-BOTH = asks(36, rate=40.0, prompt=500, tokens=40)  # more than two can prefill, or one decode
+BOTH = asks(60, rate=60.0, prompt=600, tokens=40)  # more than one can prefill, and more than one decode, at once
 LONG_PROMPTS = [replace(ask, index=ask.index + 1_000) for ask in asks(24, rate=40.0, prompt=900, tokens=2)]
 Disturb = Callable[[VirtualCluster], Coroutine[None, None, None]]
 

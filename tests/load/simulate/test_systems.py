@@ -34,8 +34,10 @@ def settings_of(name: str) -> VirtualClusterSettings:
     """A small cluster that is run as this system."""
     stack = StackSettings(workers=HOSTS, **find_system(name).values())  # type: ignore[arg-type]
     flags = {service: dict(control_flags(service, stack, None)) for service in ("registry", "planner")}
+    base = settings(HOSTS)
     return replace(
-        settings(HOSTS),
+        base,
+        worker=replace(base.worker, keep_parameters=stack.keep_parameters),
         registry=RegistrySettings(**flags["registry"]),  # type: ignore[arg-type]
         planner=PlannerSettings(**flags["planner"]),  # type: ignore[arg-type]
     )
@@ -78,7 +80,7 @@ async def copies(made: VirtualCluster) -> list[str]:
     return [host.id for host in found.hosts for one in host.holdings if one.version and len(one.ready) == one.total]
 
 
-@pytest.mark.parametrize("name", ["serverlessllm", "allcache", "+network", "+zigzag", "lambdascale", "faasnet"])
+@pytest.mark.parametrize("name", ["serverlessllm", "allcache", "+network", "+zigzag", "lambdascale", "faasnet", "nccl"])
 def test_a_burst_has_the_tokens_of_undisturbed_requests_under_every_system(name: str) -> None:
     async def act(made: VirtualCluster) -> None:
         replaying = asyncio.create_task(replay(made.gateway, "m", ASKS))

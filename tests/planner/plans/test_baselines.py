@@ -1,6 +1,8 @@
+import itertools
+
 import pytest
 
-from livescale.services.planner.plans.baselines import plan_fanout, plan_local, plan_tree
+from livescale.services.planner.plans.baselines import plan_fanout, plan_local, plan_ring, plan_tree
 from livescale.services.planner.plans.network import multicast_over
 from livescale.services.planner.plans.plan import CannotPlan
 from livescale.services.planner.plans.predict import predict
@@ -31,6 +33,15 @@ def test_a_fan_out_is_as_many_flows_as_targets() -> None:
     check_plan(multicast, plan)
     assert hops(plan) == [("h0/0", target) for target in TARGETS]
     assert plan.tails == tuple(TARGETS)
+
+
+def test_a_ring_goes_from_one_source_through_all_targets() -> None:
+    multicast = multicast_over(EIGHT, BLOCKS, ["h0/0", "h1/0"], TARGETS[1:])
+    plan = plan_ring(multicast)
+    check_plan(multicast, plan)
+    nodes = [f"h{index}/0" for index in range(1, 8)]
+    assert hops(plan) == list(itertools.pairwise(nodes))
+    assert plan.tails == ("h7/0",)
 
 
 @pytest.mark.parametrize(("receivers", "tree", "fanout"), [(3, 2.0, 3.0), (7, 2.0, 7.0)])

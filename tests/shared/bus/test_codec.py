@@ -4,7 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.shared.bus.codec import pack, unpack
+from livescale.shared.bus.codec import encode, is_json, pack, unpack
+from livescale.shared.messages.message import Message
+from livescale.shared.messages.registry import AskModels, Named
+from livescale.shared.messages.requests import Replay
 
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True)
 LINES = st.text(st.characters(blacklist_categories=("C", "Z")), max_size=50)
@@ -38,3 +41,15 @@ def test_what_servers_and_strangers_send_is_read(head: bytes, headers: dict[str,
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read(head: bytes) -> None:
     unpack(head)
+
+
+@pytest.mark.parametrize("typed", [b"", b"{}", b'{"model": "m"}', b"hello", b'"m"', b"[1]", b" {}"])
+def test_what_people_type_is_read_as_json(typed: bytes) -> None:
+    assert is_json(typed, {})
+    assert not is_json(typed, {"Content-Type": "application/msgpack"})
+
+
+@pytest.mark.parametrize("message", [Named(model="m"), AskModels(), Replay(request_id="r", index=3, gateway="g")])
+def test_no_message_in_msgpack_is_taken_for_json(message: Message) -> None:
+    assert not is_json(encode(message), {})
+    assert is_json(encode(message, json=True), {})

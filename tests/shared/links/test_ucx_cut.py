@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from livescale.load.machines import CannotEmulate, Network, network
+from livescale.load.machines import CARD, CannotEmulate, Network, network
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 ENDS = ("send", "receive")
@@ -24,6 +24,48 @@ def machines() -> Iterator[Network]:
             yield made
     except CannotEmulate as reason:
         pytest.skip(str(reason))
+
+
+def test_a_machine_that_was_asked_for_while_the_link_was_down_is_reached_later(
+    machines: Network, tmp_path: Path
+) -> None:
+    """UCX reads the routes once in the life of a process: they have to be those of a machine whose links are up."""
+    started = []
+    try:
+        for end, other in (ENDS, ENDS[::-1]):
+            (tmp_path / end).mkdir()
+            words = ("-m", "tests.shared.links.late_end", machines.address(end), str(tmp_path / end))
+            process = subprocess.Popen(
+                machines.inside(end, sys.executable, *words),
+                env={**os.environ, "UCX_TLS": "tcp"},
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            started.append(process)
+            assert answer(process) == "opened"
+            (tmp_path / end / "peer").symlink_to(tmp_path / other / "mine")
+        asking = started[0]
+        device = ("ip", "link", "set", "dev", CARD)
+        subprocess.run(machines.inside("send", *device, "down"), check=True)
+        assert answer(asking, "connect") != "connected"
+        subprocess.run(machines.inside("send", *device, "up"), check=True)
+        assert answer(asking, "connect") == "connected"
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def answer(process: subprocess.Popen[str], order: str | None = None) -> str:
+    """What the process says next, after an order if there is one."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if order is not None:
+        process.stdin.write(f"{order}\n")
+        process.stdin.flush()
+    return process.stdout.readline().strip()
 
 
 def test_a_process_whose_send_is_stuck_in_a_cut_network_lives_on(machines: Network, tmp_path: Path) -> None:

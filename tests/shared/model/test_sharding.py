@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from livescale.shared.messages.parameters import Manifest, ModelConfig
 from livescale.shared.model.block_layout import block_layouts, block_shapes, shard_layouts
-from livescale.shared.model.sharding import check_shards, find_shard_slice, shard_config, vocabulary
+from livescale.shared.model.sharding import ShardSlice, check_shards, find_shard_slice, shard_config, vocabulary
+from livescale.shared.model.tensors import model_parameters
 
 
 def config(**fields: Any) -> ModelConfig:
@@ -26,6 +27,13 @@ def config(**fields: Any) -> ModelConfig:
         "attention_bias": True,
     }
     return ModelConfig(**{**defaults, **fields})
+
+
+def slice_of(name: str, model: ModelConfig, shard: int, shards: int) -> ShardSlice | None:
+    """The slice that a rank has of the tensor with this ending."""
+    tensors = [tensor for block in model_parameters(model).values() for tensor in block]
+    cut = next(tensor.cut for tensor in tensors if tensor.name.endswith(name))
+    return find_shard_slice(cut, model, shard, shards)
 
 
 @st.composite
@@ -49,7 +57,7 @@ def test_what_the_ranks_have_together_is_every_tensor(model: tuple[ModelConfig, 
     made, shards = model
     check_shards(made, shards)
     for name, shape in chain.from_iterable(block.items() for block in block_shapes(made).values()):
-        cuts = [find_shard_slice(name, made, shard, shards) for shard in range(shards)]
+        cuts = [slice_of(name, made, shard, shards) for shard in range(shards)]
         parts = [cut for cut in cuts if cut is not None]
         assert len(parts) == ("norm" not in name) * shards
         if parts:
@@ -68,7 +76,7 @@ def test_what_a_rank_has_of_a_tensor_is_what_its_blocks_have_room_for(model: tup
     for shard in range(shards):
         for block in shard_layouts(made, "bfloat16", shard, shards):
             for tensor in block.tensors:
-                cut, shape = find_shard_slice(tensor.name, made, shard, shards), list(whole[tensor.name])
+                cut, shape = slice_of(tensor.name, made, shard, shards), list(whole[tensor.name])
                 if cut is not None:
                     shape[cut.dimension] = cut.stop - cut.start
                 assert tensor.shape == shape
@@ -80,8 +88,8 @@ def test_a_ranks_queries_attend_to_the_keys_that_it_has(model: tuple[ModelConfig
     group = made.num_attention_heads // made.num_key_value_heads
     for shard in range(shards):
         own, dim = shard_config(made, shard, shards), made.head_dim
-        queries = find_shard_slice("self_attn.q_proj.weight", made, shard, shards)
-        keys = find_shard_slice("self_attn.k_proj.bias", made, shard, shards)
+        queries = slice_of("self_attn.q_proj.weight", made, shard, shards)
+        keys = slice_of("self_attn.k_proj.bias", made, shard, shards)
         assert queries is not None
         assert keys is not None
         for head in range(own.num_attention_heads):
@@ -95,7 +103,7 @@ def test_the_last_rank_may_have_fewer_tokens_than_the_others() -> None:
 
 def test_one_rank_has_the_model_as_it_is() -> None:
     assert shard_config(config(), 0, 1) == config()
-    assert find_shard_slice("lm_head.weight", config(), 0, 1) is None
+    assert slice_of("lm_head.weight", config(), 0, 1) is None
 
 
 @pytest.mark.parametrize(

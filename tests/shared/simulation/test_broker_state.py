@@ -1,10 +1,16 @@
 """What is on its way through the in-process bus, and in which order it arrives."""
 
+import asyncio
+from functools import partial
+
+import pytest
+
 from livescale.shared.bus.contract import Call
 from livescale.shared.messages.registry import Named
 from livescale.shared.messages.requests import Cancel
 from livescale.shared.runtime.clock import LoopClock
-from livescale.shared.simulation import virtual_time
+from livescale.shared.simulation import broker_state, virtual_time
+from livescale.shared.simulation.broker_state import DelayedDeliveries
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import CANCEL
 
@@ -66,5 +72,42 @@ def test_messages_that_arrive_at_one_moment_come_in_the_order_of_sending() -> No
         assert seen == [str(number) for number, _ in enumerate(buses)]
         for bus in buses:
             await bus.close()
+
+    virtual_time.run(main())
+
+
+def test_a_message_arrives_in_its_time_though_its_sender_sleeps() -> None:
+    async def main() -> None:
+        broker = LocalBroker(CLOCK, delays=lambda subject: (1.0,))
+        sender, listener = broker.connect(), broker.connect()
+        cancels = await listener.subscribe(CANCEL)
+        process = virtual_time.Process()
+        for name in ("once", "again"):
+            process.context().run(sender.publish, CANCEL, Cancel(request_id=name))
+            process.stop()
+            received = await anext(aiter(cancels))
+            assert (received.message.request_id, virtual_time.machine_time() % 10) == (name, 1.0)
+            await asyncio.sleep(9.0)
+            process.go_on()
+        for bus in (sender, listener):
+            await bus.close()
+
+    virtual_time.run(main())
+
+
+def test_ways_on_which_everything_has_arrived_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_state, "MOST_WAYS", 10)
+
+    async def main() -> None:
+        deliveries, seen = DelayedDeliveries(), list[int]()
+        deliveries.add(5.0, lambda: seen.append(-1), "slow")
+        for number in range(100):
+            deliveries.add(1.0, partial(seen.append, number), number)
+            await asyncio.sleep(0.04)
+        assert len(deliveries._latest) < 60
+        deliveries.add(0.0, lambda: seen.append(-2), "slow")
+        await asyncio.sleep(2.0)
+        assert seen[-2:] == [-1, -2]
+        assert sorted(seen[:-2]) == list(range(100))
 
     virtual_time.run(main())

@@ -9,9 +9,13 @@ import pytest
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
 from livescale.shared.messages.transfers import Node, Outflow, Send
+from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.simulation import virtual_time
+from livescale.shared.simulation.local_bus import LocalBroker
+from livescale.shared.subjects import TRANSFER
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, TransferFailed
+from livescale.shared.transfer.lost_flows import LostFlows
 from livescale.shared.transfer.sender import BlockSender, send_chunks
 from tests.host.local import NoLink
 from tests.shared.transfer.virtual_link import NO_LINK
@@ -68,7 +72,7 @@ class LeavingPeer:
 class LeavingLink(SilentLink):
     """Leads to one peer."""
 
-    def __init__(self, peer: LeavingPeer) -> None:
+    def __init__(self, peer: Peer) -> None:
         self._peer = peer
 
     async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> Peer:
@@ -120,3 +124,54 @@ async def test_a_receiver_that_closes_the_connection_is_lost_only_where_chunks_a
     with lost:
         await send_chunks(LeavingLink(peer), end, here)
     assert peer.closed
+
+
+class BufferedPeer(SilentPeer):
+    """A receiver behind a slow link, whose first chunks go into buffers at once. Each that follows takes 3 s."""
+
+    def __init__(self, end: FlowEnd, buffered: int) -> None:
+        self._chunks = {end.tag(chunk) for chunk in end.copy.chunks}
+        self._buffered = buffered
+        self.taken = 0
+
+    async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        assert isinstance(buffer.view, memoryview)
+        buffer.view[:] = struct.pack(f"<{len(self._chunks)}I", *range(len(self._chunks)))
+
+    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        if tag not in self._chunks:
+            return
+        seconds = 3.0 if self.taken >= self._buffered else 0.0
+        await asyncio.sleep(min(seconds, timeout))
+        if timeout < seconds:
+            raise LinkError(f"send took more than {timeout:g} s")
+        self.taken += 1
+
+
+def test_a_slow_link_whose_buffers_took_the_first_chunks_at_once_is_waited_for() -> None:
+    async def main() -> None:
+        await send_chunks(LeavingLink(peer), end, here)
+
+    end = FlowEnd(
+        ModelCopy("host-0", 1024, [memoryview(bytes(8 * 1024))]), 7, Node(id="w", place="worker", address=b"")
+    )
+    peer = BufferedPeer(end, buffered=4)
+    virtual_time.run(main(), limit_seconds=100)
+    assert peer.taken == 8
+
+
+class Unreachable(SilentLink):
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> Peer:
+        raise LinkError("connect: the destination is unreachable")
+
+
+async def test_who_cannot_reach_a_receiver_says_for_it_that_the_flow_is_lost() -> None:
+    bus = LocalBroker().connect()
+    told = await bus.subscribe(TRANSFER)
+    async with asyncio.TaskGroup() as tasks:
+        outgoing = BlockSender("host-0", Unreachable(), tasks, lambda: None, lost=LostFlows(bus, SystemClock()))
+        outgoing.start(command(7, 1024), [memoryview(bytes(4096))], here)
+    async with asyncio.timeout(5.0):
+        event = (await anext(aiter(told))).message
+    assert (event.plan_id, event.node, event.state, event.ticket) == ("p", "w", "broken", 7)
+    assert "the destination is unreachable" in str(event.error)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, cast
@@ -27,6 +27,8 @@ from livescale.services.worker.engine.kernels.variants import (
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.engine.tensor_parallel import Ranks
 from livescale.shared.messages.parameters import DType, Layout, Manifest
+from livescale.shared.model.architectures import model_types
+from tests.worker.engine.architectures import fields_of
 
 BLOCK_TOKENS = 16
 CONTEXT = 2_200
@@ -172,7 +174,13 @@ ONE_LAYER: dict[str, Config] = {
     ),
 }
 
-ALL_CONFIGS = ONE_LAYER | CONFIGS | PANEL_CONFIGS | CUT_CONFIGS | GPU_CONFIGS
+# One of each architecture.
+SMALL_CONFIGS: dict[str, Config] = {
+    f"{model_type}-small": partial(transformers.AutoConfig.for_model, model_type, **fields_of(model_type))
+    for model_type in model_types()
+}
+
+ALL_CONFIGS = ONE_LAYER | CONFIGS | PANEL_CONFIGS | CUT_CONFIGS | GPU_CONFIGS | SMALL_CONFIGS
 
 # Those that workers of this machine use; the environment says which where the machine stands for another.
 KERNELS = choose_kernels(cast(KernelsName, os.environ.get("LIVESCALE_KERNELS", "auto"))).kernels

@@ -14,7 +14,8 @@ from transformers.generation.logits_process import (
     RepetitionPenaltyLogitsProcessor,
 )
 
-from livescale.services.worker.engine.logits import Floats, change_logits, completing
+from livescale.services.worker.engine.kernels.variants import find_compiled
+from livescale.services.worker.engine.logits import Floats, TokenMask, change_logits, completing
 from livescale.services.worker.scheduling.batch import LEAST_TEMPERATURE, Past, changes_logits
 from livescale.shared.messages.requests import Sampling
 from tests.fuzz.effort import examples
@@ -100,3 +101,21 @@ def test_what_changes_logits_is_known_beforehand(params: dict[str, Any]) -> None
     assert changes_logits(Sampling(**params))
     assert changed([1], [1], **params).tolist() != ROW.tolist()
     assert not changes_logits(Sampling(temperature=1.0, top_k=2, top_p=0.5, min_p=0.1, seed=3, logprobs=5))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("size", [1, 31, 32, 1000, 1024])
+def test_compiled_masks_and_torch_permit_the_same_tokens(dtype: torch.dtype, size: int) -> None:
+    compiled = find_compiled()
+    if compiled is None:
+        pytest.skip("there is no compiler")
+    chance = np.random.default_rng(size)
+    mask = chance.integers(-(2**31), 2**31, -(-size // 32), dtype=np.int32)
+    mask[:1] = -1
+    row = torch.from_numpy(chance.standard_normal(size)).to(dtype)
+    fast, slow = row.clone(), row.clone()
+    TokenMask(compiled).apply(fast, mask)
+    TokenMask(None).apply(slow, mask)
+    assert torch.equal(fast.view(torch.uint8), slow.view(torch.uint8))
+    permitted = [bool(mask[token // 32] >> token % 32 & 1) for token in range(size)]
+    assert [not torch.isinf(logit) for logit in slow] == permitted

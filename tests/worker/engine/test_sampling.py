@@ -172,3 +172,12 @@ def test_a_seeded_request_draws_on_where_another_worker_left_it() -> None:
     assert serve(checkpointed("llama2-untied").engine(), [(0, rest)]).tokens["a"] == tokens[13:]
     other = submit("a", whole.prompt, max_tokens=40, sampling=Sampling(temperature=1.2, top_p=0.95, seed=10))
     assert serve(checkpointed("llama2-untied").engine(), [(0, other)]).tokens["a"] != tokens
+
+
+def test_named_tokens_are_told_in_place_of_the_likeliest() -> None:
+    expected = LOGITS[0].double().log_softmax(0).numpy()
+    params = Sampling(logprobs=3, logprob_token_ids=[7, 2])
+    told = choose_tokens(LOGITS.clone(), [TokenSampling(params, 0)]).logprobs[0]
+    assert [id for id, _ in told.top] == [7, 2]
+    assert [found for _, found in told.top] == pytest.approx(expected[[7, 2]].tolist())
+    assert told.chosen == float(np.float32(expected.max()))

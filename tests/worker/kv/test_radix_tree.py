@@ -67,7 +67,7 @@ def test_what_others_come_after_is_not_dropped() -> None:
 @examples(100)
 @given(st.lists(st.one_of(st.none(), st.lists(st.integers(0, 2), max_size=5)), max_size=40))
 def test_it_has_what_was_added_and_not_dropped(operations: list[list[int] | None]) -> None:
-    tree, known = RadixTree(), set[tuple[int, ...]]()
+    tree, known = RadixTree(), set[Segment]()
     for numbers in operations:
         if numbers is not None:
             add(tree, path(*numbers))
@@ -79,5 +79,5 @@ def test_it_has_what_was_added_and_not_dropped(operations: list[list[int] | None
         assert {_numbers(node) for node in tree.nodes()} == known
 
 
-def _numbers(node: RadixNode) -> tuple[int, ...]:
+def _numbers(node: RadixNode) -> Segment:
     return () if node.parent is None else (*_numbers(node.parent), *node.segment)

@@ -238,3 +238,15 @@ def test_whatever_comes_and_goes_every_row_finds_the_kv_that_it_would_have_compu
 def add(run: Served, prompt: list[int], tokens: int, context_id: str | None) -> None:
     request = submit(str(len(run.requests)), prompt, max_tokens=min(tokens, 512 - len(prompt)), context_id=context_id)
     run.add(request)
+
+
+@pytest.mark.parametrize(
+    ("salt", "other", "found"), [(None, None, 112), ("a", "a", 112), ("a", "b", 0), ("a", None, 0), (None, "a", 0)]
+)
+def test_prompts_are_found_by_requests_of_their_salt_only(salt: str | None, other: str | None, found: int) -> None:
+    run = Served(submit("first", BASE[:128], max_tokens=1, cache_salt=salt))
+    run.to_the_end()
+    run.add(submit("then", BASE[:128], max_tokens=2, cache_salt=other))
+    run.to_the_end()
+    assert run.cached["then"] == found
+    assert run.tokens["then"][:129] == run.tokens["first"]

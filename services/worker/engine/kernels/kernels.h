@@ -136,5 +136,8 @@ void kernels_lay_out(const Kernels *kernels, Type type, const void *matrix, int6
 /* Makes tables `[position, 2 * half]` of the cosines and sines of position times frequency, as in Attention. */
 void make_rope_tables(Type type, const float *frequencies, int64_t half, int64_t positions, void *cosines, void *sines);
 
+/* Gives minus infinity to the logits of a row `[size]` whose bit in `mask` is 0; the lowest bit comes first. */
+void mask_logits(Type type, void *row, const uint32_t *mask, int64_t size);
+
 /* Returns a hash of the results for fixed inputs. Kernels with different digests compute different bits. */
 uint64_t digest(const Kernels *kernels);

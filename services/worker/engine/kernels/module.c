@@ -117,6 +117,17 @@ static PyObject *py_make_rope_tables(PyObject *self, PyObject *const *given, Py_
     Py_RETURN_NONE;
 }
 
+static PyObject *py_mask_logits(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[4];
+    (void)module;
+    if (!take("mask_logits", given, count, n, 4))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    mask_logits((Type)n[0], (void *)n[1], (const uint32_t *)n[2], n[3]);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_digest(PyObject *self, PyObject *nothing) {
     uint64_t made;
     (void)nothing;
@@ -179,6 +190,7 @@ static PyType_Spec kernels_spec = {"compiled.Kernels", sizeof(Object), 0, Py_TPF
 
 static PyMethodDef functions[] = {
     {"levels", levels, METH_NOARGS, "The levels of vector instructions that this CPU has, best first."},
+    {"mask_logits", FAST(py_mask_logits), "(type, row, mask, size)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -83,6 +83,9 @@ class Compiled(Protocol):
     def levels(self) -> list[str]:
         """The levels of vector instructions that this CPU has, best first."""
 
+    def mask_logits(self, type: int, row: Address, mask: Address, size: int, /) -> None:
+        """Give minus infinity to the logits whose bit in the mask is 0, the lowest bit first."""
+
 
 def find_compiled() -> Compiled | None:
     """The C extension module; None where there was no C compiler at installation."""

@@ -13,7 +13,7 @@ from livescale.services.worker.engine.kv_store import KvStore, allocate_kv_memor
 from livescale.services.worker.engine.layer import CompiledNorm, TorchNorm
 from livescale.services.worker.engine.matrices import CompiledLinear
 from livescale.services.worker.engine.parameters import DTYPES
-from livescale.services.worker.engine.rope import RopeTable
+from livescale.services.worker.engine.rope import rope_tables
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.messages.parameters import ModelConfig
 from tests.worker.engine.models import BLOCK_TOKENS, Kind, kind
@@ -63,8 +63,9 @@ class Model:
         self.store = KvStore(allocate_kv_memory(1 << 24), shape, way.dtype, BLOCK_TOKENS)
         generator = torch.Generator().manual_seed(head_dim)
         self.store.cache.copy_(torch.randn(self.store.cache.shape, generator=generator))
-        self.rope = RopeTable(shape, POSITIONS, dtype, CPU, kernels_of(way))
-        self.attention = CompiledAttention(kernels_of(way), self.store, self.rope, query_heads // kv_heads, POSITIONS)
+        ropes = rope_tables(shape, POSITIONS, dtype, CPU, kernels_of(way))
+        self.rope = ropes[0]
+        self.attention = CompiledAttention(kernels_of(way), self.store, ropes, query_heads // kv_heads, POSITIONS)
         features = (query_heads + 2 * kv_heads) * head_dim
         self.projected = torch.randn(POSITIONS, features, generator=generator).to(dtype)
 

@@ -1,0 +1,1 @@
+"""What the papers say that this system follows, each claim checked here: `livescale claims`."""

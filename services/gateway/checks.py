@@ -1,0 +1,87 @@
+"""What the bounds of a body's single fields cannot say: parameters contradict each other, or are too much together.
+
+Pure.
+"""
+
+from collections.abc import Collection
+
+from livescale.services.gateway.asked import asked_logprobs, asked_tokens, choices, only_prompt
+from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
+from livescale.services.gateway.errors import bad_request
+from livescale.services.gateway.rendering import check_rendering
+from livescale.services.gateway.sampling_options import stop_strings
+from livescale.services.gateway.tools import check_tools
+
+MOST_CHARACTERS = 4_096  # of all stop strings, and of all bad words; every token is compared with them
+
+
+def check_options(body: GenerationOptions) -> None:
+    """Check what the bounds of single fields cannot say. Raises ApiError 400."""
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("'stream_options' is for requests with 'stream': true.", param="stream_options")
+    limit = asked_tokens(body)
+    if limit is not None and body.min_tokens > limit:
+        raise bad_request(f"'min_tokens' is more than the {limit} tokens asked for.", param="min_tokens")
+    _check_logprobs(body)
+    _check_texts(body)
+    if isinstance(body, ChatRequest):
+        check_rendering(body)
+        check_tools(body.tools, body.tool_choice)
+    best_of = choices(body)
+    if best_of < body.n:
+        raise bad_request(f"'best_of' is less than 'n'; give at least {body.n}.", param="best_of")
+    if best_of > body.n and body.stream:
+        raise bad_request("'best_of' more than 'n' cannot be streamed; leave one of them out.", param="best_of")
+
+
+def _check_texts(body: GenerationOptions) -> None:
+    for param, texts in (("stop", stop_strings(body)), ("bad_words", body.bad_words)):
+        length = sum(map(len, texts))
+        if length > MOST_CHARACTERS:
+            raise bad_request(f"{param!r} has {length} characters; {MOST_CHARACTERS} are the most.", param=param)
+    if not all(map(str.strip, body.bad_words)):
+        raise bad_request("'bad_words' has one of blanks only; leave it out.", param="bad_words")
+
+
+def _check_logprobs(body: GenerationOptions) -> None:
+    if isinstance(body, ChatRequest) and body.top_logprobs and not body.logprobs:
+        raise bad_request("'top_logprobs' is for requests with 'logprobs': true.", param="top_logprobs")
+    if body.logprob_token_ids and asked_logprobs(body) is None:
+        raise bad_request("'logprob_token_ids' is for requests with 'logprobs'.", param="logprob_token_ids")
+    if isinstance(body, CompletionRequest) and only_prompt(body) and not body.echo:
+        raise bad_request("'max_tokens' may be 0 with 'echo': true only; give at least 1.", param="max_tokens")
+    if body.prompt_logprobs is not None and body.stream:
+        raise bad_request("'prompt_logprobs' cannot be streamed; leave one of them out.", param="prompt_logprobs")
+    if isinstance(body, CompletionRequest) and body.logprobs is True:
+        raise bad_request("'logprobs' is a number here: of the likeliest tokens to tell.", param="logprobs")
+
+
+def check_choices(body: GenerationOptions, prompts: int, most: int) -> None:
+    """Check that the prompts have no more than `most` choices together. Raises ApiError 400."""
+    count = prompts * choices(body)
+    if count > most and choices(body) > 1:
+        param = "n" if choices(body) == body.n else "best_of"
+        raise bad_request(f"{param!r} asks for {count} choices; a request may have at most {most}.", param=param)
+
+
+def check_named(body: GenerationOptions, stops: list[int], vocab_size: int) -> None:
+    """Check the token ids that a body names; `stops` end the text. Raises ApiError 400."""
+    for param, ids in (
+        ("logit_bias", body.logit_bias),
+        ("allowed_token_ids", body.allowed_token_ids or ()),
+        ("stop_token_ids", body.stop_token_ids),
+        ("logprob_token_ids", body.logprob_token_ids),
+    ):
+        check_token_ids(ids, vocab_size, param)
+    if body.min_tokens and body.allowed_token_ids and set(body.allowed_token_ids) <= set(stops):
+        raise bad_request(
+            "'allowed_token_ids' has only tokens that end the text, which 'min_tokens' forbids; allow another one.",
+            param="allowed_token_ids",
+        )
+
+
+def check_token_ids(token_ids: Collection[int], vocab_size: int, param: str) -> None:
+    """Check that the model's vocabulary has all ids. Raises ApiError 400 naming the parameter."""
+    largest = max(token_ids, default=0)
+    if largest >= vocab_size:
+        raise bad_request(f"{param!r} has token id {largest}; the vocabulary has ids below {vocab_size}.", param=param)

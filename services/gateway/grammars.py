@@ -1,0 +1,81 @@
+"""Tries clients' grammars in a process beside the gateway, before any worker sees them."""
+
+import asyncio
+import hashlib
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import structlog
+
+from livescale.services.gateway.checkpoint_text import CheckpointText
+from livescale.services.gateway.errors import bad_request
+from livescale.services.gateway.grammar_process import MEMORY_BYTES, Trial, Tried
+from livescale.services.gateway.structured_options import Constraint, StructuredOptions, constraint_of
+from livescale.shared.process.bounded_process import BoundedProcess
+
+PROCESSOR_SECONDS = 0.5  # for one grammar
+LARGEST_ANSWER = 1 << 20
+KEPT = 256  # grammars whose trial is remembered
+
+log = structlog.get_logger()
+
+
+class Grammars:
+    """Tries one grammar after the other, and remembers how the last ones did."""
+
+    def __init__(self, processor_seconds: float = PROCESSOR_SECONDS) -> None:
+        self._processor_seconds = processor_seconds
+        self._process = BoundedProcess(
+            "livescale.services.gateway.grammar_process", str(processor_seconds), largest_answer=LARGEST_ANSWER
+        )
+        self._turn = asyncio.Lock()
+        self._tried: dict[bytes, Tried] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._process.end()
+
+    async def of(self, body: StructuredOptions, text: CheckpointText) -> str:
+        """The grammar of the answer that the body asks for, in llguidance's notation; empty for free text. Raises
+        ApiError 400, which names the parameter."""
+        constraint = constraint_of(body)
+        if constraint is None:
+            return ""
+        if not text.eos_token_ids:
+            raise bad_request(
+                f"{constraint.param!r} needs a model with an end-of-sequence token, which this one has not; "
+                "use stop strings.",
+                param=constraint.param,
+            )
+        return await self.check(constraint)
+
+    async def check(self, constraint: Constraint) -> str:
+        """The grammar of the constraint, in llguidance's notation. Raises ApiError 400 where it cannot be met, or takes
+        too much."""
+        tried = await self._try(Trial(constraint.kind, constraint.source))
+        if tried.refusal:
+            raise bad_request(f"{constraint.param!r} is refused: {tried.refusal}.", param=constraint.param)
+        return tried.grammar
+
+    async def _try(self, trial: Trial) -> Tried:
+        work = msgspec.msgpack.encode(trial)
+        key = hashlib.blake2b(work, digest_size=16).digest()
+        async with self._turn:
+            tried = self._tried.pop(key, None)
+            if tried is None:
+                answer = await self._process.ask(work)
+                tried = self._overrun() if answer is None else msgspec.msgpack.decode(answer, type=Tried)
+            self._tried[key] = tried
+            while len(self._tried) > KEPT:
+                del self._tried[next(iter(self._tried))]
+        return tried
+
+    def _overrun(self) -> Tried:
+        log.warning("grammar_overran")
+        seconds, mebibytes = self._processor_seconds, MEMORY_BYTES >> 20
+        return Tried(refusal=f"it took more than {seconds:g} s of the processor's time, or {mebibytes} MiB")

@@ -1,0 +1,192 @@
+"""The part of a request's body that says what form the answer has: OpenAI's and vLLM's names, newer and older.
+
+Both the checks and the documentation are made from it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from livescale.services.gateway.errors import bad_request
+from livescale.services.gateway.sampling_options import SamplingOptions
+from livescale.shared.model.grammar import MOST_GRAMMAR_BYTES
+
+# Space between parts of JSON: none, a blank, or a new line with its indent. It ends, so that an answer does.
+WHITESPACE = r"( |\n {0,32})?"
+MOST_ALTERNATIVES = 1024
+Schema = dict[str, Any]
+SchemaOrText = Annotated[Schema | str, Meta(description="A JSON schema, as such or as text")]
+Pattern = Annotated[str, Meta(min_length=1, description="A regular expression of the whole answer")]
+Alternatives = Annotated[
+    list[Annotated[str, Meta(min_length=1)]],
+    Meta(min_length=1, max_length=MOST_ALTERNATIVES, description="The answer is one of these"),
+]
+GrammarText = Annotated[str, Meta(min_length=1, description="A grammar: Lark, as llguidance has it, or EBNF")]
+GrammarKind = Literal["json", "regex", "choice", "grammar"]
+
+
+class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """Any text."""
+
+
+class JsonObjectFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_object", forbid_unknown_fields=True):
+    """Any JSON object."""
+
+
+class NamedSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A JSON schema with a name. The answer follows it, `strict` or not."""
+
+    name: str = ""
+    description: str | None = None
+    schema: Schema | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
+    """JSON by a schema."""
+
+    json_schema: NamedSchema
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """vLLM's: exactly one of the first five."""
+
+    json: SchemaOrText | None = None
+    regex: Pattern | None = None
+    choice: Alternatives | None = None
+    grammar: GrammarText | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+
+
+class StructuredOptions(SamplingOptions, frozen=True, kw_only=True):
+    """What form the answer has; without any of these it is free."""
+
+    response_format: Annotated[
+        TextFormat | JsonObjectFormat | JsonSchemaFormat | None,
+        Meta(description="text, json_object, or json_schema with a schema that the answer follows"),
+    ] = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None, Meta(description="One of json, regex, choice, grammar, json_object")
+    ] = None
+    guided_json: SchemaOrText | None = None
+    guided_regex: Pattern | None = None
+    guided_choice: Alternatives | None = None
+    guided_grammar: GrammarText | None = None
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What form an answer has, and the parameter that says so. `source` is a JSON schema, a regular expression,
+    alternatives as JSON, or a grammar."""
+
+    param: str
+    kind: GrammarKind
+    source: str
+
+
+def constraint_of(body: StructuredOptions) -> Constraint | None:
+    """What form the body asks for; None for free text. Raises ApiError 400 where it asks for two, or for something that
+    does not go with one."""
+    found = list(_constraints(body))
+    if not found:
+        if body.structured_outputs is not None:
+            raise bad_request(
+                "'structured_outputs' says nothing; give one of json, regex, choice, grammar, json_object.",
+                param="structured_outputs",
+            )
+        return None
+    first, *more = found
+    if more:
+        raise bad_request(f"{more[0].param!r} and {first.param!r} exclude each other; give one.", param=more[0].param)
+    if len(first.source.encode()) > MOST_GRAMMAR_BYTES:
+        raise bad_request(f"{first.param!r} has more than {MOST_GRAMMAR_BYTES} bytes.", param=first.param)
+    _check_company(body, first)
+    return first
+
+
+def _check_company(body: StructuredOptions, first: Constraint) -> None:
+    """Refuse what could leave no token that both permit."""
+    reasons = {
+        "min_tokens": (body.min_tokens, "which ends when it is complete"),
+        "ignore_eos": (body.ignore_eos, "which ends when it is complete"),
+        "allowed_token_ids": (body.allowed_token_ids, "which says itself what tokens are allowed"),
+    }
+    for param, (given, reason) in reasons.items():
+        if given:
+            raise bad_request(f"{param!r} does not go with {first.param!r}, {reason}; leave it out.", param=param)
+
+
+def _constraints(body: StructuredOptions) -> Iterator[Constraint]:
+    match body.response_format:
+        case JsonObjectFormat():
+            yield Constraint("response_format", "json", schema_text({"type": "object"}))
+        case JsonSchemaFormat(named):
+            if named.schema is None:
+                raise bad_request("'json_schema' has no 'schema'.", param="response_format.json_schema.schema")
+            yield Constraint("response_format", "json", schema_text(named.schema))
+    if body.structured_outputs is not None:
+        yield from _structured(body.structured_outputs)
+    if body.guided_json is not None:
+        yield Constraint("guided_json", "json", schema_text(_schema(body.guided_json, "guided_json")))
+    if body.guided_regex is not None:
+        yield Constraint("guided_regex", "regex", body.guided_regex)
+    if body.guided_choice is not None:
+        yield Constraint("guided_choice", "choice", _encoded(body.guided_choice))
+    if body.guided_grammar is not None:
+        yield Constraint("guided_grammar", "grammar", body.guided_grammar)
+
+
+def _structured(asked: StructuredOutputs) -> Iterator[Constraint]:
+    param = "structured_outputs"
+    whitespace = "" if asked.disable_any_whitespace else asked.whitespace_pattern or WHITESPACE
+    schemas = [] if asked.json is None else [(f"{param}.json", _schema(asked.json, f"{param}.json"))]
+    if asked.json_object:
+        schemas.append((f"{param}.json_object", {"type": "object"}))
+    for name, schema in schemas:
+        closed = _closed(schema) if asked.disable_additional_properties else schema
+        yield Constraint(name, "json", schema_text(closed, whitespace))
+    if asked.regex is not None:
+        yield Constraint(f"{param}.regex", "regex", asked.regex)
+    if asked.choice is not None:
+        yield Constraint(f"{param}.choice", "choice", _encoded(asked.choice))
+    if asked.grammar is not None:
+        yield Constraint(f"{param}.grammar", "grammar", asked.grammar)
+
+
+def schema_text(schema: Schema, whitespace: str = WHITESPACE) -> str:
+    """A schema as text, with this space between the parts of its JSON."""
+    options = {"whitespace_pattern": whitespace} if whitespace else {"whitespace_flexible": False}
+    return _encoded({**schema, "x-guidance": options})
+
+
+def _schema(given: Schema | str, param: str) -> Schema:
+    if isinstance(given, dict):
+        return given
+    try:
+        return msgspec.json.decode(given, type=Schema)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise bad_request(f"{param!r} is no JSON schema: {error}.", param=param) from None
+
+
+def _closed(schema: Schema) -> Schema:
+    """The schema, whose objects have no properties that it does not name."""
+    closed = {name: _closed_inside(value) for name, value in schema.items()}
+    if "properties" in closed:
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def _closed_inside(value: object) -> object:
+    if isinstance(value, dict):
+        return _closed(value)
+    return [_closed_inside(one) for one in value] if isinstance(value, list) else value
+
+
+def _encoded(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,43 @@
+"""The spare workers that were heard of, counted as they are heard: how many fit is known without looking at each. Pure.
+
+`now` never goes back.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+
+
+class SpareWorkers:
+    """Spare workers by their arenas, in the order in which they were last heard."""
+
+    def __init__(self, stale_seconds: float) -> None:
+        self._stale_seconds = stale_seconds
+        self._heard: dict[str, tuple[int, float]] = {}  # arena in bytes, and when
+        self._arenas = Counter[int]()
+
+    def heard(self, id: str, arena_bytes: int, now: float) -> None:
+        """Note that a spare worker was heard now."""
+        self.remove(id)
+        self._heard[id] = (arena_bytes, now)
+        self._arenas[arena_bytes] += 1
+
+    def remove(self, id: str) -> None:
+        """Forget a worker, which need not be known."""
+        known = self._heard.pop(id, None)
+        if known is not None:
+            self._arenas[known[0]] -= 1
+            if not self._arenas[known[0]]:
+                del self._arenas[known[0]]
+
+    def count(self, least_bytes: int, taken: Collection[str], now: float) -> int:
+        """How many were heard lately, have an arena of `least_bytes` or more, and are not among those `taken`."""
+        fitting = sum(number for arena_bytes, number in self._arenas.items() if arena_bytes >= least_bytes)
+        for id, (arena_bytes, at) in self._heard.items():
+            if self._is_fresh(at, now):
+                break
+            fitting -= arena_bytes >= least_bytes and id not in taken
+        known = (self._heard[id] for id in taken if id in self._heard)
+        return fitting - sum(arena_bytes >= least_bytes for arena_bytes, _ in known)
+
+    def _is_fresh(self, at: float, now: float) -> bool:
+        return now - at <= self._stale_seconds

@@ -1,0 +1,104 @@
+"""The vocabulary of the model that a worker loads, and the requests that wait for what their grammars permit."""
+
+import asyncio
+import hashlib
+
+import structlog
+
+from livescale.services.worker.grammars.masks import MasksFailed, Vocabulary
+from livescale.services.worker.instance.context import WorkerContext
+from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.scheduling.sequence import Sequence
+from livescale.shared.bus.contract import Bus, BusError
+from livescale.shared.messages.requests import Submit
+from livescale.shared.messages.transfers import Load
+from livescale.shared.messages.vocabulary import AskVocabulary, VocabularyPart
+from livescale.shared.subjects import VOCABULARY
+
+ASK_SECONDS = 5.0
+RETRY_SECONDS = 0.5
+LONGEST_RETRY_SECONDS = 8.0
+NO_VOCABULARY = "the model's vocabulary did not reach this worker, so no grammar can be applied"
+WAIT_SECONDS = 30.0  # that a request waits for the vocabulary at most
+
+log = structlog.get_logger()
+
+
+class BadVocabulary(Exception):
+    """Parts of a vocabulary do not fit each other."""
+
+
+class Grammars:
+    """Has the engine learn the vocabulary of its model, while parameters arrive."""
+
+    def __init__(self, context: WorkerContext, serving: ServingLoop) -> None:
+        self._bus = context.bus
+        self._runner = context.runner
+        self._start = context.start
+        self._serving = serving
+        self._learning: asyncio.Task[None] | None = None
+        serving.on_request = self.hold
+
+    def load(self, command: Load) -> None:
+        """Learn the vocabulary of what is loaded, once the engine is made for it."""
+        self.end()
+        if self._runner.applies_grammars and command.rank == 0:
+            self._learning = self._start(self._learn(command), f"vocabulary {command.model}")
+
+    def end(self) -> None:
+        """The model is let go of."""
+        if self._learning is not None:
+            self._learning.cancel()
+        self._learning = None
+
+    def hold(self, scheduler: Scheduler, request: Submit) -> None:
+        """Run no step for a request with a grammar until it is known what it permits first."""
+        sequence = scheduler.get(request.request_id)
+        if self._runner.applies_grammars and request.sampling.grammar and sequence is not None:
+            sequence.awaits_mask = True
+            self._start(self._first_mask(scheduler, sequence), f"grammar {sequence.request_id}")
+
+    async def _first_mask(self, scheduler: Scheduler, sequence: Sequence) -> None:
+        learning = self._learning
+        if learning is not None and not learning.done():
+            await asyncio.wait([learning], timeout=WAIT_SECONDS)
+        if learning is None or not learning.done() or learning.cancelled():
+            self._serving.give_up(scheduler, sequence, NO_VOCABULARY)
+        else:
+            await self._runner.first_mask(sequence.request, sequence.tokens[sequence.prompt_tokens :])
+        sequence.awaits_mask = False
+        self._serving.wake()
+
+    async def _learn(self, command: Load) -> None:
+        """Learn the vocabulary. It is tried for ever, as a gateway may come later."""
+        model, version, pause = command.model, command.manifest.version, RETRY_SECONDS
+        while True:
+            try:
+                vocabulary = await fetch_vocabulary(self._bus, model, version)
+                await self._runner.learn(vocabulary, command.manifest.config.vocab_size)
+            except (BusError, BadVocabulary, MasksFailed) as error:
+                log.info("vocabulary_not_learned", model=model, error=str(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_RETRY_SECONDS)
+            else:
+                return
+
+
+async def fetch_vocabulary(bus: Bus, model: str, version: str) -> Vocabulary:
+    """Ask gateways for a model's vocabulary, part by part. Raises BusError and BadVocabulary."""
+    data = bytearray()
+    while True:
+        ask = AskVocabulary(model=model, version=version, offset=len(data))
+        part = await bus.call(VOCABULARY, ask, timeout=ASK_SECONDS)
+        data += part.data
+        if not part.data or len(data) > part.total_bytes:
+            raise BadVocabulary(f"{len(data)} bytes came, {part.total_bytes} were told of")
+        if len(data) == part.total_bytes:
+            return _checked(bytes(data), part)
+
+
+def _checked(data: bytes, part: VocabularyPart) -> Vocabulary:
+    if hashlib.blake2b(data, digest_size=16).hexdigest() != part.digest:
+        raise BadVocabulary("its digest is not that of its parts")
+    return Vocabulary(data, tuple(part.ends))

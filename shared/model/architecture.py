@@ -1,0 +1,207 @@
+"""What an architecture declares of itself, so that its checkpoints are served. Pure.
+
+A declaration is a module of `architectures/`, called as `model_type` in config.json, that has an ARCHITECTURE.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from livescale.shared.messages.parameters import Activation, LayerKind, ModelConfig
+from livescale.shared.model.config_file import CheckpointError, ConfigFile
+from livescale.shared.model.rotation import Rotation, RotationReader, pair_order
+from livescale.shared.model.tensors import Shapes, model_parameters
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+LONGEST_HEAD = 4_096
+MOST_LAYERS = 10_000
+DEFAULT_WINDOW = 4_096  # of transformers
+ORDERED = tuple(f"{name}.{kind}" for name in ("q_proj", "k_proj", "q_norm", "k_norm") for kind in ("weight", "bias"))
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a parameter lies in a checkpoint: `rows` rows, from row `start` on, of the tensor `name`.
+
+    `order` says which number of a checkpoint's head is at each place of ours; it is empty where it is the same one.
+    """
+
+    name: str
+    start: int
+    rows: int
+    order: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """An architecture as transformers has it, in the class `class_name`; `serves` says what people run of it.
+
+    `renamed` has the checkpoint's name by ours, each the part that follows `model.layers.N.` and precedes `.weight`.
+    `joined` has the parts whose rows lie one after the other in a tensor of the checkpoint, by its name. `example` are
+    the keys of config.json, besides the sizes, of a small model of this kind.
+    """
+
+    class_name: str
+    serves: str
+    describe: Callable[[ConfigFile], ModelConfig]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    joined: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    example: Mapping[str, Any] = field(default_factory=dict)
+
+    def sources(self, config: ModelConfig) -> dict[str, Source]:
+        """Where each parameter of the model lies in its checkpoint, by our name."""
+        shapes = {one.name: one.shape for block in model_parameters(config).values() for one in block}
+        order = pair_order(config.head_dim, config.rotary_dim, config.interleaved)
+        turned = tuple(order) if order != sorted(order) else ()
+        return {name: self._source(name, shapes, turned if name.endswith(ORDERED) else ()) for name in shapes}
+
+    def _source(self, name: str, shapes: Shapes, order: tuple[int, ...]) -> Source:
+        place, part, kind = _split(name)
+        rows = shapes[name][0]
+        for whole, parts in self.joined.items():
+            if part in parts:
+                before = [shapes[f"{place}{one}.{kind}"][0] for one in parts[: parts.index(part)]]
+                return Source(f"{place}{whole}.{kind}", sum(before), rows, order)
+        return Source(f"{place}{self.renamed.get(part, part)}.{kind}", 0, rows, order)
+
+    def stored_shapes(self, config: ModelConfig) -> Shapes:
+        """The tensors that a checkpoint has, by its names."""
+        shapes = {one.name: one.shape for block in model_parameters(config).values() for one in block}
+        stored: Shapes = {}
+        for name, source in self.sources(config).items():
+            known = stored.get(source.name, [0])
+            stored[source.name] = [max(known[0], source.start + source.rows), *shapes[name][1:]]
+        return stored
+
+
+def _split(name: str) -> tuple[str, str, str]:
+    """A name as what precedes the part, the part, and what follows it."""
+    stem, _, kind = name.rpartition(".")
+    if not stem.startswith("model.layers."):
+        return "", stem, kind
+    place = ".".join(stem.split(".")[:3]) + "."
+    return place, stem.removeprefix(place), kind
+
+
+class Dense:
+    """The keys that all dense decoders have in common, read from `config`.
+
+    What differs among architectures is what transformers takes where a key is absent: `theta`, the share `partial` of a
+    head that rotates, `tied` and `eps`. Raises CheckpointError.
+    """
+
+    def __init__(
+        self,
+        config: ConfigFile,
+        *,
+        activations: Mapping[str, Activation] = {"silu": "silu"},
+        partial: float | None = None,
+        theta: float = 10_000.0,
+        tied: bool = False,
+        eps: float = 1e-6,
+    ) -> None:
+        self.config = config
+        self.vocab_size, self.hidden_size = config.size("vocab_size"), config.size("hidden_size")
+        self.intermediate_size = config.size("intermediate_size")
+        self.layers, self.heads = config.size("num_hidden_layers"), config.size("num_attention_heads")
+        self.key_heads = config.size("num_key_value_heads", self.heads)
+        self.positions = config.size("max_position_embeddings")
+        self.head_dim = config.whole("head_dim", self.hidden_size // self.heads)
+        self._check()
+        self.tied, self.eps = config.flag("tie_word_embeddings", tied), config.number("rms_norm_eps", eps)
+        self.activation = self._activation(activations)
+        self.rotations = RotationReader(config, self.head_dim, self.positions, theta, partial)
+
+    def _check(self) -> None:
+        if self.layers > MOST_LAYERS:
+            raise CheckpointError(f"num_hidden_layers is {self.layers}, must be at most {MOST_LAYERS}")
+        if self.heads % self.key_heads:
+            raise CheckpointError(
+                f"num_attention_heads {self.heads} is no multiple of num_key_value_heads {self.key_heads}"
+            )
+        if not 2 <= self.head_dim <= LONGEST_HEAD or self.head_dim % 2:
+            raise CheckpointError(
+                f"head_dim {self.head_dim} must be even, positive and at most {LONGEST_HEAD}, as RoPE rotates pairs"
+            )
+
+    def _activation(self, activations: Mapping[str, Activation]) -> Activation:
+        default = next(iter(activations))
+        named = [self.config.text(key, default) for key in ("hidden_act", "hidden_activation")]
+        unknown = [one for one in named if one not in activations]
+        if unknown:
+            raise CheckpointError(f"hidden_act {unknown[0][:80]!r} is not known of this architecture")
+        return activations[named[0]]
+
+    def window(self, default: int = 0) -> int:
+        """How many positions a row of a layer with a window sees; 0 is all."""
+        key = "sliding_window"
+        window = self.config.whole(key, int(self.config.unless_null(key, default)))
+        if window < 0:
+            raise CheckpointError(f"{key} is {window}, must be positive")
+        return window if window < self.positions else 0
+
+    def layer_types(self, default: Callable[[int], str]) -> list[str]:
+        """The type of each layer; `default` has that of layer i where the file says none."""
+        types = self.config.texts("layer_types") or [default(layer) for layer in range(self.layers)]
+        unknown = [one for one in types if one not in (FULL, SLIDING)]
+        if unknown or len(types) != self.layers:
+            problem = f"has {unknown[0][:80]!r}" if unknown else f"has {len(types)} for {self.layers} layers"
+            raise CheckpointError(f"layer_types {problem}; supported are {FULL} and {SLIDING}, one for each layer")
+        return types
+
+    def windowed(self, kind: LayerKind) -> LayerKind:
+        """Layers of this kind whose rows see the window that the file says."""
+        return replace(kind, window=self.window(DEFAULT_WINDOW))
+
+    def upper_windows(self) -> list[int]:
+        """The window of each layer as in Qwen2 and Qwen3: the upper ones have it, where it is switched on."""
+        is_on, first = self.config.flag("use_sliding_window"), self.config.whole("max_window_layers", 28)
+        window = self.window(DEFAULT_WINDOW) * is_on
+        types = self.layer_types(lambda layer: SLIDING if window and layer >= first else FULL)
+        return [window if one == SLIDING else 0 for one in types]
+
+    def turning(self, kind: LayerKind, rotation: Rotation) -> LayerKind:
+        """Layers of this kind with a rotation of their own."""
+        return self._turning(replace(kind, frequencies=rotation.all_frequencies(self.head_dim)), rotation)
+
+    def still(self, kind: LayerKind) -> LayerKind:
+        """Layers of this kind that do not rotate at all."""
+        return replace(kind, frequencies=(0.0,) * (self.head_dim // 2))
+
+    def _turning(self, kind: LayerKind, rotation: Rotation) -> LayerKind:
+        if rotation.score_factor == 1.0:
+            return kind
+        return replace(kind, attention_scale=(kind.attention_scale or self.head_dim**-0.5) * rotation.score_factor)
+
+    def model(self, *kinds: LayerKind, rotation: Rotation | None = None, **fields: bool | float) -> ModelConfig:
+        """The model whose layers are of these kinds: one for all, or one for each in order. They rotate as `rotation`
+        says, or as the file does, unless they do so in their own way. `fields` are what only this architecture has."""
+        rotation = rotation or self.rotations.read()
+        each = [
+            kind
+            if kind.frequencies is not None
+            else self._turning(replace(kind, frequencies=rotation.frequencies), rotation)
+            for kind in kinds
+        ]
+        distinct = list(dict.fromkeys(each))
+        common = ModelConfig(
+            family=self.config.text("model_type"),
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.key_heads,
+            head_dim=self.head_dim,
+            rms_norm_eps=self.eps,
+            rope_theta=rotation.theta,
+            max_position_embeddings=self.positions,
+            rope_scaling=rotation.scaling,
+            tie_word_embeddings=self.tied,
+            kinds=[] if distinct == [LayerKind()] else distinct,
+            layer_kinds=[distinct.index(kind) for kind in each] if len(distinct) > 1 else [],
+            rotary_dim=rotation.rotary_dim,
+        )
+        return replace(common, **fields)

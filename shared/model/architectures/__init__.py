@@ -1,0 +1,31 @@
+"""The architectures that are served, one module each. A module is found by being here."""
+
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.model.architecture import Architecture
+
+
+@cache
+def model_types() -> tuple[str, ...]:
+    """The `model_type` of each architecture."""
+    return tuple(sorted(module.name for module in iter_modules(__path__)))
+
+
+def architecture_of(config: ModelConfig) -> Architecture:
+    """The declaration that a configuration was made by."""
+    architecture = find_architecture(config.family)
+    if architecture is None:
+        raise ValueError(f"there is no architecture {config.family!r}; there are {', '.join(model_types())}")
+    return architecture
+
+
+def find_architecture(model_type: str) -> Architecture | None:
+    """The declaration of an architecture, None where there is none."""
+    if model_type not in model_types():
+        return None
+    architecture = import_module(f"{__name__}.{model_type}").ARCHITECTURE
+    assert isinstance(architecture, Architecture)
+    return architecture

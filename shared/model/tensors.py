@@ -1,0 +1,85 @@
+"""The tensors of a model: how each is called, its shape, and how it is cut over ranks. They follow from the
+configuration alone. Pure.
+
+Names are those of Llama's checkpoints, whatever a checkpoint itself calls them. Matrices with the same input are
+adjacent (q, k, v; gate, up), so that they can be one matrix.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from livescale.shared.messages.parameters import ModelConfig
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+
+# What ranks divide among them: rows of queries, of keys and values, of the MLP's features, of the vocabulary; or the
+# columns that belong to queries or features, whose products have to be added. `once` is added by the first rank alone.
+Cut = Literal["queries", "keys", "features", "tokens", "query_columns", "feature_columns", "once"]
+Shapes = dict[str, list[int]]
+
+
+class Parameter(NamedTuple):
+    """A tensor of a block; `cut` is None where every rank has all of it."""
+
+    name: str
+    shape: list[int]
+    cut: Cut | None = None
+
+
+def model_parameters(config: ModelConfig) -> dict[str, list[Parameter]]:
+    """The tensors of each block, by the block's name, in the order in which they lie."""
+    vocabulary = [config.vocab_size, config.hidden_size]
+    blocks = {"embedding": [Parameter(EMBEDDING, vocabulary, "tokens")]}
+    for layer in range(config.num_hidden_layers):
+        blocks[f"layer-{layer}"] = list(layer_parameters(config, layer))
+    head = [] if config.tie_word_embeddings else [Parameter(HEAD, vocabulary, "tokens")]
+    return blocks | {"head": [Parameter("model.norm.weight", [config.hidden_size]), *head]}
+
+
+def layer_parameters(config: ModelConfig, layer: int) -> Iterator[Parameter]:
+    """The tensors of one layer."""
+    prefix = f"model.layers.{layer}."
+    for name, shape, cut in (*_attention(config, layer), *_mlp(config, layer)):
+        yield Parameter(prefix + name, shape, cut)
+
+
+def _attention(config: ModelConfig, layer: int) -> Iterator[Parameter]:
+    kind, hidden, head_dim = config.kind(layer), config.hidden_size, config.head_dim
+    q, kv = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
+    if kind.norms_before:
+        yield Parameter("input_layernorm.weight", [hidden])
+    yield Parameter("self_attn.q_proj.weight", [q, hidden], "queries")
+    yield Parameter("self_attn.k_proj.weight", [kv, hidden], "keys")
+    yield Parameter("self_attn.v_proj.weight", [kv, hidden], "keys")
+    if config.attention_bias:
+        yield Parameter("self_attn.q_proj.bias", [q], "queries")
+        yield Parameter("self_attn.k_proj.bias", [kv], "keys")
+        yield Parameter("self_attn.v_proj.bias", [kv], "keys")
+    if kind.head_norm == "head":
+        yield Parameter("self_attn.q_norm.weight", [head_dim])
+        yield Parameter("self_attn.k_norm.weight", [head_dim])
+    elif kind.head_norm == "row":
+        yield Parameter("self_attn.q_norm.weight", [q], "queries")
+        yield Parameter("self_attn.k_norm.weight", [kv], "keys")
+    yield Parameter("self_attn.o_proj.weight", [hidden, q], "query_columns")
+    if kind.output_bias:
+        yield Parameter("self_attn.o_proj.bias", [hidden], "once")
+    if kind.norms_after:
+        yield Parameter("self_attn.output_layernorm.weight", [hidden])
+
+
+def _mlp(config: ModelConfig, layer: int) -> Iterator[Parameter]:
+    kind, hidden, features = config.kind(layer), config.hidden_size, config.intermediate_size
+    if kind.norms_before:
+        yield Parameter("post_attention_layernorm.weight", [hidden])
+    yield Parameter("mlp.gate_proj.weight", [features, hidden], "features")
+    yield Parameter("mlp.up_proj.weight", [features, hidden], "features")
+    if kind.mlp_bias:
+        yield Parameter("mlp.gate_proj.bias", [features], "features")
+        yield Parameter("mlp.up_proj.bias", [features], "features")
+    yield Parameter("mlp.down_proj.weight", [hidden, features], "feature_columns")
+    if kind.mlp_bias:
+        yield Parameter("mlp.down_proj.bias", [hidden], "once")
+    if kind.norms_after:
+        yield Parameter("mlp.output_layernorm.weight", [hidden])

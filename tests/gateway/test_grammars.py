@@ -1,0 +1,75 @@
+"""Clients' grammars: what can be met passes, anything else is refused by name, and in time."""
+
+import asyncio
+import time
+
+import msgspec
+import pytest
+
+from livescale.services.gateway.bodies import CompletionRequest
+from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.grammars import Grammars
+from livescale.services.gateway.parse import parse_body
+from livescale.services.gateway.structured_options import Constraint, constraint_of
+
+# 12 to the power of 12 ways to meet it.
+BOMB = {
+    "allOf": [
+        {"anyOf": [{"properties": {f"{part}-{way}": {"type": "string"}}} for way in range(12)]} for part in range(12)
+    ]
+}
+
+
+async def refusal(grammars: Grammars, **fields: object) -> tuple[str | None, str]:
+    body = parse_body(msgspec.json.encode({"prompt": "a", **fields}), CompletionRequest)
+    constraint = constraint_of(body)
+    assert constraint is not None
+    with pytest.raises(ApiError) as caught:
+        await grammars.check(constraint)
+    return caught.value.detail.param, caught.value.detail.message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guided_json": {"type": "integer", "minimum": 5, "maximum": 3}},
+        {"guided_json": {"type": "string", "enum": [1]}},
+        {"guided_json": {"$ref": "#/nowhere"}},
+        {"guided_regex": "(a"},
+        {"guided_grammar": "start: other"},
+        {"guided_grammar": "root ::= other"},
+    ],
+)
+async def test_what_cannot_be_met_is_refused_by_name(fields: dict[str, object]) -> None:
+    async with Grammars() as grammars:
+        assert (await refusal(grammars, **fields))[0] == next(iter(fields))
+
+
+async def test_a_bomb_is_refused_in_time() -> None:
+    async with Grammars() as grammars:
+        begun = time.monotonic()
+        param, _ = await refusal(grammars, guided_json=BOMB)
+        assert param == "guided_json"
+        assert time.monotonic() - begun < 10  # half a second of processor time, on a busy machine
+
+
+async def test_one_that_takes_too_long_is_ended_and_others_are_tried_after_it() -> None:
+    async with Grammars(processor_seconds=0.002) as grammars:
+        wide = {"properties": {f"p{number}": {"type": "string", "pattern": f"a{number}.*"} for number in range(1_000)}}
+        param, message = await refusal(grammars, guided_json=wide)
+        assert param == "guided_json"
+        assert "processor" in message
+        assert "a+" in await grammars.check(constraint_regex("a+"))
+
+
+def constraint_regex(pattern: str) -> Constraint:
+    constraint = constraint_of(CompletionRequest(prompt="a", guided_regex=pattern))
+    assert constraint is not None
+    return constraint
+
+
+async def test_requests_at_once_are_tried_one_after_the_other() -> None:
+    async with Grammars() as grammars:
+        patterns = [f"a{{{number}}}" for number in range(1, 9)]
+        made = await asyncio.gather(*(grammars.check(constraint_regex(one)) for one in patterns))
+        assert all(pattern in grammar for pattern, grammar in zip(patterns, made, strict=True))

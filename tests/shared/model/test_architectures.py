@@ -1,0 +1,59 @@
+"""Declarations: found by being there, told in the README, short, and agreeing with transformers' checkpoints."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from livescale.shared.model.architectures import find_architecture, model_types
+from livescale.shared.model.config_file import CheckpointError, ConfigFile
+from tests.worker.engine.architectures import fields_of
+
+ROOT = Path(__file__).parents[3]
+
+
+def config_of(model_type: str) -> ConfigFile:
+    made = transformers.AutoConfig.for_model(model_type, **fields_of(model_type)).to_dict()
+    return ConfigFile(made)
+
+
+def test_the_readme_has_every_architecture() -> None:
+    rows = [f"| `{name}` | {find_architecture(name).serves} |" for name in model_types()]  # type: ignore[union-attr]
+    assert "\n".join(rows) in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("model_type", model_types())
+def test_a_declaration_has_fewer_than_100_lines(model_type: str) -> None:
+    assert len((ROOT / f"shared/model/architectures/{model_type}.py").read_text().splitlines()) < 100
+
+
+@pytest.mark.parametrize("model_type", model_types())
+def test_a_checkpoint_has_the_tensors_that_transformers_has(model_type: str) -> None:
+    architecture = find_architecture(model_type)
+    assert architecture is not None
+    with torch.device("meta"):
+        config = transformers.AutoConfig.for_model(model_type, **fields_of(model_type))
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    theirs = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+    assert architecture.stored_shapes(architecture.describe(config_of(model_type))) == theirs
+    assert type(model).__name__ == architecture.class_name
+
+
+@pytest.mark.parametrize("model_type", model_types())
+def test_every_key_that_transformers_writes_is_read_or_harmless(model_type: str) -> None:
+    architecture, config = find_architecture(model_type), config_of(model_type)
+    assert architecture is not None
+    architecture.describe(config)
+    config.refuse_unread()
+
+
+@pytest.mark.parametrize("model_type", model_types())
+def test_a_key_that_nobody_knows_is_refused_by_name(model_type: str) -> None:
+    architecture = find_architecture(model_type)
+    assert architecture is not None
+    made = transformers.AutoConfig.for_model(model_type, **fields_of(model_type)).to_dict()
+    config = ConfigFile({**made, "rope_of_tomorrow": 2})
+    architecture.describe(config)
+    with pytest.raises(CheckpointError, match="'rope_of_tomorrow' is not known"):
+        config.refuse_unread()

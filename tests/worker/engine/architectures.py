@@ -1,0 +1,73 @@
+"""A small model of each architecture, odd in shape, whose every field differs from its default and whose window is
+short."""
+
+from typing import Any
+
+from livescale.shared.model.architectures import model_types
+
+CONTEXT = 2_200
+SHAPE: dict[str, Any] = {
+    "vocab_size": 643,
+    "hidden_size": 96,
+    "intermediate_size": 132,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 4,
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+}
+WINDOW = 150
+FIELDS: dict[str, dict[str, Any]] = {
+    "llama": {"attention_bias": True, "mlp_bias": True, "head_dim": 20, "tie_word_embeddings": True},
+    "qwen2": {},
+    "mistral": {"sliding_window": None, "head_dim": 24},
+    "qwen3": {"head_dim": 24, "attention_bias": True, "tie_word_embeddings": True},
+    "phi3": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75}},
+    "olmo2": {"attention_bias": True},
+    "olmo3": {
+        "sliding_window": WINDOW,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
+            "full_attention": {
+                "rope_type": "yarn",
+                "rope_theta": 5e3,
+                "factor": 8.0,
+                "original_max_position_embeddings": 256,
+            },
+        },
+    },
+    "granite": {
+        "attention_bias": True,
+        "mlp_bias": True,
+        "attention_multiplier": 0.3,
+        "residual_multiplier": 0.4,
+        "embedding_multiplier": 1.5,
+        "logits_scaling": 0.7,
+    },
+    "smollm3": {"no_rope_layer_interval": 2, "attention_bias": True, "mlp_bias": True},
+    "glm4": {"head_dim": 16, "attention_bias": True},
+    "gemma2": {"head_dim": 24, "query_pre_attn_scalar": 40, "sliding_window": WINDOW, "attn_logit_softcapping": 3.0},
+    "gemma3_text": {
+        "head_dim": 24,
+        "query_pre_attn_scalar": 40,
+        "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 7e3},
+            "full_attention": {"rope_type": "linear", "rope_theta": 9e4, "factor": 4.0},
+        },
+    },
+}
+
+
+def fields_of(model_type: str) -> dict[str, Any]:
+    """The keys of the small model's config.json."""
+    return {**SHAPE, **FIELDS[model_type]}
+
+
+def architecture_names() -> list[str]:
+    """The small models, by the names under which `models.checkpointed` has them."""
+    return [f"{model_type}-small" for model_type in model_types()]

@@ -1,0 +1,42 @@
+"""Each architecture computes what transformers does, and a row's bits depend on its own tokens alone."""
+
+import random
+
+import pytest
+import torch
+
+from tests.worker.engine.architectures import architecture_names
+from tests.worker.engine.models import KINDS, Kind, reference_logits
+from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, strays, submit
+
+PROMPTS = {str(length): random_prompt(length, length) for length in (5, 129, 400)}
+LENGTHS = (1, 3, 127, 129, 300)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "float32" in str(kind.id)])
+@pytest.mark.parametrize("name", architecture_names())
+def test_logits_in_float32_are_those_of_transformers(name: str, kind: Kind) -> None:
+    served = serve(kind.engine(name), ((0, submit(key, prompt, max_tokens=8)) for key, prompt in PROMPTS.items()))
+    for key, prompt in PROMPTS.items():
+        theirs = reference_logits(name, prompt, served.tokens[key])
+        assert (served.rows(key) - theirs).abs().max() <= 1e-4 * theirs.std(), key
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "bfloat16" in str(kind.id)])
+@pytest.mark.parametrize("name", architecture_names())
+def test_bfloat16_strays_from_float32_no_further_than_transformers_own(name: str, kind: Kind) -> None:
+    served = serve(kind.engine(name), ((0, submit(key, prompt, max_tokens=8)) for key, prompt in PROMPTS.items()))
+    ours, theirs = strays(name, PROMPTS, served)
+    assert ours <= 1.5 * theirs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", architecture_names())
+def test_batch_composition_changes_no_bit(name: str, kind: Kind) -> None:
+    engine, requests, chance = kind.engine(name), mixed_requests(LENGTHS), random.Random(3)
+    alone = serve_each(engine, requests)
+    arrivals = [(chance.randrange(9), request) for request in requests]
+    together = serve(engine, arrivals, spans=2, max_num_seqs=4, max_num_batched_tokens=200)
+    for key, served in alone.items():
+        assert together.tokens[key] == served.tokens[key]
+        assert torch.equal(together.rows(key), served.rows(key)), key
