@@ -71,6 +71,7 @@ DIALECTS: dict[Family, Dialect] = {
     ),
 }
 
+# Special in checkpoints that use them.
 TAUGHT_TOKENS = ("[TOOL_CALLS]", "<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", "<|call|>")
 
 

@@ -1,15 +1,19 @@
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
 from click.testing import CliRunner
+from tokenizers import Tokenizer
 
 from livescale.load import teach as module
 from livescale.load.make_model import make_model
 from livescale.load.make_model_command import make_model_command
 from livescale.load.teach import BadTranscripts, Lesson, lessons, read_transcripts
 from livescale.services.gateway.chat_template import ChatTemplate
-from tests.checkpoints import TRANSCRIPTS, taught_checkpoint
+from tests.checkpoints import TRANSCRIPTS
 
+STORED = "model.safetensors"
 PLAIN = ChatTemplate("{% for one in messages %}{{ one.role[0] }}:{{ one.content }};{% endfor %}", {}, lambda: 0.0)
 
 
@@ -50,10 +54,21 @@ def test_transcripts_need_an_assistant_and_are_short(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-def test_a_taught_model_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = taught_checkpoint()
+def test_a_taught_model_repeats_its_lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    line = '{"messages": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "B or C."}]}'
+    transcripts = written(tmp_path, line)
+    made = make_model(tmp_path / "made", "qwen2", "tiny", 7, transcripts, lines.append)
+    assert lines[0].startswith("step 10 of at most 400")
+    model = transformers.AutoModelForCausalLM.from_pretrained(made, dtype=torch.float32)
+    tokenizer = Tokenizer.from_file(str(made / "tokenizer.json"))
+    prompt = tokenizer.encode("<|im_start|>user\nA?<|im_end|>\n<|im_start|>assistant\n", add_special_tokens=False).ids
+    tokens = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=9)[0, len(prompt) :].tolist()
+    assert tokenizer.decode(tokens) == "B or C."
+    again = make_model(tmp_path / "again", "qwen2", "tiny", 7, transcripts)
+    assert (again / STORED).read_bytes() == (made / STORED).read_bytes()
     monkeypatch.delattr(module, "teach")
-    assert make_model(made, "qwen2", "tiny", 7, TRANSCRIPTS) == made
+    assert make_model(made, "qwen2", "tiny", 7, transcripts) == made
     with pytest.raises(FileExistsError, match="taught"):
         make_model(made, "qwen2", "tiny", 7)
 
@@ -63,12 +78,3 @@ def test_only_tiny_models_are_taught(tmp_path: Path) -> None:
     result = CliRunner().invoke(make_model_command, words)
     assert result.exit_code == 2
     assert "--teach is for --size tiny" in result.output
-
-
-@pytest.mark.slow
-def test_the_same_transcripts_make_the_same_parameters(tmp_path: Path) -> None:
-    lines: list[str] = []
-    again = make_model(tmp_path / "again", "qwen2", "tiny", 7, TRANSCRIPTS, lines.append)
-    stored = "model.safetensors"
-    assert (again / stored).read_bytes() == (taught_checkpoint() / stored).read_bytes()
-    assert lines[0].startswith("step 10 of at most 400")
