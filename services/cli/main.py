@@ -87,6 +87,10 @@ BENCHES = {
     "zigzag": LazyCommand(
         "livescale.load.bench.zigzag.command:zigzag", "Compare the schedule of live scaling with the optimum."
     ),
+    "requests": LazyCommand(
+        "livescale.load.bench.requests.command:requests",
+        "Measure what it costs that answers have a form, and whether they have it.",
+    ),
     "systems": LazyCommand(
         "livescale.load.bench.systems.command:systems", "Compare systems on one trace, in a simulation."
     ),

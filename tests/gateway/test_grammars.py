@@ -11,6 +11,7 @@ from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.parse import parse_body
 from livescale.services.gateway.structured_options import Constraint, constraint_of
+from tests.gateway.conftest import ServedGateway
 
 # 12 to the power of 12 ways to meet it.
 BOMB = {
@@ -73,3 +74,23 @@ async def test_requests_at_once_are_tried_one_after_the_other() -> None:
         patterns = [f"a{{{number}}}" for number in range(1, 9)]
         made = await asyncio.gather(*(grammars.check(constraint_regex(one)) for one in patterns))
         assert all(pattern in grammar for pattern, grammar in zip(patterns, made, strict=True))
+
+
+async def test_a_form_goes_to_the_worker_as_one_grammar_for_all_choices(served: ServedGateway) -> None:
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "n": 2}
+    form = {"type": "json_schema", "json_schema": {"name": "one", "schema": {"type": "integer"}}}
+    status, _ = await served.post("/v1/chat/completions", {**asked, "response_format": form})
+    assert status == 200
+    grammars = [submit.sampling.grammar for submit in served.cluster.submitted]
+    assert len(grammars) == 2
+    assert len(set(grammars)) == 1
+    assert '"type":"integer"' in grammars[0]
+
+
+async def test_a_form_that_cannot_be_met_reaches_no_worker(served: ServedGateway) -> None:
+    asked = {"model": "tiny", "prompt": "a", "guided_json": {"type": "integer", "minimum": 5, "maximum": 3}}
+    status, answer = await served.post("/v1/completions", asked)
+    assert (status, answer["error"]["param"]) == (400, "guided_json")
+    status, answer = await served.post("/v1/completions", {**asked, "guided_json": {}, "min_tokens": 1})
+    assert (status, answer["error"]["param"]) == (400, "min_tokens")
+    assert not served.cluster.submitted

@@ -12,6 +12,7 @@ import pytest
 
 from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import System, start, stop
+from tests.system.structured import COUNT, structured_answers
 from tests.system.under_load import (
     PATIENCE_SECONDS,
     SystemUnderLoad,
@@ -170,6 +171,20 @@ async def test_penalised_streams_of_a_killed_worker_keep_their_tokens_and_log_pr
     assert [one.result() for one in asking] == expected
     assert await counted(url, RESUMED) > before
     assert len({tuple(tokens) for tokens, _ in expected}) == 4
+
+
+@pytest.mark.system
+async def test_answers_by_a_schema_keep_their_tokens_when_a_worker_is_killed(rested: SystemUnderLoad) -> None:
+    url = rested.system.url
+    expected = await structured_answers(url)
+    before, begun = await counted(url, RESUMED), asyncio.Barrier(COUNT + 1)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        asking = asyncio.create_task(structured_answers(url, begun=begun))
+        await begun.wait()
+        rested.kill(rested.workers("serving")[0])
+        assert await asking == expected
+    assert await counted(url, RESUMED) > before
+    assert len(set(map(tuple, expected))) == COUNT
 
 
 async def penalised(url: str, number: int, begun: asyncio.Barrier | None = None) -> tuple[list[int], list[object]]:

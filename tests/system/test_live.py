@@ -15,6 +15,7 @@ from livescale.shared.messages.parameters import DType, Family
 from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import start, stop
 from tests.system.scaling import HANDED_OVER, LAYERS_RUN, WORKERS, ScalingSystem, count, is_busy, targets, watching
+from tests.system.structured import structured_answers
 from tests.system.under_load import SystemUnderLoad, at_once, register
 
 MODELS: tuple[tuple[str, DType, Family], ...] = (("m", "float32", "llama"), ("half", "bfloat16", "qwen2"))
@@ -71,6 +72,19 @@ async def test_requests_are_run_by_who_loads_and_who_helps_with_the_tokens_of_an
         told = await asyncio.to_thread(stages[model].system.command, "why", model)
         assert "take requests over from" in told.stdout
         assert "live at" in told.stdout
+
+
+@pytest.mark.system
+@pytest.mark.slow
+async def test_answers_by_a_schema_keep_their_tokens_through_a_live_scale(stages: dict[str, SystemUnderLoad]) -> None:
+    url = stages["m"].system.url
+    async with going_live(stages["m"], 3) as (scaling, _, _):
+        before = await count(scaling, HANDED_OVER)
+        made = [await structured_answers(url) for _ in range(2)]
+        await scaling.watch.until(lambda: len(scaling.watch.serving("m")) == 3, "all serve")
+        assert await count(scaling, HANDED_OVER) > before
+        expected = await structured_answers(url)
+        assert made == [expected, expected]
 
 
 @pytest.mark.system

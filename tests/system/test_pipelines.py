@@ -15,6 +15,7 @@ from livescale.shared.messages.parameters import DType
 from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import start, stop
 from tests.system.scaling import WORKERS, ScalingSystem, count, is_busy, watching
+from tests.system.structured import structured_answers
 from tests.system.under_load import SystemUnderLoad, at_once, register
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -77,6 +78,17 @@ async def test_a_pipeline_makes_the_tokens_of_an_undisturbed_run_and_then_each_o
         assert await count(scaling, LOST, ROUTER) == lost, "what moves as it ends is nobody's to begin anew"
         told = await asyncio.to_thread(loaded.system.command, "why", scaling.model)
         assert "pipeline" in told.stdout
+
+
+async def test_a_pipeline_answers_by_a_schema_with_the_tokens_of_one_worker(loaded: SystemUnderLoad) -> None:
+    async with running(loaded) as (scaling, leader):
+        url, model = loaded.system.url, scaling.model
+        before = await count(scaling, STEPS)
+        made = await structured_answers(url, model)
+        assert leader in scaling.watch.speakers
+        assert await count(scaling, STEPS) > before
+        await scaling.watch.until(lambda: len(scaling.watch.serving(model)) == 4, "all serve")
+        assert made == await structured_answers(url, model)
 
 
 @pytest.mark.parametrize("whom", ["leader", "another"])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.system.conftest import start, stop
+from tests.system.structured import COUNT, structured_answers
 from tests.system.under_load import KILL_AT, SystemUnderLoad, make_streams
 
 TOKENS = 250
@@ -55,4 +56,19 @@ async def test_streams_go_on_when_a_rank_does_nothing(loaded: SystemUnderLoad, r
     finally:
         waking.cancel()
         os.kill(victim, signal.SIGCONT)
+    await asyncio.to_thread(loaded.rest, 2, 1)
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0])
+async def test_answers_by_a_schema_keep_their_tokens_when_a_rank_is_killed(
+    loaded: SystemUnderLoad, victim: int
+) -> None:
+    url, begun = loaded.system.url, asyncio.Barrier(COUNT + 1)
+    expected = await structured_answers(url)
+    asking = asyncio.create_task(structured_answers(url, begun=begun))
+    await begun.wait()
+    loaded.kill_process(victim)
+    assert await asking == expected
     await asyncio.to_thread(loaded.rest, 2, 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.conftest import System, start, stop
+from tests.system.structured import COUNT, structured_answers
 from tests.system.under_load import SystemUnderLoad, make_streams
 
 TOKENS = 80
@@ -48,6 +49,10 @@ async def test_requests_are_decoded_elsewhere_though_roles_change_and_the_decode
         loaded.check("apart", await loaded.load())
         assert (await asyncio.to_thread(taken, system))["worker-0"] == len(streams.asks)
 
+        before = (await asyncio.to_thread(taken, system))["worker-0"]
+        by_schema = await structured_answers(system.url)
+        assert (await asyncio.to_thread(taken, system))["worker-0"] == before + COUNT
+
         loading = asyncio.create_task(loaded.load())
         await asyncio.sleep(0.5)
         await asyncio.to_thread(give_roles, system, worker_0="decode", worker_1="prefill")
@@ -57,5 +62,6 @@ async def test_requests_are_decoded_elsewhere_though_roles_change_and_the_decode
         assert {one["id"]: one["instance"] for one in system.status()["workers"]} == instances
 
         await loaded.under_load("the decode worker killed", loaded.pids()["worker-0"])
+        assert await structured_answers(system.url) == by_schema
     finally:
         assert stop(system) == 0

@@ -26,6 +26,8 @@ MOST_LATE_SECONDS = 1.0  # of one request
 DEATHS = 2  # of the process, that one request may be beside
 PAUSE_SECONDS = 2e-5
 START_SECONDS = 60.0
+RESTART_SECONDS = 30.0
+NO_PROCESS = "what computes what grammars permit does not run"
 MODULE = "livescale.services.worker.grammars.mask_process"
 
 log = structlog.get_logger()
@@ -88,6 +90,7 @@ class Masks:
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._knows = False  # the vocabulary
+        self._died = 0.0
 
     def start(self) -> None:
         """Start the process, and return once it knows the vocabulary. Raises MasksFailed."""
@@ -163,9 +166,9 @@ class Masks:
     def is_done(self, request_id: str) -> bool:
         """Whether the mask that was begun last for the request is there, or will not come."""
         with self._lock:
-            followed = self._requests.get(request_id)
             self._look()
-            return followed is None or self._is_done(followed)
+            followed = self._requests.get(request_id)
+            return followed is not None and self._is_done(followed)
 
     def forget(self, request_id: str) -> None:
         """The request has ended, or is no longer here."""
@@ -223,9 +226,9 @@ class Masks:
             self._look()
             if followed.deaths >= DEATHS:
                 return "its grammar took too much memory"
-            if not self._knows or not followed.number:
-                return ""
             now = time.perf_counter()
+            if not self._knows or not followed.number:
+                return NO_PROCESS if now - self._died > RESTART_SECONDS else ""
             followed.late_seconds += now - followed.begun
             followed.begun = now
         if followed.late_seconds > MOST_LATE_SECONDS:
@@ -238,7 +241,7 @@ class Masks:
         if process is None or not self._knows or process.poll() is None:
             return
         log.warning("mask_process_died", code=process.returncode)
-        self._process, self._knows = None, False
+        self._process, self._knows, self._died = None, False, time.perf_counter()
         for followed in self._requests.values():
             if followed.number and not self._is_done(followed):
                 followed.deaths += 1

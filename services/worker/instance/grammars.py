@@ -19,7 +19,7 @@ from livescale.shared.subjects import VOCABULARY
 ASK_SECONDS = 5.0
 RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 8.0
-NO_VOCABULARY = "the model's vocabulary did not reach this worker, so no grammar can be applied"
+NO_VOCABULARY = "grammars cannot be applied here, as the model's vocabulary is missing"
 WAIT_SECONDS = 30.0  # that a request waits for the vocabulary at most
 
 log = structlog.get_logger()
@@ -38,6 +38,7 @@ class Grammars:
         self._start = context.start
         self._serving = serving
         self._learning: asyncio.Task[None] | None = None
+        self._failure: str | None = None  # why grammars cannot be applied to this model
         serving.on_request = self.hold
 
     def load(self, command: Load) -> None:
@@ -50,7 +51,7 @@ class Grammars:
         """The model is let go of."""
         if self._learning is not None:
             self._learning.cancel()
-        self._learning = None
+        self._learning = self._failure = None
 
     def hold(self, scheduler: Scheduler, request: Submit) -> None:
         """Run no step for a request with a grammar until it is known what it permits first."""
@@ -60,25 +61,33 @@ class Grammars:
             self._start(self._first_mask(scheduler, sequence), f"grammar {sequence.request_id}")
 
     async def _first_mask(self, scheduler: Scheduler, sequence: Sequence) -> None:
-        learning = self._learning
-        if learning is not None and not learning.done():
-            await asyncio.wait([learning], timeout=WAIT_SECONDS)
-        if learning is None or not learning.done() or learning.cancelled():
-            self._serving.give_up(scheduler, sequence, NO_VOCABULARY)
-        else:
-            await self._runner.first_mask(sequence.request, sequence.tokens[sequence.prompt_tokens :])
+        failure = None
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                if self._learning is not None:
+                    await asyncio.wait([self._learning])
+                failure = self._failure
+                await self._runner.first_mask(sequence.request, sequence.tokens[sequence.prompt_tokens :])
+        except TimeoutError:
+            failure = NO_VOCABULARY
+        if failure is not None:
+            self._serving.give_up(scheduler, sequence, failure)
         sequence.awaits_mask = False
         self._serving.wake()
 
     async def _learn(self, command: Load) -> None:
-        """Learn the vocabulary. It is tried for ever, as a gateway may come later."""
+        """Learn the vocabulary. Gateways are asked for ever, as one may come later."""
         model, version, pause = command.model, command.manifest.version, RETRY_SECONDS
         while True:
             try:
                 vocabulary = await fetch_vocabulary(self._bus, model, version)
                 await self._runner.learn(vocabulary, command.manifest.config.vocab_size)
-            except (BusError, BadVocabulary, MasksFailed) as error:
-                log.info("vocabulary_not_learned", model=model, error=str(error))
+            except MasksFailed as error:
+                log.warning("vocabulary_not_learned", model=model, error=str(error))
+                self._failure = f"grammars cannot be applied here: {error}"
+                return
+            except (BusError, BadVocabulary) as error:
+                log.info("vocabulary_not_here", model=model, error=str(error))
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_RETRY_SECONDS)
             else:

@@ -47,6 +47,8 @@ def test_the_last_stage_gets_the_tokens_that_the_choice_depends_on() -> None:
     piece = ScheduledChunk("b", (8,), 40, range(4, 7), True, sampling)
     sent = msgspec.msgpack.encode(batch(piece))
     assert batch_pieces(msgspec.msgpack.decode(sent, type=StageBatch), MANIFEST, LIMITS) == (piece,)
+    by_grammar = structs.replace(piece, sampling=structs.replace(sampling, params=Sampling(grammar="start: /a+/")))
+    assert batch_pieces(batch(by_grammar), MANIFEST, LIMITS) == (by_grammar,)
     unknown = structs.replace(sampling, params=Sampling(logit_bias=[(VOCABULARY, 1.0)]), past=Past())
     with pytest.raises(ValueError, match=f"token id {VOCABULARY} is not in the vocabulary"):
         batch_pieces(batch(structs.replace(piece, sampling=unknown)), MANIFEST, LIMITS)

@@ -1,5 +1,6 @@
 """Continuous batching: order, limits, ends, and what it refuses."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -222,3 +223,48 @@ def test_load_says_what_waits_and_what_is_held() -> None:
     load = scheduler.load()
     assert load.waiting_tokens == 172 + 50
     assert load.kv_blocks_used == 19 + 4
+
+
+def _withheld(scheduler: Scheduler, reason: str) -> tuple[Batch, list[TokenOutput]]:
+    """A step in which request "a" gets no token."""
+    batch = scheduler.next_batch()
+    assert batch is not None
+    place = [chunk.request_id for chunk in batch.chunks if chunk.sampling is not None].index("a")
+    return batch, scheduler.complete(batch, Chosen([50] * len(batch.samplings), withheld={place: reason}), 0.0)
+
+
+@pytest.mark.parametrize("prompt", [[1, 2, 3], range(200)])
+def test_a_step_whose_token_is_withheld_is_made_again_for_this_request_alone(prompt: Iterable[int]) -> None:
+    scheduler = _scheduler(submit("a", prompt, max_tokens=2), submit("b", [4, 5], max_tokens=9))
+    first, outputs = _withheld(scheduler, "")
+    assert [output.row.request_id for output in outputs] == ["b"]
+    again, outputs = _step(scheduler)
+    of_a = [[one for one in batch.chunks if one.request_id == "a"][-1] for batch in (first, again)]
+    assert of_a[0] == of_a[1]
+    scheduler.check_invariants()
+    later, _ = _withheld(scheduler, "")
+    again, outputs = _step(scheduler)
+    assert [one for one in later.chunks if one.request_id == "a"] == [
+        one for one in again.chunks if one.request_id == "a"
+    ]
+    assert [(output.row.index, output.row.finish_reason) for output in outputs if output.row.request_id == "a"] == [
+        (1, "length")
+    ]
+
+
+def test_a_token_that_never_comes_ends_its_request_with_the_reason() -> None:
+    scheduler = _scheduler(submit("a"), submit("b"))
+    _, outputs = _withheld(scheduler, "its grammar failed")
+    assert {output.row.request_id: output.row.error for output in outputs} == {"a": "its grammar failed", "b": None}
+    assert "a" not in scheduler
+    assert scheduler.give_up(scheduler.in_order[0], "") == []
+
+
+def test_a_request_that_awaits_its_mask_is_not_run() -> None:
+    scheduler = _scheduler(submit("a"), submit("b"))
+    waiting = scheduler.get("a")
+    assert waiting is not None
+    waiting.awaits_mask = True
+    assert [shape[0] for shape in _shape(_step(scheduler)[0])] == ["b"]
+    waiting.awaits_mask = False
+    assert "a" in [shape[0] for shape in _shape(_step(scheduler)[0])]

@@ -36,7 +36,7 @@ def test_activations_and_kv_are_not_told() -> None:
 
 
 def test_the_tokens_so_far_are_not_told_as_only_the_first_rank_chooses() -> None:
-    sampling = TokenSampling(Sampling(repetition_penalty=1.2), 3, past=Past((1, 2), (3,)))
+    sampling = TokenSampling(Sampling(repetition_penalty=1.2, grammar="start: /a+/"), 3, past=Past((1, 2), (3,)))
     told = decode_batch(encode_batch(Batch(9, (ScheduledChunk("a", (5,), 200, range(0, 16), True, sampling),))))
     assert told.samplings == (TokenSampling(Sampling(repetition_penalty=1.2), 3),)
 

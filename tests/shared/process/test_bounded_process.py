@@ -1,0 +1,58 @@
+"""Work in a bounded process: answered, or ended by the kernel and tried no longer."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from livescale.shared.process.bounded_process import LENGTH_BYTES, BoundedProcess, bare_environment, framed
+
+UPPER = "livescale.services.gateway.grammar_process"
+
+
+async def test_an_answer_that_is_too_long_ends_the_process() -> None:
+    process = BoundedProcess(UPPER, "5", largest_answer=3)
+    assert await process.ask(b"\x82\xa4kind\xa5regex\xa6source\xa2a+") is None
+    assert process._process is None
+    await process.end()
+
+
+async def test_a_process_that_died_is_started_again_and_none_is_left() -> None:
+    process = BoundedProcess(UPPER, "5", largest_answer=1 << 20)
+    work = b"\x82\xa4kind\xa5regex\xa6source\xa2a+"
+    answer = await process.ask(work)
+    assert answer is not None
+    assert process._process is not None
+    os.kill(process._process.pid, signal.SIGKILL)
+    await process._process.wait()
+    assert await process.ask(work) == answer
+    assert process._process is not None
+    pid = process._process.pid
+    await process.end()
+    assert not Path(f"/proc/{pid}").exists()  # noqa: ASYNC240
+
+
+@pytest.mark.parametrize(
+    "harm", ["while True: pass", "bytes(1 << 32)", "sys.exit(3)"], ids=["no end", "much memory", "an end"]
+)
+def test_work_that_takes_too_much_ends_the_process(harm: str) -> None:
+    program = f"""
+import sys
+from livescale.shared.process.bounded_process import answer_all
+def answer(data):
+    {harm}
+answer_all(answer, sys.stdin.buffer, sys.stdout.buffer, 0.1, 64 << 20)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=framed(b"work"), capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    assert len(done.stdout) < LENGTH_BYTES
+
+
+def test_secrets_of_the_parent_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIVESCALE_API_KEY", "secret")
+    assert not any("secret" in value for value in bare_environment().values())
