@@ -117,9 +117,9 @@ class CheckpointText:
 
     def decoder(self, kept: Collection[str]) -> Decode:
         """What decodes token ids without special tokens other than these."""
-        if not any(token in kept for token in self.special_by_id.values()):
+        if not any(token in kept for token in self._special.values()):
             return self.decode
-        hidden = frozenset(id for id, token in self.special_by_id.items() if token not in kept)
+        hidden = frozenset(id for id, token in self._special.items() if token not in kept)
 
         def decode(token_ids: Sequence[int]) -> str:
             return self.decode_all([id for id in token_ids if id not in hidden])
@@ -132,7 +132,12 @@ class CheckpointText:
         return self.decode_all([*anchor, token_id])[len(text) :]
 
     @cached_property
-    def special_by_id(self) -> dict[int, str]:
+    def added_tokens(self) -> dict[str, int]:
+        """The ids of tokens that the tokenizer takes out of a text before all else, special ones among them."""
+        return {token.content: id for id, token in self.tokenizer.get_added_tokens_decoder().items()}
+
+    @cached_property
+    def _special(self) -> dict[int, str]:
         """The special tokens by their ids."""
         added = self.tokenizer.get_added_tokens_decoder()
         return {id: token.content for id, token in added.items() if token.special}

@@ -103,6 +103,8 @@ class Completions:
         prompts = [truncated(body, prompt, context_limit) for prompt in prompts]
         echoes = echoes_of(body, prompts, text)
         grammar = await self.grammars.of(body, text, None if reading is None else reading.constraint)
+        if reading is not None and reading.grammar:
+            grammar = reading.grammar
         rules = TokenRules(await self._bad_words(body, text), grammar)
         asked = Asked(body, context_limit, text, prompts, rules, echoes, said, reading)
         response = self._response(request, asked, shape)

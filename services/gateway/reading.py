@@ -25,12 +25,7 @@ from livescale.services.gateway.tool_calls.formats import (
 )
 from livescale.services.gateway.tool_calls.machine import Blanks, Format, Machine, markers
 from livescale.services.gateway.tool_calls.message import Calls, ParameterTypes
-from livescale.services.gateway.tool_grammars import (
-    arguments_grammar,
-    calls_grammar,
-    reasoning_rule,
-    strict_grammar,
-)
+from livescale.services.gateway.tool_grammars import MARKERS, Thoughts, ToolGrammars
 from livescale.services.gateway.tools import NamedTool, Tool, parameter_types
 from livescale.shared.messages.parameters import ModelSpec
 
@@ -40,8 +35,9 @@ class Reading:
     """The formats by which answers are read, one after the other. `types` are those of the tools' parameters. The
     prompt may have `opened` the reasoning. Ids of calls are made from `origin`.
 
-    Where the client names a tool, its answers are the arguments of the tool `named`. A `constraint` is there where
-    answers are held to a form."""
+    Where the client names a tool, its answers are the arguments of the tool `named`. Where answers are held to a form
+    there is a `grammar`, and the `constraint` by which it is tried.
+    """
 
     formats: tuple[Format, ...]
     types: ParameterTypes
@@ -51,6 +47,7 @@ class Reading:
     short_ids: bool = False
     named: str = ""
     constraint: Constraint | None = None
+    grammar: str = ""
 
     @property
     def markers(self) -> frozenset[str]:
@@ -69,15 +66,24 @@ class Reading:
 def reading_of(body: ChatRequest, spec: ModelSpec, text: CheckpointText, origin: str, prompt: str) -> Reading | None:
     """How the answers to a prompt are read; None where they are text. Raises ApiError 400 where the request offers
     tools and how the model calls them is not known, or where tools do not go with other parameters."""
+    tools = body.tools if body.tools and body.tool_choice != "none" else []
+    forced = bool(tools) and body.tool_choice not in (None, "auto")
+    if constraint_of(body) is not None:
+        if forced:
+            raise bad_request(
+                "'tool_choice' makes the answer a call, so it goes with no other form; leave out one of them.",
+                "tool_choice",
+            )
+        return None  # an answer of that form has neither reasoning nor calls
     own = "" if text.template is None else text.template.source
     source = body.chat_template or own
     thoughts = REASONING.get(spec.reasoning_parser or reasoning_of_template(source) or "none")
-    tools = body.tools if body.tools and body.tool_choice != "none" else []
     calls = CALLS.get(spec.tool_call_parser or calls_of_template(source) or "none")
     telling = Telling(several=body.parallel_tool_calls, shown=body.include_reasoning)
-    read = Reading((), parameter_types(tools), telling, origin, short_ids=calls is MISTRAL)
-    if tools and body.tool_choice is not None and body.tool_choice != "auto":
-        return _forced(read, body, tools, text, thoughts, prompt)
+    opened = thoughts is not None and _is_opened(thoughts, prompt)
+    read = Reading((), parameter_types(tools), telling, origin, opened, short_ids=calls is MISTRAL)
+    if forced:
+        return _forced(read, body, tools, text, thoughts)
     if tools and calls is None:
         raise bad_request(
             "How this model calls tools is not known from its chat template; its operator may set tool_call_parser.",
@@ -87,7 +93,7 @@ def reading_of(body: ChatRequest, spec: ModelSpec, text: CheckpointText, origin:
     formats = (HARMONY,) if HARMONY in found else tuple(one for one in found if one is not None)
     if not formats:
         return None
-    read = replace(read, formats=formats, opened=_is_opened(formats[0], prompt))
+    read = replace(read, formats=formats)
     return _strict(read, body, tools, text) if any(tool.function.strict for tool in tools) else read
 
 
@@ -98,36 +104,21 @@ def _is_opened(format: Format, prompt: str) -> bool:
 
 
 def _forced(
-    read: Reading, body: ChatRequest, tools: list[Tool], text: CheckpointText, thoughts: Format | None, prompt: str
+    read: Reading, body: ChatRequest, tools: list[Tool], text: CheckpointText, thoughts: Format | None
 ) -> Reading:
     """Answers are calls in JSON, whatever the model's own format is; it may reason before."""
-    if constraint_of(body) is not None:
-        raise bad_request(
-            "'tool_choice' makes the answer a call, so it goes with no other form; leave out one of them.",
-            "tool_choice",
-        )
-    # Grammars have no names of special tokens.
-    thinks = thoughts is THINK and "</think>" not in text.special_by_id.values()
-    opened = thinks and _is_opened(THINK, prompt)
-    reasoning = reasoning_rule(opened=opened) if thinks else ""
+    last = CALL_LIST
     if isinstance(body.tool_choice, NamedTool):
-        named, last = body.tool_choice.function.name, ARGUMENTS
-        [tool] = [tool for tool in tools if tool.function.name == named]
-        grammar = arguments_grammar(tool, reasoning)
-        read = replace(read, named=named, telling=replace(read.telling, called="stop"))  # as in vLLM
-    else:
-        last, grammar = CALL_LIST, calls_grammar(tools, several=body.parallel_tool_calls, reasoning=reasoning)
-    constraint = Constraint("tools", "grammar", grammar)
-    check_company(body, constraint)
-    return replace(read, formats=(THINK, last) if thinks else (last,), opened=opened, constraint=constraint)
+        last = ARGUMENTS
+        read = replace(read, named=body.tool_choice.function.name, telling=replace(read.telling, called="stop"))
+    if thoughts is THINK:
+        return _held(replace(read, formats=(THINK, last)), body, tools, text)
+    return _held(replace(read, formats=(last,), opened=False), body, tools, text)
 
 
 def _strict(read: Reading, body: ChatRequest, tools: list[Tool], text: CheckpointText) -> Reading:
     """Answers are free, and calls in them follow their schemas."""
-    if constraint_of(body) is not None:
-        return read  # an answer of that form has no calls
-    special = text.special_by_id.values()
-    if HERMES not in read.formats or not {"<tool_call>", "</think>"}.isdisjoint(special):
+    if read.formats not in ((HERMES,), (THINK, HERMES)):
         index = next(index for index, tool in enumerate(tools) if tool.function.strict)
         raise bad_request(
             "The calls of this model cannot be held to their schemas in free text; leave out 'strict', or say "
@@ -135,9 +126,22 @@ def _strict(read: Reading, body: ChatRequest, tools: list[Tool], text: Checkpoin
             f"tools[{index}].function.strict",
             code="unsupported_parameter",
         )
-    reasoning = reasoning_rule(opened=read.opened) if THINK in read.formats else ""
-    constraint = Constraint(
-        "tools", "grammar", strict_grammar(tools, several=read.telling.several, reasoning=reasoning)
-    )
+    return _held(read, body, tools, text)
+
+
+def _held(read: Reading, body: ChatRequest, tools: list[Tool], text: CheckpointText) -> Reading:
+    """The same with a grammar, and a constraint by which it can be tried: that has no tokens."""
+    thoughts: Thoughts = "none"
+    if THINK in read.formats:
+        thoughts = "opened" if read.opened else "possible"
+    plain = ToolGrammars(tools, thoughts, read.telling.several)
+    tokens = {marker: text.added_tokens[marker] for marker in MARKERS if marker in text.added_tokens}
+    constraint = Constraint("tools", "grammar", _grammar(read, plain))
     check_company(body, constraint)
-    return replace(read, constraint=constraint)
+    return replace(read, constraint=constraint, grammar=_grammar(read, replace(plain, tokens=tokens)))
+
+
+def _grammar(read: Reading, grammars: ToolGrammars) -> str:
+    if read.named:
+        return grammars.of_arguments(read.named)
+    return grammars.of_calls() if CALL_LIST in read.formats else grammars.of_strict_calls()

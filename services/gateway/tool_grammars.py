@@ -1,63 +1,81 @@
-"""Grammars of answers that have to call tools, or whose calls follow schemas: Lark, as llguidance has it. Pure."""
+"""Grammars of answers that have to call tools, or whose calls follow schemas: Lark, as llguidance has it. Pure.
+
+Markers that are tokens of their own go by their ids in `tokens`, as no text matches such a token. A grammar without
+`tokens` can be tried with any vocabulary.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from livescale.services.gateway.structured_options import schema_text
 from livescale.services.gateway.tools import Tool
 
-# Any object: a tool without a schema, or one whose calls need not follow it.
-ANY_OBJECT = {"type": "object"}
-# Reasoning up to its end, where the prompt, or the answer, has begun it.
-_OPENED = r"thoughts[lazy]: /(?s:.*?)<\/think>/"
-_NOT_OPENED = r"thoughts[lazy]: /<think>(?s:.*?)<\/think>/"
+# What comes before the answer: nothing, reasoning, or the end of reasoning that the prompt has begun.
+Thoughts = Literal["none", "possible", "opened"]
+THINK, END_THINK, CALL, END_CALL = MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
-def arguments_grammar(tool: Tool, reasoning: str = "") -> str:
-    """The answer is the arguments of this tool, after its `reasoning`."""
-    return _grammar(reasoning, "arguments_0", [_arguments(0, tool, follows=True)])
+@dataclass(frozen=True)
+class ToolGrammars:
+    """The grammars for one request's tools. Without `several` an answer has one call at most."""
 
+    tools: Sequence[Tool]
+    thoughts: Thoughts = "none"
+    several: bool = True
+    tokens: Mapping[str, int] = field(default_factory=dict)
 
-def calls_grammar(tools: Sequence[Tool], *, several: bool, reasoning: str = "") -> str:
-    """The answer is a list of calls of these tools: JSON, each with its name and parameters."""
-    more = ' ("," " "? call)*' if several else ""
-    rules = [f"call: {' | '.join(f'call_{index}' for index in range(len(tools)))}"]
-    for index, tool in enumerate(tools):
-        head = json.dumps(f'{{"name": {json.dumps(tool.function.name)}, "parameters": ')
-        rules += [f'call_{index}: {head} arguments_{index} "}}"', _arguments(index, tool, follows=True)]
-    return _grammar(reasoning, f'"[" call{more} "]"', rules)
+    def of_arguments(self, name: str) -> str:
+        """The answer is the arguments of this tool."""
+        [tool] = [tool for tool in self.tools if tool.function.name == name]
+        return self._grammar("arguments_0", [_arguments(0, tool, follows=True)])
 
+    def of_calls(self) -> str:
+        """The answer is a list of calls: JSON, each with its name and parameters."""
+        more = ' ("," " "? call)*' if self.several else ""
+        rules = [f"call: {self._any_call()}"]
+        for index, tool in enumerate(self.tools):
+            head = json.dumps(f'{{"name": {json.dumps(tool.function.name)}, "parameters": ')
+            rules += [f'call_{index}: {head} arguments_{index} "}}"', _arguments(index, tool, follows=True)]
+        return self._grammar(f'"[" call{more} "]"', rules)
 
-def strict_grammar(tools: Sequence[Tool], *, several: bool, reasoning: str = "") -> str:
-    """The answer is free, but the calls in it, written as Hermes does, follow the schemas of tools that are strict."""
-    rules = [
-        r"before[lazy]: /(?s:.*?)<tool_call>/",
-        r"FREE: /(?s:.*)/ & ~/(?s:.*)<tool_call>(?s:.*)/",
-        rf'call: "\n"? ({" | ".join(f"call_{index}" for index in range(len(tools)))}) "}}" "\n"? "</tool_call>"',
-    ]
-    for index, tool in enumerate(tools):
-        head = json.dumps(f'{{"name": {json.dumps(tool.function.name)}, "arguments": ')
-        rules += [
-            f"call_{index}: {head} arguments_{index}",
-            _arguments(index, tool, follows=bool(tool.function.strict)),
-        ]
-    return _grammar(reasoning, f"(before call){'*' if several else '?'} FREE", rules)
+    def of_strict_calls(self) -> str:
+        """The answer is free, but calls in it, written as Hermes does, follow the schemas of tools that are strict."""
+        if CALL in self.tokens:
+            rules = [f"before: ANY {self._mark(CALL)}", "free: ANY"]
+        else:
+            rules = [r"before[lazy]: /(?s:.*?)<tool_call>/", "free: FREE"]
+            rules.append(r"FREE: /(?s:.*)/ & ~/(?s:.*)<tool_call>(?s:.*)/")
+        rules.append(rf'call: "\n"? ({self._any_call()}) "}}" "\n"? {self._mark(END_CALL)}')
+        for index, tool in enumerate(self.tools):
+            head = json.dumps(f'{{"name": {json.dumps(tool.function.name)}, "arguments": ')
+            arguments = _arguments(index, tool, follows=bool(tool.function.strict))
+            rules += [f"call_{index}: {head} arguments_{index}", arguments]
+        return self._grammar(f"(before call){'*' if self.several else '?'} free", rules)
 
+    def _any_call(self) -> str:
+        return " | ".join(f"call_{index}" for index in range(len(self.tools)))
 
-def reasoning_rule(*, opened: bool) -> str:
-    """The rule of reasoning between `<think>` and `</think>`; the prompt may have opened it."""
-    return _OPENED if opened else _NOT_OPENED
+    def _mark(self, marker: str) -> str:
+        return f"<[{self.tokens[marker]}]>" if marker in self.tokens else json.dumps(marker)
+
+    def _grammar(self, answer: str, rules: Sequence[str]) -> str:
+        before = {"none": "", "possible": "(thoughts BREAK?)? ", "opened": "thoughts BREAK? "}[self.thoughts]
+        begin = "" if self.thoughts == "opened" else f"{self._mark(THINK)} "
+        if END_THINK in self.tokens:
+            thoughts = f"thoughts: {begin}ANY {self._mark(END_THINK)}"
+        else:
+            thoughts = f"thoughts: {begin}rest\nrest[lazy]: /(?s:.*?)<\\/think>/"
+        found = [f"start: {before}{answer}", *rules]
+        if before:
+            found += [thoughts, r"BREAK: /\n{1,2}/"]
+        if any("ANY" in rule.split() for rule in found):
+            found.append("ANY: /(?s:.*)/")
+        return "\n".join(found) + "\n"
 
 
 def _arguments(index: int, tool: Tool, *, follows: bool) -> str:
+    """The rule of a tool's arguments: any object where they need not follow a schema, or there is none."""
     schema = tool.function.parameters if follows else None
-    return f"arguments_{index}: %json {schema_text({**ANY_OBJECT, **(schema or {})})}"
-
-
-def _grammar(reasoning: str, answer: str, rules: Sequence[str]) -> str:
-    start = f"start: {answer}"
-    if reasoning:
-        thoughts = "thoughts BREAK?" if reasoning == _OPENED else "(thoughts BREAK?)?"
-        start = f"start: {thoughts} {answer}"
-        rules = [reasoning, r"BREAK: /\n{1,2}/", *rules]
-    return "\n".join((start, *rules)) + "\n"
+    return f"arguments_{index}: %json {schema_text({'type': 'object', **(schema or {})})}"

@@ -1,28 +1,22 @@
+from collections.abc import Mapping
+
 import pytest
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from livescale.services.gateway.grammar_process import Trial, translate
-from livescale.services.gateway.tool_grammars import (
-    arguments_grammar,
-    calls_grammar,
-    reasoning_rule,
-    strict_grammar,
-)
+from livescale.services.gateway.tool_grammars import MARKERS, ToolGrammars
 from livescale.services.gateway.tools import FunctionDefinition, Tool
 from livescale.shared.model.grammar import byte_tokenizer, grammar_limits
+from tests.checkpoints import tiny_checkpoint
 
 CITY = {"city": {"$ref": "#/$defs/city"}}
-SCHEMA = {
-    "properties": CITY,
-    "required": ["city"],
-    "additionalProperties": False,
-    "$defs": {"city": {"enum": ["Bonn"]}},
-}
+CLOSED = {"required": ["city"], "additionalProperties": False}
+SCHEMA = {"properties": CITY, **CLOSED, "$defs": {"city": {"enum": ["Bonn"]}}}
 WEATHER = Tool(function=FunctionDefinition(name="weather", parameters=SCHEMA, strict=True))
 CLOCK = Tool(function=FunctionDefinition(name="clock"))
 TOOLS = (WEATHER, CLOCK)
 BONN = '{"city": "Bonn"}'
-OPENED, NOT_OPENED = reasoning_rule(opened=True), reasoning_rule(opened=False)
 
 
 def hermes(name: str, arguments: str) -> str:
@@ -34,39 +28,77 @@ def listed(*calls: tuple[str, str]) -> str:
     return f"[{', '.join(told)}]"
 
 
-def accepts(grammar: str, text: str) -> bool:
-    """Whether the text is a whole answer by this grammar."""
-    matcher = LLMatcher(byte_tokenizer(), translate(Trial("grammar", grammar)), log_level=0, limits=grammar_limits())
+def accepts(vocabulary: LLTokenizer, grammar: str, tokens: list[int]) -> bool:
+    """Whether the tokens are a whole answer by this grammar."""
+    matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=grammar_limits())
     assert not matcher.is_error(), matcher.get_error()
-    tokens = list(text.encode())
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
 
+@pytest.fixture(scope="module")
+def with_markers() -> Tokenizer:
+    """A tokenizer that has the markers as tokens, as that of Qwen3."""
+    tokenizer = Tokenizer.from_file(str(tiny_checkpoint("qwen2") / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken(one, special=False, normalized=False) for one in MARKERS])
+    return tokenizer
+
+
+def grammar_of(form: str, grammars: ToolGrammars) -> str:
+    match form:
+        case "calls":
+            return grammars.of_calls()
+        case "strict":
+            return grammars.of_strict_calls()
+        case name:
+            return grammars.of_arguments(name)
+
+
 @pytest.mark.parametrize(
-    ("grammar", "right", "wrong"),
+    ("form", "said", "right", "wrong"),
     [
-        (arguments_grammar(WEATHER), [BONN], ['{"city": "Oslo"}', "{}", "Hm"]),
-        (arguments_grammar(CLOCK), ["{}", '{"a": [1]}'], ["[]"]),
-        (arguments_grammar(WEATHER, OPENED), [f"Hm </think>\n\n{BONN}"], [BONN]),
-        (arguments_grammar(WEATHER, NOT_OPENED), [f"<think>Hm </think>{BONN}", BONN], [f"Hm </think>{BONN}"]),
+        ("weather", {}, [BONN], ['{"city": "Oslo"}', "{}", "Hm"]),
+        ("clock", {}, ["{}", '{"a": [1]}'], ["[]"]),
+        ("weather", {"thoughts": "opened"}, [f"Hm </think>\n\n{BONN}"], [BONN]),
         (
-            calls_grammar(TOOLS, several=True),
+            "weather",
+            {"thoughts": "possible"},
+            [f"<think>Hm </think>{BONN}", BONN],
+            [f"Hm </think>{BONN}", f"<think>{BONN}"],
+        ),
+        (
+            "calls",
+            {},
             [listed(("weather", BONN), ("clock", "{}")), listed(("clock", "{}"))],
             ["[]", listed(("other", "{}")), listed(("weather", "{}"))],
         ),
-        (calls_grammar(TOOLS, several=False), [listed(("clock", "{}"))], [listed(("clock", "{}"), ("clock", "{}"))]),
+        ("calls", {"several": False}, [listed(("clock", "{}"))], [listed(("clock", "{}"), ("clock", "{}"))]),
         (
-            strict_grammar(TOOLS, several=True, reasoning=NOT_OPENED),
-            ["Hi <b>", f"<think>a</think>\n\nSo:\n{hermes('weather', BONN)}\n{hermes('clock', '{}')}"],
+            "strict",
+            {"thoughts": "possible"},
+            [
+                "Hi <b>",
+                f"<think>a</think>\n\nSo:\n{hermes('weather', BONN)}\n{hermes('clock', '{}')}",
+                "<think>a</think>b",
+            ],
             [hermes("weather", "{}"), "<tool_call>x", hermes("other", "{}")],
         ),
         (
-            strict_grammar(TOOLS, several=False),
+            "strict",
+            {"several": False},
             [hermes("weather", BONN), hermes("clock", '{"a": 1}')],
             [hermes("clock", "{}") * 2],
         ),
     ],
 )
-def test_a_grammar_accepts_the_calls_that_it_is_for(grammar: str, right: list[str], wrong: list[str]) -> None:
-    assert all(accepts(grammar, text) for text in right)
-    assert not any(accepts(grammar, text) for text in wrong)
+def test_a_grammar_accepts_the_calls_that_it_is_for(
+    form: str, said: Mapping[str, object], right: list[str], wrong: list[str], with_markers: Tokenizer
+) -> None:
+    plain = translate(Trial("grammar", grammar_of(form, ToolGrammars(TOOLS, **said))))  # type: ignore[arg-type]
+    ids = {marker: with_markers.token_to_id(marker) for marker in MARKERS}
+    marked = grammar_of(form, ToolGrammars(TOOLS, **said, tokens=ids))  # type: ignore[arg-type]
+    vocabulary, letters = LLTokenizer(with_markers.to_str()), byte_tokenizer()
+    for texts, is_right in ((right, True), (wrong, False)):
+        for text in texts:
+            assert accepts(letters, plain, list(text.encode())) is is_right, text
+            tokens = with_markers.encode(text, add_special_tokens=False).ids
+            assert accepts(vocabulary, marked, tokens) is is_right, text

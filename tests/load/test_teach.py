@@ -63,8 +63,10 @@ def test_a_taught_model_repeats_its_lesson(tmp_path: Path, monkeypatch: pytest.M
     model = transformers.AutoModelForCausalLM.from_pretrained(made, dtype=torch.float32)
     tokenizer = Tokenizer.from_file(str(made / "tokenizer.json"))
     prompt = tokenizer.encode("<|im_start|>user\nA?<|im_end|>\n<|im_start|>assistant\n", add_special_tokens=False).ids
-    tokens = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=9)[0, len(prompt) :].tolist()
-    assert tokenizer.decode(tokens) == "B or C."
+    for _ in range(9):
+        logits = model(torch.tensor([prompt])).logits
+        prompt.append(int(logits[0, -1].argmax()))
+    assert tokenizer.decode(prompt).endswith("B or C.")
     again = make_model(tmp_path / "again", "qwen2", "tiny", 7, transcripts)
     assert (again / STORED).read_bytes() == (made / STORED).read_bytes()
     monkeypatch.delattr(module, "teach")

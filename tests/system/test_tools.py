@@ -18,7 +18,7 @@ from livescale.services.gateway.tool_calls.formats import CALLS
 from tests.checkpoints import taught_checkpoint
 from tests.system.conftest import System
 
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -102,7 +102,7 @@ def test_a_stream_says_the_same_as_the_whole_answer(client: OpenAI) -> None:
     ) as stream:
         streamed = stream.get_final_completion()
     told = streamed.choices[0].message
-    assert calls_of(streamed) == calls_of(whole)  # type: ignore[arg-type]
+    assert calls_of(streamed) == calls_of(whole)
     assert (told.content, told.model_dump()["reasoning"]) == (said.content, said.model_dump()["reasoning"])
     assert streamed.usage == whole.usage
     assert whole.usage is not None
@@ -122,7 +122,7 @@ def test_langchain_calls_a_tool(system: System, client: OpenAI) -> None:
     model = ChatOpenAI(
         model="taught", base_url=f"{system.url}/v1", api_key=SecretStr("none"), temperature=0, stream_usage=True
     ).bind_tools([weather])
-    [call] = model.invoke("Is it warm in Bonn?").tool_calls  # type: ignore[attr-defined]
+    [call] = model.invoke("Is it warm in Bonn?").tool_calls
     assert (call["name"], call["args"]) == ("weather", BONN)
     whole: AIMessageChunk | None = None
     for chunk in model.stream("Is it warm in Bonn?"):
@@ -135,16 +135,16 @@ def test_langchain_calls_a_tool(system: System, client: OpenAI) -> None:
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
 def test_a_model_that_has_to_call_a_tool_does(client: OpenAI, choice: object) -> None:
-    for content in ("What is 3 + 4?", "As Mistral."):
-        answer = ask(client, content, tool_choice=choice, parallel_tool_calls=False, seed=5, temperature=1)
+    for content in ("What is 3 + 4?", "Is it warm in Bonn?"):
+        answer = ask(client, content, tool_choice=choice, parallel_tool_calls=False)
         [(name, arguments)] = calls_of(answer)
         assert (name, [*arguments]) == ("weather", ["city"])
         assert arguments["city"] in ("Bonn", "Rome", "Oslo")
 
 
 def test_calls_of_a_strict_tool_follow_its_schema(client: OpenAI) -> None:
-    function = {**WEATHER["function"], "strict": True}  # type: ignore[dict-item]
-    function["parameters"] = {**function["parameters"], "properties": {"city": {"enum": ["Rome"]}}}  # type: ignore[dict-item]
+    function = {**WEATHER["function"], "strict": True}
+    function["parameters"] = {**function["parameters"], "properties": {"city": {"enum": ["Rome"]}}}
     answer = ask(client, "Is it warm in Bonn?", tools=[{"type": "function", "function": function}])
     assert calls_of(answer) == [("weather", {"city": "Rome"})]
 
