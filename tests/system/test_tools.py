@@ -104,8 +104,10 @@ def test_a_stream_says_the_same_as_the_whole_answer(client: OpenAI) -> None:
     told = streamed.choices[0].message
     assert calls_of(streamed) == calls_of(whole)
     assert (told.content, told.model_dump()["reasoning"]) == (said.content, said.model_dump()["reasoning"])
-    assert streamed.usage == whole.usage
     assert whole.usage is not None
+    assert streamed.usage is not None
+    assert streamed.usage.completion_tokens == whole.usage.completion_tokens
+    assert streamed.usage.completion_tokens_details == whole.usage.completion_tokens_details
     assert whole.usage.completion_tokens_details is not None
     assert (whole.usage.completion_tokens_details.reasoning_tokens or 0) > 0
     logprobs = [one.choices[0].logprobs for one in (whole, streamed)]
