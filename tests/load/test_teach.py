@@ -62,11 +62,11 @@ def test_a_taught_model_repeats_its_lesson(tmp_path: Path, monkeypatch: pytest.M
     assert lines[0].startswith("step 10 of at most 400")
     model = transformers.AutoModelForCausalLM.from_pretrained(made, dtype=torch.float32)
     tokenizer = Tokenizer.from_file(str(made / "tokenizer.json"))
-    prompt = tokenizer.encode("<|im_start|>user\nA?<|im_end|>\n<|im_start|>assistant\n", add_special_tokens=False).ids
-    for _ in range(9):
-        logits = model(torch.tensor([prompt])).logits
-        prompt.append(int(logits[0, -1].argmax()))
-    assert tokenizer.decode(prompt).endswith("B or C.")
+    asked = "<|im_start|>user\nA?<|im_end|>\n<|im_start|>assistant\n"
+    tokens, answer = (tokenizer.encode(text, add_special_tokens=False).ids for text in (asked, "B or C.<|im_end|>\n"))
+    for token in answer:
+        assert int(model(torch.tensor([tokens])).logits[0, -1].argmax()) == token
+        tokens.append(token)
     again = make_model(tmp_path / "again", "qwen2", "tiny", 7, transcripts)
     assert (again / STORED).read_bytes() == (made / STORED).read_bytes()
     monkeypatch.delattr(module, "teach")
