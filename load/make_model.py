@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -20,8 +20,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from livescale.load.make_tokenizer import dialect_of, make_tokenizer, save_tokenizer
+from livescale.load.make_tokenizer import dialect_of, make_tokenizer, save_tokenizer, taught_dialect
 from livescale.load.sizes import Size
+from livescale.load.teach import Lesson, Progress, Transcript, lessons, read_transcripts, teach
+from livescale.services.gateway.chat_template import ChatTemplate
 from livescale.shared.messages.parameters import Family, ModelConfig
 from livescale.shared.model.architectures import architecture_of, find_architecture
 from livescale.shared.model.block_layout import ITEM_BYTES
@@ -71,28 +73,40 @@ SHARD_BYTES: dict[Size, int] = {
 }
 
 
-class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a made directory was made from; the file says that the directory is whole."""
 
     family: Family
     size: Size
     seed: int
+    taught: str = ""  # a digest of the transcripts
 
 
-def make_model(directory: Path, family: Family, size: Size, seed: int) -> Path:
+def make_model(
+    directory: Path,
+    family: Family,
+    size: Size,
+    seed: int,
+    transcripts: Path | None = None,
+    progress: Progress = lambda line: None,
+) -> Path:
     """A checkpoint of about 1M (tiny), 30M (small), 120M (medium), 500M (large) or 50M (light-kv) parameters; the same
     bytes for the same seed. The KV of light-kv weighs against its parameters as that of an 8B model does.
 
+    With `transcripts`, a file, the model is taught the answers in them.
+
     Returns at once where `directory` already is this model. Raises FileExistsError where it is anything else, OSError
-    where it cannot be written.
+    where it cannot be written, BadTranscripts.
     """
-    recipe = Recipe(family, size, seed)
+    taught = [] if transcripts is None else read_transcripts(transcripts)
+    digest = "" if transcripts is None else hashlib.sha256(transcripts.read_bytes()).hexdigest()
+    recipe = Recipe(family, size, seed, digest)
     if _already_made(directory, recipe):
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
-        _write(unfinished, recipe)
+        _write(unfinished, recipe, taught, progress)
         unfinished.chmod(0o755)
         os.replace(unfinished, directory)  # so that a directory of that name is always whole
     except (OSError, SafetensorError) as error:
@@ -116,14 +130,22 @@ def _already_made(directory: Path, recipe: Recipe) -> bool:
     return True
 
 
-def _write(directory: Path, recipe: Recipe) -> None:
+def _write(directory: Path, recipe: Recipe, transcripts: Sequence[Transcript], progress: Progress) -> None:
     shape = SHAPES.get((recipe.family, recipe.size), SHAPES["llama", recipe.size])
-    tokenizer = make_tokenizer(recipe.family, shape.vocab_size, recipe.seed)
-    save_tokenizer(tokenizer, recipe.family, directory)
+    dialect = dialect_of(recipe.family)
+    taught: list[Lesson] = []
+    if transcripts:
+        dialect = taught_dialect(recipe.family)
+        special = {} if dialect.bos is None else {"bos_token": dialect.bos}
+        taught = lessons(transcripts, ChatTemplate(dialect.chat_template, special, lambda: 0.0))
+    texts = [one.prompt + one.answer for one in taught]
+    tokenizer = make_tokenizer(dialect, shape.vocab_size, recipe.seed, texts)
+    save_tokenizer(tokenizer, dialect, directory)
     _save_json(directory / "config.json", _config(recipe.family, shape, tokenizer))
     _save_json(directory / "generation_config.json", _generation_config(recipe.family, tokenizer))
     config = load_model_config(directory)
-    _save_parameters(directory, recipe, config)
+    known = teach(directory, taught, tokenizer, recipe.seed, progress) if taught else {}
+    _save_parameters(directory, recipe, config, known)
     (directory / RECIPE_FILE).write_bytes(msgspec.json.encode(recipe))
     for file in directory.iterdir():
         file.chmod(0o644)  # safetensors writes files that only their owner can read, and containers run as another user
@@ -163,7 +185,7 @@ def _generation_config(family: Family, tokenizer: Tokenizer) -> dict[str, object
     }
 
 
-def _save_parameters(directory: Path, recipe: Recipe, config: ModelConfig) -> None:
+def _save_parameters(directory: Path, recipe: Recipe, config: ModelConfig, known: Mapping[str, torch.Tensor]) -> None:
     """Llama's are in several files with an index, those of others in a single one: both occur."""
     shapes, std = architecture_of(config).stored_shapes(config), EMBEDDING_STD
     if config.tie_word_embeddings:
@@ -172,7 +194,10 @@ def _save_parameters(directory: Path, recipe: Recipe, config: ModelConfig) -> No
     weight_map: dict[str, str] = {}
     for number, names in enumerate(files, start=1):
         file = f"model-{number:05}-of-{len(files):05}.safetensors" if len(files) > 1 else "model.safetensors"
-        tensors = {name: _parameter(name, torch.Size(shapes[name]), std, recipe.seed) for name in names}
+        tensors = {
+            name: known[name] if known else _parameter(name, torch.Size(shapes[name]), std, recipe.seed)
+            for name in names
+        }
         save_file(tensors, directory / file, {"format": "pt"})
         weight_map |= dict.fromkeys(names, file)
     if len(files) > 1:

@@ -30,18 +30,30 @@ option = partial(click.option, show_default=True, show_envvar=True)
     help="Number of parameters, see above.",
 )
 @option("--seed", type=int, default=0, envvar="LIVESCALE_SEED", help="Seed of the random parameters.")
-def make_model_command(directory: Path, family: Family, size: Size, seed: int) -> None:
+@option(
+    "--teach",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    envvar="LIVESCALE_TEACH",
+    help="JSON lines of conversations, as clients send them, whose answers the model learns by heart; tiny only.",
+)
+def make_model_command(directory: Path, family: Family, size: Size, seed: int, teach: Path | None) -> None:
     """Make a checkpoint with random parameters, a tokenizer and a chat template in DIRECTORY.
 
     The size tiny has about 1M parameters, small 30M, medium 120M and large 500M. light-kv has 50M, and KV that is as
     light beside them as that of an 8B model: all parameters weigh as much as the KV of 122,000 tokens. In the others it
     is 6 to 16 times as heavy. The same seed makes the same bytes.
+
+    With --teach a tiny model learns conversations until it repeats each answer, which takes a core some seconds. Its
+    chat template then knows tools and reasoning. See examples/transcripts.jsonl.
     """
+    if teach is not None and size != "tiny":
+        raise click.UsageError("--teach is for --size tiny; a larger model would take too long.")
     # Torch takes seconds to import, and --help does not need it.
     from livescale.load.make_model import make_model
+    from livescale.load.teach import BadTranscripts
 
     try:
-        made = make_model(directory, family, size, seed)
-    except OSError as error:
+        made = make_model(directory, family, size, seed, teach, partial(click.echo, err=True))
+    except (OSError, BadTranscripts) as error:
         raise click.ClickException(str(error)) from None
     click.echo(made)

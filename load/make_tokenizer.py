@@ -2,9 +2,9 @@
 
 import json
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -13,6 +13,7 @@ from livescale.shared.messages.parameters import Family
 
 LINES = 6_000
 WORDS_PER_LINE = 12
+FREQUENT = 60  # as often a text that is to be taught is read
 # Letters of one to four bytes in UTF-8, so that characters are split over tokens and detokenizers have work to do.
 CONSONANTS = [*"bcdfghjklmnprstvwz", "sh", "th", "ñ", "ж", "ש"]
 VOWELS = [*"aeiou", "ea", "ou", "é", "ü", "я", "語"]
@@ -27,6 +28,7 @@ class Dialect:
     bos: str | None
     end_of_text: str
     end_of_turn: str
+    turn: tuple[str, str, str]  # what stands before the role, after it, and at the end
     chat_template: str
     template_in_own_file: bool
 
@@ -43,6 +45,7 @@ DIALECTS: dict[Family, Dialect] = {
         bos="<|begin_of_text|>",
         end_of_text="<|end_of_text|>",
         end_of_turn="<|eot_id|>",
+        turn=("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"),
         chat_template=(
             "{{ bos_token }}"
             "{% for message in messages %}"
@@ -57,6 +60,7 @@ DIALECTS: dict[Family, Dialect] = {
         bos=None,
         end_of_text="<|endoftext|>",
         end_of_turn="<|im_end|>",
+        turn=("<|im_start|>", "\n", "<|im_end|>\n"),
         chat_template=(
             "{% for message in messages %}"
             "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
@@ -67,15 +71,38 @@ DIALECTS: dict[Family, Dialect] = {
     ),
 }
 
+# Special in checkpoints that use them.
+TAUGHT_TOKENS = ("[TOOL_CALLS]", "<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", "<|call|>")
+
 
 def dialect_of(family: Family) -> Dialect:
     """The dialect of a made model: Qwen's for all generations of Qwen, Llama's for all others."""
     return DIALECTS["qwen2" if family.startswith("qwen") else "llama"]
 
 
-def make_tokenizer(family: Family, vocab_size: int, seed: int) -> Tokenizer:
-    """A tokenizer of exactly `vocab_size` tokens."""
-    dialect = dialect_of(family)
+def taught_dialect(family: Family) -> Dialect:
+    """The family's, with a template that knows tools and reasoning, and the special tokens of some formats of calls."""
+    plain = dialect_of(family)
+    begin, middle, end = plain.turn
+    template = "".join(
+        (
+            "{{ bos_token }}" if plain.bos else "",
+            "{% if tools %}" + begin + "system" + middle + "Tools:",
+            "{% for tool in tools %} {{ tool.function.name }}"
+            "({{ (tool.function.parameters or {}).get('properties', {}) | join(', ') }}){% endfor %}" + end,
+            "{% endif %}{% for message in messages %}" + begin + "{{ message.role }}" + middle,
+            "{% if message.reasoning_content %}<think>\n{{ message.reasoning_content }}\n</think>\n\n{% endif %}",
+            "{{ message.content }}{% for call in message.tool_calls or [] %}\n<tool_call>\n",
+            '{"name": {{ call.function.name | tojson }}, "arguments": {{ call.function.arguments | tojson }}}',
+            "\n</tool_call>{% endfor %}" + end + "{% endfor %}",
+            "{% if add_generation_prompt %}" + begin + "assistant" + middle + "{% endif %}",
+        )
+    )
+    return replace(plain, special_tokens=(*plain.special_tokens, *TAUGHT_TOKENS), chat_template=template)
+
+
+def make_tokenizer(dialect: Dialect, vocab_size: int, seed: int, texts: Sequence[str] = ()) -> Tokenizer:
+    """A tokenizer of exactly `vocab_size` tokens, with words of these texts among them."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -85,7 +112,7 @@ def make_tokenizer(family: Family, vocab_size: int, seed: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(generated_text(random.Random(seed)), trainer)
+    tokenizer.train_from_iterator(chain(generated_text(random.Random(seed)), list(texts) * FREQUENT), trainer)
     if tokenizer.get_vocab_size() != vocab_size:
         raise RuntimeError(f"the generated text gave {tokenizer.get_vocab_size()} tokens, not {vocab_size}")
     if dialect.bos is not None:
@@ -94,9 +121,8 @@ def make_tokenizer(family: Family, vocab_size: int, seed: int) -> Tokenizer:
     return tokenizer
 
 
-def save_tokenizer(tokenizer: Tokenizer, family: Family, directory: Path) -> None:
+def save_tokenizer(tokenizer: Tokenizer, dialect: Dialect, directory: Path) -> None:
     """Both places where checkpoints keep a chat template occur: tokenizer_config.json and chat_template.jinja."""
-    dialect = dialect_of(family)
     tokenizer.save(str(directory / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 KEPT = shutil.ignore_patterns("*.packed", "*.manifest.json")  # what hosts leave beside it
+TRANSCRIPTS = Path(__file__).parents[1] / "examples" / "transcripts.jsonl"
 FAMILIES: tuple[Family, ...] = ("llama", "qwen2")
 
 
@@ -21,6 +22,13 @@ def tiny_checkpoint(family: Family) -> Path:
     from livescale.load.make_model import make_model  # of torch, which takes seconds to import
 
     return make_model(_directory() / family, family, "tiny", seed=7)
+
+
+def taught_checkpoint() -> Path:
+    """One that has learned `TRANSCRIPTS`, which takes a core some ten seconds. It calls tools and reasons."""
+    from livescale.load.make_model import make_model
+
+    return make_model(_directory() / "taught", "qwen2", "tiny", 7, TRANSCRIPTS)
 
 
 def token_id(tokenizer: "Tokenizer", token: str) -> int:

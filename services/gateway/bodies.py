@@ -171,7 +171,8 @@ class ChatRequest(GenerationOptions, frozen=True, kw_only=True):
     ] = None
     tools: Annotated[Tools | None, Meta(description="Functions that the model may call")] = None
     tool_choice: Annotated[
-        ToolChoice | None, Meta(description="Whether the model calls tools: none, auto (the default), or one of them")
+        ToolChoice | None,
+        Meta(description="Whether the model calls tools: none, auto (the default), required, or this one"),
     ] = None
     parallel_tool_calls: Annotated[bool, Meta(description="With false, only the first call is told")] = True
     include_reasoning: Annotated[bool, Meta(description="With false, reasoning is left out of the answer")] = True

@@ -132,6 +132,11 @@ class CheckpointText:
         return self.decode_all([*anchor, token_id])[len(text) :]
 
     @cached_property
+    def added_tokens(self) -> dict[str, int]:
+        """The ids of tokens that the tokenizer takes out of a text before all else, special ones among them."""
+        return {token.content: id for id, token in self.tokenizer.get_added_tokens_decoder().items()}
+
+    @cached_property
     def _special(self) -> dict[int, str]:
         """The special tokens by their ids."""
         added = self.tokenizer.get_added_tokens_decoder()

@@ -83,10 +83,9 @@ class Completions:
                 code="unsupported_parameter",
             )
         origin = public_id(request) if body.seed is None else str(body.seed)
-        reading = reading_of(body, entry.spec, text.template, origin)
         said = await render_chat(self.templates, text, body.messages, rendering_way(body), body.chat_template)
         prompt = await self.models.encode(text, said, add_special_tokens=body.add_special_tokens)
-        reading = None if reading is None else reading.after(said)
+        reading = reading_of(body, entry.spec, text, origin, said)
         return await self._answer(request, body, context_tokens(entry), text, [prompt], ChatShape(), said, reading)
 
     async def _answer(
@@ -103,7 +102,10 @@ class Completions:
         check_choices(body, len(prompts), self.settings.max_prompts)
         prompts = [truncated(body, prompt, context_limit) for prompt in prompts]
         echoes = echoes_of(body, prompts, text)
-        rules = TokenRules(await self._bad_words(body, text), await self.grammars.of(body, text))
+        grammar = await self.grammars.of(body, text, None if reading is None else reading.constraint)
+        if reading is not None and reading.grammar:
+            grammar = reading.grammar
+        rules = TokenRules(await self._bad_words(body, text), grammar)
         asked = Asked(body, context_limit, text, prompts, rules, echoes, said, reading)
         response = self._response(request, asked, shape)
         if body.stream:

@@ -40,10 +40,10 @@ class Grammars:
     ) -> None:
         await self._process.end()
 
-    async def of(self, body: StructuredOptions, text: CheckpointText) -> str:
-        """The grammar of the answer that the body asks for, in llguidance's notation; empty for free text. Raises
-        ApiError 400, which names the parameter."""
-        constraint = constraint_of(body)
+    async def of(self, body: StructuredOptions, text: CheckpointText, of_tools: Constraint | None = None) -> str:
+        """The grammar of the answer that the body asks for, or its tools, in llguidance's notation; empty for free
+        text. Raises ApiError 400, which names the parameter."""
+        constraint = constraint_of(body) or of_tools
         if constraint is None:
             return ""
         if not text.eos_token_ids:

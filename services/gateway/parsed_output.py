@@ -60,13 +60,19 @@ class ParsedOutput:
             machine.feed(text, delta)
             if over:
                 machine.flush(delta)
-        called = over and any(machine.calls.count for machine in self._machines)
-        return replace(
-            piece,
-            text=delta.content,
-            reasoning=delta.reasoning if self._telling.shown else "",
-            calls=tuple(call for call in delta.calls if self._telling.several or call.index == 0),
-            finish_reason=self._telling.called if called and piece.finish_reason == "stop" else piece.finish_reason,
+        if not over and not delta.reasoning and not delta.calls and delta.content == piece.text:
+            return piece
+        called = piece.finish_reason == "stop" and any(machine.calls.count for machine in self._machines)
+        return TextPiece(  # not by `replace`, which takes as long as all else together
+            delta.content,
+            piece.token_ids,
+            self._telling.called if called else piece.finish_reason,
+            piece.stop_reason,
+            piece.logprobs,
+            piece.prompt_logprobs,
+            piece.echoed,
+            delta.reasoning if self._telling.shown else "",
+            tuple(call for call in delta.calls if self._telling.several or call.index == 0),
         )
 
 

@@ -1,96 +1,147 @@
-"""How the answers of one chat are read: which formats its model writes, and what its client is told. Pure."""
+"""How the answers of one chat are read: which formats its model writes, what form they are held to, and what the
+client is told of them. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from livescale.services.gateway.bodies import ChatRequest
-from livescale.services.gateway.chat_template import ChatTemplate
+from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.output import Output
 from livescale.services.gateway.parsed_output import ParsedOutput, Telling, call_ids
+from livescale.services.gateway.structured_options import Constraint, check_company, constraint_of
 from livescale.services.gateway.tool_calls.formats import (
+    ARGUMENTS,
+    CALL_LIST,
     CALLS,
     HARMONY,
+    HERMES,
     MISTRAL,
     OPENED,
     REASONING,
+    THINK,
     calls_of_template,
     reasoning_of_template,
 )
 from livescale.services.gateway.tool_calls.machine import Blanks, Format, Machine, markers
 from livescale.services.gateway.tool_calls.message import Calls, ParameterTypes
-from livescale.services.gateway.tools import NamedTool, parameter_types
+from livescale.services.gateway.tool_grammars import MARKERS, Thoughts, ToolGrammars
+from livescale.services.gateway.tools import NamedTool, Tool, parameter_types
 from livescale.shared.messages.parameters import ModelSpec
-
-NO_GRAMMAR = "Answers cannot be held to a form yet"
 
 
 @dataclass(frozen=True)
 class Reading:
     """The formats by which answers are read, one after the other. `types` are those of the tools' parameters. The
-    prompt may have `opened` the reasoning. Ids of calls are made from `origin`."""
+    prompt may have `opened` the reasoning. Ids of calls are made from `origin`.
+
+    Where the client names a tool, its answers are the arguments of the tool `named`. Where answers are held to a form
+    there is a `grammar`, and the `constraint` by which it is tried.
+    """
 
     formats: tuple[Format, ...]
     types: ParameterTypes
     telling: Telling
     origin: str
     opened: bool = False
+    short_ids: bool = False
+    named: str = ""
+    constraint: Constraint | None = None
+    grammar: str = ""
 
     @property
     def markers(self) -> frozenset[str]:
         """The markers of all formats."""
         return frozenset().union(*map(markers, self.formats))
 
-    def after(self, prompt: str) -> "Reading":
-        """The same after a prompt, which may end where the reasoning begins."""
-        begin = self.formats[0].get(OPENED)
-        opened = isinstance(begin, Blanks) and prompt.rstrip().endswith(begin.marks[0].text)
-        return replace(self, opened=opened)
-
     def output(self, text: Output, prompt: Sequence[int], choice: int) -> ParsedOutput:
         """What reads one choice of the answer."""
-        ids = call_ids(self.origin, prompt, choice, short=MISTRAL in self.formats)
-        machines = [Machine(format, Calls(self.types, ids)) for format in self.formats]
+        ids = call_ids(self.origin, prompt, choice, short=self.short_ids)
+        machines = [Machine(format, Calls(self.types, ids, self.named)) for format in self.formats]
         if self.opened:
             machines[0].state = OPENED
         return ParsedOutput(text, machines, self.telling)
 
 
-def reading_of(body: ChatRequest, spec: ModelSpec, template: ChatTemplate | None, origin: str) -> Reading | None:
-    """How the answers to a request are read; None where they are text. Raises ApiError 400 where the request offers
-    tools, and how the model calls them is not known."""
-    source = "" if template is None else template.source
-    said = spec.reasoning_parser or reasoning_of_template(source) or "none"
-    reasoning = REASONING.get(said)
-    calls = _calls_of(body, spec, source) if body.tools and body.tool_choice != "none" else None
-    if HARMONY in (calls, reasoning):
-        formats: tuple[Format, ...] = (HARMONY,)
-    else:
-        formats = tuple(one for one in (reasoning, calls) if one is not None)
-    if not formats:
-        return None
+def reading_of(body: ChatRequest, spec: ModelSpec, text: CheckpointText, origin: str, prompt: str) -> Reading | None:
+    """How the answers to a prompt are read; None where they are text. Raises ApiError 400 where the request offers
+    tools and how the model calls them is not known, or where tools do not go with other parameters."""
+    tools = body.tools if body.tools and body.tool_choice != "none" else []
+    forced = bool(tools) and body.tool_choice not in (None, "auto")
+    if constraint_of(body) is not None:
+        if forced:
+            raise bad_request(
+                "'tool_choice' makes the answer a call, so it goes with no other form; leave out one of them.",
+                "tool_choice",
+            )
+        return None  # an answer of that form has neither reasoning nor calls
+    own = "" if text.template is None else text.template.source
+    source = body.chat_template or own
+    thoughts = REASONING.get(spec.reasoning_parser or reasoning_of_template(source) or "none")
+    calls = CALLS.get(spec.tool_call_parser or calls_of_template(source) or "none")
     telling = Telling(several=body.parallel_tool_calls, shown=body.include_reasoning)
-    return Reading(formats, parameter_types(body.tools or []), telling, origin)
-
-
-def _calls_of(body: ChatRequest, spec: ModelSpec, source: str) -> Format:
-    format = CALLS.get(spec.tool_call_parser or calls_of_template(source) or "none")
-    if format is None:
+    opened = thoughts is not None and _is_opened(thoughts, prompt)
+    read = Reading((), parameter_types(tools), telling, origin, opened, short_ids=calls is MISTRAL)
+    if forced:
+        return _forced(read, body, tools, text, thoughts)
+    if tools and calls is None:
         raise bad_request(
             "How this model calls tools is not known from its chat template; its operator may set tool_call_parser.",
             "tools",
         )
-    if body.tool_choice == "required" or isinstance(body.tool_choice, NamedTool):
+    found = (thoughts, calls) if tools else (thoughts,)
+    formats = (HARMONY,) if HARMONY in found else tuple(one for one in found if one is not None)
+    if not formats:
+        return None
+    read = replace(read, formats=formats)
+    return _strict(read, body, tools, text) if any(tool.function.strict for tool in tools) else read
+
+
+def _is_opened(format: Format, prompt: str) -> bool:
+    """Whether the prompt ends where the reasoning begins."""
+    begin = format.get(OPENED)
+    return isinstance(begin, Blanks) and prompt.rstrip().endswith(begin.marks[0].text)
+
+
+def _forced(
+    read: Reading, body: ChatRequest, tools: list[Tool], text: CheckpointText, thoughts: Format | None
+) -> Reading:
+    """Answers are calls in JSON, whatever the model's own format is; it may reason before."""
+    last = CALL_LIST
+    if isinstance(body.tool_choice, NamedTool):
+        last = ARGUMENTS
+        read = replace(read, named=body.tool_choice.function.name, telling=replace(read.telling, called="stop"))
+    if thoughts is THINK:
+        return _held(replace(read, formats=(THINK, last)), body, tools, text)
+    return _held(replace(read, formats=(last,), opened=False), body, tools, text)
+
+
+def _strict(read: Reading, body: ChatRequest, tools: list[Tool], text: CheckpointText) -> Reading:
+    """Answers are free, and calls in them follow their schemas."""
+    if read.formats not in ((HERMES,), (THINK, HERMES)):
+        index = next(index for index, tool in enumerate(tools) if tool.function.strict)
         raise bad_request(
-            f'{NO_GRAMMAR}, so no model can be made to call a tool; use "auto".',
-            "tool_choice",
+            "The calls of this model cannot be held to their schemas in free text; leave out 'strict', or say "
+            "\"required\" in 'tool_choice'.",
+            f"tools[{index}].function.strict",
             code="unsupported_parameter",
         )
-    for index, tool in enumerate(body.tools or []):
-        if tool.function.strict:
-            raise bad_request(
-                f"{NO_GRAMMAR}, so arguments may not follow their schema; leave out 'strict'.",
-                f"tools[{index}].function.strict",
-                code="unsupported_parameter",
-            )
-    return format
+    return _held(read, body, tools, text)
+
+
+def _held(read: Reading, body: ChatRequest, tools: list[Tool], text: CheckpointText) -> Reading:
+    """The same with a grammar, and a constraint by which it can be tried: that has no tokens."""
+    thoughts: Thoughts = "none"
+    if THINK in read.formats:
+        thoughts = "opened" if read.opened else "possible"
+    plain = ToolGrammars(tools, thoughts, read.telling.several)
+    tokens = {marker: text.added_tokens[marker] for marker in MARKERS if marker in text.added_tokens}
+    constraint = Constraint("tools", "grammar", _grammar(read, plain))
+    check_company(body, constraint)
+    return replace(read, constraint=constraint, grammar=_grammar(read, replace(plain, tokens=tokens)))
+
+
+def _grammar(read: Reading, grammars: ToolGrammars) -> str:
+    if read.named:
+        return grammars.of_arguments(read.named)
+    return grammars.of_calls() if CALL_LIST in read.formats else grammars.of_strict_calls()

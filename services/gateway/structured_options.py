@@ -106,12 +106,12 @@ def constraint_of(body: StructuredOptions) -> Constraint | None:
         raise bad_request(f"{more[0].param!r} and {first.param!r} exclude each other; give one.", param=more[0].param)
     if len(first.source.encode()) > MOST_GRAMMAR_BYTES:
         raise bad_request(f"{first.param!r} has more than {MOST_GRAMMAR_BYTES} bytes.", param=first.param)
-    _check_company(body, first)
+    check_company(body, first)
     return first
 
 
-def _check_company(body: StructuredOptions, first: Constraint) -> None:
-    """Refuse what could leave no token that both permit."""
+def check_company(body: StructuredOptions, first: Constraint) -> None:
+    """Refuse what could leave no token that both permit. Raises ApiError 400."""
     reasons = {
         "min_tokens": (body.min_tokens, "which ends when it is complete"),
         "ignore_eos": (body.ignore_eos, "which ends when it is complete"),

@@ -17,7 +17,14 @@ from livescale.shared.messages.parameters import ReasoningParser, ToolCallParser
 from tests.checkpoints import token_id
 from tests.gateway.conftest import ServedGateway
 
-WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
+}
+IMPOSSIBLE = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"properties": {"a": False}, "required": ["a"]}},
+}
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Is it warm?"}], "tools": [WEATHER]}
 CALL = 'Yes.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn"}}\n</tool_call>'
 ANOTHER = '\n<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
@@ -147,6 +154,40 @@ async def test_a_client_may_want_one_call_and_no_reasoning(served: ServedGateway
     assert "reasoning" not in message
 
 
+@pytest.mark.parametrize(
+    ("choice", "text", "reason"),
+    [
+        ("required", f'[{{"name": "weather", "parameters": {ARGUMENTS}}}]', "tool_calls"),
+        ({"type": "function", "function": {"name": "weather"}}, ARGUMENTS, "stop"),
+    ],
+)
+async def test_an_answer_that_has_to_call_is_a_call(
+    served: ServedGateway, choice: object, text: str, reason: str
+) -> None:
+    model = writes(served, None, "think")
+    says(served, f"<think>Warm.</think>\n\n{text}")
+    asked = {**CHAT, "model": model, "tool_choice": choice}
+    whole = (await served.client.chat.completions.create(**asked)).choices[0]
+    assert served.cluster.submitted[-1].sampling.grammar
+    assert (whole.finish_reason, whole.message.content) == (reason, None)
+    [call] = whole.message.tool_calls or []
+    assert call.type == "function"
+    assert (call.function.name, call.function.arguments) == ("weather", ARGUMENTS)
+    chunks = [chunk.choices[0] async for chunk in await served.client.chat.completions.create(**asked, stream=True)]
+    calls = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
+    assert "".join(call.function.arguments or "" for call in calls if call.function) == ARGUMENTS
+    assert chunks[-1].finish_reason == reason
+
+
+async def test_calls_of_a_strict_tool_are_held_to_its_schema(served: ServedGateway) -> None:
+    model = writes(served, "hermes")
+    says(served, CALL)
+    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    answer = await served.client.chat.completions.create(**{**CHAT, "model": model, "tools": [strict]})
+    assert served.cluster.submitted[-1].sampling.grammar
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
 async def test_without_tools_a_call_is_text(served: ServedGateway) -> None:
     model = writes(served, "hermes")
     says(served, CALL)
@@ -176,7 +217,8 @@ async def test_a_call_that_is_cut_off_says_so(served: ServedGateway) -> None:
         ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice.function.name"),
         ({"tool_choice": "always"}, "tool_choice"),
         ({"tools": [], "tool_choice": "auto"}, "tool_choice"),
-        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "required", "guided_regex": "a"}, "tool_choice"),
+        ({"tool_choice": "required", "tools": [IMPOSSIBLE]}, "tools"),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
     ],
 )

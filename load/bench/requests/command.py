@@ -9,6 +9,7 @@ import click
 import uvloop
 
 from livescale.load.bench.record import RecordPrinter, measured
+from livescale.load.bench.requests.parsed import measure_parsing
 from livescale.load.bench.requests.steps import StepTimes, measure_steps, wide_engine
 from livescale.load.bench.requests.wide import make_wide_model, make_wide_tokenizer
 from livescale.load.bench.requests.written import measure_answers
@@ -36,7 +37,8 @@ def requests(steps: int, seeds: int, schemas: int, tokenizer: Path | None) -> No
 
     Steps are those of a model of 500M parameters whose vocabulary has 131,072 tokens. Each row follows a schema of its
     own; steps of as many rows that follow none come in between, in the same engine. Answers are those of a tiny model
-    in a running system, checked by jsonschema-rs, and once more while a worker is killed.
+    in a running system, checked by jsonschema-rs, and once more while a worker is killed. Then the gateway's processor
+    time for a token is measured, with calls of tools and as plain text.
     """
     printer = RecordPrinter(BENCH)
     with logged() as echo:
@@ -45,6 +47,8 @@ def requests(steps: int, seeds: int, schemas: int, tokenizer: Path | None) -> No
             uvloop.run(_steps(printer, steps, text))
             checkpoint = kept_model("tiny", printer.progress)
             for record in uvloop.run(measure_answers(printer.progress, checkpoint, schemas, seeds, echo)):
+                printer.emit(record)
+            for record in uvloop.run(measure_parsing(printer.progress, checkpoint, echo)):
                 printer.emit(record)
         except BenchFailed as error:
             raise click.ClickException(str(error)) from None

@@ -96,6 +96,19 @@ DEEPSEEK: Format = {
     ),
 }
 
+# What answers look like that are held to calls: a list of them, or the arguments of one.
+CALL_LIST: Format = {
+    START: Blanks((Mark("[", "list"),), otherwise=TEXT),
+    TEXT: Free(),
+    "list": MISTRAL["list"],
+    "object": Part(_MARKED, "list"),
+}
+ARGUMENTS: Format = {
+    START: Blanks((Mark("{", "object", kept=True),), otherwise=TEXT),
+    TEXT: Free(),
+    "object": Part(Arguments, TEXT),
+}
+
 
 def _channel(header: str, calls: Calls) -> str:
     """The state of a message of harmony: what it is and whom it is for stands in its header."""

@@ -45,13 +45,16 @@ class Delta:
 
 
 class Calls:
-    """The calls of one answer so far. `types` says which tools there are, and `ids` what the calls are called."""
+    """The calls of one answer so far. `types` says which tools there are, and `ids` what the calls are called.
 
-    def __init__(self, types: ParameterTypes, ids: Callable[[int], str]) -> None:
+    `name` is that of the last call, or of one that is about to begin.
+    """
+
+    def __init__(self, types: ParameterTypes, ids: Callable[[int], str], name: str = "") -> None:
         self.types = types
         self._ids = ids
         self.count = 0
-        self.name = ""  # of the last call, or of one that is about to begin
+        self.name = name
 
     def open(self, delta: Delta, name: str) -> None:
         """Begin the next call."""

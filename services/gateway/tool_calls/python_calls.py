@@ -7,6 +7,7 @@ import re
 from livescale.services.gateway.tool_calls.json_text import BLANK
 from livescale.services.gateway.tool_calls.message import Calls, Delta
 
+LONGEST = 256  # characters of a name with blanks around it; else reading one would take ever longer
 _SIGN = re.compile(r"""["'()\[\]{}]""")
 _NAME = re.compile(r"\s*[A-Za-z_][\w.]*\s*")
 _OPENS, _CLOSES = "([{", ")]}"
@@ -65,7 +66,7 @@ class PythonCalls:
         elif sign == "]" and self._any and not self._said.strip():
             self.done = True
             return position + 1
-        elif not _NAME.fullmatch(self._said + sign) and (self._said + sign).strip():
+        elif len(self._said) >= LONGEST or ((self._said + sign).strip() and not _NAME.fullmatch(self._said + sign)):
             self._stop()
             return position
         self._said += sign
