@@ -63,11 +63,16 @@ class Completions:
             one if isinstance(one, list) else await self.models.encode(text, one, add_special_tokens=special)
             for one in split_prompts(body, self.settings.max_prompts)
         ]
-        return await self._answer(request, body, context_tokens(entry), text, prompts, CompletionShape())
+        response = await self._prepare(request, body, context_tokens(entry), text, prompts, CompletionShape())
+        return await _answer(request, body, response)
 
     async def chat(self, request: Request) -> Response:
         """Answer POST /v1/chat/completions: the prompt is what the checkpoint's template makes of the messages."""
         body = parse_body(await read_body(request, self.settings.max_body_bytes), ChatRequest)
+        return await _answer(request, body, await self.converse(request, body, ChatShape()))
+
+    async def converse(self, request: Request, body: ChatRequest, shape: ResponseShape) -> CompletionResponse:
+        """Prepare the response to a conversation, in this shape. Nothing runs yet."""
         check_options(body)
         entry = await self.models.find_or_only(body.model)
         body = replace(body, model=entry.spec.name)
@@ -80,9 +85,9 @@ class Completions:
             )
         said = await render_chat(self.templates, text, body.messages, rendering_way(body), body.chat_template)
         prompt = await self.models.encode(text, said, add_special_tokens=body.add_special_tokens)
-        return await self._answer(request, body, context_tokens(entry), text, [prompt], ChatShape(), said)
+        return await self._prepare(request, body, context_tokens(entry), text, [prompt], shape, said)
 
-    async def _answer(
+    async def _prepare(
         self,
         request: Request,
         body: GenerationOptions,
@@ -91,15 +96,12 @@ class Completions:
         prompts: list[list[int]],
         shape: ResponseShape,
         said: str | UnsetType = UNSET,
-    ) -> Response:
+    ) -> CompletionResponse:
         check_choices(body, len(prompts), self.settings.max_prompts)
         prompts = [truncated(body, prompt, context_limit) for prompt in prompts]
         echoes = echoes_of(body, prompts, text)
         asked = Asked(body, context_limit, text, prompts, await self._bad_words(body, text), echoes, said)
-        response = self._response(request, asked, shape)
-        if body.stream:
-            return EventStreamResponse(response.stream)
-        return json_answer(await while_connected(request.receive, response.collect()))
+        return self._response(request, asked, shape)
 
     async def _bad_words(self, body: GenerationOptions, text: CheckpointText) -> list[list[int]]:
         words = []
@@ -154,7 +156,10 @@ class Completions:
         context = Context(deadline=wall + timeout, request_id=public_id(request), traceparent=trace.traceparent)
         if trace.traceparent is not None:
             submits = [replace(submit, traceparent=trace.traceparent) for submit in submits]
-        generations = [Generation(self.backend, submit, make_output(body, text, submit), context) for submit in submits]
+        generations = [
+            Generation(self.backend, submit, make_output(body, text, submit), context, follows=index % each > 0)
+            for index, submit in enumerate(submits)
+        ]
         return CompletionResponse(
             shape,
             envelope,
@@ -165,6 +170,7 @@ class Completions:
             trace,
             visit.spend,
             body.stream_interval,
+            wall + timeout,
         )
 
 
@@ -179,6 +185,12 @@ class Asked:
     bad_words: list[list[int]]
     echoes: list[Echo]
     said: str | UnsetType
+
+
+async def _answer(request: Request, body: GenerationOptions, response: CompletionResponse) -> Response:
+    if body.stream:
+        return EventStreamResponse(response.stream)
+    return json_answer(await while_connected(request.receive, response.collect()))
 
 
 def echoes_of(body: GenerationOptions, prompts: list[list[int]], text: CheckpointText) -> list[Echo]:
