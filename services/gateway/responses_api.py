@@ -1,10 +1,10 @@
 """The endpoints of responses: an adapter over the way that chats are answered, with a memory."""
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
+import structlog
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,6 +31,8 @@ from livescale.shared.messages.responses import KeptResponse
 
 WATCH_SECONDS = 1.0  # how soon a response that another gateway was told to cancel is cancelled
 
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True)
 class Exchange:
@@ -41,7 +43,6 @@ class Exchange:
     messages: list[ChatMessage]
     shape: ResponsesShape
     response: CompletionResponse
-    deadline: float
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,7 @@ class ResponsesApi:
         earlier = await self._conversation(visit.who, body.previous_response_id)
         shape = ResponsesShape(body)
         response = await self.completions.converse(request, chat_of(body, earlier), shape)
-        deadline = response.deadline
-        exchange = Exchange(visit.who, body, [*earlier, *messages_of(body.input)], shape, response, deadline)
+        exchange = Exchange(visit.who, body, [*earlier, *messages_of(body.input)], shape, response)
         if body.stream:
             return EventStreamResponse(lambda write, wait: self._stream(exchange, write, wait), typed=True)
         if body.background:
@@ -168,8 +168,7 @@ class ResponsesApi:
             await self._kept(exchange, self._outcome(exchange, making))
         finally:
             making.cancel()
-            with suppress(asyncio.CancelledError, ApiError):
-                await making
+            await asyncio.gather(making, return_exceptions=True)
             visit.finish()
 
     def _outcome(self, exchange: Exchange, making: asyncio.Task[msgspec.Struct]) -> ResponseObject:
@@ -183,7 +182,10 @@ class ResponsesApi:
             case ApiError() as error:
                 return replace(begun, status="failed", error=error.detail)
             case error:
-                raise error
+                log.error("response_failed", response=begun.id, exc_info=error)
+                return replace(
+                    begun, status="failed", error=internal("Internal error; the gateway's log says why.").detail
+                )
 
     async def _is_cancelled(self, exchange: Exchange) -> bool:
         try:
@@ -204,7 +206,7 @@ class ResponsesApi:
             id=made.id,
             response=_json(made),
             conversation=_json(messages),
-            deadline=exchange.deadline,
+            deadline=exchange.response.deadline,
         )
         return made if await self.store.put(exchange.client, kept) else replace(made, store=False)
 

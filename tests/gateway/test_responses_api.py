@@ -181,3 +181,16 @@ async def test_what_fails_on_its_way_ends_with_a_failed_response(served: ServedG
 async def test_what_is_wrong_is_refused_by_name(served: ServedGateway, changes: dict[str, Any], param: str) -> None:
     status, answer = await served.post("/v1/responses", {"model": "tiny", "input": "hello", **changes})
     assert (status, answer["error"]["param"]) == (400, param)
+
+
+async def test_a_bug_in_the_background_is_one_responses_failure(
+    served: ServedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def break_down(self: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("livescale.services.gateway.completion_response.CompletionResponse.collect", break_down)
+    begun = await background(served)
+    failed = await status_of(served, begun.id, "failed")
+    assert failed.error is not None
+    assert (await served.get("/live"))[0] == 200
