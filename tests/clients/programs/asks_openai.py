@@ -44,6 +44,6 @@ for kind, ask in (
     try:
         ask()
     except kind as error:
-        assert error.body["message"]
+        assert error.message
     else:
         raise AssertionError(f"no {kind.__name__}")
