@@ -16,6 +16,7 @@ from livescale.services.gateway.bodies import (
 )
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.sampling_options import TopLogprobs
+from livescale.services.gateway.structured_options import JsonObjectFormat, JsonSchemaFormat, NamedSchema, TextFormat
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -69,16 +70,14 @@ class ReasoningItem(msgspec.Struct, frozen=True, tag_field="type", tag="reasonin
 InputItem = InputMessage | FunctionCallItem | FunctionCallOutput | ReasoningItem
 
 
-class TextFormat(msgspec.Struct, frozen=True):
-    """The form of the text; there is only plain text."""
-
-    type: Literal["text"] = "text"
+class NamedSchemaFormat(NamedSchema, frozen=True, tag_field="type", tag="json_schema"):
+    """JSON by a schema."""
 
 
 class TextOptions(msgspec.Struct, frozen=True):
     """How the text is written."""
 
-    format: TextFormat = TextFormat()
+    format: TextFormat | JsonObjectFormat | NamedSchemaFormat = TextFormat()
     verbosity: Annotated[str | None, Meta(description="Accepted and ignored")] = None
 
 
@@ -172,7 +171,16 @@ def chat_of(body: ResponsesRequest, earlier: list[ChatMessage]) -> ChatRequest:
         truncate_prompt_tokens=-1 if body.truncation == "auto" else None,
         reasoning_effort=body.reasoning.effort,
         prompt_cache_key=body.prompt_cache_key,
+        response_format=_format(body.text.format),
     )
+
+
+def _format(
+    asked: TextFormat | JsonObjectFormat | NamedSchemaFormat,
+) -> TextFormat | JsonObjectFormat | JsonSchemaFormat:
+    if not isinstance(asked, NamedSchemaFormat):
+        return asked
+    return JsonSchemaFormat(NamedSchema(**msgspec.structs.asdict(asked)))
 
 
 def typed_items(body: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from livescale.services.gateway.envelope import Envelope, Usage
@@ -43,8 +44,8 @@ class ResponsesShape:
         assert self.begun is not None
         self._so_far.add(piece)
         item = _item_id(self.begun.id)
-        if not envelope.says_nothing(piece) and (piece.text or not piece.finish_reason):
-            logprobs = _logprobs(envelope, piece)
+        logprobs = _logprobs(envelope, piece)
+        if piece.text or logprobs:
             told = self._event("output_text.delta", item_id=item, delta=piece.text, logprobs=logprobs, **PLACE)
             events.append(told)
         if piece.finish_reason is not None:
@@ -65,7 +66,7 @@ class ResponsesShape:
     def whole(self, envelope: Envelope, choices: list[WholeChoice], usage: Usage) -> ResponseObject:
         [choice] = choices
         begun = self.begun = self.begun or self.new(envelope)
-        cut = choice.finish_reason == "length"
+        cut, details = choice.finish_reason == "length", usage.completion_tokens_details
         return replace(
             begun,
             status="incomplete" if cut else "completed",
@@ -75,7 +76,7 @@ class ResponsesShape:
                 usage.prompt_tokens,
                 InputTokensDetails(usage.prompt_tokens_details.cached_tokens),
                 usage.completion_tokens,
-                OutputTokensDetails(),
+                OutputTokensDetails(0 if details is UNSET else details.reasoning_tokens),
                 usage.total_tokens,
             ),
         )

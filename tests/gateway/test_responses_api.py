@@ -173,7 +173,7 @@ async def test_what_fails_on_its_way_ends_with_a_failed_response(served: ServedG
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"background": True, "stream": True}, "background"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "yaml"}}}, "text.format.type"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"other": 1}, "other"),
     ],

@@ -9,6 +9,7 @@ from livescale.services.gateway.bodies import ChatMessage
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.parse import parse_body
 from livescale.services.gateway.responses_request import ResponsesRequest, chat_of, messages_of, typed_items
+from livescale.services.gateway.structured_options import JsonObjectFormat, JsonSchemaFormat, NamedSchema, TextFormat
 
 SAID = {"type": "output_text", "text": "I look.", "annotations": []}
 
@@ -58,3 +59,14 @@ def test_log_probabilities_are_asked_for_by_inclusion() -> None:
 def test_an_input_that_says_nothing_is_refused() -> None:
     with pytest.raises(ApiError, match="'input' has no message"):
         chat_of(parsed(input=[]), [])
+
+
+def test_the_form_of_the_text_is_that_of_a_chats_answer() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    asked = {"type": "json_schema", "name": "one", "schema": schema, "strict": True}
+    chat = chat_of(parsed(input="a", text={"format": asked}), [])
+    assert chat.response_format == JsonSchemaFormat(NamedSchema("one", None, schema, True))
+    assert (
+        chat_of(parsed(input="a", text={"format": {"type": "json_object"}}), []).response_format == JsonObjectFormat()
+    )
+    assert chat_of(parsed(input="a"), []).response_format == TextFormat()
