@@ -8,7 +8,13 @@ from instructor.core import IncompleteOutputException, InstructorRetryException
 from openai import OpenAI
 from pydantic import BaseModel, ConfigDict, Field
 
-WAYS = {"JSON": "response_format", "JSON_SCHEMA": "response_format", "TOOLS": "tools", "TOOLS_STRICT": "tools"}
+# What each way sends that may be refused.
+WAYS = {
+    "JSON": ["response_format"],
+    "JSON_SCHEMA": ["response_format"],
+    "TOOLS": ["tools", "tool_choice"],
+    "TOOLS_STRICT": ["tools", "tool_choice"],
+}
 FREE = ("JSON", "TOOLS")  # they ask for any object, which a model with random parameters may not end
 
 
@@ -32,8 +38,8 @@ def outcome(way: str) -> str:
         return "cut at max_tokens"
     except InstructorRetryException as error:
         if "Error code: 400" in str(error):
-            assert f"'param': '{WAYS[way]}'" in str(error), error
-            return f"refused by name, {WAYS[way]}"
+            [name] = [name for name in WAYS[way] if f"'param': '{name}'" in str(error)]
+            return f"refused by name, {name}"
         assert way in FREE, error
         return "not an object of the class"
     assert isinstance(person, Person)
