@@ -5,7 +5,7 @@ from typing import Any
 
 from langchain_openai import ChatOpenAI, OpenAI
 
-place: Any = {"model": "m", "base_url": f"{sys.argv[1]}/v1", "api_key": "none"}
+place: Any = {"model": "m", "base_url": f"{sys.argv[1]}/v1", "api_key": "none", "temperature": 0}
 
 
 def written(message: Any) -> int:

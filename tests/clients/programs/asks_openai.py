@@ -8,6 +8,7 @@ import openai
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 client = openai.OpenAI(base_url=f"{sys.argv[1]}/v1", api_key="none", max_retries=0)
 asked: Any = {"model": "m", "max_tokens": 4, "seed": 1}
+written: Any = {"model": "m", "max_output_tokens": 4, "temperature": 0}
 
 assert [model.id for model in client.models.list()] == ["m"]
 assert client.models.retrieve("m").id == "m"
@@ -26,9 +27,9 @@ scored = client.completions.create(prompt="hello", echo=True, logprobs=1, **aske
 assert scored.choices[0].logprobs.token_logprobs[0] is None
 assert "".join(part.choices[0].text for part in client.completions.create(prompt="hello", stream=True, **asked))
 
-made = client.responses.create(model="m", input="hello", max_output_tokens=4)
+made = client.responses.create(input="hello", **written)
 assert client.responses.retrieve(made.id).output_text == made.output_text
-more = client.responses.create(model="m", input="more", previous_response_id=made.id, max_output_tokens=4, stream=True)
+more = client.responses.create(input="more", previous_response_id=made.id, stream=True, **written)
 assert [event.type for event in more][-1] == "response.incomplete"
 begun = client.responses.create(model="m", input="hello", background=True, max_output_tokens=500)
 assert client.responses.cancel(begun.id).status in ("cancelled", "incomplete")
