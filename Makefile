@@ -7,13 +7,14 @@ STAMP := $(VENV)/.installed
 EXTRAS ?= embedded,ucx,load,dev
 
 PEERS := .peers
+CLIENTS := .clients
 
 # The image, and the bases that stand in for the public ones where no registry can be reached.
 IMAGE ?= livescale
 BASE ?= livescale-base
 BUILDER ?= livescale-builder
 
-.PHONY: install wheel demo test test-slow fuzz check docs up audit bench-peers clean wheels image image-test compose-test
+.PHONY: install wheel demo test test-slow fuzz check docs up audit bench-peers clean wheels image image-test compose-test test-clients
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard services/worker/engine/kernels/*.[ch] services/worker/engine/kernels/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -78,6 +79,18 @@ $(PEERS)/.installed: constraints-peers.txt
 	CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(PEERS)/bin/pip install --disable-pip-version-check -c $< llama-cpp-python
 	touch $@
 
+test-clients: $(CLIENTS)/.installed  ## other people's clients and benchmarks ask a running system, from an environment of their own
+	$(BIN)/pytest -m slow tests/clients $(ARGS)
+
+# They see what $(VENV) has behind what they have: torch and transformers are used from there, and their pins are not.
+$(CLIENTS)/.installed: $(STAMP) constraints-clients.txt
+	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > \
+	    $$($(CLIENTS)/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz-livescale.pth
+	$(CLIENTS)/bin/pip install --disable-pip-version-check -q -c constraints-clients.txt guidellm 'lm-eval[api]' accelerate \
+	    litellm langchain-openai instructor 'pydantic-ai-slim[openai]' llm
+	touch $@
+
 wheels: wheels/.downloaded  ## the packages of the image, so that it is built without a network: 0.7 GB
 
 wheels/.downloaded: constraints.txt Dockerfiles/requirements.txt
@@ -100,4 +113,4 @@ up: $(STAMP)  ## serve until Ctrl-C: make up ARGS="--model NAME=DIR"
 	$(BIN)/livescale up $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(PEERS) .livescale .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(CLIENTS) .livescale .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,8 +6,13 @@ from docs.tools.described import Document
 from docs.tools.markdown import clean, code, page, table
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
 from livescale.services.gateway.parameters import IGNORED, REFUSED
+from livescale.services.gateway.responses_request import ResponsesRequest
 
-BODIES = {"/v1/chat/completions": ChatRequest, "/v1/completions": CompletionRequest}
+BODIES = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+    "/v1/responses": ResponsesRequest,
+}
 
 
 def parameters(rest: Document) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from livescale.load.records import Ask, RequestRecord
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.generation import Backend, Generation, HeldRequests
+from livescale.services.gateway.generation import Backend, Generation
+from livescale.services.gateway.held_requests import HeldRequests
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.output import TextPiece
 from livescale.services.gateway.progress import Fresh

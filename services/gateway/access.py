@@ -128,13 +128,14 @@ def _digest(key: bytes) -> bytes:
 
 
 class Visit:
-    """One request of a client while it runs, and what it uses of the client's limits. Call `end` when it is over."""
+    """One request of a client while it runs, and what it uses of the client's limits. Call `end` when it is answered.
+    Where `defer` was called it goes on after that, until `finish`."""
 
     def __init__(self, client: KeyHolder, clock: Clock) -> None:
         self.who = client.name
         self._client = client
         self._clock = clock
-        self._entered = False
+        self._entered = self._deferred = False
         self._reserved = self._spent = 0
 
     def enter(self) -> None:
@@ -153,8 +154,15 @@ class Visit:
 
     def end(self) -> None:
         """Give back the place and the tokens that were reserved and not used."""
-        if not self._entered:
-            return
+        if self._entered and not self._deferred:
+            self.finish()
+
+    def defer(self) -> None:
+        """Have the answer not be the end."""
+        self._deferred = True
+
+    def finish(self) -> None:
+        """End what went on after its answer."""
         self._client.quota.leave()
         self._client.quota.settle(self._reserved, self._spent, self._clock.now())
 

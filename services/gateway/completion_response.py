@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from msgspec import UNSET
@@ -16,6 +16,7 @@ from livescale.services.gateway.output import TextPiece, WholeChoice
 from livescale.services.gateway.responses import Wait, Write
 from livescale.services.gateway.shapes import ResponseShape
 from livescale.services.gateway.spans import RequestTrace
+from livescale.shared.messages.requests import TokenLogprobs
 
 Emit = Callable[[int, TextPiece], Awaitable[None]]
 
@@ -24,7 +25,8 @@ Emit = Callable[[int, TextPiece], Awaitable[None]]
 class CompletionResponse:
     """The response to one request while it is made: as many generations for each prompt, of which the client gets
     the `n` likeliest, and the objects that it gets. `echoes` are the prompts where they are to come first. `spend`
-    is told how many tokens were used. A stream's event has `interval` tokens."""
+    is told how many tokens were used. A stream's event has `interval` tokens. `deadline` is in
+    seconds since the epoch."""
 
     shape: ResponseShape
     envelope: Envelope
@@ -35,6 +37,7 @@ class CompletionResponse:
     trace: RequestTrace
     spend: Callable[[int], None]
     interval: int = 1
+    deadline: float = 0.0
 
     @property
     def each(self) -> int:
@@ -91,18 +94,25 @@ class CompletionResponse:
     async def _generate(self, emit: Emit, wait: Wait) -> None:
         """Run all generations. When one fails, the others are cancelled and ApiError is raised.
 
-        The first of a prompt begins; the others follow with its first token, as the KV of the prompt is kept then.
+        The first of a prompt begins; the others follow with its first token, as the KV of the prompt is kept then, and
+        have its log-probabilities of the prompt.
         """
         if len(self.generations) == 1:
             await self.generations[0].run(lambda piece: emit(0, piece), wait)
             return
         failed: ApiError | None = None
         begun = [asyncio.Event() for _ in self.prompts]
+        scored: dict[int, tuple[TokenLogprobs, ...]] = {}
 
         async def run_one(index: int, generation: Generation) -> None:
             prompt, choice = divmod(index, self.each)
+            is_first = True
 
             async def emit_one(piece: TextPiece) -> None:
+                nonlocal is_first
+                if is_first:
+                    scores = scored.setdefault(prompt, piece.prompt_logprobs)
+                    piece, is_first = replace(piece, prompt_logprobs=scores), False
                 begun[prompt].set()
                 await emit(index, piece)
 

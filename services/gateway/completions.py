@@ -67,11 +67,16 @@ class Completions:
             one if isinstance(one, list) else await self.models.encode(text, one, add_special_tokens=special)
             for one in split_prompts(body, self.settings.max_prompts)
         ]
-        return await self._answer(request, body, context_tokens(entry), text, prompts, CompletionShape())
+        response = await self._prepare(request, body, context_tokens(entry), text, prompts, CompletionShape())
+        return await _answer(request, body, response)
 
     async def chat(self, request: Request) -> Response:
         """Answer POST /v1/chat/completions: the prompt is what the checkpoint's template makes of the messages."""
         body = parse_body(await read_body(request, self.settings.max_body_bytes), ChatRequest)
+        return await _answer(request, body, await self.converse(request, body, ChatShape()))
+
+    async def converse(self, request: Request, body: ChatRequest, shape: ResponseShape) -> CompletionResponse:
+        """Prepare the response to a conversation, in this shape. Nothing runs yet."""
         check_options(body)
         entry = await self.models.find_or_only(body.model)
         body = replace(body, model=entry.spec.name)
@@ -86,9 +91,9 @@ class Completions:
         said = await render_chat(self.templates, text, body.messages, rendering_way(body), body.chat_template)
         prompt = await self.models.encode(text, said, add_special_tokens=body.add_special_tokens)
         reading = reading_of(body, entry.spec, text, origin, said)
-        return await self._answer(request, body, context_tokens(entry), text, [prompt], ChatShape(), said, reading)
+        return await self._prepare(request, body, context_tokens(entry), text, [prompt], shape, said, reading)
 
-    async def _answer(
+    async def _prepare(
         self,
         request: Request,
         body: GenerationOptions,
@@ -98,7 +103,7 @@ class Completions:
         shape: ResponseShape,
         said: str | UnsetType = UNSET,
         reading: Reading | None = None,
-    ) -> Response:
+    ) -> CompletionResponse:
         check_choices(body, len(prompts), self.settings.max_prompts)
         prompts = [truncated(body, prompt, context_limit) for prompt in prompts]
         echoes = echoes_of(body, prompts, text)
@@ -106,11 +111,7 @@ class Completions:
         if reading is not None and reading.grammar:
             grammar = reading.grammar
         rules = TokenRules(await self._bad_words(body, text), grammar)
-        asked = Asked(body, context_limit, text, prompts, rules, echoes, said, reading)
-        response = self._response(request, asked, shape)
-        if body.stream:
-            return EventStreamResponse(response.stream)
-        return json_answer(await while_connected(request.receive, response.collect()))
+        return self._response(request, Asked(body, context_limit, text, prompts, rules, echoes, said, reading), shape)
 
     async def _bad_words(self, body: GenerationOptions, text: CheckpointText) -> list[list[int]]:
         words = []
@@ -167,7 +168,8 @@ class Completions:
             submits = [replace(submit, traceparent=trace.traceparent) for submit in submits]
         outputs = [make_output(body, text, submit, asked.reading, index) for index, submit in enumerate(submits)]
         generations = [
-            Generation(self.backend, submit, output, context) for submit, output in zip(submits, outputs, strict=True)
+            Generation(self.backend, submit, output, context, follows=index % each > 0)
+            for index, (submit, output) in enumerate(zip(submits, outputs, strict=True))
         ]
         return CompletionResponse(
             shape,
@@ -179,6 +181,7 @@ class Completions:
             trace,
             visit.spend,
             body.stream_interval,
+            wall + timeout,
         )
 
 
@@ -194,6 +197,12 @@ class Asked:
     echoes: list[Echo]
     said: str | UnsetType
     reading: Reading | None
+
+
+async def _answer(request: Request, body: GenerationOptions, response: CompletionResponse) -> Response:
+    if body.stream:
+        return EventStreamResponse(response.stream)
+    return json_answer(await while_connected(request.receive, response.collect()))
 
 
 def echoes_of(body: GenerationOptions, prompts: list[list[int]], text: CheckpointText) -> list[Echo]:

@@ -3,14 +3,13 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 
 import structlog
-from prometheus_client import Gauge
 
-from livescale.services.gateway.errors import ApiError, from_bus, from_end, overloaded, queue_full, timed_out
+from livescale.services.gateway.errors import ApiError, from_bus, from_end, overloaded, timed_out
+from livescale.services.gateway.held_requests import HeldRequests
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.output import Output, TextPiece
 from livescale.services.gateway.progress import MOVES, Fresh, GenerationState, already_ended, resumed
@@ -36,31 +35,6 @@ Emit = Callable[[TextPiece], Awaitable[None]]
 Wait = Callable[[], Awaitable[None]]
 
 log = structlog.get_logger()
-
-
-class HeldRequests:
-    """The requests that wait for a router, as none can be reached: at most `most` new ones. Requests that were accepted
-    before are always held."""
-
-    def __init__(self, shown: Gauge, most: int) -> None:
-        self._shown = shown
-        self._most = most
-        self._held = 0
-
-    @contextmanager
-    def hold(self, *, is_new: bool) -> Iterator[None]:
-        """Hold one request inside the block. Raises ApiError 429 where a new request is one too many."""
-        if is_new and self._held >= self._most:
-            raise queue_full(f"{self._held} requests already wait until a router answers; try again later.")
-        self._count(1)
-        try:
-            yield
-        finally:
-            self._count(-1)
-
-    def _count(self, more: int) -> None:
-        self._held += more
-        self._shown.set(self._held)
 
 
 async def just_wait() -> None:
@@ -96,13 +70,19 @@ class Generation:
 
     `generated` are the tokens that were handed on; `cached_tokens` counts the tokens of the prompt that were not
     computed. `times` are for who traces or measures the request when it is over.
+
+    One that `follows` is a further choice of a request whose first one was accepted: it is not refused any more for
+    want of room, but waits for it.
     """
 
-    def __init__(self, backend: Backend, submit: Submit, output: Output, context: Context) -> None:
+    def __init__(
+        self, backend: Backend, submit: Submit, output: Output, context: Context, *, follows: bool = False
+    ) -> None:
         self._backend = backend
         self._submit = submit
         self.output = output
         self._context = context
+        self._follows = follows
         self._metrics = backend.metrics.of_model(submit.model)
         self.times = GenerationTimes(backend.clock.now())
         self._version: str | None = None
@@ -146,7 +126,8 @@ class Generation:
     async def _attempt(self, submit: Submit, emit: Emit, wait: Wait) -> Lost | None:
         """Submit the request once, and hand on what comes. Returns None after the last piece, and Lost where the
         request has to be submitted again. Nothing is left running."""
-        with self._backend.streams.open(submit.request_id, len(submit.generated), submit.version) as stream:
+        received, version = len(submit.generated), submit.version
+        with self._backend.streams.open(submit.request_id, received, version, is_new=self._is_new) as stream:
             ended = False
             try:
                 await self._send(submit, stream, wait)
@@ -179,7 +160,7 @@ class Generation:
         router refuses a new request; one that was accepted before waits until it can be taken."""
         began = self._backend.clock.now()
         if not await self._ask_router(submit, stream):
-            with self._backend.held.hold(is_new=self.state is GenerationState.NEW):
+            with self._backend.held.hold(is_new=self._is_new):
                 await self._send_again(submit, stream, wait, began)
         self._move(GenerationState.ACCEPTED)
 
@@ -210,6 +191,10 @@ class Generation:
         stream.worker = stream.worker or answer.worker
         return True
 
+    @property
+    def _is_new(self) -> bool:
+        return self.state is GenerationState.NEW and not self._follows
+
     def _is_final(self, error: BusError) -> bool:
         """Whether the error is about the request itself, and not only about this moment. A deadline is not: it is kept
         here, and a call that came too late may be made again."""
@@ -223,7 +208,7 @@ class Generation:
             case Refusal(code=503, retry_after_ms=int()):
                 return False
             case Refusal():
-                return self.state is GenerationState.NEW
+                return self._is_new
             case _:
                 return False
 

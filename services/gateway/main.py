@@ -13,21 +13,27 @@ from livescale.services.gateway.admin import Admin
 from livescale.services.gateway.app import make_app
 from livescale.services.gateway.catalog import Catalog
 from livescale.services.gateway.completions import Completions
-from livescale.services.gateway.generation import Backend, HeldRequests
+from livescale.services.gateway.generation import Backend
 from livescale.services.gateway.grammars import Grammars
+from livescale.services.gateway.held_requests import HeldRequests
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.models import RegisteredModels
 from livescale.services.gateway.operations import Operation, operations
 from livescale.services.gateway.probes import Probes
+from livescale.services.gateway.responses_api import ResponsesApi
+from livescale.services.gateway.responses_store import ResponseStore
 from livescale.services.gateway.server import Server, allow_connections, is_loopback, listen, url_of
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.spans import Tracing
 from livescale.services.gateway.streams import Peers, RequestStreams
 from livescale.services.gateway.templates import Templates
 from livescale.services.gateway.vocabularies import Vocabularies
+from livescale.shared.messages.responses import RESPONSES
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World, run_process
 from livescale.shared.runtime.files import write_atomically
+
+MOST_KEPT_BYTES = 1 << 30  # of responses, of all clients
 
 log = structlog.get_logger()
 
@@ -55,8 +61,9 @@ class Gateway:
         with bound, ThreadPoolExecutor(1, "tokenizer") as executor:
             models = RegisteredModels(world.bus, world.clock, executor, self._metrics)
             guard = Guard(self._keys, world.clock, is_loopback(bound))
+            responses = self._responses(models)
             app = make_app(
-                self._operations(models, executor), guard, world.ids, self._metrics, settings.allowed_origins
+                self._operations(models, responses, executor), guard, world.ids, self._metrics, settings.allowed_origins
             )
             arriving = await self._streams.listen()
             async with self._templates, self._grammars, asyncio.TaskGroup() as group:
@@ -64,6 +71,7 @@ class Gateway:
                 group.create_task(self._streams.run(arriving), name="tokens")
                 group.create_task(Peers(world.bus, self._streams).run(), name="peers")
                 group.create_task(models.run(), name="models")
+                group.create_task(responses.run(), name="responses")
                 group.create_task(self._membership.run(), name="membership")
                 self._say_ready(url_of(bound))
                 # The server is not a task of the group: it ends its requests while tokens still arrive.
@@ -75,19 +83,25 @@ class Gateway:
             return "it does not listen yet"
         return await self._probes.why_unavailable() or await self._membership.why_not_ready()
 
-    def _operations(self, models: RegisteredModels, executor: ThreadPoolExecutor) -> list[Operation]:
-        world, limit = self._world, self._settings.max_body_bytes
-        held = HeldRequests(self._metrics.router_waits, self._settings.max_held)
+    def _responses(self, models: RegisteredModels) -> ResponsesApi:
+        world, settings = self._world, self._settings
+        held = HeldRequests(self._metrics.router_waits, settings.max_held)
         backend = Backend(world.bus, world.clock, self._streams, self._metrics, held)
-        catalog = Catalog(world.bus, models, self._templates, limit)
         tracing = Tracing(world.telemetry, world.clock)
-        probes = self._probes = Probes(self._id, world.bus, models, catalog, world.telemetry, executor)
-        return operations(
-            Completions(self._settings, self._id, world.ids, backend, models, self._templates, self._grammars, tracing),
-            catalog,
-            Admin(world.bus, models, limit),
-            probes,
+        completions = Completions(
+            settings, self._id, world.ids, backend, models, self._templates, self._grammars, tracing
         )
+        bucket = world.bus.bucket(RESPONSES, settings.responses_seconds, MOST_KEPT_BYTES)
+        store = ResponseStore(bucket, world.clock, settings.responses_seconds, settings.responses_bytes)
+        return ResponsesApi(completions, store)
+
+    def _operations(
+        self, models: RegisteredModels, responses: ResponsesApi, executor: ThreadPoolExecutor
+    ) -> list[Operation]:
+        world, limit = self._world, self._settings.max_body_bytes
+        catalog = Catalog(world.bus, models, self._templates, limit)
+        probes = self._probes = Probes(self._id, world.bus, models, catalog, world.telemetry, executor)
+        return operations(responses.completions, responses, catalog, Admin(world.bus, models, limit), probes)
 
     def _say_ready(self, url: str) -> None:
         self.url = url

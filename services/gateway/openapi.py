@@ -79,7 +79,7 @@ def _close(component: Document, ignored: Mapping[str, str]) -> None:
             "then": {"required": [other], "properties": {other: {"const": True}}},
         }
         for name, asking, other in NEEDED
-        if name in properties
+        if name in properties and other in properties
     ]
     if rules:
         component["allOf"] = rules

@@ -11,10 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from livescale.services.gateway import answers, bodies, shapes
+from livescale.services.gateway import responses_objects as objects
 from livescale.services.gateway.admin import Admin
 from livescale.services.gateway.catalog import Catalog
 from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.probes import Probes
+from livescale.services.gateway.responses_api import ResponsesApi
+from livescale.services.gateway.responses_request import ResponsesRequest
 from livescale.shared.messages.disaggregation import RoleSet
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import ScaleAccepted
@@ -44,10 +47,13 @@ class Operation:
     protected: bool = False
 
 
-def operations(completions: Completions, catalog: Catalog, admin: Admin, probes: Probes) -> list[Operation]:
+def operations(
+    completions: Completions, responses: ResponsesApi, catalog: Catalog, admin: Admin, probes: Probes
+) -> list[Operation]:
     """The operations of all endpoints but those of the documentation itself."""
     return [
         *_generation(completions),
+        *_responses(responses),
         *_models(catalog),
         *_tokens(catalog),
         *_admin_questions(admin),
@@ -78,6 +84,50 @@ def _generation(completions: Completions) -> list[Operation]:
             body=bodies.CompletionRequest,
             stream=shapes.Completion,
             errors=GENERATION_ERRORS,
+            protected=True,
+        ),
+    ]
+
+
+def _responses(api: ResponsesApi) -> list[Operation]:
+    """Responses, which are made like chats and kept for a while."""
+    return [
+        Operation(
+            "POST",
+            "/v1/responses",
+            api.create,
+            "Answer an input, after an earlier response if one is named, and keep the response for a while",
+            {200: objects.ResponseObject},
+            body=ResponsesRequest,
+            stream=objects.ResponseEvent,
+            errors=GENERATION_ERRORS,
+            protected=True,
+        ),
+        Operation(
+            "GET",
+            "/v1/responses/{response_id}",
+            api.retrieve,
+            "A response that was kept",
+            {200: objects.ResponseObject},
+            errors=(404, *BUS_ERRORS),
+            protected=True,
+        ),
+        Operation(
+            "DELETE",
+            "/v1/responses/{response_id}",
+            api.delete,
+            "Keep a response no longer",
+            {200: objects.DeletedResponse},
+            errors=(404, *BUS_ERRORS),
+            protected=True,
+        ),
+        Operation(
+            "POST",
+            "/v1/responses/{response_id}/cancel",
+            api.cancel,
+            "Cancel a response that is made in the background",
+            {200: objects.ResponseObject},
+            errors=(400, 404, 500, *BUS_ERRORS),
             protected=True,
         ),
     ]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
+from livescale.services.gateway.responses_request import ResponsesRequest
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,17 @@ REFUSED: Mapping[type, Mapping[str, Refused]] = {
         "prompt_cache_retention": Refused("Workers keep KV as they are set to; leave it out", ("in_memory",)),
         "prompt_cache_options": Refused("Use prompt_cache_key", ({}, {"mode": "implicit"})),
     },
+    ResponsesRequest: {
+        "tools": Refused("Give tools to /v1/chat/completions", ([],)),
+        "tool_choice": Refused("Give tools to /v1/chat/completions", ("none", "auto")),
+        "max_tool_calls": Refused("Give tools to /v1/chat/completions"),
+        "conversation": Refused("Use previous_response_id"),
+        "prompt": Refused("There are no stored prompts; use input"),
+        "service_tier": Refused("All requests are served alike; leave it out", ("auto", "default")),
+        "prompt_cache_retention": Refused("Workers keep KV as they are set to; leave it out", ("in_memory",)),
+        "context_management": Refused("Use truncation", ([],)),
+        "moderation": Refused("Nothing is moderated; leave it out"),
+    },
 }
 IGNORED: Mapping[type, Mapping[str, str]] = {
     CompletionRequest: _IGNORED,
@@ -71,5 +83,11 @@ IGNORED: Mapping[type, Mapping[str, str]] = {
         **_IGNORED,
         "verbosity": "A hint; say it in the messages",
         "prediction": "A hint that may save OpenAI time",
+    },
+    ResponsesRequest: {
+        "user": "For OpenAI's records",
+        "safety_identifier": "For OpenAI's records",
+        "parallel_tool_calls": "There are no tools",
+        "stream_options": "Nothing is hidden in the length of events",
     },
 }

@@ -45,13 +45,15 @@ class EventStreamResponse(Response):
     of its own.
 
     `produce(write, wait)` writes the events, and calls `wait` now and then while there is nothing to write. When it
-    returns, the stream ends with `[DONE]`; when it raises ApiError, with an error event and without `[DONE]`.
+    returns, the stream ends with `[DONE]`; when it raises ApiError, with an error event and without `[DONE]`. Events
+    that are `typed` are named by their type, and the last one of them ends the stream.
     """
 
-    def __init__(self, produce: Produce, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, produce: Produce, headers: Mapping[str, str] | None = None, *, typed: bool = False) -> None:
         self.status_code = 200
         self.background = None
         self._produce = produce
+        self._typed = typed
         self._started = False
         self._comment_at = 0.0
         self.init_headers({**HEADERS, **(headers or {})})
@@ -65,7 +67,7 @@ class EventStreamResponse(Response):
 
     async def _run(self, send: Send) -> None:
         async def write(event: msgspec.Struct) -> None:
-            await self._write(send, b"data: " + _encode(event) + b"\n\n")
+            await self._write(send, self._name(event) + b"data: " + _encode(event) + b"\n\n")
 
         async def wait() -> None:
             await self._comment(send)
@@ -78,7 +80,10 @@ class EventStreamResponse(Response):
             # A client that does not read yet may do so soon; how long that may take is the connection's business.
             await self._write(send, b"data: " + error.body + b"\n\n", more=False)
         else:
-            await self._write(send, b"data: [DONE]\n\n", more=False)
+            await self._write(send, b"" if self._typed else b"data: [DONE]\n\n", more=False)
+
+    def _name(self, event: msgspec.Struct) -> bytes:
+        return b"event: %b\n" % str(getattr(event, "type", "")).encode() if self._typed else b""
 
     async def _write(self, send: Send, data: bytes, more: bool = True) -> None:
         if not self._started:

@@ -47,6 +47,17 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
     max_body_bytes: Annotated[
         int, Meta(description="Most bytes of a request body; a larger one is refused with HTTP 413", ge=1024)
     ] = 4 << 20
+    responses_seconds: Annotated[
+        float,
+        Meta(description="Seconds that answers of /v1/responses are kept for their clients; 0 keeps none", ge=0),
+    ] = 3600.0
+    responses_bytes: Annotated[
+        int,
+        Meta(
+            description="Most bytes of answers that each gateway keeps for one API key; the oldest give way",
+            ge=0,
+        ),
+    ] = 16 << 20
     max_requests: Annotated[
         int, Meta(description="Most requests under way at once; more are refused with HTTP 429", ge=1)
     ] = 4096

@@ -55,10 +55,12 @@ class RequestStreams:
                         assert_never(other)
 
     @contextmanager
-    def open(self, request_id: str, received: int, version: str | None = None) -> Iterator[RequestStream]:
+    def open(
+        self, request_id: str, received: int, version: str | None = None, *, is_new: bool = True
+    ) -> Iterator[RequestStream]:
         """A stream that already has `received` tokens, made by this `version` of the model. Raises ApiError 429 where a
         new request is one too many."""
-        if received == 0 and len(self._streams) >= self._max_requests:
+        if is_new and received == 0 and len(self._streams) >= self._max_requests:
             raise queue_full(f"The gateway already has {self._max_requests} requests under way; try again later.")
         stream = self._streams[request_id] = RequestStream(request_id, received, self._stream_queue)
         stream.version = version

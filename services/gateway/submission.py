@@ -110,7 +110,7 @@ def make_submit(
         open_ended=asked is None,
         min_tokens=body.min_tokens,
         stop_token_ids=stops,
-        prompt_logprobs=_prompt_logprobs(body, len(prompt)),
+        prompt_logprobs=_prompt_logprobs(body, len(prompt)) if origin.choice == 0 else None,  # they are all choices'
         priority=body.priority,
         deadline=origin.deadline,
         context_id=body.prompt_cache_key,

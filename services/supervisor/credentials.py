@@ -13,6 +13,8 @@ from livescale.shared import subjects
 from livescale.shared.bus.addressing import fill_wildcards
 from livescale.shared.bus.contract import Call, Topic
 from livescale.shared.bus.identity import INBOX
+from livescale.shared.bus.jetstream import bucket_name
+from livescale.shared.messages.responses import RESPONSES
 
 OPERATOR = "operator"
 # Registering a model takes as long as fetching it.
@@ -23,7 +25,7 @@ ANSWER_TIME = "1h"
 class RoleSubjects:
     """The subjects of a role: calls that it answers and asks, topics that it tells and hears.
 
-    `keeps` says that it has the server keep state and events.
+    `keeps` says that it has the server keep state and events, `keeps_responses` that it keeps responses for clients.
     """
 
     answers: tuple[Call[Any, Any], ...] = ()
@@ -31,6 +33,7 @@ class RoleSubjects:
     tells: tuple[Topic[Any], ...] = ()
     hears: tuple[Topic[Any], ...] = ()
     keeps: bool = False
+    keeps_responses: bool = False
 
 
 EVERYBODY = RoleSubjects(answers=(subjects.METRICS,), asks=(subjects.JOIN,), hears=(subjects.STALE,))
@@ -46,6 +49,7 @@ ROLES: Mapping[str, RoleSubjects] = {
         ),
         tells=(subjects.CANCEL, subjects.CANCEL_WORK),
         hears=(subjects.TOKENS, subjects.LEASE, subjects.HEARTBEAT),
+        keeps_responses=True,
     ),
     "router": RoleSubjects(
         answers=(subjects.SUBMIT,),
@@ -134,6 +138,7 @@ def permissions(role: str, namespace: str) -> dict[str, Any]:
             *(prefix + subject for subject in memberships),
             own,  # the echo by which a connection is found to be alive
             *(_keeping(namespace) if row.keeps else []),
+            *(_using(bucket_name(namespace, RESPONSES)) if row.keeps_responses else []),
         ],
         "subscribe": [*those(*EVERYBODY.answers, *EVERYBODY.hears, *row.answers, *row.hears), own, "$SRV.>"],
         "allow_responses": {"max": 1, "expires": ANSWER_TIME},
@@ -141,14 +146,17 @@ def permissions(role: str, namespace: str) -> dict[str, Any]:
 
 
 def _keeping(namespace: str) -> list[str]:
-    """The JetStream subjects of this system's key-value bucket and of the stream of its events."""
-    bucket, events = f"livescale-{namespace}", f"livescale-{namespace}-events"
-    verbs = ("STREAM.CREATE", "STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")
+    """The JetStream subjects of this system's state and of the stream of its events."""
+    return [*_using(bucket_name(namespace)), f"$JS.API.STREAM.CREATE.livescale-{namespace}-events"]
+
+
+def _using(bucket: str) -> list[str]:
+    """The JetStream subjects of a key-value bucket."""
+    verbs = ("STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")
     return [
         *(f"$JS.API.{verb}.KV_{bucket}" for verb in verbs),
         f"$JS.API.DIRECT.GET.KV_{bucket}.>",
         f"$KV.{bucket}.>",
-        f"$JS.API.STREAM.CREATE.{events}",
         "$JS.API.INFO",
     ]
 

@@ -182,6 +182,9 @@ class Bus(Protocol):
     def watch_connection(self, on_change: Callable[[bool], None]) -> None:
         """Call `on_change(connected)` at every loss and return of the connection."""
 
+    def bucket(self, name: str, seconds: float, most_bytes: int) -> KeyValue:
+        """A store beside `kv`, which forgets what it was given after `seconds`, and refuses more than `most_bytes`."""
+
     async def flush(self) -> None:
         """Return once the server has processed all that was published before."""
 

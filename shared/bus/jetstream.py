@@ -8,7 +8,8 @@ from typing import Any
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
-from nats.js.api import RetentionPolicy, StorageType
+from nats.js import JetStreamContext
+from nats.js.api import KeyValueConfig, RetentionPolicy, StorageType
 
 from livescale.shared.bus.codec import decode, encode
 from livescale.shared.bus.contract import BusError, CallTimeout, Disconnected, M, ServiceAbsent
@@ -45,12 +46,20 @@ def heed_cancellation() -> None:
         raise asyncio.CancelledError
 
 
-class NatsKeyValue:
-    """A bucket, made when it is first needed. Values are JSON, so that `nats kv get` shows them."""
+def bucket_name(namespace: str, name: str = "") -> str:
+    """The name of a system's bucket of this name on the server; the one without is for its state."""
+    return f"livescale-{namespace}-{name}" if name else f"livescale-{namespace}"
 
-    def __init__(self, client: Client, bucket: str) -> None:
+
+class NatsKeyValue:
+    """A bucket, made when it is first needed. Values are JSON, so that `nats kv get` shows them. They are kept for
+    `seconds`, 0 is for ever, and `most_bytes` of them in all, -1 is any number."""
+
+    def __init__(self, client: Client, bucket: str, seconds: float = 0.0, most_bytes: int = -1) -> None:
         self._client = client
         self._name = bucket
+        self._seconds = seconds
+        self._most_bytes = most_bytes
         self._bucket: Any = None
 
     async def put(self, key: str, value: Message) -> None:
@@ -86,8 +95,20 @@ class NatsKeyValue:
             raise Disconnected("the bus is down")
         if self._bucket is None:
             stream = self._client.jetstream(timeout=TIMEOUT_SECONDS)
-            self._bucket = await stream.create_key_value(bucket=self._name, storage=StorageType.FILE)
+            settings = KeyValueConfig(
+                bucket=self._name, storage=StorageType.FILE, ttl=self._seconds or None, max_bytes=self._most_bytes
+            )
+            try:
+                self._bucket = await stream.create_key_value(config=settings)
+            except nats.js.errors.BadRequestError:
+                self._bucket = await self._adopt(stream)
         return self._bucket
+
+    async def _adopt(self, stream: JetStreamContext) -> Any:  # noqa: ANN401 nats-py's KeyValue is untyped
+        """Use a bucket that was made with other limits, by those of this process."""
+        config = (await stream.stream_info(f"KV_{self._name}")).config
+        await stream.update_stream(config.evolve(max_age=self._seconds, max_bytes=self._most_bytes))
+        return await stream.key_value(self._name)
 
 
 async def keep_events(client: Client, name: str, subjects: str) -> None:

@@ -39,7 +39,7 @@ from livescale.shared.bus.contract import (
     Withdraw,
 )
 from livescale.shared.bus.identity import NatsFiles
-from livescale.shared.bus.jetstream import NatsKeyValue, keep_events
+from livescale.shared.bus.jetstream import NatsKeyValue, bucket_name, keep_events
 from livescale.shared.bus.micro import MicroEndpoint, MicroService
 from livescale.shared.bus.subscription import QueuedSubscription
 from livescale.shared.runtime.clock import Clock, SystemClock
@@ -86,7 +86,7 @@ class NatsBus:
         self._prefix = f"livescale.{namespace}."
         self._clock = clock
         self.counts: Counter[str] = Counter()
-        self.kv: KeyValue = NatsKeyValue(self._client, f"livescale-{namespace}")
+        self.kv: KeyValue = NatsKeyValue(self._client, bucket_name(namespace))
         self._namespace = namespace
         self._on_closed = on_closed
         self._log = RateLimitedLog(clock.now)
@@ -99,6 +99,9 @@ class NatsBus:
         self._watchers: list[Callable[[bool], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
+
+    def bucket(self, name: str, seconds: float, most_bytes: int) -> KeyValue:
+        return NatsKeyValue(self._client, bucket_name(self._namespace, name), seconds, most_bytes)
 
     @property
     def connected(self) -> bool:

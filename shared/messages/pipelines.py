@@ -42,7 +42,8 @@ class Pipeline(Message, frozen=True, kw_only=True):
 class StagePiece(Message, frozen=True, kw_only=True):
     """Positions of a request that a stage runs, with what the last stage needs to choose the next token.
 
-    `prompt` (each token once) and `generated` are the tokens so far, where the choice depends on them. It is told how
+    `prompt` (each token once) and `generated` are the tokens so far, where the choice depends on them. Where the last
+    stage has the prompt and the first `known` of those generated from earlier pieces, they are left out. It is told how
     likely the `following` tokens are, each after one of the first positions, and `top` of the likeliest.
     """
 
@@ -58,6 +59,7 @@ class StagePiece(Message, frozen=True, kw_only=True):
     stops: list[Count] = []
     prompt: list[Count] = []
     generated: list[Count] = []
+    known: Count = 0
     following: list[Count] = []
     top: Count = 0
 

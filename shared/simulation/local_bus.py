@@ -9,7 +9,7 @@ A bus that is held keeps its messages in both directions until `release()`, like
 drops them instead, like a network that was cut.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -67,6 +67,7 @@ class LocalBroker:
     lose: Callable[[str], bool] = lambda subject: False
     delays: Delays = lambda subject: (0.0,)
     values: dict[str, bytes] = field(default_factory=dict)
+    buckets: defaultdict[str, dict[str, bytes]] = field(default_factory=lambda: defaultdict(dict))
     buses: list["LocalBus"] = field(default_factory=list)
     routes: ListenerTable = field(default_factory=ListenerTable)
     watchers: ListenerTable = field(default_factory=ListenerTable)
@@ -105,12 +106,8 @@ class LocalBroker:
         if not self.lose(subject):
             for listener in chosen:
                 way = None if sender is None else (sender, subject, listener)
-                self.carry(
-                    subject,
-                    partial(self._deliver, listener, subject, data, headers, reply),
-                    way,
-                    delays or listener.delays,
-                )
+                arrive = partial(self._deliver, listener, subject, data, headers, reply)
+                self.carry(subject, arrive, way, delays or listener.delays)
         return len(chosen)
 
     def carry(
@@ -145,6 +142,10 @@ class LocalBus:
         self._watchers: list[Callable[[bool], None]] = []
         self._closed = False
         self._held: list[Callable[[], object]] | None = None
+
+    def bucket(self, name: str, seconds: float, most_bytes: int) -> KeyValue:
+        # Nothing is forgotten here, and nothing refused.
+        return LocalKeyValue(self._broker.buckets[name], lambda: self._broker.connected)
 
     @property
     def connected(self) -> bool:

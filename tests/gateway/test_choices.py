@@ -8,6 +8,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
+from livescale.shared.bus.contract import Refusal
 from tests.gateway.conftest import ServedGateway, eventually
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
@@ -227,3 +228,28 @@ async def test_what_cannot_be_is_refused_by_name(served: ServedGateway, extra: d
         await served.client.completions.create(model="tiny", prompt="a", extra_body=extra)
     assert refused.value.param == param
     assert not served.cluster.submitted
+
+
+async def test_a_prompt_is_scored_once_for_all_its_choices(served: ServedGateway) -> None:
+    extra = {"prompt_logprobs": 1}
+    answer = await served.client.completions.create(model="tiny", prompt=[65, 70], max_tokens=1, n=3, extra_body=extra)
+    told = [choice.model_dump()["prompt_logprobs"] for choice in answer.choices]
+    assert told[0][1] is not None
+    assert told == [told[0]] * 3
+    assert [submit.prompt_logprobs is not None for submit in served.cluster.submitted] == [True, False, False]
+    echoed = await served.client.completions.create(
+        model="tiny", prompt=[65, 70], max_tokens=1, n=2, echo=True, logprobs=1
+    )
+    assert [len(choice.logprobs.tokens or []) for choice in echoed.choices if choice.logprobs] == [3, 3]
+
+
+async def test_later_choices_wait_where_the_first_was_taken(served: ServedGateway) -> None:
+    """They would be refused after the answer has begun, as if none had been made."""
+    first = served.cluster.hang_before(0)
+    asking = asyncio.ensure_future(served.client.completions.create(model="tiny", prompt="abc", max_tokens=2, n=3))
+    await eventually(lambda: len(served.cluster.submitted) == 1)
+    served.cluster.refusal = Refusal(429, "the queue is full", 10)
+    first.set_result(None)
+    await eventually(lambda: served.cluster.refused >= 2)
+    served.cluster.refusal = None
+    assert [choice.finish_reason for choice in (await asking).choices] == ["length"] * 3

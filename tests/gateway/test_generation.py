@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.generation import Backend, Generation, HeldRequests
+from livescale.services.gateway.generation import Backend, Generation
+from livescale.services.gateway.held_requests import HeldRequests
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.output import TextOutput
 from livescale.services.gateway.streams import RequestStreams

@@ -16,6 +16,9 @@ ROUTES = {
     "/v1/models/{model}": {"get"},
     "/v1/chat/completions": {"post"},
     "/v1/completions": {"post"},
+    "/v1/responses": {"post"},
+    "/v1/responses/{response_id}": {"get", "delete"},
+    "/v1/responses/{response_id}/cancel": {"post"},
     "/tokenize": {"post"},
     "/detokenize": {"post"},
     "/live": {"get"},
@@ -58,7 +61,9 @@ async def test_every_route_is_described_and_every_description_is_a_route(served:
     assert {path: set(methods) for path, methods in described["paths"].items()} == ROUTES
     for path, methods in ROUTES.items():
         for method in methods:
-            async with served.http.request(method, served.url + path.replace("{model}", "tiny")) as answer:
+            async with served.http.request(
+                method, served.url + path.format(model="tiny", response_id="resp-1")
+            ) as answer:
                 assert str(answer.status) in described["paths"][path][method]["responses"], path
 
 

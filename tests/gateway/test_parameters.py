@@ -9,6 +9,7 @@ import pytest
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
 from livescale.services.gateway.parameters import IGNORED, REFUSED
+from livescale.services.gateway.responses_request import LOGPROBS, ResponsesRequest
 from tests.gateway.conftest import ServedGateway, serve_gateway
 
 COMMON = """
@@ -28,6 +29,12 @@ prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier s
 web_search_options
 """
 OF_COMPLETIONS = "prompt prompt_embeds best_of suffix"
+OF_RESPONSES = """
+background context_management conversation include input instructions max_output_tokens max_tool_calls metadata model
+moderation parallel_tool_calls previous_response_id prompt prompt_cache_key prompt_cache_retention reasoning
+safety_identifier service_tier store stream stream_options temperature text tool_choice tools top_logprobs top_p
+truncation user
+"""
 # A value of each parameter that is understood. What another has to say first comes with it.
 VALUES: Mapping[str, Any] = {
     "model": "tiny",
@@ -89,12 +96,24 @@ VALUES: Mapping[str, Any] = {
     "guided_regex": "a+",
     "guided_choice": ["yes", "no"],
     "guided_grammar": 'start: "a" | "b"',
+    "input": [{"role": "user", "content": [{"type": "input_text", "text": "abc"}]}],
+    "instructions": "Be brief.",
+    "previous_response_id": "",  # of one that is made for it
+    "store": False,
+    "background": True,
+    "max_output_tokens": 2,
+    "include": [LOGPROBS],
+    "truncation": "auto",
+    "text": {"format": {"type": "text"}, "verbosity": "low"},
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "metadata": {"a": "b"},
 }
 NEEDED: Mapping[str, Mapping[str, object]] = {
     "stream_options": {"stream": True},
     "top_logprobs": {"logprobs": True},
     "logprob_token_ids": {"logprobs": True},
 }
+NEEDED_OF_RESPONSES = {"top_logprobs": {"include": [LOGPROBS]}}
 ENDPOINTS = {
     CompletionRequest: (
         "/v1/completions",
@@ -106,6 +125,7 @@ ENDPOINTS = {
         {"model": "tiny", "messages": [{"role": "user", "content": "abc"}], "max_tokens": 2},
         COMMON + OF_CHATS,
     ),
+    ResponsesRequest: ("/v1/responses", {"model": "tiny", "input": "abc", "max_output_tokens": 2}, OF_RESPONSES),
 }
 TYPES = pytest.mark.parametrize("type", ENDPOINTS)
 
@@ -130,14 +150,17 @@ def test_what_becomes_of_every_parameter_is_said_once(type: type[msgspec.Struct]
 async def test_every_parameter_that_is_understood_is_answered(checkpoint: Path, type: type[msgspec.Struct]) -> None:
     path, body, _ = ENDPOINTS[type]
     async with serve_gateway(checkpoint, trust_request_chat_template=True) as served:
+        _, earlier = await served.post("/v1/responses", ENDPOINTS[ResponsesRequest][1])
         for name in fields(type):
-            needed = {**NEEDED.get(name, {}), name: VALUES[name]}
+            value = earlier["id"] if name == "previous_response_id" else VALUES[name]
+            needs = NEEDED_OF_RESPONSES if type is ResponsesRequest else NEEDED
+            needed = {**needs.get(name, {}), name: value}
             if "logprobs" in needed:
                 needed["logprobs"] = True if type is ChatRequest else 0
             async with served.http.post(served.url + path, json={**body, **needed}) as answer:
                 text = await answer.text()
                 assert answer.status == 200, (name, text)
-                assert '"error"' not in text, (name, text)
+                assert '"error":{' not in text, (name, text)
 
 
 @TYPES

@@ -17,6 +17,7 @@ from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.live.role import LiveRole
 from livescale.services.worker.pipeline.filling import Filling
 from livescale.services.worker.pipeline.kv_moves import KvMover
+from livescale.services.worker.pipeline.pasts import PastWindow
 from livescale.services.worker.pipeline.shares import Shares
 from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import stage_pieces
@@ -66,6 +67,7 @@ class PipelineLeader:
         self._clock = context.clock
         self._counts = counts
         self._first = first
+        self._pasts = PastWindow()
         self._steps: dict[int, Step] = {}
         self._broken: str | None = None
         self._ends = False
@@ -154,7 +156,7 @@ class PipelineLeader:
                     stage=0,
                     step=batch.step,
                     block_tokens=self._scheduler.limits.kv_block_tokens,
-                    pieces=stage_pieces(batch.chunks),
+                    pieces=self._pasts.shorten(stage_pieces(batch.chunks)),
                     activation_bytes=0,
                     fills=self._fill(batch.step),
                 )

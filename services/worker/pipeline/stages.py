@@ -10,6 +10,7 @@ from livescale.services.worker.engine.contract import StageResult
 from livescale.services.worker.instance.handoff import receive, send
 from livescale.services.worker.pipeline.context import StageContext, close, reach
 from livescale.services.worker.pipeline.kv_moves import KvMoves
+from livescale.services.worker.pipeline.pasts import PastWindow
 from livescale.services.worker.pipeline.wire import batch_pieces, fill_pieces
 from livescale.services.worker.scheduling.batch import NO_BYTES, ScheduledChunk
 from livescale.shared.bus.contract import BusError
@@ -37,6 +38,7 @@ class StageRun:
         self._next = command.stages[index + 1].node.id if index + 1 < len(command.stages) else None
         self._leader = command.stages[0].node.id
         self._came = 0
+        self._pasts = PastWindow()  # the last stage has it made whole
         self._coming = asyncio.Queue[tuple[StageBatch, float]]()
         self._here = asyncio.Queue[tuple[StageBatch, tuple[ScheduledChunk, ...], memoryview]]()
         self._run = asyncio.Queue[tuple[StageBatch, StageResult]]()
@@ -62,6 +64,8 @@ class StageRun:
         context, counts = self._context, self._context.counts
         while True:
             batch, heard = await self._coming.get()
+            if self._next is None:
+                batch = replace(batch, pieces=self._pasts.complete(batch.pieces))
             pieces, activation = batch_pieces(batch, context.manifest, context.limits), NO_BYTES
             if before is not None:
                 begun = self._clock.now()

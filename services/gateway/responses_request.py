@@ -1,0 +1,191 @@
+"""The body of POST /v1/responses, and the chat that it asks for. Pure."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from livescale.services.gateway.bodies import (
+    CalledFunction,
+    ChatMessage,
+    ChatRequest,
+    StreamOptions,
+    TextPart,
+    ToolCall,
+)
+from livescale.services.gateway.errors import bad_request
+from livescale.services.gateway.sampling_options import TopLogprobs
+from livescale.services.gateway.structured_options import JsonObjectFormat, JsonSchemaFormat, NamedSchema, TextFormat
+
+LOGPROBS = "message.output_text.logprobs"
+
+
+class InputPart(msgspec.Struct, frozen=True):
+    """A part of an item's content: text that was put in, or that the model had put out."""
+
+    text: str
+    type: Literal["input_text", "output_text", "text"] = "input_text"
+
+
+class InputMessage(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
+    """A message of the conversation. Its id and status, as answers have them, say nothing here."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[InputPart]
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+
+
+class FunctionCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="function_call"):
+    """A call that the model made."""
+
+    call_id: str
+    name: str
+    arguments: str = "{}"
+    id: str | None = None
+    status: str | None = None
+
+
+class FunctionCallOutput(msgspec.Struct, frozen=True, tag_field="type", tag="function_call_output"):
+    """What a called function answered."""
+
+    call_id: str
+    output: str | list[InputPart]
+    id: str | None = None
+    status: str | None = None
+
+
+class ReasoningItem(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning"):
+    """Reasoning of an earlier answer, which is left out of the conversation."""
+
+    id: str | None = None
+    summary: list[dict[str, Any]] = []
+    content: list[dict[str, Any]] | None = None
+    encrypted_content: str | None = None
+    status: str | None = None
+
+
+InputItem = InputMessage | FunctionCallItem | FunctionCallOutput | ReasoningItem
+
+
+class NamedSchemaFormat(NamedSchema, frozen=True, tag_field="type", tag="json_schema"):
+    """JSON by a schema."""
+
+
+class TextOptions(msgspec.Struct, frozen=True):
+    """How the text is written."""
+
+    format: TextFormat | JsonObjectFormat | NamedSchemaFormat = TextFormat()
+    verbosity: Annotated[str | None, Meta(description="Accepted and ignored")] = None
+
+
+class ReasoningOptions(msgspec.Struct, frozen=True):
+    """How much the model is to think."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Annotated[str | None, Meta(description="Accepted and ignored")] = None
+
+
+class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /v1/responses: answer the input, after the conversation of an earlier response if one is named."""
+
+    input: str | list[InputItem]
+    model: Annotated[str, Meta(description="A registered model; may be left out where there is only one")] = ""
+    instructions: Annotated[str | None, Meta(description="Comes first, for this response only")] = None
+    previous_response_id: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=64)] | None,
+        Meta(description="A stored response, whose conversation goes on"),
+    ] = None
+    stream: bool = False
+    store: Annotated[bool, Meta(description="Keep the response, as long as the gateway keeps them")] = True
+    background: Annotated[bool, Meta(description="Answer at once, and generate meanwhile; needs store")] = False
+    max_output_tokens: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Tokens at most")] = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_logprobs: TopLogprobs | None = None
+    include: Annotated[list[Literal["message.output_text.logprobs"]], Meta(max_length=8)] = []
+    truncation: Annotated[
+        Literal["auto", "disabled"], Meta(description="auto: cut a conversation that is too long at its beginning")
+    ] = "disabled"
+    text: TextOptions = TextOptions()
+    reasoning: ReasoningOptions = ReasoningOptions()
+    metadata: Annotated[dict[str, str], Meta(max_length=16)] = {}
+    prompt_cache_key: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+
+    @property
+    def tells_logprobs(self) -> bool:
+        return LOGPROBS in self.include or bool(self.top_logprobs)
+
+
+def check_request(body: ResponsesRequest) -> None:
+    """Check what the bounds of single fields cannot say. Raises ApiError 400."""
+    if body.background and (body.stream or not body.store):
+        raise bad_request("'background' needs 'store', and cannot be streamed.", param="background")
+    if body.top_logprobs and LOGPROBS not in body.include:
+        raise bad_request(f"'top_logprobs' is for requests that include {LOGPROBS!r}.", param="top_logprobs")
+
+
+def messages_of(items: str | Sequence[InputItem]) -> list[ChatMessage]:
+    """The items as messages of a chat. Calls that follow each other are of one message of the assistant."""
+    if isinstance(items, str):
+        return [ChatMessage(role="user", content=items)]
+    messages: list[ChatMessage] = []
+    for item in items:
+        match item:
+            case InputMessage(role=role, content=content):
+                messages.append(ChatMessage(role=role, content=_text(content)))
+            case FunctionCallOutput(call_id=call_id, output=output):
+                messages.append(ChatMessage(role="tool", content=_text(output), tool_call_id=call_id))
+            case FunctionCallItem(call_id=call_id, name=name, arguments=arguments):
+                call = ToolCall(function=CalledFunction(name, arguments), id=call_id)
+                earlier = messages.pop() if messages and messages[-1].role == "assistant" else None
+                said = ChatMessage(role="assistant") if earlier is None else earlier
+                messages.append(msgspec.structs.replace(said, tool_calls=[*said.tool_calls, call]))
+    return messages
+
+
+def _text(content: str | list[InputPart]) -> str | list[TextPart]:
+    return content if isinstance(content, str) else [TextPart(type="text", text=part.text) for part in content]
+
+
+def chat_of(body: ResponsesRequest, earlier: list[ChatMessage]) -> ChatRequest:
+    """The chat that the body asks for, after the messages of an `earlier` response. Raises ApiError 400 where nothing
+    is said."""
+    messages = [*earlier, *messages_of(body.input)]
+    if not messages:
+        raise bad_request("'input' has no message; say something.", param="input")
+    if body.instructions is not None:
+        messages = [ChatMessage(role="system", content=body.instructions), *messages]
+    return ChatRequest(
+        messages=messages,
+        model=body.model,
+        stream=body.stream,
+        stream_options=StreamOptions(include_usage=True) if body.stream else None,
+        max_completion_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        logprobs=body.tells_logprobs,
+        top_logprobs=body.top_logprobs,
+        truncate_prompt_tokens=-1 if body.truncation == "auto" else None,
+        reasoning_effort=body.reasoning.effort,
+        prompt_cache_key=body.prompt_cache_key,
+        response_format=_format(body.text.format),
+    )
+
+
+def _format(
+    asked: TextFormat | JsonObjectFormat | NamedSchemaFormat,
+) -> TextFormat | JsonObjectFormat | JsonSchemaFormat:
+    if not isinstance(asked, NamedSchemaFormat):
+        return asked
+    return JsonSchemaFormat(NamedSchema(**msgspec.structs.asdict(asked)))
+
+
+def typed_items(body: dict[str, Any]) -> None:
+    """Say of messages in the input what they are, as clients may leave that out."""
+    items = body.get("input")
+    for item in items if isinstance(items, list) else []:
+        if isinstance(item, dict) and "role" in item:
+            item.setdefault("type", "message")

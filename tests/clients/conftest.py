@@ -1,0 +1,19 @@
+"""The environment of other people's clients, and the system that they ask."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.system.conftest import System, start, stop
+
+BIN = ROOT / ".clients" / "bin"
+
+
+@pytest.fixture(scope="package")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    running = start(tmp_path_factory.mktemp("clients"), "--max-instances", "1")
+    try:
+        yield running
+    finally:
+        assert stop(running) == 0

@@ -1,0 +1,196 @@
+"""OpenAI's client is content with responses: whole, streamed, stored, continued and cancelled."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from openai.types.responses import Response
+
+from tests.gateway.conftest import ServedGateway, eventually, serve_gateway
+
+IMAGE = [{"type": "input_image", "image_url": "x"}]
+TEXT = "Shaפjo says: ñandú…"
+
+
+@asynccontextmanager
+async def other_client(served: ServedGateway, key: str) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) as client:
+        yield client
+
+
+async def test_a_response_is_whole_and_can_be_retrieved(served: ServedGateway) -> None:
+    tokens = served.says(TEXT)
+    made = await served.client.responses.create(
+        model="tiny", input="hello", instructions="Be brief.", max_output_tokens=len(tokens), metadata={"a": "b"}
+    )
+    assert (made.output_text, made.status, made.metadata) == (TEXT, "incomplete", {"a": "b"})
+    assert made.incomplete_details is not None
+    assert made.incomplete_details.reason == "max_output_tokens"
+    assert made.usage is not None
+    assert (made.usage.output_tokens, made.usage.input_tokens_details.cached_tokens) == (len(tokens), 2)
+    said = served.tokenizer.decode(served.cluster.submitted[0].prompt)
+    assert said.index("Be brief.") < said.index("hello")
+    assert await served.client.responses.retrieve(made.id) == made
+
+
+async def test_a_stream_has_typed_events_in_order(served: ServedGateway) -> None:
+    tokens = served.says(TEXT)
+    stream = await served.client.responses.create(
+        model="tiny", input=[{"role": "user", "content": "hello"}], max_output_tokens=len(tokens), stream=True
+    )
+    events = [event async for event in stream]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type.removeprefix("response.") for event in events]
+    assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
+    assert set(kinds[4:-4]) == {"output_text.delta"}
+    assert kinds[-4:] == ["output_text.done", "content_part.done", "output_item.done", "incomplete"]
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == TEXT
+    last = events[-1]
+    assert last.type == "response.incomplete"
+    assert await served.client.responses.retrieve(last.response.id) == last.response
+
+
+async def test_the_wire_names_each_event_and_has_no_end_of_its_own(served: ServedGateway) -> None:
+    asked = {"model": "tiny", "input": "hello", "max_output_tokens": 1, "stream": True}
+    async with served.http.post(f"{served.url}/v1/responses", json=asked) as answer:
+        text = await answer.text()
+    assert text.startswith('event: response.created\ndata: {"type":"response.created","sequence_number":0')
+    assert "[DONE]" not in text
+
+
+async def test_a_conversation_goes_on_where_an_earlier_response_ended(served: ServedGateway) -> None:
+    served.says("first")
+    ask = served.client.responses.create
+    first = await ask(model="tiny", input="one", instructions="Only once.", max_output_tokens=2)
+    second = await ask(model="tiny", input="two", previous_response_id=first.id, max_output_tokens=2)
+    assert second.previous_response_id == first.id
+    said = served.tokenizer.decode(served.cluster.submitted[1].prompt)
+    assert said.index("one") < said.index(first.output_text) < said.index("two")
+    assert "Only once." not in said
+    third = await ask(model="tiny", input="three", previous_response_id=second.id, max_output_tokens=2)
+    said = served.tokenizer.decode(served.cluster.submitted[2].prompt)
+    assert [said.count(word) for word in ("one", "two", "three")] == [1, 1, 1]
+    assert third.id != second.id
+
+
+async def test_any_gateway_answers_and_another_keys_response_is_not_found(checkpoint: Path) -> None:
+    keys = ("alice=alices", "bob=bobs")
+    async with serve_gateway(checkpoint, api_key=keys) as served, other_client(served, "alices") as alice:
+        made = await alice.responses.create(model="tiny", input="hello", max_output_tokens=2)
+        second = served.gateway._responses(None)  # type: ignore[arg-type] # only what it keeps is asked
+        assert await second.store.get("alice", made.id) is not None
+        async with other_client(served, "bobs") as bob:
+            for asking in (
+                bob.responses.retrieve(made.id),
+                bob.responses.cancel(made.id),
+                bob.responses.delete(made.id),
+                bob.responses.create(model="tiny", input="more", previous_response_id=made.id),
+            ):
+                with pytest.raises(openai.NotFoundError) as refused:
+                    await asking
+                assert refused.value.code == "response_not_found"
+        await alice.responses.delete(made.id)
+        with pytest.raises(openai.NotFoundError):
+            await alice.responses.retrieve(made.id)
+
+
+async def test_a_response_that_is_not_to_be_stored_is_not(served: ServedGateway) -> None:
+    made = await served.client.responses.create(model="tiny", input="hello", store=False, max_output_tokens=1)
+    with pytest.raises(openai.NotFoundError):
+        await served.client.responses.retrieve(made.id)
+
+
+async def test_where_nothing_is_kept_responses_say_so(checkpoint: Path) -> None:
+    async with serve_gateway(checkpoint, responses_seconds=0) as served:
+        status, made = await served.post("/v1/responses", {"model": "tiny", "input": "hello", "max_output_tokens": 1})
+        assert (status, made["store"]) == (200, False)
+        asked = {"model": "tiny", "input": "hello", "background": True}
+        status, refused = await served.post("/v1/responses", asked)
+        assert (status, refused["error"]["param"]) == (400, "background")
+
+
+async def background(served: ServedGateway) -> Response:
+    return await served.client.responses.create(model="tiny", input="hello", background=True, max_output_tokens=3)
+
+
+async def status_of(served: ServedGateway, id: str, wanted: str) -> Response:
+    async with asyncio.timeout(10):
+        while True:
+            found = await served.client.responses.retrieve(id)
+            if found.status == wanted:
+                return found
+            await asyncio.sleep(0.01)
+
+
+async def test_a_response_in_the_background_is_there_later(served: ServedGateway) -> None:
+    going = served.cluster.hang_before(1)
+    begun = await background(served)
+    assert (begun.status, begun.output) == ("in_progress", [])
+    await eventually(lambda: len(served.cluster.submitted) == 1)
+    assert (await served.client.responses.retrieve(begun.id)).status == "in_progress"
+    going.set_result(None)
+    found = await status_of(served, begun.id, "incomplete")
+    assert found.output_text == served.tokenizer.decode([65, 66, 67])
+
+
+async def test_a_response_in_the_background_is_cancelled(served: ServedGateway) -> None:
+    served.cluster.hang_before(1)
+    begun = await background(served)
+    await eventually(lambda: len(served.cluster.submitted) == 1)
+    assert (await served.client.responses.cancel(begun.id)).status == "cancelled"
+    await eventually(lambda: len(served.cluster.cancelled) == 1)
+    assert (await served.client.responses.cancel(begun.id)).status == "cancelled"
+    whole = await served.client.responses.create(model="tiny", input="hello", max_output_tokens=1)
+    with pytest.raises(openai.BadRequestError, match="background"):
+        await served.client.responses.cancel(whole.id)
+
+
+async def test_what_fails_on_its_way_ends_with_a_failed_response(served: ServedGateway) -> None:
+    served.cluster.finish = "error"
+    stream = await served.client.responses.create(model="tiny", input="hello", max_output_tokens=3, stream=True)
+    last = [event async for event in stream][-1]
+    assert last.type == "response.failed"
+    assert last.response.error is not None
+    assert "kernel exploded" in last.response.error.message
+    begun = await background(served)
+    assert (await status_of(served, begun.id, "failed")).error is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"input": None}, "input"),
+        ({"input": []}, "input"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "input[0].content[0].type",
+        ),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"background": True, "stream": True}, "background"),
+        ({"text": {"format": {"type": "yaml"}}}, "text.format.type"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"other": 1}, "other"),
+    ],
+)
+async def test_what_is_wrong_is_refused_by_name(served: ServedGateway, changes: dict[str, Any], param: str) -> None:
+    status, answer = await served.post("/v1/responses", {"model": "tiny", "input": "hello", **changes})
+    assert (status, answer["error"]["param"]) == (400, param)
+
+
+async def test_a_bug_in_the_background_is_one_responses_failure(
+    served: ServedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def break_down(self: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("livescale.services.gateway.completion_response.CompletionResponse.collect", break_down)
+    begun = await background(served)
+    failed = await status_of(served, begun.id, "failed")
+    assert failed.error is not None
+    assert (await served.get("/live"))[0] == 200
