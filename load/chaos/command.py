@@ -35,6 +35,7 @@ def chaos(settings: ChaosSettings) -> None:
     livescale chaos --minutes 5 --seed 1
     livescale chaos --minutes 1 --dtype bfloat16 --disturb worker
     livescale chaos --minutes 2 --stalls                  also freeze all processes at once for up to 5 s
+    livescale chaos --minutes 5 --disaggregation on       also give workers other roles
     livescale chaos --trace AzureLLMInferenceTrace_conv.csv --rate-scale 0.2
 
     The same seed makes the same faults and the same requests. A refused request is sent again if the answer has a

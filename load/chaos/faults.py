@@ -1,4 +1,4 @@
-"""Injects the faults of a schedule into a running system: kills, freezes, stalls and scales."""
+"""Injects the faults of a schedule into a running system: kills, freezes, stalls, scales and changes of roles."""
 
 import asyncio
 import signal
@@ -11,8 +11,9 @@ from livescale.load.story import Story
 from livescale.services.supervisor.processes import signal_group
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.bus.contract import BusError
+from livescale.shared.messages.disaggregation import SetRole
 from livescale.shared.messages.scaling import Scale
-from livescale.shared.subjects import SCALE
+from livescale.shared.subjects import ROLE, SCALE
 
 SCALE_SECONDS = 5.0
 STALL_LOOK_SECONDS = 0.02
@@ -78,6 +79,8 @@ class FaultInjector:
                 await self._scale(fault)
             case "stall":
                 await self._stall(fault)
+            case "role":
+                await self._give_role(fault)
 
     def _hit(self, fault: Fault, number: signal.Signals) -> int | None:
         """Signal the target; its pid if there was one."""
@@ -140,6 +143,16 @@ class FaultInjector:
         if fault.then is not None:
             await asyncio.sleep(fault.then.at)
             await self._inflict(fault.then)
+
+    async def _give_role(self, fault: Fault) -> None:
+        at = self._now()
+        try:
+            order = SetRole(worker=fault.target, role=fault.role)
+            await self._stack.bus.call(ROLE, order, timeout=SCALE_SECONDS)
+        except BusError as error:
+            self._note(SeenFault(fault, at, f"not now: {error}", struck=False))
+        else:
+            self._note(SeenFault(fault, at, "", fault.target))
 
     def _note(self, happening: SeenFault) -> None:
         self.seen_faults.append(happening)

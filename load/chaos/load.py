@@ -49,6 +49,12 @@ class ChaosSettings(Settings, frozen=True, kw_only=True):
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
     ttft_slo: TtftSlo = 1.0
+    disaggregation: Annotated[
+        Literal["off", "on"],
+        Meta(
+            description="Whether some instances prefill and others decode. With on, workers also change roles at random"
+        ),
+    ] = "off"
     rate: Annotated[float, Meta(description="Without a trace: requests a second, on average", gt=0)] = 1.0
     prompt_tokens: Annotated[int, Meta(description="Without a trace: mean length of prompts, in tokens", ge=1)] = 80
     output_tokens: Annotated[int, Meta(description="Without a trace: mean length of outputs, in tokens", ge=1)] = 200

@@ -113,7 +113,9 @@ class ChaosCourse:
         self, client: PatientClient, tormentor: FaultInjector, targets: FaultTargets, start: float
     ) -> None:
         """Send the load, and make the faults while it runs."""
-        faults = plan_faults(self._settings.seed, self._seconds, targets, stalls=self._settings.stalls)
+        settings, disaggregated = self._settings, self._settings.disaggregation == "on"
+        switching = [f"worker-{index}" for index in range(settings.workers)] if disaggregated else []
+        faults = plan_faults(settings.seed, self._seconds, targets, stalls=settings.stalls, roles=switching)
         self._screen.note(f"{len(self._asks)} requests and {len(faults)} faults in {self._seconds:.0f} s")
         async with asyncio.TaskGroup() as group:
             group.create_task(tormentor.run(faults, start), name="faults")

@@ -6,7 +6,9 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["kill", "freeze", "scale", "stall"]
+from livescale.shared.messages.membership import Role
+
+Kind = Literal["kill", "freeze", "scale", "stall", "role"]
 
 # Out of ten faults. A target that was just hit has time to come back before it is hit again.
 KINDS: tuple[tuple[Kind, int], ...] = (("kill", 5), ("freeze", 2), ("scale", 3))
@@ -24,6 +26,10 @@ CALM_SECONDS = 15.0
 STALL_SECONDS = (0.3, 5.0)
 STALL_GAP_SECONDS = (6.0, 16.0)
 
+# An instance gets another role so often.
+ROLE_GAP_SECONDS = (1.0, 4.0)
+ROLES: tuple[Role, ...] = ("prefill", "decode", "colocated")
+
 # The process that has this part in the scale that is under way when the fault comes.
 LOADING, SOURCE = "a loading worker", "a source"
 # The share of manual scales that go to every worker, and the time after which a fault follows a scale. It mostly hits a
@@ -34,8 +40,8 @@ PART_SHARE = 0.6
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """`at` seconds after the load's start. A target is frozen for `seconds`, or everything in a stall; a scale is to
-    `instances`, and `then` strikes `then.at` seconds after the planner took it."""
+    """`at` seconds after the load's start. A target is frozen for `seconds`, or everything in a stall, or is given the
+    `role`; a scale is to `instances`, and `then` strikes `then.at` seconds after the planner took it."""
 
     at: float
     kind: Kind
@@ -43,6 +49,7 @@ class Fault(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     instances: int = 0
     then: "Fault | None" = None
+    role: Role = "colocated"
 
     def __str__(self) -> str:
         match self.kind:
@@ -54,6 +61,8 @@ class Fault(msgspec.Struct, frozen=True):
                 return f"scale to {self.instances}"
             case "stall":
                 return f"freeze everything for {self.seconds:.1f} s"
+            case "role":
+                return f"have {self.target} be {self.role}"
 
 
 class FaultTargets(msgspec.Struct, frozen=True):
@@ -68,10 +77,21 @@ class FaultTargets(msgspec.Struct, frozen=True):
         return [*self.workers, *self.others]
 
 
-def plan_faults(seed: int, seconds: float, targets: FaultTargets, *, stalls: bool = False) -> tuple[Fault, ...]:
-    """Faults for a load of so many seconds. With stalls the others are the same as without."""
-    faults = plan_hits(seed, seconds, targets)
-    return tuple(sorted([*faults, *plan_stalls(seed, seconds)], key=lambda fault: fault.at)) if stalls else faults
+def plan_faults(
+    seed: int, seconds: float, targets: FaultTargets, *, stalls: bool = False, roles: Sequence[str] = ()
+) -> tuple[Fault, ...]:
+    """Faults for a load of so many seconds. `roles` are the workers that get others. With stalls or roles the others
+    are the same as without."""
+    faults = [*plan_hits(seed, seconds, targets), *plan_roles(seed, seconds, roles)]
+    return tuple(sorted([*faults, *(plan_stalls(seed, seconds) if stalls else ())], key=lambda fault: fault.at))
+
+
+def plan_roles(seed: int, seconds: float, workers: Sequence[str]) -> Iterator[Fault]:
+    """Plan which workers get which role. One that is spare then refuses, and nothing happens."""
+    chance = random.Random(f"roles {seed}")
+    at = FIRST_SECONDS
+    while workers and (at := at + chance.uniform(*ROLE_GAP_SECONDS)) < disturbed_until(seconds):
+        yield Fault(at, "role", chance.choice(workers), role=chance.choice(ROLES))
 
 
 def plan_stalls(seed: int, seconds: float) -> Iterator[Fault]:

@@ -59,6 +59,7 @@ def stack_settings(settings: ChaosSettings, checkpoint: Path) -> StackSettings:
         live_every_hop=settings.live_every_hop,
         live_when=settings.live_when,
         ttft_slo=settings.ttft_slo,
+        disaggregation=settings.disaggregation,
     )
 
 

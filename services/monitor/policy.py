@@ -13,7 +13,7 @@ from math import ceil
 from livescale.services.monitor.arbitration import Donor, Given, choose_donors
 from livescale.services.monitor.needs import Need, Unknown, inputs_of, missing, wanted, wanted_spares, weigh
 from livescale.services.monitor.role_needs import RoleNeeds, inputs_of_roles, weigh_roles
-from livescale.services.monitor.role_policy import Act, RoleScaling
+from livescale.services.monitor.role_policy import Act, RecentMost, RoleScaling
 from livescale.services.monitor.signals import Observed, Signals
 from livescale.services.monitor.verdict import JudgedModel, ScalingVerdict, find_lack, give
 from livescale.shared.messages.parameters import Disaggregation, ModelSpec
@@ -74,6 +74,7 @@ class ScalingPolicy:
         self._short_since: dict[str, float] = {}
         self._idle_since: dict[str, float] = {}
         self._surplus_since: dict[str, float] = {}
+        self._highs: dict[str, RecentMost] = {}
         self.wanted_spares: dict[str, int] = {}
 
     def asked(self, decision: Decision, now: float) -> None:
@@ -191,6 +192,8 @@ class ScalingPolicy:
         short = _lasting(self._short_since, spec.name, isinstance(need, Need) and current < need.low, now)
         idle = _lasting(self._idle_since, spec.name, isinstance(need, Need) and current > need.high, now)
         _lasting(self._surplus_since, spec.name, isinstance(need, Need) and current > need.low, now)
+        highs, delay = self._highs.setdefault(spec.name, RecentMost()), spec.downscale_delay_s
+        high = highs.add(need.high if isinstance(need, Need) else current, now, delay)
         waiting = self._waiting(spec.name, now)
         if waiting is not None:
             return Act("hold", current, *waiting)
@@ -206,7 +209,7 @@ class ScalingPolicy:
             return _renew(spec, observed, need)
         if idle is None:
             return Act("hold", current, "within", f"{need.low} to {need.high} are right: {need.reason}")
-        return self._in(spec, observed, need, idle, now)
+        return self._in(spec, observed, need, high, idle, now)
 
     def _clear(self, spec: ModelSpec, observed: Observed, now: float) -> Act:
         """What to do about a model that is being removed."""
@@ -227,15 +230,18 @@ class ScalingPolicy:
             return "retry", f"the planner refused; asking again after {self._times.retry_seconds:g} s"
         return None
 
-    def _in(self, spec: ModelSpec, observed: Observed, need: Need, idle: float, now: float) -> Act:
+    def _in(self, spec: ModelSpec, observed: Observed, need: Need, high: int, idle: float, now: float) -> Act:
+        """What to do about a model that has had more than it needs for the seconds `idle`; `high` is the most that was
+        needed within its delay."""
         current = observed.current
         delay = spec.downscale_delay_s if current > 1 else spec.downscale_to_zero_delay_s
-        if idle < delay:
+        if idle < delay or current <= high:
             return Act("hold", current, "idle", f"{need.high} would do; giving back one after {delay:g} s")
         if observed.loading or observed.coming:
             return Act("hold", current, "loading", f"{need.high} would do; an instance that loads is busy")
-        self._idle_since[spec.name] = now
-        return Act("in", current - 1, "idle", f"{need.high} were enough for {idle:.1f} s: {need.reason}")
+        if current == 2:
+            self._idle_since[spec.name] = now  # the last one has a delay of its own
+        return Act("in", current - 1, "idle", f"{high} were enough for {delay:g} s: {need.reason}")
 
 
 def _out(spec: ModelSpec, observed: Observed, need: Need, short: float) -> Act:

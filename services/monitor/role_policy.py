@@ -58,7 +58,6 @@ class RoleScaling:
         self._lows: dict[tuple[str, str], RecentMost] = {}
         self._highs: dict[tuple[str, str], RecentMost] = {}
         self._short_since: dict[str, float] = {}
-        self._gave_at: dict[str, float] = {}
         self._seen: dict[str, float] = {}  # since when a model is judged by its roles
 
     def act(self, spec: ModelSpec, observed: Observed, needs: RoleNeeds, now: float) -> Act | None:
@@ -88,7 +87,7 @@ class RoleScaling:
         return RoleNeeds(recent("prefill", needs.prefill), recent("decode", needs.decode), recent("", needs.total))
 
     def _give_back(self, spec: ModelSpec, observed: Observed, recent: RoleNeeds, now: float) -> Act | None:
-        """Give back one instance of a role that has had more than it needs for the model's delay; one a delay."""
+        """Give back one instance of a role that has had more than it needs for the model's delay; one a round."""
         there, current, delay = count_roles(observed.roles), observed.current, spec.downscale_delay_s
         if current < 2 or observed.roles.others:
             return None
@@ -99,10 +98,8 @@ class RoleScaling:
             return Act("hold", current, "within", f"{held}{recent.decode.high} decode: {recent.total.reason}")
         if observed.loading or observed.coming:
             return Act("hold", current, "loading", f"{high} would do; an instance that loads is busy")
-        since = max(self._gave_at.get(spec.name, -delay), self._seen[spec.name])
-        if now - since < delay:
+        if now - self._seen[spec.name] < delay:
             return Act("hold", current, "idle", f"{high} would do; giving back one after {delay:g} s")
-        self._gave_at[spec.name] = now
         reason = f"{high} were enough for {delay:g} s: {recent.total.reason}"
         return Act("in", current - 1, "idle", reason, choose_to_give(there, recent))
 

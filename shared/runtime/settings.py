@@ -53,7 +53,6 @@ EngineProfile = Annotated[
 ]
 EngineSpeed = Annotated[float, Meta(description="How many times as fast as its profile a modelled engine is", gt=0)]
 
-
 LiveName = Annotated[
     Literal["off", "best-effort", "zigzag", "zigzag-ilp", "pipeline"],
     Meta(

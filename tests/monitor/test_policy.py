@@ -117,18 +117,22 @@ def test_workers_that_a_running_plan_has_taken_are_not_spare() -> None:
     assert watched.judge(0.0) == ("out", 3, "prefill")
 
 
-def test_one_at_a_time_is_given_back_after_fewer_were_enough_for_the_delay() -> None:
+def test_one_a_round_is_given_back_after_fewer_were_enough_for_the_delay() -> None:
     watched = Watched()
 
-    def hear(now: float) -> tuple[str, int, str]:
-        watched.hear(now, *(serving(f"w-{i}") for i in (1, 2, 3)), queues())
+    def hear(now: float, count: int, tokens: int = 0) -> tuple[str, int, str]:
+        watched.hear(now, *(serving(f"w-{i}") for i in range(count)), queues(tokens))
+        for gone in range(count, 5):
+            watched.signals.on_lease(dead(f"w-{gone}"))
         return watched.judge(now)
 
-    assert hear(0.0) == ("hold", 3, "idle")
-    assert hear(1.9) == ("hold", 3, "idle")
-    assert hear(2.0) == ("in", 2, "idle")
-    assert hear(2.1) == ("hold", 3, "idle")
-    assert hear(4.0) == ("in", 2, "idle")
+    assert hear(0.0, 5) == ("hold", 5, "idle")
+    assert hear(1.0, 5, 1400) == ("hold", 5, "idle"), "three would do"
+    assert hear(1.9, 5) == ("hold", 5, "idle")
+    assert hear(2.0, 5) == ("in", 4, "idle")
+    assert hear(2.1, 4) == ("in", 3, "idle")
+    assert hear(2.2, 3) == ("hold", 3, "idle"), "they were needed within the delay"
+    assert hear(3.1, 3) == ("in", 2, "idle")
 
 
 def test_load_in_between_starts_the_idle_time_anew() -> None:

@@ -87,7 +87,7 @@ def test_an_instance_that_was_given_is_not_taken_back_within_the_delay() -> None
     assert switches <= 2  # once before the need of the other was seen, and once back
 
 
-def test_one_is_given_back_a_delay_of_the_role_that_has_most_beyond_its_need() -> None:
+def test_one_a_round_is_given_back_of_the_role_that_has_most_beyond_its_need() -> None:
     watched, reports = WatchedRoles(), [prefilling(id) for id in "pqr"] + [decoding("d"), decoding("e")]
     watched.hear(0.0, *reports, queues(0))
     assert watched.judge_roles(0.0)[0] == "hold"
@@ -97,7 +97,7 @@ def test_one_is_given_back_a_delay_of_the_role_that_has_most_beyond_its_need() -
     watched.hear(2.1, *reports, queues(0))
     assert watched.judge_roles(2.1) == ("in", 4, {"prefill": 2, "decode": 2})
     watched.hear(3.0, spare("p"), *reports[1:], queues(0))
-    assert watched.judge(3.0) == ("hold", 4, "idle")
+    assert watched.judge_roles(3.0) == ("in", 3, {"prefill": 1, "decode": 2})
 
 
 def test_one_instance_that_can_do_all_alone_is_left_and_two_come_back_only_for_more_than_it_can() -> None:

@@ -14,7 +14,10 @@ from livescale.load.chaos.faults import FaultInjector, find_victim
 from livescale.load.chaos.schedule import LOADING, SOURCE, Fault
 from livescale.load.story import Story
 from livescale.services.supervisor.stack import Stack
+from livescale.shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.messages.disaggregation import RoleSet, SetRole
 from livescale.shared.simulation.local_bus import LocalBroker
+from livescale.shared.subjects import ROLE
 from tests.load import sample_run
 from tests.supervisor.children import until
 
@@ -32,11 +35,12 @@ async def victim() -> AsyncIterator[asyncio.subprocess.Process]:
         await process.wait()
 
 
-def tormentor(pid: int, allowed: Sequence[str] = ALLOWED, name: str = "worker-0") -> FaultInjector:
-    """`worker-0` runs, `worker-1` is just being started again, and no planner answers."""
+def tormentor(
+    pid: int, allowed: Sequence[str] = ALLOWED, name: str = "worker-0", bus: Bus | None = None
+) -> FaultInjector:
+    """`worker-0` runs, `worker-1` is just being started again, and no planner answers unless the `bus` has one."""
     children = {name: SimpleNamespace(pid=pid), "worker-1": SimpleNamespace(pid=None)}
-    bus = LocalBroker().connect()
-    stack = SimpleNamespace(supervisor=SimpleNamespace(children=children), bus=bus)
+    stack = SimpleNamespace(supervisor=SimpleNamespace(children=children), bus=bus or LocalBroker().connect())
     return FaultInjector(cast(Stack, stack), Story("m"), "m", allowed, time.time, lambda line: None)
 
 
@@ -98,6 +102,29 @@ async def test_a_fault_after_a_scale_happens_even_without_a_scale(
     scale, kill = made.seen_faults
     assert str(scale).startswith("scale to 2: not now")
     assert (scale.struck, kill.struck, kill.victim) == (False, True, "worker-0")
+
+
+async def test_an_instance_is_given_another_role_or_it_is_told_why_not(victim: asyncio.subprocess.Process) -> None:
+    asked: list[SetRole] = []
+
+    async def give(order: SetRole, context: Context) -> RoleSet:
+        asked.append(order)
+        if order.worker != "worker-0":
+            raise Refusal(409, "it leads no instance")
+        return RoleSet(worker=order.worker, instance="i", role=order.role)
+
+    broker = LocalBroker()
+    await broker.connect().serve(ServiceInfo("planner", "planner-0", "gives roles"), [Endpoint(ROLE, give)])
+    made = tormentor(victim.pid, bus=broker.connect())
+    faults = [Fault(0.0, "role", worker, role="decode") for worker in ALLOWED]
+    await made.run(faults, time.time())
+    assert [(one.worker, one.role) for one in asked] == [(worker, "decode") for worker in ALLOWED]
+    assert [(str(one), one.struck) for one in made.seen_faults] == [
+        ("have worker-0 be decode", True),
+        ("have worker-1 be decode: not now: 409: it leads no instance", False),
+    ]
+    for bus in list(broker.buses):
+        await bus.close()
 
 
 def test_a_part_in_a_scale_is_had_by_who_loads_or_sends_and_may_be_hit() -> None:

@@ -1,9 +1,11 @@
 """Chaos: its load, its schedule, its patient client, and the undisturbed run."""
 
+import itertools
+
 import pytest
 
 from livescale.load.chaos.load import ChaosSettings
-from livescale.load.chaos.schedule import LOADING, REST_SECONDS, SOURCE, Fault, FaultTargets, plan_faults
+from livescale.load.chaos.schedule import LOADING, REST_SECONDS, ROLES, SOURCE, Fault, FaultTargets, plan_faults
 from livescale.load.chaos.system import choose_targets, stack_settings
 from tests.checkpoints import tiny_checkpoint
 
@@ -36,6 +38,17 @@ def test_stalls_come_beside_the_other_faults_and_leave_the_end_calm() -> None:
         assert [fault.at for fault in faults] == sorted(fault.at for fault in faults)
         assert faults[-1].at < 285
         assert faults == plan_faults(seed, 300, TARGETS, stalls=True)
+
+
+def test_roles_change_beside_the_other_faults_and_leave_the_end_calm() -> None:
+    for seed in SEEDS:
+        faults = plan_faults(seed, 300, TARGETS, roles=TARGETS.workers)
+        switches = [fault for fault in faults if fault.kind == "role"]
+        assert tuple(fault for fault in faults if fault.kind != "role") == plan_faults(seed, 300, TARGETS)
+        assert {(one.target, one.role) for one in switches} == set(itertools.product(TARGETS.workers, ROLES))
+        assert [fault.at for fault in faults] == sorted(fault.at for fault in faults)
+        assert faults[-1].at < 285
+    assert str(switches[0]) == f"have {switches[0].target} be {switches[0].role}"
 
 
 def test_a_target_comes_back_before_it_is_hit_again_and_the_end_is_calm() -> None:
