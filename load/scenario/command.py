@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 import msgspec
@@ -33,7 +33,7 @@ LOG = click.Path(path_type=Path, dir_okay=False, exists=True)
 class Moment(click.FloatRange):
     """A second that comes: neither infinity nor what is no number."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found: float = super().convert(value, param, ctx)
         if not isfinite(found):
             self.fail(f"{value} is not a second that comes; give a number.", param, ctx)
