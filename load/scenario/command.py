@@ -3,7 +3,8 @@
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
+from math import isfinite
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,6 +29,17 @@ TELL_SECONDS = 2.0
 FILE = click.Path(path_type=Path, dir_okay=False)
 LOG = click.Path(path_type=Path, dir_okay=False, exists=True)
 
+
+class Moment(click.FloatRange):
+    """A second that comes: neither infinity nor what is no number."""
+
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found: float = super().convert(value, param, ctx)
+        if not isfinite(found):
+            self.fail(f"{value} is not a second that comes; give a number.", param, ctx)
+        return found
+
+
 EPILOG = """
 \b
   livescale simulate examples/simulate.yaml
@@ -43,7 +55,7 @@ EPILOG = """
 @click.option("--seed", type=click.IntRange(0), help="Seed of the run, in place of the scenario's.")
 @click.option(
     "--until",
-    type=click.FloatRange(0, min_open=True),
+    type=Moment(0, min_open=True),
     help="Second at which the run ends; by default it ends once all requests have ended.",
 )
 @click.option("--report", type=FILE, help="File to write the HTML report to.")
@@ -55,11 +67,9 @@ EPILOG = """
     show_default=True,
     help="Have each reader decode messages for itself, as on a real bus; slower, with the same result.",
 )
-@click.option(
-    "--status-at", type=click.FloatRange(0), help="Second of which to print what livescale status would print."
-)
+@click.option("--status-at", type=Moment(0), help="Second of which to print what livescale status would print.")
 @click.option("--why", help="Model of which to print what livescale why would print, at second --at.")
-@click.option("--at", type=click.FloatRange(0), help="The second that --why is about.")
+@click.option("--at", type=Moment(0), help="The second that --why is about.")
 @click.option(
     "--compare",
     nargs=2,
@@ -101,7 +111,7 @@ def simulate(
         late = [question.at for question in questions if until is not None and question.at > until]
         if late:
             raise ValueError(f"--until ends the run at {until:g} s, and {late[0]:g} s is asked about; ask about less")
-        with naming(scenario), opened(log) as file:
+        with naming(scenario), nullcontext() if log is None else closing(LateFile(log)) as file:
             result, answers = play(system, PlayOptions(until=until, questions=questions, log=file, tell=Teller()))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
@@ -143,10 +153,21 @@ def find_questions(
     return asked if why is None or at is None else [*asked, Question(at, why)]
 
 
-@contextmanager
-def opened(log: Path | None) -> Iterator[BinaryIO | None]:
-    with nullcontext() if log is None else log.open("wb") as file:
-        yield file
+class LateFile:
+    """A file that is emptied once there is something to write: until then a run may turn out to be impossible."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._file is None:
+            self._file = self._path.open("wb")
+        self._file.write(data)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 class Teller:

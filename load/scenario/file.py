@@ -22,6 +22,8 @@ from livescale.shared.runtime.yaml_file import convert, kebab, names_file, read_
 from livescale.shared.topology.file import find_topology
 from livescale.shared.topology.topology import Topology
 
+MOST_FAULTS = 100_000  # of one entry, by chance
+
 # Settings of `livescale up` that mean the same in a simulation. Others are about processes and real hardware.
 SIMULATED = frozenset(
     (
@@ -63,6 +65,10 @@ class ScenarioFile(Settings, frozen=True, kw_only=True):
         for number, fault in enumerate(self.faults):
             if fault.at is not None and fault.at >= self.seconds:
                 raise ValueError(f"faults[{number}].at is {fault.at:g} s of {self.seconds:g}: it would not happen")
+            if fault.every is not None and self.seconds / fault.every > MOST_FAULTS:
+                times, least = self.seconds / fault.every, self.seconds / MOST_FAULTS
+                often = f"it would happen {times:g} times in {self.seconds:g} s"
+                raise ValueError(f"faults[{number}].every: {often}; give {least:g} or more")
         if self.warm_up >= self.seconds:
             raise ValueError(f"warm-up is {self.warm_up:g} s of {self.seconds:g}: nothing would count")
 
@@ -87,6 +93,8 @@ class CheckedScenario:
 def read_scenario(path: Path) -> CheckedScenario:
     """Read a scenario. Raises ValueError, which names the file, the place in it, and what to do."""
     content = read_yaml(path)
+    if content == {}:
+        raise ValueError(f"{path}: the scenario is empty; examples/simulate.yaml is one to begin with")
     try:
         file = convert(rename_keys(content, inspect.type_info(ScenarioFile)), ScenarioFile)
         assert isinstance(file, ScenarioFile)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,8 +19,8 @@ from livescale.load.simulate.client import fetch
 from livescale.load.simulate.cluster import EPOCH, VirtualCluster, virtual_cluster
 from livescale.load.simulate.event_log import LoggedEvent
 from livescale.load.simulate.faults import FaultInjector
-from livescale.load.simulate.log_file import LogFile
-from livescale.load.simulate.start import made_up_ask, quiet, register, until, workers_in
+from livescale.load.simulate.log_file import LogFile, LogSink
+from livescale.load.simulate.start import made_up_ask, quiet, rare_collections, register, until, workers_in
 from livescale.load.simulate.usage import UsageWatch
 from livescale.load.trace import Arrival, fit
 from livescale.shared.messages.scaling import ScaleRecord
@@ -52,7 +52,7 @@ class PlayOptions:
 
     until: float | None = None
     questions: Sequence[Question] = ()
-    log: BinaryIO | None = None
+    log: LogSink | None = None
     tell: Callable[[Progress], None] = lambda progress: None
 
 
@@ -89,7 +89,7 @@ def play(system: ScenarioSystem, options: PlayOptions) -> tuple[SimulationResult
     """Run it in this process. Raises ValueError for what is wrong with the scenario, as where a first instance never
     serves."""
     requests = draw_requests(system)
-    with quiet():
+    with quiet(), rare_collections():
         played = virtual_time.run(_play(system, requests, options), limit_seconds=float("inf"))
     if played is None:
         raise ValueError(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -26,10 +26,16 @@ class Difference(NamedTuple):
     other: str | None
 
 
-class LogFile:
-    """Writes events to a file that is open."""
+class LogSink(Protocol):
+    """What the lines of a log are written to."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def write(self, data: bytes, /) -> object: ...
+
+
+class LogFile:
+    """Writes events, a line each."""
+
+    def __init__(self, file: LogSink) -> None:
         self._file = file
         self._encode = msgspec.json.Encoder().encode
 

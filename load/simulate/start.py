@@ -1,6 +1,7 @@
 """What everybody does who runs a virtual cluster, before requests come: a place for it, its model, and a quiet log."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from livescale.shared.subjects import REGISTER, SNAPSHOT
 from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost
 
 MEMORY = 1 << 36
+COLLECT_AFTER = (100_000, 10, 10)  # objects of each generation of the garbage collector
 
 
 @contextmanager
@@ -29,6 +31,17 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Look for garbage less often, as a large cluster has millions of objects, and hardly one of them is garbage."""
+    before = gc.get_threshold()
+    gc.set_threshold(*COLLECT_AFTER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def flat_topology(hosts: int, rate: float) -> Topology:

@@ -11,6 +11,9 @@ from msgspec import inspect
 
 MISSING_FIELD = re.compile(r"Object missing required field `(.+)`")
 
+INVALID_CHOICE = re.compile(r"Invalid enum value ")
+FIRST_NAME = re.compile(r"\.(\w+)")
+
 
 class UniqueKeys(yaml.SafeLoader):
     """A loader that refuses a key that is given twice. YAML forbids it, but the library takes the last one silently."""
@@ -54,8 +57,35 @@ def convert(
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$")
         problem = MISSING_FIELD.sub(lambda found: f"{kebab(found[1])} is missing", problem)
+        if INVALID_CHOICE.match(problem):
+            problem = (
+                f"{INVALID_CHOICE.sub('', problem)} is none of {', '.join(choices(inspect.type_info(kind), place))}"
+            )
         where = kebab(where + place.rstrip("`")).lstrip(".")
         raise ValueError(f"{where}: {problem}" if where else problem) from None
+
+
+def choices(kind: inspect.Type, place: str) -> list[str]:
+    """The values that are allowed at a place, such as `.hosts[0].nic`, of `kind`."""
+    match kind:
+        case inspect.Metadata(type=inner):
+            return choices(inner, place)
+        case inspect.UnionType(types=types):
+            return [choice for each in types for choice in choices(each, place)]
+        case inspect.LiteralType(values=values):
+            return [str(value) for value in values]
+        case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
+            return choices(item, place.partition("]")[2])
+        case inspect.StructType(fields=fields):
+            name = FIRST_NAME.match(place)
+            return [
+                choice
+                for field in fields
+                if name and field.name == name[1]
+                for choice in choices(field.type, place[name.end() :])
+            ]
+        case _:
+            return []
 
 
 def rename_keys(value: object, kind: inspect.Type, where: str = "") -> object:

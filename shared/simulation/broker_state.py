@@ -9,7 +9,7 @@ from livescale.shared.bus.contract import Disconnected, M
 from livescale.shared.messages.message import Message
 from livescale.shared.simulation.virtual_time import VirtualTimeLoop
 
-MOST_WAYS = 10_000  # of which it is known when their last message arrives
+MOST_WAYS = 10_000  # of which it is known when their last message arrives, where no more are in use
 
 
 class DelayedDeliveries:
@@ -20,7 +20,7 @@ class DelayedDeliveries:
 
     def __init__(self) -> None:
         self._latest: dict[Hashable, float] = {}  # when the last message of each way arrives; old ones until forgotten
-        self._most = MOST_WAYS
+        self._before_forgetting = MOST_WAYS  # messages
 
     def add(self, seconds: float, arrive: Callable[[], None], way: Hashable = None) -> None:
         """Call `arrive` after so many seconds, but not before what was added earlier for the same `way`."""
@@ -33,7 +33,8 @@ class DelayedDeliveries:
         at = max(now + seconds, latest)
         if way is not None:
             self._latest[way] = at
-            if len(self._latest) > self._most:
+            self._before_forgetting -= 1
+            if not self._before_forgetting:
                 self._forget(now)
         if isinstance(loop, VirtualTimeLoop):
             loop.call_in_no_process(at, arrive)
@@ -43,7 +44,7 @@ class DelayedDeliveries:
     def _forget(self, now: float) -> None:
         """Forget the ways on which everything has arrived."""
         self._latest = {way: at for way, at in self._latest.items() if at >= now}
-        self._most = max(MOST_WAYS, 2 * len(self._latest))
+        self._before_forgetting = max(MOST_WAYS, len(self._latest))
 
 
 class LocalKeyValue:

@@ -1,7 +1,7 @@
 """Runs simulations in processes of their own, and measures the CPU time and the memory that each takes.
 
-CPU times are those of a core on which a loop of 10^7 empty rounds takes `LOOP_SECONDS`: the loop is timed before,
-between and after, as a busy machine gives the same work more time.
+CPU times are those of a core on which a script's loop of 10^7 empty rounds takes `LOOP_SECONDS`. The loop is timed
+before, between and after, as the same work takes more time on a busy machine.
 """
 
 import multiprocessing
@@ -18,7 +18,6 @@ import msgspec
 
 from livescale.load.scenario.bench.cases import BenchCase, Traces
 from livescale.load.scenario.play import PlayOptions, Progress, play
-from livescale.load.simulate.seeds.run import played
 
 ROUNDS, LOOP_SECONDS = 10_000_000, 0.36
 BETWEEN_SECONDS = 20.0  # of CPU from one loop to the next
@@ -26,6 +25,8 @@ TELL_SECONDS = 10.0
 SETTLED = 2.0  # virtual seconds after which an idle system has nothing left from its start
 
 T = TypeVar("T")
+
+_round = 0
 
 
 class CaseRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,13 +46,6 @@ class CaseRun(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
-class SeedsRun(msgspec.Struct, frozen=True):
-    """Scaled seconds of CPU of each seed, and how many of them failed."""
-
-    seconds: list[float]
-    failed: int
-
-
 class ScaledCpu:
     """Counts this process's CPU time without that of the loops, which it times now and then."""
 
@@ -65,8 +59,9 @@ class ScaledCpu:
         return time.process_time() - self._in_loops
 
     def time_loop(self) -> None:
+        global _round  # as in a loop of a script, which is what figures are for
         begun = time.process_time()
-        for _ in range(ROUNDS):
+        for _round in range(ROUNDS):
             pass
         self._loops.append(time.process_time() - begun)
         self._in_loops += self._loops[-1]
@@ -126,19 +121,6 @@ def run_case(case: BenchCase, traces: Traces) -> CaseRun:
         slowness=cpu.slowness,
         digest=result.digest,
     )
-
-
-def run_seeds(first: int, count: int) -> SeedsRun:
-    """Run random systems in this process."""
-    cpu, seconds, failed = ScaledCpu(), list[float](), 0
-    for seed in range(first, first + count):
-        if cpu.is_due():
-            cpu.time_loop()
-        begun = cpu.seconds()
-        failed += bool(played(seed).violations)
-        seconds.append(cpu.seconds() - begun)
-    cpu.time_loop()
-    return SeedsRun([one / cpu.slowness for one in seconds], failed)
 
 
 def peak_bytes() -> int:

@@ -7,7 +7,8 @@ import msgspec
 
 from livescale.load.bench.record import Record, measured
 from livescale.load.scenario.bench.cases import BenchCase, TraceName, Traces
-from livescale.load.scenario.bench.measure import CaseRun, exponent, in_own_process, run_case, run_seeds
+from livescale.load.scenario.bench.measure import CaseRun, exponent, in_own_process, run_case
+from livescale.load.scenario.bench.seeds import run_seeds
 from livescale.load.stats import percentile
 
 BENCH = "simulate"

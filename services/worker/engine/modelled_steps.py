@@ -16,6 +16,8 @@ from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, To
 from livescale.shared.messages.requests import TokenLogprobs
 from livescale.shared.model.latency import EMBEDDING_SHARE, HEAD_SHARE, Latency, Work
 
+LAYERS_SHARE = 1 - EMBEDDING_SHARE - HEAD_SHARE
+
 
 def work_of(chunks: Iterable[ScheduledChunk]) -> Work:
     """The work in these chunks. Chunks of a prompt add up to the work of the whole prompt."""
@@ -37,7 +39,7 @@ def embedding_seconds(latency: Latency, chunks: Sequence[ScheduledChunk]) -> flo
 
 def layer_seconds(latency: Latency, chunks: Sequence[ScheduledChunk], layers: int) -> float:
     """How long one of a model's `layers` layers takes, in seconds."""
-    return (1 - EMBEDDING_SHARE - HEAD_SHARE) / layers * latency.seconds(work_of(chunks))
+    return LAYERS_SHARE / layers * latency.seconds(work_of(chunks))
 
 
 def blocks_seconds(latency: Latency, chunks: Sequence[ScheduledChunk], blocks: range, layers: int) -> float:
@@ -55,13 +57,16 @@ def step_seconds(latency: Latency, batch: Batch, layers: int) -> float:
 
     Rows join the others at the layer at which they enter.
     """
-    starts = sorted({chunk.layer for chunk in batch.chunks})
-    seconds = HEAD_SHARE * latency.seconds(work_of(batch.chunks))
+    chunks = batch.chunks
+    starts, whole = sorted({chunk.layer for chunk in chunks}), latency.seconds(work_of(chunks))
+    seconds = HEAD_SHARE * whole
     if starts[0] == 0:
-        seconds += embedding_seconds(latency, [chunk for chunk in batch.chunks if chunk.layer == 0])
+        first = [chunk for chunk in chunks if chunk.layer == 0]
+        seconds += EMBEDDING_SHARE * (whole if len(first) == len(chunks) else latency.seconds(work_of(first)))
     for start, end in pairwise([*starts, layers]):
-        joined = [chunk for chunk in batch.chunks if chunk.layer <= start]
-        seconds += (end - start) * layer_seconds(latency, joined, layers)
+        joined = [chunk for chunk in chunks if chunk.layer <= start]
+        theirs = whole if len(joined) == len(chunks) else latency.seconds(work_of(joined))
+        seconds += (end - start) * (LAYERS_SHARE / layers * theirs)
     return seconds
 
 
@@ -100,6 +105,8 @@ def choose_token(state: int, sampling: TokenSampling, vocab_size: int) -> int:
     """The token after this state: evenly from the vocabulary, but never one that would end the request."""
     seed = 0 if sampling.is_greedy else sampling.params.seed + 1
     first = _mixed(state ^ _mixed(seed & MASK)) % vocab_size
+    if first not in sampling.forbidden and first not in sampling.stops:
+        return first
     never = {*sampling.forbidden, *sampling.stops}
     return next((token for token in chain(range(first, vocab_size), range(first)) if token not in never), first)
 

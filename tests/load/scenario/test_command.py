@@ -115,3 +115,21 @@ def test_progress_is_told_every_two_seconds(
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in lines] == ["20", "40"]
     assert "5 requests came, 4 of them ended; 10.0 times as fast as real time" in lines[0]
+
+
+def test_a_log_is_kept_where_the_run_cannot_begin(tmp_path: Path) -> None:
+    lost = SMALL.partition("  - rate: 2")[0] + "  - trace: none.csv\n"
+    scenario, log = write(tmp_path, lost), tmp_path / "log"
+    log.write_text("of an earlier run")
+    result = invoke(str(scenario), "--log", str(log))
+    assert (result.exit_code, log.read_text()) == (2, "of an earlier run")
+    assert "none.csv" in result.stderr
+
+
+@pytest.mark.parametrize("moment", ["nan", "inf"])
+@pytest.mark.parametrize("option", ["--until", "--status-at"])
+def test_a_moment_that_never_comes_is_refused(tmp_path: Path, option: str, moment: str) -> None:
+    result = invoke(str(write(tmp_path)), option, moment)
+    assert result.exit_code == 2
+    assert f"'{option}'" in result.stderr
+    assert "not a second that comes" in result.stderr

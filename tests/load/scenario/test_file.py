@@ -25,7 +25,7 @@ BAD = [
     ("rate: 2\n", "trace: x.csv\n", "bursts are for a rate"),
     ("system: +zigzag", "system: +zigzak", "settings: unknown system '+zigzak'; did you mean '+zigzag'?"),
     ("system: +zigzag", "port: 80", "settings: port means nothing in a simulation; leave it out"),
-    ("system: +zigzag", "live: maybe", "settings: live: Invalid enum value 'maybe'"),
+    ("system: +zigzag", "live: maybe", "settings: live: 'maybe' is none of best-effort, off"),
     ("system: +zigzag", "engine-profile: abacus", "settings: engine-profile: there is no 'abacus'"),
     ("workers: 3", "workers: 13", "settings: workers is 13, and lambdascale-1 has 12 GPUs"),
     ("workers: 3", "workers: 3, tensor-parallel-size: 3", "models[0]: "),
@@ -34,7 +34,7 @@ BAD = [
         "path: 70b",
         "a worker of the largest takes 138.0 GB, and 72.0 GB of a GPU's memory are for it: raise",
     ),
-    ("what: kill", "what: maim", "faults[1].what: Invalid enum value 'maim'"),
+    ("what: kill", "what: maim", "faults[1].what: 'maim' is none of cut-link, damage, delay, freeze, kill"),
     ("at: 2,", "at: 5,", "faults[1].at is 5 s of 5: it would not happen"),
     ("at: 2,", "", "faults[1]: give either at or every"),
     ("who: worker-2", "who: worker-9", "faults[1]: kill cannot befall 'worker-9'; name one of registry-0"),
@@ -45,6 +45,7 @@ BAD = [
     ("who: worker-2", "who: worker-2, other: worker-1", "faults[1]: other is the other end of a link"),
     ("who: worker-2", "who: worker-2, amount: 3", "faults[1]: amount means nothing with kill"),
     ("max-instances: 2", "min-instances: 9", "min-instances"),
+    ("every: 2", "every: 0.000000001", "faults[2].every: it would happen 5e+09 times in 5 s; give 5e-05 or more"),
 ]
 
 
@@ -72,3 +73,8 @@ def test_a_value_of_ones_own_goes_before_that_of_the_system(tmp_path: Path) -> N
 def test_the_example_is_whole() -> None:
     system = ScenarioSystem(read_scenario(EXAMPLE), 0, wire=False)
     assert {fault.what for fault in system.faults} == {"kill", "lose"}
+
+
+def test_an_empty_scenario_is_told_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"small.yaml: the scenario is empty; examples/simulate.yaml is one"):
+        read(tmp_path, "# nothing yet\n")

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ from livescale.shared.runtime.yaml_file import convert, read_yaml, rename_keys
 
 class Wheel(msgspec.Struct, forbid_unknown_fields=True):
     tyre_size: int
+    tyre_kind: Literal["summer", "winter"] | None = None
 
 
 class Car(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,9 +35,17 @@ def test_a_file_is_read_into_its_struct(tmp_path: Path) -> None:
     [
         ("top-sped: 1", "unknown key 'top-sped'; did you mean 'top-speed'?"),
         ("top-speed: 1\nwheels: [{tyre-size: 3}, {size: 4}]", "unknown key 'size' in wheels[1]; did you mean"),
-        ("top-speed: 1\nspare-wheel: {zzz: 4}", "unknown key 'zzz' in spare-wheel; known are tyre-size"),
+        ("top-speed: 1\nspare-wheel: {zzz: 4}", "unknown key 'zzz' in spare-wheel; known are tyre-kind, tyre-size"),
         ("top-speed: 1\nwheels: [{tyre-size: x}]", "wheels[0].tyre-size: Expected `int`, got `str`"),
         ("top-speed: 1\nwheels: [{}]", "wheels[0]: tyre-size is missing"),
+        (
+            "top-speed: 1\nwheels: [{tyre-size: 3}, {tyre-size: 3, tyre-kind: bald}]",
+            "wheels[1].tyre-kind: 'bald' is none of summer, winter",
+        ),
+        (
+            "top-speed: 1\nspare-wheel: {tyre-size: 3, tyre-kind: bald}",
+            "spare-wheel.tyre-kind: 'bald' is none of summer, winter",
+        ),
         ("wheels: []", "top-speed is missing"),
         ("", "top-speed is missing"),
         ("- 1", "must be a mapping, not list"),

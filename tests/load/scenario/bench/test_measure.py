@@ -4,7 +4,7 @@ import pytest
 
 from livescale.load.scenario.bench import measure
 from livescale.load.scenario.bench.cases import BenchCase, Traces
-from livescale.load.scenario.bench.measure import CpuWatch, ScaledCpu, exponent, run_case, run_seeds
+from livescale.load.scenario.bench.measure import CpuWatch, ScaledCpu, exponent, run_case
 from livescale.load.scenario.play import Progress
 
 
@@ -41,13 +41,6 @@ def test_a_run_is_the_same_in_every_run_and_its_costs_are_measured() -> None:
     assert one.requests > 0
     assert 0 < one.steady_seconds < one.cpu_seconds
     assert one.peak_bytes > 50e6
-
-
-def test_each_seed_has_its_own_time() -> None:
-    run = run_seeds(3, 2)
-    assert len(run.seconds) == 2
-    assert min(run.seconds) > 0
-    assert run.failed == 0
 
 
 def test_growth_is_the_power_of_the_size() -> None:
