@@ -29,6 +29,11 @@ class Clients:
         """Whether every request has ended."""
         return len(self.answers) == len(self._asks)
 
+    @property
+    def are_complete(self) -> bool:
+        """Whether every request has ended with all of its tokens."""
+        return self.are_done and all(answer.end == "complete" for answer in self.answers)
+
     def missing(self) -> list[str]:
         """The requests that have not ended, one line each."""
         ended = {answer.number for answer in self.answers}

@@ -10,6 +10,7 @@ from livescale.load.simulate.faults import FaultKind
 from livescale.shared.messages.membership import Role
 
 SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role"]
+Moment = Literal["", "loading", "live", "draining", "handing over", "sending"]
 GATEWAY = "gateway-0"
 FAULT_SECONDS = 10.0  # in which faults begin
 OFTEN = ("registry-", "router-", "planner-", "host-")  # services whose processes are struck twice as often as others
@@ -26,6 +27,8 @@ class SeedFault(msgspec.Struct, frozen=True):
     - outage: the bus is down.
     - noise: links damage the share `amount` of the messages that they carry.
     - scale, role: an operator wants `amount` instances of the model `who`, or another `role` of a worker.
+
+    With `when` it strikes as soon after `at` as a process does that, and that process where `who` is nobody.
     """
 
     at: float
@@ -35,6 +38,7 @@ class SeedFault(msgspec.Struct, frozen=True):
     amount: float = 0.0
     other: str = ""
     role: Role = "colocated"
+    when: Moment = ""
 
     @property
     def ends(self) -> float:
@@ -47,7 +51,8 @@ class SeedFault(msgspec.Struct, frozen=True):
 
     def describe(self) -> str:
         """The fault in words."""
-        details = [f"of {self.who}" if self.who else "", f"and {self.other}" if self.other else ""]
+        whoever = f"as soon as somebody is {self.when}" if self.when else ""
+        details = [f"of {self.who}" if self.who else "", whoever, f"and {self.other}" if self.other else ""]
         details += [f"to {self.role}"] if self.what == "role" else []
         details += [f"for {self.seconds:.2f} s" if self.seconds else "", f"x {self.amount:g}" if self.amount else ""]
         return f"{self.at:6.2f} s {self.what} {' '.join(part for part in details if part)}"

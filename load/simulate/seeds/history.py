@@ -7,6 +7,7 @@ import msgspec
 
 from livescale.load.records import RequestRecord
 from livescale.load.simulate.event_log import LoggedEvent
+from livescale.load.simulate.seeds.faults import SeedFault
 
 End = Literal["complete", "late", "left", "broken", "refused"]
 
@@ -57,6 +58,8 @@ class History:
     `ready_at` is when requests and faults began, `calm_at` when the last fault was over and everybody ran again,
     `rested_at` when nothing was left to do; None where that did not come, and `amiss` says what was left. `copied_at`:
     by model, when a whole copy was seen in memory after `calm_at`. `crashes`: processes that ended by themselves.
+    `counted_for`: the longest that a router has counted requests, once all was calm and every client had its answer.
+    `struck`: the faults that have happened, with whom they befell and when.
     `troubles`: what policies say of their own state, and calls that failed unexpectedly.
     """
 
@@ -64,8 +67,10 @@ class History:
     calm_at: float = 0.0
     rested_at: float | None = None
     amiss: list[str] = field(default_factory=list)
+    struck: list[SeedFault] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+    counted_for: float = 0.0
     copied_at: dict[str, float] = field(default_factory=dict)
     answers: list[Answer] = field(default_factory=list)
     engines: list[LaidOut | Ran] = field(default_factory=list)

@@ -29,6 +29,10 @@ from livescale.shared.topology.paths import Resource
 REST_SECONDS = 120.0  # from the last fault on
 COPY_SECONDS = 5.0  # beside what a disk takes to read
 MUTE = ("part", "outage", "lose")  # faults by which messages are lost
+# Faults by which nobody misses that a request has ended.
+LOSES_NO_END = ("outage", "delay", "repeat", "noise", "cut-link", "slow-disk")
+COUNTED_SECONDS = 1.5  # shorter than a router waits before it gives up what an idle worker does not tell of
+LATE = ("part", "outage", "stall", "lose", "delay", "repeat")  # faults by which messages are lost or late
 SUSPECTED_SECONDS = 2.0  # who is silent for as long has been suspected
 ROUNDING = 1e-6
 
@@ -84,8 +88,12 @@ def ends_once(system: SeedSystem, history: History) -> Iterator[str]:
 
 
 def ends_on_the_bus(system: SeedSystem, history: History) -> Iterator[str]:
-    """Whoever runs a request to its end, ends it after as many tokens as were asked for."""
-    wanted = {ask.ask.index: ask.ask.max_tokens for ask in system.asks}
+    """Whoever runs a request to its end, ends it after as many tokens as were asked for.
+
+    No other worker ends it, too, unless messages were lost or late: a router then admits it again, which does no harm.
+    """
+    wanted, ended = {ask.ask.index: ask.ask.max_tokens for ask in system.asks}, dict[str, str]()
+    in_time = not any(fault.what in LATE or strikes(fault, ("worker", "gateway")) for fault in system.faults)
     for event in history.events:
         if not event.subject.startswith("tok."):
             continue
@@ -95,6 +103,9 @@ def ends_on_the_bus(system: SeedSystem, history: History) -> Iterator[str]:
             stop = row.index + len(row.token_ids)
             if stop > most or (row.finish_reason == "length" and stop != most) or row.finish_reason == "error":
                 yield f"{row.request_id} has {stop} of {most} tokens at {frame.worker}: {row.finish_reason} {row.error}"
+            first = ended.setdefault(row.request_id, frame.worker) if row.finish_reason == "length" else frame.worker
+            if in_time and first != frame.worker:
+                yield f"{row.request_id} was run to its end by {first} and by {frame.worker}"
 
 
 def blocks_first(system: SeedSystem, history: History) -> Iterator[str]:
@@ -204,6 +215,19 @@ def kv_owned_once(system: SeedSystem, history: History) -> Iterator[str]:
     yield from history.troubles
 
 
+def counts_right(system: SeedSystem, history: History) -> Iterator[str]:
+    """A router hears soon which requests have ended, also when the bus is back; only what is lost on the way, and who
+    is away, may have it wait."""
+    hears_all = all(fault.is_command or fault.what in LOSES_NO_END or begins_anew(fault) for fault in system.faults)
+    if hears_all and history.counted_for > COUNTED_SECONDS:
+        yield f"a router counted requests for {history.counted_for:.2f} s that had all ended"
+
+
+def begins_anew(fault: SeedFault) -> bool:
+    """Whether the fault ends a router: the next one asks workers what they run."""
+    return fault.who.startswith("router-") and fault.what in ("kill", "stop")
+
+
 def rests(system: SeedSystem, history: History) -> Iterator[str]:
     """Soon after the last fault nothing is left to do: no request, no flow, no instance too many, nobody away."""
     if history.rested_at is None:
@@ -235,6 +259,7 @@ RULES: dict[str, Rule] = {
     "epochs grow": epochs_grow,
     "links hold": links_hold,
     "KV owned once": kv_owned_once,
+    "counts right": counts_right,
     "rests": rests,
     "physics": physics,
 }

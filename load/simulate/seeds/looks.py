@@ -1,12 +1,14 @@
 """Looks into a cluster while it runs: whether its policies contradict themselves, and whether it is at rest."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 
 from livescale.load.chaos.system import find_amiss
 from livescale.load.simulate.client import HeadlessGateway
 from livescale.load.simulate.cluster import VirtualCluster
+from livescale.load.simulate.seeds.faults import Moment
 from livescale.load.story import QueuePoint
+from livescale.services.host.actor import HostService
 from livescale.services.monitor.actor import Monitor
 from livescale.services.planner.actor import Planner
 from livescale.services.registry.actor import Registry
@@ -14,7 +16,7 @@ from livescale.services.router.main import Router
 from livescale.services.worker.actor import Worker
 from livescale.shared.bus.codec import decode
 from livescale.shared.bus.contract import BusError
-from livescale.shared.messages.membership import Holding, HostReport, Report, RouterReport, WorkerReport
+from livescale.shared.messages.membership import Holding, HostReport, QueueLoad, Report, RouterReport, WorkerReport
 from livescale.shared.messages.registry import AskSnapshot
 from livescale.shared.policy.invariants import InvariantBroken
 from livescale.shared.process.run import Actor
@@ -39,6 +41,11 @@ class LastReports:
         return {
             id: decode(HEARTBEAT.type, bytes(data), json=True) for id, data in named if id in self._cluster.processes
         }
+
+    def queues(self) -> list[QueueLoad]:
+        """What the routers that run count of each model."""
+        told = self.of_running().values()
+        return [queue for report in told if isinstance(report, RouterReport) for queue in report.queues]
 
     def _note(self, subject: str, data: bytes) -> None:
         self._raw[subject] = data
@@ -92,14 +99,30 @@ def copies(reports: dict[str, Report]) -> set[str]:
     return found | {model for (model, count), held in shards.items() if len(held) == count}
 
 
+def processes_that_are(when: Moment, cluster: VirtualCluster) -> list[str]:
+    """The workers that run and are in this state; of those that send parameters hosts, too."""
+    deployments = {
+        id: process.actor._deployment
+        for id, process in sorted(cluster.processes.items())
+        if isinstance(process.actor, Worker) and hasattr(process.actor, "_deployment")
+    }
+    if when == "sending":
+        hosts = [id for id, process in cluster.processes.items() if isinstance(process.actor, HostService)]
+        sending = [id for id in hosts if getattr(cluster.processes[id].actor, "_outgoing", ())]
+        return sending + [id for id, deployment in deployments.items() if deployment.flows_out]
+    if when != "handing over":
+        return [id for id, deployment in deployments.items() if deployment.lifecycle.state == when]
+    coming = [hand_off for one in deployments.values() for hand_off in one.source._receiving.values()]
+    return [id for id in deployments if any(hand_off.needs(id) for hand_off in coming)]
+
+
 async def unrest(cluster: VirtualCluster, reports: LastReports) -> list[str]:
     """What keeps the system from being at rest, one line each."""
     try:
         snapshot = await cluster.operator.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
     except BusError as error:
         return [f"the registry does not answer: {error}"]
-    told = reports.of_running()
-    queues = [queue for report in told.values() if isinstance(report, RouterReport) for queue in report.queues]
+    told, queues = reports.of_running(), reports.queues()
     waiting, running = sum(one.waiting_requests for one in queues), sum(one.running for one in queues)
     amiss = find_amiss(snapshot, QueuePoint(0.0, waiting, running), cluster.ids)
     serving = Counter(worker.model for worker in snapshot.workers if worker.instance and worker.rank == 0)
@@ -110,4 +133,20 @@ async def unrest(cluster: VirtualCluster, reports: LastReports) -> list[str]:
         report = told.get(worker.id)
         if isinstance(report, WorkerReport) and (report.state, report.instance) != (worker.state, worker.instance):
             amiss.append(f"the registry takes {worker.id} for {worker.state}, which is {report.state}")
-    return amiss
+    alive = {one.id for one in snapshot.members if one.service == "worker" and one.lease == "alive"}
+    return [*amiss, *misbeliefs(cluster, alive)]
+
+
+def misbeliefs(cluster: VirtualCluster, alive: Set[str]) -> Iterator[str]:
+    """Yield what a process waits for or holds against another, although there is nothing left of it."""
+    for id, process in cluster.processes.items():
+        match process.actor:
+            case Registry() as registry:
+                models = registry._pool._models
+                readers = [(name, content.reader) for name, model in models.items() for content in model.contents]
+                yield from (f"{id} waits for {host} to read {name}" for name, host in readers if host is not None)
+            case Router(office=office) if office is not None:
+                shut_out = sorted(office.policy._fleet._suspects & alive)
+                yield from (f"{id} gives nothing to {worker}, which lives" for worker in shut_out)
+            case Planner() as planner:
+                yield from (f"{id} still carries out {scale.id}" for scale in planner._store.running())

@@ -6,9 +6,11 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from livescale.load.simulate.seeds.clients import Clients
+from livescale.load.simulate.seeds.faults import SeedFault
 from livescale.load.simulate.seeds.history import History
 from livescale.load.simulate.seeds.invariants import REST_SECONDS, Violation, check
 from livescale.load.simulate.seeds.looks import LastReports, copies, policy_troubles, unrest
@@ -50,6 +52,12 @@ class SeedRun:
         self._reports = LastReports(cluster)
         self._clients = Clients(cluster, system.asks)
         self._trouble = Troublemaker(cluster, self._clients, system.seed)
+        self._right_at = 0.0
+
+    @property
+    def struck(self) -> list[SeedFault]:
+        """The faults that have happened, with whom they befell."""
+        return self._trouble.struck
 
     async def run(self) -> None:
         """Start, disturb, and wait for rest."""
@@ -94,8 +102,17 @@ class SeedRun:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(POLICY_LOOK_SECONDS)
+            self._note_counts()
             troubles = self.history.troubles
             troubles += [found for found in policy_troubles(self._cluster) if found not in troubles]
+
+    def _note_counts(self) -> None:
+        """Note how long a router has counted requests as running, although every client has its answer."""
+        now, history = virtual_time.machine_time(), self.history
+        can_be_wrong = history.calm_at and self._clients.are_complete
+        if not (can_be_wrong and any(queue.running for queue in self._reports.queues())):
+            self._right_at = now
+        history.counted_for = max(history.counted_for, now - self._right_at)
 
     async def _rest(self) -> None:
         """Wait until nothing is left to do, for as long as that may take."""
@@ -142,6 +159,7 @@ def play(system: SeedSystem) -> SeedResult:
             try:
                 await run.run()
             finally:
+                history.struck = run.struck
                 history.events, history.digest = cluster.log.events, cluster.log.digest()
                 seconds = virtual_time.machine_time()
                 await cluster.close()
@@ -152,7 +170,7 @@ def play(system: SeedSystem) -> SeedResult:
         except Exception as error:  # noqa: BLE001 whatever it is, it is a finding
             ended = describe(error)
     history.troubles += failed_calls(logs)
-    violations = [Violation("run", ended)] if ended else check(system, history)
+    violations = [Violation("run", ended)] if ended else check(replace(system, faults=history.struck), history)
     return SeedResult(system, violations, history.digest, seconds)
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from livescale.load.records import Ask
 from livescale.load.simulate.cluster import VirtualClusterSettings
 from livescale.load.simulate.seeds.faults import SeedFault, random_faults
+from livescale.load.simulate.seeds.stories import Cast, random_story, up_and_down
 from livescale.services.host.settings import HostSettings
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.planner.settings import PlannerSettings
@@ -26,6 +27,7 @@ VOCABULARY = 509
 PATIENCE_SECONDS = 300.0  # of most clients, who wait longer than any system may take to recover
 LOAD_PATIENCE_SECONDS = 8.0  # of the planner: longer than any fault
 LOAD_SECONDS = 6.0  # in which requests are sent
+FEW_FAULTS = 2  # beside a story
 BOUNDS = ScalingBounds(decode_lo=0.1, decode_hi=0.25)  # a few requests at an instance ask for another
 LIVE_MODES: Sequence[LiveMode] = get_args(LiveMode)
 HOST_CACHES: Sequence[HostCacheName] = ("pool", "pool", "ttl", "all")
@@ -84,14 +86,27 @@ def random_system(seed: int) -> SeedSystem:
     asks = random_asks(chance, [spec.name for spec in specs])
     early = chance.random() < 0.25
     busy_at = [0.0] if early else [ask.ask.at for ask in asks]
+    models = [spec.name for spec in specs]
+    faults = random_faults(chance, processes, models, busy_at)
     return SeedSystem(
         seed=seed,
         cluster=replace(random_settings(chance, seed, topology, configs), routers=routers),
         specs=specs,
         asks=asks,
         early=early,
-        faults=random_faults(chance, processes, [spec.name for spec in specs], busy_at),
+        faults=with_story(seed, Cast(Random(f"story {seed}"), processes, models), faults, busy_at),
     )
+
+
+def with_story(seed: int, cast: Cast, faults: list[SeedFault], busy_at: Sequence[float]) -> list[SeedFault]:
+    """The faults of a seed; of every other one a few of them, and a story. Where nothing goes wrong, nothing does."""
+    if seed % 2:
+        return faults
+    at = cast.chance.choice(busy_at) + cast.chance.uniform(0.0, 1.0)
+    if all(fault.is_command for fault in faults):
+        return faults + up_and_down(cast, at)
+    # What may excuse a failure hides it, too: every other story is told alone.
+    return faults[: cast.chance.choice((0, FEW_FAULTS))] + random_story(cast, at)
 
 
 def random_topology(chance: Random) -> Topology:

@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from random import Random
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from livescale.load.simulate.cluster import VirtualProcess
-from livescale.load.simulate.faults import Fault, FaultInjector
+from livescale.load.simulate.faults import MESSAGE_KINDS, Fault, FaultInjector
 from livescale.load.simulate.seeds.clients import Clients
 from livescale.load.simulate.seeds.faults import GATEWAY, SeedFault
+from livescale.load.simulate.seeds.looks import processes_that_are
 from livescale.load.simulate.seeds.watched import WatchedCluster
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.disaggregation import SetRole
@@ -19,6 +21,7 @@ from livescale.shared.subjects import ROLE, SCALE
 
 COMMAND_SECONDS = 5.0
 STALL_LOOK_SECONDS = 0.02
+AIM_SECONDS, AIM_LOOK_SECONDS = 4.0, 0.005
 AFTER_SECONDS = 1e-6  # then what is over at the same time is over
 
 
@@ -30,6 +33,9 @@ class Troublemaker:
         self._clients = clients
         self._injector = FaultInjector(cluster, seed)
         self._outages = 0
+        self._chance = Random(f"aim {seed}")
+        self._began = machine_time()
+        self.struck: list[SeedFault] = []
 
     @property
     def crashes(self) -> list[tuple[float, str, Exception]]:
@@ -37,7 +43,9 @@ class Troublemaker:
         return self._injector.crashes
 
     async def run(self, faults: Sequence[SeedFault]) -> None:
-        """Return when all is over, and everybody runs again."""
+        """Return when all is over, and everybody runs again. `struck` has what has happened then, with whom it befell
+        and when."""
+        self._began = machine_time()
         async with asyncio.TaskGroup() as group:
             for fault in faults:
                 group.create_task(self._strike(fault), name=fault.describe())
@@ -48,6 +56,12 @@ class Troublemaker:
 
     async def _strike(self, fault: SeedFault) -> None:
         await asyncio.sleep(fault.at)
+        if fault.when:
+            who = await self._aim(fault)
+            if who is None:
+                return
+            fault = replace(fault, who=who, at=machine_time() - self._began)
+        self.struck.append(fault)
         match fault.what:
             case "scale" | "role":
                 await self._command(fault)
@@ -60,9 +74,22 @@ class Troublemaker:
                 await asyncio.sleep(fault.seconds)
                 undo()
             case what:
-                told = {name: value for name, value in asdict(fault).items() if name not in ("role", "what", "at")}
+                told = {
+                    name: value for name, value in asdict(fault).items() if name not in ("role", "what", "at", "when")
+                }
                 self._injector.apply(Fault(at=0.0, what=what, **told))
                 await asyncio.sleep(fault.seconds + AFTER_SECONDS)
+
+    async def _aim(self, fault: SeedFault) -> str | None:
+        """Wait until a process is as the fault wants it. Returns whom it befalls; None if none came to be so."""
+        until = machine_time() + AIM_SECONDS
+        while machine_time() < until:
+            found = processes_that_are(fault.when, self._cluster)
+            if found:
+                befalls_all = fault.what in (*MESSAGE_KINDS, "noise")
+                return fault.who if fault.who or befalls_all else self._chance.choice(found)
+            await asyncio.sleep(AIM_LOOK_SECONDS)
+        return None
 
     async def _end(self, fault: SeedFault) -> None:
         cluster, id = self._cluster, fault.who

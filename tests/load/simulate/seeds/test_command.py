@@ -13,7 +13,11 @@ from livescale.load.simulate.seeds.invariants import RULES
 from livescale.load.simulate.seeds.run import SeedResult
 from livescale.load.simulate.seeds.system import SeedSystem, random_system
 
-SEED = next(seed for seed in range(200) if len(random_system(seed).faults) > 3 and len(random_system(seed).asks) < 5)
+SEED = next(
+    seed
+    for seed, system in ((seed, random_system(seed)) for seed in range(300))
+    if len(system.faults) > 3 and len(system.asks) < 5 and not any(fault.when for fault in system.faults)
+)
 SYSTEM = random_system(SEED)
 GUILTY = SYSTEM.faults[2], SYSTEM.asks[-1]
 

@@ -22,7 +22,7 @@ from livescale.shared.messages.scaling import Decision, ScaleRecord
 VERSION = "v1"
 SYSTEM = next(
     system
-    for system in map(random_system, range(100))
+    for system in map(random_system, range(400))
     if not system.faults
     and not system.early
     and all(ask.leaves is None and ask.patience == 300.0 for ask in system.asks)
@@ -53,8 +53,8 @@ def lease(at: float, id: str, epoch: int, state: LeaseState, reason: str = "join
     return LoggedEvent(at, f"evt.lease.{id}", msgspec.json.encode(change))
 
 
-def frame(tokens: Tokens) -> LoggedEvent:
-    return LoggedEvent(7.0, "tok.gateway-0", encode(TokenFrame(worker="worker-0", step=1, rows=[tokens]), json=False))
+def frame(tokens: Tokens, worker: str = "worker-0") -> LoggedEvent:
+    return LoggedEvent(7.0, "tok.gateway-0", encode(TokenFrame(worker=worker, step=1, rows=[tokens]), json=False))
 
 
 def row(index: int, finish_reason: str | None = "length", attempt: str = "") -> Tokens:
@@ -103,6 +103,8 @@ WRONG: list[tuple[str, Spoil]] = [
     ("tokens", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record(RIGHT[:-1])))),
     ("tokens", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record([*RIGHT[:-1], RIGHT[-1] + 1])))),
     ("ends once", lambda one: one.answers.append(one.answers[0])),
+    ("ends once", lambda one: one.events.append(frame(row(ASK.ask.max_tokens - 1), "worker-1"))),
+    ("counts right", lambda one: setattr(one, "counted_for", 1.6)),
     ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record(RIGHT, 5.0, "stop")))),
     ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "broken"))),
     ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "left"))),

@@ -4,7 +4,7 @@ import pytest
 
 from livescale.load.simulate.seeds.run import played
 
-SEEDS = 50
+SEEDS = 100
 EACH = 10
 
 

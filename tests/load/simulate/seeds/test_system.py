@@ -27,6 +27,8 @@ def test_all_modes_roles_and_kinds_of_faults_occur() -> None:
         *("slow-disk", "scale", "role"),
     }
     assert any(not system.faults for system in SYSTEMS)
+    moments = {fault.when for system in SYSTEMS for fault in system.faults}
+    assert moments == {"", "loading", "live", "draining", "handing over", "sending"}
 
 
 def test_a_part_of_a_system_is_the_same_system_with_fewer_requests_and_faults() -> None:
