@@ -117,7 +117,7 @@ def _already_made(directory: Path, recipe: Recipe) -> bool:
 
 
 def _write(directory: Path, recipe: Recipe) -> None:
-    shape = SHAPES.get((recipe.family, recipe.size), SHAPES["llama", recipe.size])
+    shape = SHAPES.get((recipe.family, recipe.size), SHAPES["qwen2", recipe.size])
     tokenizer = make_tokenizer(recipe.family, shape.vocab_size, recipe.seed)
     save_tokenizer(tokenizer, recipe.family, directory)
     _save_json(directory / "config.json", _config(recipe.family, shape, tokenizer))

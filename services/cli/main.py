@@ -21,6 +21,10 @@ COMMANDS = {
         "livescale.load.scenario.command:simulate", "Try a cluster, a load and faults under virtual time."
     ),
     "chaos": LazyCommand("livescale.load.chaos.command:chaos", "Kill processes under load, and check every token."),
+    "models": LazyCommand("livescale.services.cli.models:models", "List the architectures that are served."),
+    "check": LazyCommand(
+        "livescale.services.cli.models:check", "Say whether a checkpoint will be served, and what it needs."
+    ),
     "make-model": LazyCommand(
         "livescale.load.make_model_command:make_model_command",
         "Make a checkpoint with random parameters, to try things with.",
