@@ -131,7 +131,7 @@ def _already_made(directory: Path, recipe: Recipe) -> bool:
 
 
 def _write(directory: Path, recipe: Recipe, transcripts: Sequence[Transcript], progress: Progress) -> None:
-    shape = SHAPES.get((recipe.family, recipe.size), SHAPES["llama", recipe.size])
+    shape = SHAPES.get((recipe.family, recipe.size), SHAPES["qwen2", recipe.size])
     dialect = dialect_of(recipe.family)
     taught: list[Lesson] = []
     if transcripts:

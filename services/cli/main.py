@@ -24,6 +24,10 @@ COMMANDS = {
         "livescale.load.claims.command:claims", "Check what the papers claim, and print one table of it."
     ),
     "chaos": LazyCommand("livescale.load.chaos.command:chaos", "Kill processes under load, and check every token."),
+    "models": LazyCommand("livescale.services.cli.models:models", "List the architectures that are served."),
+    "check": LazyCommand(
+        "livescale.services.cli.models:check", "Say whether a checkpoint will be served, and what it needs."
+    ),
     "make-model": LazyCommand(
         "livescale.load.make_model_command:make_model_command",
         "Make a checkpoint with random parameters, to try things with.",

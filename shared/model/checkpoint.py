@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from livescale.shared.messages.parameters import LayerKind, ModelConfig
+from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.model.architectures import find_architecture, model_types
 from livescale.shared.model.declaration.config_file import REMEDIES, CheckpointError, ConfigFile
 
@@ -100,27 +100,11 @@ def _describe(raw: ConfigFile, generation: _HfGeneration) -> ModelConfig:
     raw.refuse(*REMEDIES)
     config = architecture.describe(raw)
     raw.refuse_unread()
-    _refuse_uncomputed(config)
     bos = generation.bos_token_id
     if bos is None:
         bos = next(iter(raw.token_ids("bos_token_id")), None)
     eos = {*raw.token_ids("eos_token_id"), *_as_list(generation.eos_token_id)}
     return msgspec.structs.replace(config, eos_token_ids=sorted(eos), bos_token_id=bos)
-
-
-def _refuse_uncomputed(config: ModelConfig) -> None:
-    """Refuse what an architecture may ask for and the engine does not compute."""
-    kinds = config.kinds or [LayerKind()]
-    refused = {
-        "sliding_window": any(kind.window for kind in kinds),
-        "attention_scale": any(kind.attention_scale for kind in kinds),
-        "score_cap": any(kind.score_cap for kind in kinds),
-        "norm_offset": config.norm_offset != 0,
-        "hidden_act": any(kind.activation != "silu" for kind in kinds),
-    }
-    for field, is_refused in refused.items():
-        if is_refused:
-            raise CheckpointError(f"{field} as set here is not supported")
 
 
 def _instead(model_type: str) -> str:

@@ -28,11 +28,14 @@ def check_shards(config: ModelConfig, shards: int) -> None:
     """Check that the model can be cut for so many ranks. Raises ValueError, which says what numbers would do."""
     problem = _problem(config, shards)
     if problem is not None:
-        counts = range(1, min(config.num_attention_heads, MOST_SHARDS) + 1)
-        fitting = [count for count in counts if _problem(config, count) is None]
-        raise ValueError(
-            f"tensor_parallel_size is {shards} and {problem}; this model can have {', '.join(map(str, fitting))}"
-        )
+        fitting = ", ".join(map(str, possible_shards(config)))
+        raise ValueError(f"tensor_parallel_size is {shards} and {problem}; this model can have {fitting}")
+
+
+def possible_shards(config: ModelConfig) -> list[int]:
+    """The numbers of ranks that the model can be cut for."""
+    counts = range(1, min(config.num_attention_heads, MOST_SHARDS) + 1)
+    return [count for count in counts if _problem(config, count) is None]
 
 
 def shard_config(config: ModelConfig, shard: int, shards: int) -> ModelConfig:

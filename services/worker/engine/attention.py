@@ -4,7 +4,7 @@ between.
 Each sequence attends in calls of its own, so that no row's result depends on what else is in the batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Protocol
 
@@ -12,9 +12,11 @@ import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from livescale.services.worker.engine.kv_store import KvStore
+from livescale.services.worker.engine.masked_attention import attend_masked, attends_plainly
 from livescale.services.worker.engine.parameters import padded, padded_count
 from livescale.services.worker.engine.rope import RopeTable, turn
 from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, PROMPT_CUT, ScheduledChunk
+from livescale.shared.messages.parameters import LayerKind
 
 # On a CPU the bits of torch's attention depend on where its queries begin, modulo 16 bytes: rows of projections have a
 # multiple of so many numbers.
@@ -97,9 +99,11 @@ class TorchBackend:
     """Torch's own kernels, for requests of up to `positions` tokens: a call for each cut of a prompt and each generated
     row."""
 
-    def __init__(self, store: KvStore, group: int, positions: int) -> None:
+    def __init__(self, store: KvStore, group: int, positions: int, kinds: Sequence[LayerKind]) -> None:
         self._store = store
         self._group = group
+        # The layers that attend otherwise than Llama's.
+        self._masked = {layer: kind for layer, kind in enumerate(kinds) if not attends_plainly(kind)}
         self._mask = CausalMask(positions, store.cache.dtype, store.cache.device)
 
     def of(self, chunks: Sequence[ScheduledChunk]) -> list[AttentionCall]:
@@ -108,12 +112,13 @@ class TorchBackend:
     def _calls_of(self, chunk: ScheduledChunk) -> Iterator[AttentionCall]:
         if chunk.decode:
             for position in range(chunk.start, chunk.stop):
-                yield RowAttention(self._store.stretch(chunk.blocks, position + 1))
+                yield RowAttention(self._store.stretch(chunk.blocks, position + 1), self._masked)
         else:
             for start in range(chunk.start, chunk.stop, PROMPT_CUT):
                 stop = min(start + PROMPT_CUT, chunk.stop)
                 stretch = self._store.stretch(chunk.blocks, stop)
-                yield ChunkAttention(stretch, stop - start, self._group, self._mask.part(start, stop))
+                mask = self._mask.part(start, stop)
+                yield ChunkAttention(stretch, stop - start, self._group, mask, self._masked)
 
 
 class TorchStep:
@@ -159,9 +164,18 @@ class ChunkAttention:
     `mask` `[row, token]` hides the future. It is None where rows and tokens are the same positions.
     """
 
-    def __init__(self, stretch: torch.Tensor, rows: int, group: int, mask: torch.Tensor | None) -> None:
+    def __init__(
+        self,
+        stretch: torch.Tensor,
+        rows: int,
+        group: int,
+        mask: torch.Tensor | None,
+        masked: Mapping[int, LayerKind],
+    ) -> None:
         self.rows = rows
         self._mask = mask
+        self._masked = masked
+        self._positions = range(stretch.shape[3] - rows, stretch.shape[3])
         # Repeated for every query head of the group without a copy.
         repeated = stretch.unsqueeze(3).expand(-1, -1, -1, group, -1, -1)
         self._keys_values = repeated.flatten(0, 1).unbind(0)
@@ -169,6 +183,9 @@ class ChunkAttention:
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
         keys, values = self._keys_values[2 * layer], self._keys_values[2 * layer + 1]
         heads_first = queries.permute(1, 2, 0, 3)
+        if layer in self._masked:
+            result = attend_masked(self._masked[layer], heads_first, keys, values, self._positions)
+            return result.permute(2, 0, 1, 3).reshape(self.rows, -1)
         result = scaled_dot_product_attention(heads_first, keys, values, self._mask, is_causal=self._mask is None)
         return result.permute(2, 0, 1, 3).reshape(self.rows, -1)
 
@@ -178,13 +195,17 @@ class RowAttention:
 
     rows = 1
 
-    def __init__(self, stretch: torch.Tensor) -> None:
+    def __init__(self, stretch: torch.Tensor, masked: Mapping[int, LayerKind]) -> None:
+        self._masked = masked
+        self._positions = range(stretch.shape[3] - 1, stretch.shape[3])
         self._keys_values = stretch.unsqueeze(3).flatten(0, 1).unbind(0)
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
         keys, values = self._keys_values[2 * layer], self._keys_values[2 * layer + 1]
         # [kv_head, 1, group, head_dim]: the group is folded into the query axis, keys are read once for all of it.
         folded = queries.permute(1, 0, 2, 3)
+        if layer in self._masked:
+            return attend_masked(self._masked[layer], folded, keys, values, self._positions).reshape(1, -1)
         return scaled_dot_product_attention(folded, keys, values).reshape(1, -1)
 
 

@@ -1,5 +1,6 @@
 """A layer by the compiled kernels: attention is one call, and without other ranks the whole layer is one."""
 
+import struct
 from array import array
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,7 +15,7 @@ from livescale.services.worker.engine.matrices import CompiledGated, CompiledLin
 from livescale.services.worker.engine.parameters import DTYPES
 from livescale.services.worker.engine.rope import RopeTable
 from livescale.services.worker.scheduling.batch import ScheduledChunk
-from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.messages.parameters import LayerKind, ModelConfig
 
 RUN_NUMBERS = 4  # as kernels.h has them
 
@@ -27,7 +28,13 @@ class CompiledAttention:
     """
 
     def __init__(
-        self, kernels: Kernels, store: KvStore, ropes: Sequence[RopeTable], group: int, positions: int
+        self,
+        kernels: Kernels,
+        store: KvStore,
+        ropes: Sequence[RopeTable],
+        group: int,
+        positions: int,
+        kinds: Sequence[LayerKind],
     ) -> None:
         compiled = find_compiled()
         assert compiled is not None
@@ -44,8 +51,8 @@ class CompiledAttention:
         shape = slots, kv_heads, group, head_dim
         caches = [[part.data_ptr() for part in layer.unbind(0)] for layer in store.cache.unbind(0)]
         self.layers = [
-            array("q", (*cache, *shape, rope.cosines.data_ptr(), rope.sines.data_ptr()))
-            for cache, rope in zip(caches, ropes, strict=True)
+            array("q", (*cache, *shape, rope.cosines.data_ptr(), rope.sines.data_ptr(), *numbers_of(kind)))
+            for cache, rope, kind in zip(caches, ropes, kinds, strict=True)
         ]
         self.addresses = [layer.buffer_info()[0] for layer in self.layers]
 
@@ -69,6 +76,12 @@ class CompiledAttention:
         is_in_cache = chunk.blocks.start >= 0 and chunk.blocks.stop <= self._store.blocks
         if not (is_in_cache and 0 <= chunk.start < chunk.stop <= room):
             raise ValueError(f"{chunk.request_id}: positions {chunk.start} .. {chunk.stop} are not in {chunk.blocks}")
+
+
+def numbers_of(kind: LayerKind) -> tuple[int, int, int]:
+    """What the kernels must know of the attention of a kind of layers: two of these are the bits of a double."""
+    scale, cap = struct.unpack("qq", struct.pack("dd", kind.attention_scale, kind.score_cap))
+    return kind.window, scale, cap
 
 
 class CompiledStep:
@@ -134,14 +147,15 @@ class CompiledLayer:
 
 
 def in_one_call(layer: Layer, memory: LayerMemory) -> Layer | CompiledLayer:
-    """Make `layer` one call of a kernel; return it unchanged where other ranks have a part of it."""
+    """Make `layer` one call of a kernel; return it unchanged where other ranks have a part of it, or where the kernel
+    does not know all of its parts."""
     match layer.parts:
         case (
-            CompiledNorm() as input_norm,
+            CompiledNorm(offset=0.0) as input_norm,
             CompiledLinear(numbers=qkv),
             CompiledLinear(numbers=output),
             CompiledNorm() as mlp_norm,
-            CompiledGated(both=CompiledLinear(numbers=gate_up)),
+            CompiledGated(both=CompiledLinear(numbers=gate_up), activation="silu"),
             CompiledLinear(numbers=down),
         ):
             numbers = input_norm.address, *qkv, *output, mlp_norm.address, *gate_up, *down

@@ -82,14 +82,17 @@ class TorchEngine:
         self._row_bytes = config.hidden_size * dtype.itemsize
         group = config.num_attention_heads // config.num_key_value_heads
         ropes = rope_tables(config, max_model_len, dtype, memory.device, kernels)
+        kinds = [config.kind(layer) for layer in range(config.num_hidden_layers)]
         self._kernels = kernels
         self._attention: Attention
         self._memory: LayerMemory | None = None
         if self._kernels is None:
-            backend = choose_backend(self.store, group, max_model_len, on_gpu.flashinfer)
+            backend = choose_backend(self.store, group, max_model_len, on_gpu.flashinfer, kinds)
             self._attention = TorchAttention(self.store, ropes, group, backend)
         else:
-            self._attention = compiled = CompiledAttention(self._kernels, self.store, ropes, group, max_model_len)
+            self._attention = compiled = CompiledAttention(
+                self._kernels, self.store, ropes, group, max_model_len, kinds
+            )
             # Between two calls of a layer's parts ranks wait for each other.
             self._memory = LayerMemory(config, self._kernels, compiled) if ranks is None else None
         self._embedding: torch.Tensor | None = None
@@ -132,7 +135,8 @@ class TorchEngine:
         return layer if self._memory is None else in_one_call(layer, self._memory)
 
     def _add_head(self, tensors: Tensors) -> None:
-        self._norm = make_norm(tensors["model.norm.weight"], self._config.rms_norm_eps, self._kernels)
+        weight, config = tensors["model.norm.weight"], self._config
+        self._norm = make_norm(weight, config.rms_norm_eps, self._kernels, config.norm_offset)
         if not self._config.tie_word_embeddings:
             self._head = make_linear(tensors, "lm_head", kernels=self._kernels)
 

@@ -26,35 +26,38 @@ class Norm(Protocol):
 class TorchNorm:
     """RMSNorm by torch's kernels, on any device."""
 
-    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
-        self._weight = weight
+    def __init__(self, weight: torch.Tensor, epsilon: float, offset: float = 0.0) -> None:
+        self._weight = weight.float() + offset if offset else weight
         self._epsilon = epsilon
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        return rms_norm(hidden, self._weight.shape, self._weight, self._epsilon)
+        normed = rms_norm(hidden.to(self._weight.dtype), self._weight.shape, self._weight, self._epsilon)
+        return normed.to(hidden.dtype)
 
 
 class CompiledNorm:
     """RMSNorm by the compiled kernels, in one pass over each row."""
 
-    def __init__(self, kernels: Kernels, weight: torch.Tensor, epsilon: float) -> None:
+    def __init__(self, kernels: Kernels, weight: torch.Tensor, epsilon: float, offset: float = 0.0) -> None:
         self._rms_norm = kernels.rms_norm
         self._type = TYPES[DTYPES[weight.dtype]]
         self._weight = weight
         self.address, self._size = weight.data_ptr(), len(weight)
-        self.epsilon = epsilon
+        self.epsilon, self.offset = epsilon, offset
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         hidden = hidden.contiguous()
         normed = torch.empty_like(hidden)
         numbers = hidden.data_ptr(), self.address, normed.data_ptr(), hidden.shape[0], self._size
-        self._rms_norm(self._type, *numbers, self.epsilon)
+        self._rms_norm(self._type, *numbers, self.epsilon, self.offset)
         return normed
 
 
-def make_norm(weight: torch.Tensor, epsilon: float, kernels: Kernels | None) -> Norm:
-    """RMSNorm by the compiled kernels, or torch's where `kernels` is None."""
-    return TorchNorm(weight, epsilon) if kernels is None else CompiledNorm(kernels, weight, epsilon)
+def make_norm(weight: torch.Tensor, epsilon: float, kernels: Kernels | None, offset: float = 0.0) -> Norm:
+    """RMSNorm by the compiled kernels, or torch's where `kernels` is None. `offset` is added to the weights."""
+    if kernels is None:
+        return TorchNorm(weight, epsilon, offset)
+    return CompiledNorm(kernels, weight, epsilon, offset)
 
 
 class NormedHeads:
@@ -95,7 +98,7 @@ class AcrossRanks:
     """RMSNorm of rows of which each of several ranks has a part. All parts have the same size."""
 
     def __init__(self, weight: torch.Tensor, epsilon: float, ranks: Ranks) -> None:
-        self._weight = weight.float()
+        self._weight = weight
         self._epsilon = epsilon
         self._ranks = ranks
 
@@ -150,7 +153,7 @@ class Layer:
         self._qkv = parts.projections()
         self._output = parts.output("self_attn.o_proj", "self_attn.output_layernorm")
         self._mlp_norm = parts.norm("post_attention_layernorm")
-        self._gated = make_gated(own, "mlp.gate_proj", "mlp.up_proj", kernels)
+        self._gated = make_gated(own, "mlp.gate_proj", "mlp.up_proj", kernels, config.kind(index).activation)
         self._down = parts.output("mlp.down_proj", "mlp.output_layernorm")
 
     @property
@@ -187,7 +190,9 @@ class Parts:
     def norm(self, name: str) -> Norm:
         """The norm of this name, or one that does nothing where there is none."""
         weight = self._tensors.get(f"{name}.weight")
-        return as_it_is if weight is None else make_norm(weight, self._config.rms_norm_eps, self._kernels)
+        if weight is None:
+            return as_it_is
+        return make_norm(weight, self._config.rms_norm_eps, self._kernels, self._config.norm_offset)
 
     def projections(self) -> Linear:
         """The matrix of queries, keys and values."""
@@ -204,7 +209,8 @@ class Parts:
             return EachHead(norm, self._config.head_dim)
         if self._ranks is None:
             return norm
-        return AcrossRanks(self._tensors[f"self_attn.{name}.weight"], self._config.rms_norm_eps, self._ranks)
+        weight = self._tensors[f"self_attn.{name}.weight"].float() + self._config.norm_offset
+        return AcrossRanks(weight, self._config.rms_norm_eps, self._ranks)
 
     def output(self, name: str, norm: str) -> ResidualLinear:
         """A matrix whose product is added to the residual."""

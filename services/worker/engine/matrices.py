@@ -6,8 +6,8 @@ from typing import Protocol
 import torch
 
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
-from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, stable_silu
-from livescale.shared.messages.parameters import Manifest
+from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, stable_gelu, stable_silu
+from livescale.shared.messages.parameters import Activation, Manifest
 from livescale.shared.model.block_layout import PANEL_ROWS, PANEL_STEP
 
 MOST_PARTS = 3  # as kernels.h has it
@@ -98,40 +98,42 @@ def make_linear(tensors: Tensors, *names: str, kernels: Kernels | None = None) -
 
 
 class Gated(Protocol):
-    """SwiGLU: the product of the SiLU of one matrix's output and the output of another."""
+    """SwiGLU or GeGLU: the product of the activation of one matrix's output and the output of another."""
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Compute SwiGLU of each row: `[row, in]` -> `[row, out]`."""
+        """Compute it of each row: `[row, in]` -> `[row, out]`."""
 
 
 class TorchGated:
-    """SwiGLU by torch's kernels, on any device."""
+    """SwiGLU or GeGLU by torch's kernels, on any device."""
 
-    def __init__(self, gate: Linear, up: Linear) -> None:
+    def __init__(self, gate: Linear, up: Linear, activation: Activation) -> None:
         self._gate = gate
         self._up = up
+        self._activate = stable_silu if activation == "silu" else stable_gelu
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return stable_silu(self._gate(rows)) * self._up(rows)
+        return self._activate(self._gate(rows)) * self._up(rows)
 
 
 class CompiledGated:
-    """SwiGLU by the compiled kernels: both matrices as one, and the rest in one pass over their output."""
+    """SwiGLU or GeGLU by the compiled kernels: both matrices as one, and the rest in one pass over their output."""
 
-    def __init__(self, kernels: Kernels, both: CompiledLinear) -> None:
-        self._silu_times = kernels.silu_times
+    def __init__(self, kernels: Kernels, both: CompiledLinear, activation: Activation) -> None:
+        self._gate = kernels.silu_times if activation == "silu" else kernels.gelu_times
         self.both = both
+        self.activation = activation
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         made = self.both(rows)
         count, width = made.shape[0], made.shape[1] // 2
         result = made.new_empty(count, width)
-        self._silu_times(TYPES[DTYPES[made.dtype]], made.data_ptr(), result.data_ptr(), count, width)
+        self._gate(TYPES[DTYPES[made.dtype]], made.data_ptr(), result.data_ptr(), count, width)
         return result
 
 
-def make_gated(tensors: Tensors, gate: str, up: str, kernels: Kernels | None) -> Gated:
-    """SwiGLU by the compiled kernels, or torch's where `kernels` is None."""
+def make_gated(tensors: Tensors, gate: str, up: str, kernels: Kernels | None, activation: Activation = "silu") -> Gated:
+    """SwiGLU or GeGLU by the compiled kernels, or torch's where `kernels` is None."""
     if kernels is None:
-        return TorchGated(TorchLinear(tensors, gate), TorchLinear(tensors, up))
-    return CompiledGated(kernels, CompiledLinear(kernels, tensors, gate, up))
+        return TorchGated(TorchLinear(tensors, gate), TorchLinear(tensors, up), activation)
+    return CompiledGated(kernels, CompiledLinear(kernels, tensors, gate, up), activation)

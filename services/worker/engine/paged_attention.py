@@ -18,7 +18,9 @@ import torch
 
 from livescale.services.worker.engine.attention import AttentionBackend, AttentionCall, TorchBackend
 from livescale.services.worker.engine.kv_store import KvStore
+from livescale.services.worker.engine.masked_attention import attends_plainly
 from livescale.services.worker.scheduling.batch import PROMPT_CUT, ScheduledChunk
+from livescale.shared.messages.parameters import LayerKind
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]
 
@@ -177,13 +179,17 @@ def fits_flashinfer(cache: torch.Tensor) -> bool:
     return torch.cuda.get_device_capability(cache.device) >= BFLOAT16_GPU
 
 
-def choose_backend(store: KvStore, group: int, positions: int, flashinfer: bool) -> AttentionBackend:
+def choose_backend(
+    store: KvStore, group: int, positions: int, flashinfer: bool, kinds: Sequence[LayerKind]
+) -> AttentionBackend:
     """FlashInfer where that is wanted and fits, else torch's kernels, for requests of up to `positions` tokens.
+
+    `kinds` has the kind of each layer; FlashInfer is used where all attend as Llama's do.
 
     Raises RuntimeError where FlashInfer fits and has no kernels.
     """
-    if not (flashinfer and fits_flashinfer(store.cache)):
-        return TorchBackend(store, group, positions)
+    if not (flashinfer and fits_flashinfer(store.cache) and all(map(attends_plainly, kinds))):
+        return TorchBackend(store, group, positions, kinds)
     one, several = FlashInferKernels(store, group), FlashInferKernels(store, group)
     try:
         # Kernels are found, or compiled, now: no request waits for it.

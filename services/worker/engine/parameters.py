@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
-from torch.nn.functional import linear, pad, silu
+from torch.nn.functional import gelu, linear, pad, silu
 
 from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU
@@ -132,6 +132,13 @@ def stable_silu(rows: torch.Tensor) -> torch.Tensor:
     Torch computes the last numbers of a tensor, and of each thread's share, by other instructions with other bits.
     """
     return silu(rows) if rows.is_cuda else torch.stack([silu(row) for row in rows])
+
+
+def stable_gelu(rows: torch.Tensor) -> torch.Tensor:
+    """GELU of `[row, n]` by its approximation with a tangent, on a CPU row by row for the same reason."""
+    if rows.is_cuda:
+        return gelu(rows, approximate="tanh")
+    return torch.stack([gelu(row, approximate="tanh") for row in rows])
 
 
 def slab_rows(device: str) -> int:

@@ -10,4 +10,6 @@ def describe(config: ConfigFile) -> ModelConfig:
     return dense.model(dense.windowed(LayerKind()))
 
 
-ARCHITECTURE = Architecture("MistralForCausalLM", "Mistral 7B, Mistral NeMo, Mistral Small (text)", describe)
+ARCHITECTURE = Architecture(
+    "MistralForCausalLM", "Mistral 7B, Mistral NeMo, Mistral Small (text)", describe, example={"sliding_window": 100}
+)

@@ -20,5 +20,5 @@ ARCHITECTURE = Architecture(
         "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
         "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
     },
-    example={"partial_rotary_factor": 0.75},
+    example={"sliding_window": 100, "partial_rotary_factor": 0.75},
 )

@@ -133,10 +133,24 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, fields: dict[s
     assert str(tmp_path / "config.json") in str(caught.value)
 
 
-def test_a_window_that_qwen2_uses_is_refused(tmp_path: Path) -> None:
+def test_a_window_that_qwen2_uses_is_that_of_its_upper_layers(tmp_path: Path) -> None:
     write(tmp_path, QWEN2 | {"sliding_window": 128, "use_sliding_window": True, "max_window_layers": 1})
-    with pytest.raises(CheckpointError, match="sliding_window"):
-        load_model_config(tmp_path)
+    config = load_model_config(tmp_path)
+    assert [config.kind(layer).window for layer in range(2)] == [0, 128]
+
+
+def test_windows_and_rotations_are_read_from_the_keys_of_the_hub(tmp_path: Path) -> None:
+    """As Gemma 3 has them there, and as transformers 5 writes them."""
+    gemma = LLAMA | {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 3}
+    hub = {"rope_theta": 1e6, "rope_local_base_freq": 5e3, "sliding_window_pattern": 3, "sliding_window": 64}
+    full, near = {"rope_type": "default", "rope_theta": 1e6}, {"rope_type": "default", "rope_theta": 5e3}
+    types = ["sliding_attention", "sliding_attention", "full_attention"]
+    written = {"rope_parameters": {"full_attention": full, "sliding_attention": near}, "layer_types": types}
+    of_the_hub = load_model_config(write(tmp_path, gemma | hub))
+    assert of_the_hub == load_model_config(write(tmp_path, gemma | written | {"sliding_window": 64}))
+    assert [of_the_hub.kind(layer).window for layer in range(3)] == [64, 64, 0]
+    assert of_the_hub.rope_theta == 1e6
+    assert of_the_hub.kind(0).frequencies is not None
 
 
 def test_a_missing_field_is_named(tmp_path: Path) -> None:

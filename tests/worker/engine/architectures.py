@@ -22,8 +22,8 @@ SHAPE: dict[str, Any] = {
 WINDOW = 150
 FIELDS: dict[str, dict[str, Any]] = {
     "llama": {"attention_bias": True, "mlp_bias": True, "head_dim": 20, "tie_word_embeddings": True},
-    "qwen2": {},
-    "mistral": {"sliding_window": None, "head_dim": 24},
+    "qwen2": {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2},
+    "mistral": {"sliding_window": WINDOW, "head_dim": 24},
     "qwen3": {"head_dim": 24, "attention_bias": True, "tie_word_embeddings": True},
     "phi3": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75}},
     "olmo2": {"attention_bias": True},
@@ -35,7 +35,7 @@ FIELDS: dict[str, dict[str, Any]] = {
                 "rope_type": "yarn",
                 "rope_theta": 5e3,
                 "factor": 8.0,
-                "original_max_position_embeddings": 256,
+                "original_max_position_embeddings": 275,
             },
         },
     },

@@ -1,16 +1,31 @@
 """Each architecture computes what transformers does, and a row's bits depend on its own tokens alone."""
 
 import random
+from collections.abc import Iterator
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 
 from tests.worker.engine.architectures import architecture_names
 from tests.worker.engine.models import KINDS, Kind, reference_logits
+from tests.worker.engine.test_tensor_parallel import on_ranks
 from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, strays, submit
 
 PROMPTS = {str(length): random_prompt(length, length) for length in (5, 129, 400)}
 LENGTHS = (1, 3, 127, 129, 300)
+# Of torch's kernels these are in the suite and the others slow ones, as they take ten times as long as ours.
+TORCH_TYPES = {"gemma2-small", "olmo2-small"}
+
+
+def each_way(dtype: str = "") -> Iterator[ParameterSet]:
+    """Each architecture with every way to compute in this type."""
+    for way in KINDS:
+        for name in architecture_names():
+            if dtype in str(way.id):
+                long = "torch" in str(way.id) and name not in TORCH_TYPES
+                marks = [*way.marks, *([pytest.mark.slow] if long else [])]
+                yield pytest.param(name, *way.values, marks=marks, id=f"{name}-{way.id}")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "float32" in str(kind.id)])
@@ -22,16 +37,24 @@ def test_logits_in_float32_are_those_of_transformers(name: str, kind: Kind) -> N
         assert (served.rows(key) - theirs).abs().max() <= 1e-4 * theirs.std(), key
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if "bfloat16" in str(kind.id)])
-@pytest.mark.parametrize("name", architecture_names())
+@pytest.mark.parametrize(("name", "kind"), [*each_way("bfloat16")])
 def test_bfloat16_strays_from_float32_no_further_than_transformers_own(name: str, kind: Kind) -> None:
     served = serve(kind.engine(name), ((0, submit(key, prompt, max_tokens=8)) for key, prompt in PROMPTS.items()))
     ours, theirs = strays(name, PROMPTS, served)
     assert ours <= 1.5 * theirs
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", architecture_names())
+def test_two_ranks_are_right(name: str) -> None:
+    requests = [submit(key, prompt, max_tokens=6) for key, prompt in PROMPTS.items()]
+    arrivals = [(0, request) for request in requests]
+    served = on_ranks(name, "float32", 2, lambda engine: serve(engine, arrivals))[0]
+    for key, prompt in PROMPTS.items():
+        theirs = reference_logits(name, prompt, served.tokens[key])
+        assert (served.rows(key) - theirs).abs().max() <= 1e-4 * theirs.std(), key
+
+
+@pytest.mark.parametrize(("name", "kind"), [*each_way()])
 def test_batch_composition_changes_no_bit(name: str, kind: Kind) -> None:
     engine, requests, chance = kind.engine(name), mixed_requests(LENGTHS), random.Random(3)
     alone = serve_each(engine, requests)

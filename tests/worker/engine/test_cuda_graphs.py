@@ -3,7 +3,7 @@
 What a graph is made of is played by the job itself; that CUDA replays it is for `tests/cuda`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,6 +18,7 @@ from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import KvStore
 from livescale.services.worker.engine.paged_attention import PagedBackend
 from livescale.services.worker.engine.parameters import GPU_SLAB_ROWS, TorchLinear, padded, padded_count
+from livescale.shared.messages.parameters import LayerKind
 from tests.worker.engine.models import CONFIGS, are_greedy, checkpointed, reference_logits
 from tests.worker.engine.test_paged_attention import GatheringKernels
 from tests.worker.serving import Served, random_prompt, serve, submit
@@ -25,7 +26,7 @@ from tests.worker.serving import Served, random_prompt, serve, submit
 PROMPTS = {str(length): random_prompt(length, length) for length in (1, 40, 129, 300)}
 
 
-def paged(store: KvStore, group: int, positions: int, flashinfer: bool) -> PagedBackend:
+def paged(store: KvStore, group: int, positions: int, flashinfer: bool, kinds: Sequence[LayerKind]) -> PagedBackend:
     return PagedBackend(store, GatheringKernels(), GatheringKernels())
 
 

@@ -26,9 +26,11 @@ from livescale.services.worker.engine.paged_attention import (
     spans_of,
 )
 from livescale.services.worker.scheduling.batch import ScheduledChunk
+from livescale.shared.messages.parameters import LLAMA_LAYER
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed
 
 GROUP = 3  # of the model below
+KINDS = [LLAMA_LAYER]
 
 
 class GatheringKernels:
@@ -98,7 +100,7 @@ def test_rows_gather_over_pages_what_they_gather_over_their_sequence(chunks: tup
     (paged,) = PagedBackend(store, GatheringKernels(), GatheringKernels()).of(chunks)
     assert paged.rows == rows
     for layer in range(store.layers):
-        parts = TorchBackend(store, GROUP, CONTEXT).of(chunks)
+        parts = TorchBackend(store, GROUP, CONTEXT, KINDS).of(chunks)
         split = torch.split_with_sizes(queries, [part.rows for part in parts])
         expected = torch.cat([part.attend(layer, theirs) for part, theirs in zip(parts, split, strict=True)])
         torch.testing.assert_close(paged.attend(layer, queries), expected)
@@ -166,15 +168,15 @@ def test_it_is_found_where_it_can_be_imported(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_where_it_does_not_fit_or_is_not_wanted_torch_attends(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(choose_backend(store(), 3, 256, flashinfer=True), TorchBackend)
+    assert isinstance(choose_backend(store(), 3, 256, flashinfer=True, kinds=KINDS), TorchBackend)
     monkeypatch.setattr(paged_attention, "fits_flashinfer", lambda cache: True)
-    assert isinstance(choose_backend(store(), 3, 256, flashinfer=False), TorchBackend)
-    assert isinstance(choose_backend(store(), 3, 256, flashinfer=True), PagedBackend)
+    assert isinstance(choose_backend(store(), 3, 256, flashinfer=False, kinds=KINDS), TorchBackend)
+    assert isinstance(choose_backend(store(), 3, 256, flashinfer=True, kinds=KINDS), PagedBackend)
 
 
 def test_no_plan_depends_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_attention, "fits_flashinfer", lambda cache: True)
-    choose_backend(store(), 3, 256, flashinfer=True).of(CHUNKS)
+    choose_backend(store(), 3, 256, flashinfer=True, kinds=KINDS).of(CHUNKS)
     one, several = FakeWrapper.made
     queries, ends, blocks, last, *shape = several.plans[-1]
     assert queries.tolist() == [0, 8, 16, 24]
@@ -195,4 +197,4 @@ def test_kernels_are_asked_for_before_there_are_requests_and_refused_with_a_way_
     with pytest.raises(
         RuntimeError, match=r"kernels: FlashInfer has none for heads of 20 .* or choose --kernels torch"
     ):
-        choose_backend(store(), 3, 256, flashinfer=True)
+        choose_backend(store(), 3, 256, flashinfer=True, kinds=KINDS)

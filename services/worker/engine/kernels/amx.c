@@ -12,12 +12,17 @@
 #include "attention.h"
 #include "matrix_amx.h"
 
-static void rms_norm_halves(const void *in, const void *weight, void *out, int64_t rows, int64_t size, float epsilon) {
-    rms_norm_of(BFLOAT16, in, weight, out, rows, size, epsilon);
+static void rms_norm_halves(const void *in, const void *weight, void *out, int64_t rows, int64_t size, float epsilon,
+                            float offset) {
+    rms_norm_of(BFLOAT16, in, weight, out, rows, size, epsilon, offset);
 }
 
 static void silu_times_halves(const void *in, void *out, int64_t rows, int64_t size) {
-    silu_times_of(BFLOAT16, in, out, rows, size);
+    gate_of(BFLOAT16, 0, in, out, rows, size);
+}
+
+static void gelu_times_halves(const void *in, void *out, int64_t rows, int64_t size) {
+    gate_of(BFLOAT16, 1, in, out, rows, size);
 }
 
 static void attend_by_tiles(void *rows, int64_t stride, void *out, const Run *run, const Attention *attention,
@@ -31,8 +36,8 @@ static void lay_out_halves(const void *matrix, int64_t out, int64_t in, void *pa
     lay_out_as(BFLOAT16, matrix, out, in, panels);
 }
 
-const Operations amx_operations = {multiply_by_tiles, rms_norm_halves, silu_times_halves, attend_by_tiles,
-                                   lay_out_halves};
+const Operations amx_operations = {multiply_by_tiles, rms_norm_halves, silu_times_halves, gelu_times_halves,
+                                   attend_by_tiles, lay_out_halves};
 
 #include "end_target.h"
 #endif

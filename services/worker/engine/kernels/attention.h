@@ -23,9 +23,10 @@ typedef struct {
    the values of the previous one are gathered: hence two sets of scores and weights. */
 typedef struct {
     const Run *run;
+    const Attention *attention;
     const Cache *cache;
     int64_t head, queries, inputs, width; /* `inputs`: head_dim padded to 32; `width`: head_dim and 1, padded to 16 */
-    int64_t *lengths; /* how many positions each query sees */
+    int64_t *lengths, *starts; /* the positions that each query sees: up to the one, from the other on */
     Packed *packed_queries, *keys, *values, *packed_weights;
     float *states, *scores[2];
     void *weights[2];
@@ -53,13 +54,15 @@ ALWAYS void scale_by(float *numbers, int64_t count, float factor) {
         wide_store(FLOAT32, numbers + i, wide_multiply(wide_load(FLOAT32, numbers + i), wide_everywhere(factor)));
 }
 
-/* Updates `largest`: for each of `count` queries, the larger of the old value and its scores in this span. Up to 16
-   scores behind the last position that a query sees become minus infinity. */
-ALWAYS void find_largest(float *scores, const int64_t *seen, int64_t count, float *largest) {
+/* Updates `largest`: for each of `count` queries, the larger of the old value and its scores in this span. The first
+   `hidden` scores, and up to 16 behind the last position that a query sees, become minus infinity. */
+ALWAYS void find_largest(float *scores, const int64_t *hidden, const int64_t *seen, int64_t count, float *largest) {
     float lanes[TILE][WIDE], queries[WIDE][TILE];
     for (int64_t row = 0; row < TILE; row++, scores += SPAN) {
         Wide most = wide_everywhere(-__builtin_inff());
         for (int64_t i = row < count ? seen[row] : 0; i % WIDE; i++)
+            scores[i] = -__builtin_inff();
+        for (int64_t i = 0; row < count && i < hidden[row]; i++)
             scores[i] = -__builtin_inff();
         for (int64_t i = 0; row < count && i < seen[row]; i += WIDE)
             most = wide_larger(wide_load(FLOAT32, scores + i), most);
@@ -82,8 +85,25 @@ ALWAYS void find_fades(const float *before, const float *after, float scale, flo
             fades[i] = 1.0f;
 }
 
-/* Turns a query's scores of `seen` positions into weights, relative to its largest score so far. */
-ALWAYS void weigh(Type type, const float *scores, int64_t seen, float largest, float scale, void *weights) {
+/* Multiplies scores of `count` positions by `scale` and bends them towards `cap`: cap * tanh(scale * score / cap). */
+ALWAYS void bend(Type type, float *scores, int64_t count, float scale, float cap) {
+    for (int64_t i = 0; i < count; i += WIDE) {
+        Wide x = wide_multiply(wide_load(FLOAT32, scores + i), wide_everywhere(scale / cap)), power;
+        FOR_EACH_VECTOR power.v[v] = magnitude(x.v[v]) * everywhere(-2.0f * LOG2_E);
+        power = wide_power_of_two(type, power);
+        FOR_EACH_VECTOR {
+            Floats one = everywhere(1.0f), tangent = (one - power.v[v]) / (one + power.v[v]) * everywhere(cap);
+            x.v[v] = where_negative(x.v[v], -tangent, tangent);
+        }
+        wide_store(FLOAT32, scores + i, x);
+    }
+}
+
+/* Turns a query's scores of `seen` positions, without the first `hidden`, into weights, relative to its largest score so
+   far. */
+ALWAYS void weigh(Type type, const float *scores, int64_t hidden, int64_t seen, float largest, float scale,
+                  void *weights) {
+    int64_t item = type == BFLOAT16 ? sizeof(bf16) : sizeof(float);
     Wide unit = wide_everywhere(scale * LOG2_E), top = wide_everywhere(-(largest * (scale * LOG2_E)));
     for (int64_t i = 0; i < SPAN; i += 2 * WIDE) {
         Wide first = wide_everywhere(0.0f), second = first;
@@ -95,26 +115,34 @@ ALWAYS void weigh(Type type, const float *scores, int64_t seen, float largest, f
     }
     /* Positions up to the next multiple of 32 that the query does not see have weight zero. */
     int64_t unseen = padded(seen, 2 * WIDE) - seen;
-    memset((void *)address(type, weights, seen), 0, unseen * (type == BFLOAT16 ? sizeof(bf16) : sizeof(float)));
+    memset((void *)address(type, weights, seen), 0, unseen * item);
+    memset(weights, 0, hidden * item);
 }
 
 /* Turns a tile's scores of the span from `begin` on into weights, and rescales the tile's state. */
 ALWAYS void weigh_tile(Type type, const Work *work, int64_t tile, int64_t begin) {
     State state = state_of(work, tile);
-    float scale = 1.0f / __builtin_sqrtf((float)work->cache->head_dim), before[TILE], fades[TILE];
+    float scale = scale_of(work->attention), cap = (float)work->attention->cap, before[TILE], fades[TILE];
     float *scores = work->scores[tile % 2];
-    int64_t count = count_queries(work, tile), seen[TILE];
+    int64_t count = count_queries(work, tile), hidden[TILE], seen[TILE];
     for (int64_t i = 0; i < count; i++) {
-        int64_t left = work->lengths[tile * TILE + i] - begin;
+        int64_t left = work->lengths[tile * TILE + i] - begin, start = work->starts[tile * TILE + i] - begin;
         seen[i] = left < 0 ? 0 : left < SPAN ? left : SPAN;
+        hidden[i] = start < 0 ? 0 : start;
+        if (hidden[i] >= seen[i])
+            hidden[i] = seen[i] = 0;
+        if (cap)
+            bend(type, scores + i * SPAN, seen[i], scale, cap);
     }
+    if (cap)
+        scale = 1.0f;
     memcpy(before, state.largest, sizeof before);
-    find_largest(scores, seen, count, state.largest);
+    find_largest(scores, hidden, seen, count, state.largest);
     find_fades(before, state.largest, scale, fades);
     for (int64_t i = 0; i < count; i++) {
         if (fades[i] != 1.0f)
             scale_by(state.gathered + i * work->width, work->width, fades[i]);
-        weigh(type, scores + i * SPAN, seen[i], state.largest[i], scale,
+        weigh(type, scores + i * SPAN, hidden[i], seen[i], state.largest[i], scale,
               (void *)address(type, work->weights[tile % 2], i * SPAN));
     }
 }
@@ -143,6 +171,7 @@ ALWAYS void begin_work(Type type, const Work *work, const void *rows, int64_t st
         const void *from = address(type, rows, query.row * stride + query.head * work->cache->head_dim);
         pack_row(type, from, work->cache->head_dim, work->packed_queries + number * work->inputs);
         work->lengths[number] = work->run->begin + query.row + 1;
+        work->starts[number] = first_seen(work->attention, work->run->begin + query.row);
     }
     for (int64_t tile = 0; tile * TILE < work->queries; tile++) {
         State state = state_of(work, tile);
@@ -165,13 +194,14 @@ ALWAYS void end_work(Type type, const Work *work, void *out) {
     }
 }
 
-ALWAYS Work make_work(const Run *run, const Cache *cache, int64_t head) {
+ALWAYS Work make_work(const Run *run, const Attention *attention, int64_t head) {
+    const Cache *cache = &attention->cache;
     int64_t queries = run->rows * cache->group, tiles = padded(queries, TILE) / TILE;
-    Work work = {.run = run, .cache = cache, .head = head, .queries = queries,
+    Work work = {.run = run, .attention = attention, .cache = cache, .head = head, .queries = queries,
                  .inputs = padded(cache->head_dim, INPUTS), .width = padded(cache->head_dim + 1, WIDE)};
     int64_t of_states = tiles * TILE * (1 + work.width), of_tile = TILE * SPAN;
     int64_t of_queries = tiles * TILE * work.inputs, of_span = SPAN * padded(work.width, INPUTS);
-    float *memory = workspace((of_states + 4 * of_tile) * sizeof(float) + tiles * TILE * sizeof(int64_t) +
+    float *memory = workspace((of_states + 4 * of_tile) * sizeof(float) + 2 * tiles * TILE * sizeof(int64_t) +
                               (of_tile + of_queries + 2 * of_span) * sizeof(Packed));
     work.states = memory;
     for (int i = 0; i < 2; i++) {
@@ -179,7 +209,8 @@ ALWAYS Work make_work(const Run *run, const Cache *cache, int64_t head) {
         work.weights[i] = memory + of_states + (2 + i) * of_tile;
     }
     work.lengths = (int64_t *)(memory + of_states + 4 * of_tile);
-    work.packed_weights = (Packed *)(work.lengths + tiles * TILE);
+    work.starts = work.lengths + tiles * TILE;
+    work.packed_weights = (Packed *)(work.starts + tiles * TILE);
     work.packed_queries = work.packed_weights + of_tile;
     work.keys = work.packed_queries + of_queries;
     work.values = work.keys + of_span;
@@ -210,12 +241,14 @@ ALWAYS void pack_span(Type type, const Work *work, int64_t begin, int64_t stop) 
     pack_values(type, values, stop - begin, size, work->width, work->values);
 }
 
-ALWAYS void attend_head(Type type, const void *rows, int64_t stride, void *out, const Run *run, const Cache *cache,
-                        int64_t head) {
-    Work work = make_work(run, cache, head);
+ALWAYS void attend_head(Type type, const void *rows, int64_t stride, void *out, const Run *run,
+                        const Attention *attention, int64_t head) {
+    const Cache *cache = &attention->cache;
+    Work work = make_work(run, attention, head);
     begin_work(type, &work, rows, stride);
     int64_t end = run->begin + run->rows, tiles = padded(work.queries, TILE) / TILE;
-    for (int64_t begin = 0; begin < end; begin += SPAN) {
+    /* The first row sees the earliest positions. */
+    for (int64_t begin = work.starts[0] / SPAN * SPAN; begin < end; begin += SPAN) {
         int64_t stop = end - begin < SPAN ? end : begin + SPAN;
         pack_span(type, &work, begin, stop);
         /* Rows whose positions end before this span do not see it. */
@@ -236,5 +269,5 @@ ALWAYS void attend_as(Type type, void *rows, int64_t stride, void *out, const Ru
                       Share kv_heads) {
     rotate_and_store(type, rows, stride, run, attention, kv_heads);
     for (int64_t head = kv_heads.begin; head < kv_heads.end; head++)
-        attend_head(type, rows, stride, out, run, &attention->cache, head);
+        attend_head(type, rows, stride, out, run, attention, head);
 }

@@ -79,7 +79,7 @@ static void try_matrix(Probe *probe, int64_t rows, int64_t in, int64_t out, int 
 static void try_rows(Probe *probe, int64_t rows, int64_t size) {
     void *given = noise(probe, 2 * rows * size), *weight = noise(probe, 2 * size);
     void *made = zeros(probe, 2 * rows * size);
-    kernels_rms_norm(probe->kernels, probe->type, given, weight, made, rows, 2 * size, 1e-5f);
+    kernels_rms_norm(probe->kernels, probe->type, given, weight, made, rows, 2 * size, 1e-5f, 0.0f);
     count_in(probe, made, 2 * rows * size);
     kernels_silu_times(probe->kernels, probe->type, given, made, rows, size);
     count_in(probe, made, rows * size);
@@ -93,7 +93,7 @@ static void try_attention(Probe *probe, int64_t rows, int64_t length, int64_t he
     void *given = noise(probe, rows * stride), *made = zeros(probe, rows * stride);
     void *keys = noise(probe, cached), *values = noise(probe, cached);
     void *cosines = noise(probe, SLOTS * head_dim), *sines = noise(probe, SLOTS * head_dim);
-    Attention attention = {{keys, values, SLOTS, KV_HEADS, GROUP, head_dim}, cosines, sines};
+    Attention attention = {.cache = {keys, values, SLOTS, KV_HEADS, GROUP, head_dim}, .cosines = cosines, .sines = sines};
     Run run = {rows, 16, length - rows, decode};
     kernels_attend(probe->kernels, probe->type, given, stride, made, &run, 1, &attention);
     count_in(probe, made, rows * GROUP * KV_HEADS * head_dim);

@@ -7,15 +7,18 @@ ALWAYS Wide add_squares(Type type, const void *in, int64_t i, int64_t count, Wid
     return wide_multiply_add(values, values, sums);
 }
 
-ALWAYS void scale_values(Type type, const void *in, Wide scale, const void *weight, void *out, int64_t i,
+ALWAYS void scale_values(Type type, const void *in, Wide scale, const void *weight, float offset, void *out, int64_t i,
                          int64_t count) {
     Wide normed = wide_multiply(wide_load_some(type, address(type, in, i), count), scale);
-    normed = wide_multiply(normed, wide_load_some(type, address(type, weight, i), count));
+    Wide factor = wide_load_some(type, address(type, weight, i), count);
+    if (offset)
+        factor = wide_add(factor, wide_everywhere(offset));
+    normed = wide_multiply(normed, factor);
     wide_store_some(type, (void *)address(type, out, i), normed, count);
 }
 
 ALWAYS void rms_norm_of(Type type, const void *in, const void *weight, void *out, int64_t rows, int64_t size,
-                        float epsilon) {
+                        float epsilon, float offset) {
     int64_t whole = size - size % WIDE;
     for (int64_t row = 0; row < rows; row++, in = address(type, in, size), out = (void *)address(type, out, size)) {
         Wide squares = wide_everywhere(0.0f);
@@ -25,9 +28,9 @@ ALWAYS void rms_norm_of(Type type, const void *in, const void *weight, void *out
             squares = add_squares(type, in, whole, size - whole, squares);
         Wide scale = wide_everywhere(1.0f / __builtin_sqrtf(wide_sum(squares) / (float)size + epsilon));
         for (int64_t i = 0; i < whole; i += WIDE)
-            scale_values(type, in, scale, weight, out, i, WIDE);
+            scale_values(type, in, scale, weight, offset, out, i, WIDE);
         if (whole < size)
-            scale_values(type, in, scale, weight, out, whole, size - whole);
+            scale_values(type, in, scale, weight, offset, out, whole, size - whole);
     }
 }
 
@@ -39,31 +42,44 @@ ALWAYS Floats reciprocal(Floats x) {
     return guess;
 }
 
-/* The sigmoid is 1 / (1 + e^-x), or e^x / (1 + e^x) for negative x: no power is above 1. */
-ALWAYS Wide silu(Type type, Wide gate) {
+/* The values of `gate`, each times the sigmoid of `x`. The sigmoid is 1 / (1 + e^-x), or e^x / (1 + e^x) for negative x:
+   no power is above 1. */
+ALWAYS Wide times_sigmoid(Type type, Wide gate, Wide x) {
     Wide power;
-    FOR_EACH_VECTOR power.v[v] = magnitude(gate.v[v]) * everywhere(-LOG2_E);
+    FOR_EACH_VECTOR power.v[v] = magnitude(x.v[v]) * everywhere(-LOG2_E);
     power = wide_power_of_two(type, power);
     FOR_EACH_VECTOR {
-        Floats one = everywhere(1.0f), part = where_negative(gate.v[v], power.v[v], one), sum = one + power.v[v];
+        Floats one = everywhere(1.0f), part = where_negative(x.v[v], power.v[v], one), sum = one + power.v[v];
         gate.v[v] = gate.v[v] * (type == FLOAT32 ? part / sum : part * reciprocal(sum));
     }
     return gate;
 }
 
-ALWAYS void gate_values(Type type, const void *in, int64_t size, void *out, int64_t i, int64_t count) {
-    Wide gate = wide_load_some(type, address(type, in, i), count);
-    Wide up = wide_load_some(type, address(type, in, size + i), count);
-    wide_store_some(type, (void *)address(type, out, i), wide_multiply(silu(type, gate), up), count);
+/* GELU by a tangent: x / 2 * (1 + tanh(y)) is x times the sigmoid of 2 y, with y = sqrt(2 / pi) * (x + 0.044715 x^3). */
+ALWAYS Wide gelu(Type type, Wide gate) {
+    Wide twice;
+    FOR_EACH_VECTOR {
+        Floats cube = multiply_add(gate.v[v] * gate.v[v], everywhere(0.0713548163f), everywhere(1.59576912f));
+        twice.v[v] = gate.v[v] * cube;
+    }
+    return times_sigmoid(type, gate, twice);
 }
 
-ALWAYS void silu_times_of(Type type, const void *in, void *out, int64_t rows, int64_t size) {
+/* `is_gelu` is a constant. */
+ALWAYS void gate_values(Type type, int is_gelu, const void *in, int64_t size, void *out, int64_t i, int64_t count) {
+    Wide gate = wide_load_some(type, address(type, in, i), count);
+    Wide up = wide_load_some(type, address(type, in, size + i), count);
+    Wide opened = is_gelu ? gelu(type, gate) : times_sigmoid(type, gate, gate);
+    wide_store_some(type, (void *)address(type, out, i), wide_multiply(opened, up), count);
+}
+
+ALWAYS void gate_of(Type type, int is_gelu, const void *in, void *out, int64_t rows, int64_t size) {
     int64_t whole = size - size % WIDE;
     for (int64_t row = 0; row < rows; row++, in = address(type, in, 2 * size), out = (void *)address(type, out, size)) {
         for (int64_t i = 0; i < whole; i += WIDE)
-            gate_values(type, in, size, out, i, WIDE);
+            gate_values(type, is_gelu, in, size, out, i, WIDE);
         if (whole < size)
-            gate_values(type, in, size, out, whole, size - whole);
+            gate_values(type, is_gelu, in, size, out, whole, size - whole);
     }
 }
 

@@ -46,11 +46,24 @@ typedef struct {
 } Run;
 
 /* Attention of one layer: its part of the cache, and tables `[position, head_dim]` of cosines and sines. The first half
-   of the sines is negated. */
+   of the sines is negated. A row sees `window` positions, its own included. Scores are multiplied by `scale`, and then
+   bent towards `cap` by a tangent. Zero stands for all positions, for 1 / sqrt(head_dim), and for no limit. */
 typedef struct {
     Cache cache;
     const void *cosines, *sines;
+    int64_t window;
+    double scale, cap;
 } Attention;
+
+/* The factor of scores. */
+static inline float scale_of(const Attention *attention) {
+    return attention->scale ? (float)attention->scale : 1.0f / __builtin_sqrtf((float)attention->cache.head_dim);
+}
+
+/* The first position that the row at `position` sees. */
+static inline int64_t first_seen(const Attention *attention, int64_t position) {
+    return attention->window && position >= attention->window ? position + 1 - attention->window : 0;
+}
 
 /* The number of rows that a layer computes at a time, and the most that a run has. */
 #define LAYER_ROWS 256
@@ -80,10 +93,14 @@ typedef struct {
        items of `panels` are the panels of all parts in order. */
     void (*multiply)(const Linear *linear, const void *rows, const void *residual, void *out, int64_t count,
                      Share panels);
-    /* RMSNorm: each row `[size]` is divided by the root of its mean square plus epsilon, and multiplied by `weight`. */
-    void (*rms_norm)(const void *in, const void *weight, void *out, int64_t rows, int64_t size, float epsilon);
-    /* SwiGLU: `[row, 2, size]` -> `out` `[row, size]`, the SiLU of the first half times the second half. */
+    /* RMSNorm: each row `[size]` is divided by the root of its mean square plus epsilon, and multiplied by `weight` plus
+       `offset`. */
+    void (*rms_norm)(const void *in, const void *weight, void *out, int64_t rows, int64_t size, float epsilon,
+                     float offset);
+    /* SwiGLU: `[row, 2, size]` -> `out` `[row, size]`, the SiLU of the first half times the second half; or GeGLU, with
+       GELU by its approximation with a tangent. */
     void (*silu_times)(const void *in, void *out, int64_t rows, int64_t size);
+    void (*gelu_times)(const void *in, void *out, int64_t rows, int64_t size);
     /* Attention of the rows of one run. `rows` is `[row, head, head_dim]` with `stride` numbers between rows; its heads
        are first queries, then keys, then values. Rotates queries and keys by their positions (RoFormer), stores keys
        and values in the cache, and attends: `out` is `[row, query head, head_dim]`. The items of `kv_heads` are KV
@@ -118,8 +135,9 @@ const char *const *find_levels(void);
 void kernels_multiply(const Kernels *kernels, Type type, const Linear *linear, const void *rows, const void *residual,
                       void *out, int64_t count);
 void kernels_rms_norm(const Kernels *kernels, Type type, const void *in, const void *weight, void *out, int64_t rows,
-                      int64_t size, float epsilon);
+                      int64_t size, float epsilon, float offset);
 void kernels_silu_times(const Kernels *kernels, Type type, const void *in, void *out, int64_t rows, int64_t size);
+void kernels_gelu_times(const Kernels *kernels, Type type, const void *in, void *out, int64_t rows, int64_t size);
 void kernels_attend(const Kernels *kernels, Type type, void *rows, int64_t stride, void *out, const Run *runs,
                     int64_t count, const Attention *attention);
 

@@ -12,7 +12,7 @@ typedef struct {
     const void *in, *weight, *residual;
     void *out;
     int64_t rows, width;
-    float epsilon;
+    float epsilon, offset;
 } RowsJob;
 
 static void multiply_share(void *context, Share panels) {
@@ -35,13 +35,13 @@ static void norm_share(void *context, Share rows) {
     const RowsJob *job = context;
     int64_t first = rows.begin * job->width * job->size;
     job->operations->rms_norm((const char *)job->in + first, job->weight, (char *)job->out + first,
-                              rows.end - rows.begin, job->width, job->epsilon);
+                              rows.end - rows.begin, job->width, job->epsilon, job->offset);
 }
 
 void kernels_rms_norm(const Kernels *kernels, Type type, const void *in, const void *weight, void *out, int64_t rows,
-                      int64_t size, float epsilon) {
+                      int64_t size, float epsilon, float offset) {
     RowsJob job = {.operations = &kernels->variant->of[type], .size = size_of(type), .in = in, .weight = weight,
-                   .out = out, .width = size, .epsilon = epsilon};
+                   .out = out, .width = size, .epsilon = epsilon, .offset = offset};
     divide(kernels, rows, norm_share, &job);
 }
 
@@ -56,6 +56,19 @@ void kernels_silu_times(const Kernels *kernels, Type type, const void *in, void 
     RowsJob job = {.operations = &kernels->variant->of[type], .size = size_of(type), .in = in, .out = out,
                    .width = size};
     divide(kernels, rows, silu_share, &job);
+}
+
+static void gelu_share(void *context, Share rows) {
+    const RowsJob *job = context;
+    int64_t first = rows.begin * job->width * job->size;
+    job->operations->gelu_times((const char *)job->in + 2 * first, (char *)job->out + first, rows.end - rows.begin,
+                                job->width);
+}
+
+void kernels_gelu_times(const Kernels *kernels, Type type, const void *in, void *out, int64_t rows, int64_t size) {
+    RowsJob job = {.operations = &kernels->variant->of[type], .size = size_of(type), .in = in, .out = out,
+                   .width = size};
+    divide(kernels, rows, gelu_share, &job);
 }
 
 typedef struct {
@@ -90,11 +103,12 @@ static void run_rows(const Kernels *kernels, Type type, const Layer *layer, void
                      int64_t count, float epsilon) {
     const Linear *qkv = &layer->qkv, *output = &layer->output, *gate_up = &layer->gate_up, *down = &layer->down;
     const Between *between = &layer->between;
-    kernels_rms_norm(kernels, type, hidden, layer->input_norm, between->normed, rows, qkv->in, epsilon);
+    kernels_rms_norm(kernels, type, hidden, layer->input_norm, between->normed, rows, qkv->in, epsilon, 0.0f);
     kernels_multiply(kernels, type, qkv, between->normed, NULL, between->projected, rows);
     kernels_attend(kernels, type, between->projected, qkv->out, between->attended, runs, count, &layer->attention);
     kernels_multiply(kernels, type, output, between->attended, hidden, between->hidden, rows);
-    kernels_rms_norm(kernels, type, between->hidden, layer->mlp_norm, between->normed, rows, gate_up->in, epsilon);
+    kernels_rms_norm(kernels, type, between->hidden, layer->mlp_norm, between->normed, rows, gate_up->in, epsilon,
+                     0.0f);
     kernels_multiply(kernels, type, gate_up, between->normed, NULL, between->gate_up, rows);
     kernels_silu_times(kernels, type, between->gate_up, between->gated, rows, down->in);
     kernels_multiply(kernels, type, down, between->gated, between->hidden, hidden, rows);

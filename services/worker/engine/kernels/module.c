@@ -29,14 +29,17 @@ static int take(const char *name, PyObject *const *given, Py_ssize_t count, int6
     return 1;
 }
 
-/* The same, where the last argument is a float. */
+/* The same, where the last arguments are floats: epsilon, and an offset where one is asked for. */
 static int take_epsilon(const char *name, PyObject *const *given, Py_ssize_t count, int64_t *numbers,
-                        Py_ssize_t expected, float *epsilon) {
-    if (count != expected + 1) {
-        PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, expected + 1, count);
+                        Py_ssize_t expected, float *epsilon, float *offset) {
+    Py_ssize_t floats = offset ? 2 : 1;
+    if (count != expected + floats) {
+        PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, expected + floats, count);
         return 0;
     }
     *epsilon = (float)PyFloat_AsDouble(given[expected]);
+    if (offset)
+        *offset = (float)PyFloat_AsDouble(given[expected + 1]);
     return !PyErr_Occurred() && take(name, given, expected, numbers, expected);
 }
 
@@ -53,12 +56,12 @@ static PyObject *multiply(PyObject *self, PyObject *const *given, Py_ssize_t cou
 
 static PyObject *rms_norm(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     int64_t n[6];
-    float epsilon;
-    if (!take_epsilon("rms_norm", given, count, n, 6, &epsilon))
+    float epsilon, offset;
+    if (!take_epsilon("rms_norm", given, count, n, 6, &epsilon, &offset))
         return NULL;
     Py_BEGIN_ALLOW_THREADS;
     kernels_rms_norm(KERNELS(self), (Type)n[0], (const void *)n[1], (const void *)n[2], (void *)n[3], n[4], n[5],
-                     epsilon);
+                     epsilon, offset);
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }
@@ -69,6 +72,16 @@ static PyObject *silu_times(PyObject *self, PyObject *const *given, Py_ssize_t c
         return NULL;
     Py_BEGIN_ALLOW_THREADS;
     kernels_silu_times(KERNELS(self), (Type)n[0], (const void *)n[1], (void *)n[2], n[3], n[4]);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static PyObject *gelu_times(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[5];
+    if (!take("gelu_times", given, count, n, 5))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    kernels_gelu_times(KERNELS(self), (Type)n[0], (const void *)n[1], (void *)n[2], n[3], n[4]);
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }
@@ -87,7 +100,7 @@ static PyObject *attend(PyObject *self, PyObject *const *given, Py_ssize_t count
 static PyObject *run_layer(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     int64_t n[6];
     float epsilon;
-    if (!take_epsilon("run_layer", given, count, n, 6, &epsilon))
+    if (!take_epsilon("run_layer", given, count, n, 6, &epsilon, NULL))
         return NULL;
     Py_BEGIN_ALLOW_THREADS;
     kernels_run_layer(KERNELS(self), (Type)n[0], (const Layer *)n[1], (void *)n[2], n[3], (const Run *)n[4], n[5],
@@ -169,8 +182,9 @@ static PyObject *levels(PyObject *module, PyObject *nothing) {
 
 static PyMethodDef methods[] = {
     {"multiply", FAST(multiply), "(type, linear, rows, residual, out, row count)"},
-    {"rms_norm", FAST(rms_norm), "(type, in, weight, out, rows, size, epsilon)"},
+    {"rms_norm", FAST(rms_norm), "(type, in, weight, out, rows, size, epsilon, offset)"},
     {"silu_times", FAST(silu_times), "(type, in, out, rows, size)"},
+    {"gelu_times", FAST(gelu_times), "(type, in, out, rows, size)"},
     {"attend", FAST(attend), "(type, rows, stride, out, runs, run count, attention)"},
     {"run_layer", FAST(run_layer), "(type, layer, hidden, rows, runs, run count, epsilon)"},
     {"lay_out", FAST(lay_out), "(type, matrix, outputs, inputs, panels)"},

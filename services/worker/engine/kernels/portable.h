@@ -15,11 +15,14 @@
         multiply_as(type, linear, rows, residual, out, count, panels);                                                 \
     }                                                                                                                  \
     static void name##_rms_norm(const void *in, const void *weight, void *out, int64_t rows, int64_t size,             \
-                                float epsilon) {                                                                       \
-        rms_norm_of(type, in, weight, out, rows, size, epsilon);                                                       \
+                                float epsilon, float offset) {                                                         \
+        rms_norm_of(type, in, weight, out, rows, size, epsilon, offset);                                               \
     }                                                                                                                  \
     static void name##_silu_times(const void *in, void *out, int64_t rows, int64_t size) {                             \
-        silu_times_of(type, in, out, rows, size);                                                                      \
+        gate_of(type, 0, in, out, rows, size);                                                                         \
+    }                                                                                                                  \
+    static void name##_gelu_times(const void *in, void *out, int64_t rows, int64_t size) {                             \
+        gate_of(type, 1, in, out, rows, size);                                                                         \
     }                                                                                                                  \
     static void name##_attend(void *rows, int64_t stride, void *out, const Run *run, const Attention *attention,       \
                               Share kv_heads) {                                                                        \
@@ -33,6 +36,7 @@ OPERATIONS_IN(BFLOAT16, halves)
 OPERATIONS_IN(FLOAT32, floats)
 
 const Operations OPERATIONS[2] = {
-    [BFLOAT16] = {halves_multiply, halves_rms_norm, halves_silu_times, halves_attend, halves_lay_out},
-    [FLOAT32] = {floats_multiply, floats_rms_norm, floats_silu_times, floats_attend, floats_lay_out},
+    [BFLOAT16] = {halves_multiply, halves_rms_norm, halves_silu_times, halves_gelu_times, halves_attend,
+                  halves_lay_out},
+    [FLOAT32] = {floats_multiply, floats_rms_norm, floats_silu_times, floats_gelu_times, floats_attend, floats_lay_out},
 };

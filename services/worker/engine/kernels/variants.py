@@ -34,11 +34,24 @@ class Kernels(Protocol):
         """`[row, in]` -> `[row, out]`, plus `residual` `[row, out]` unless that is 0."""
 
     def rms_norm(
-        self, type: int, hidden: Address, weight: Address, out: Address, rows: int, size: int, epsilon: float, /
-    ) -> None: ...
+        self,
+        type: int,
+        hidden: Address,
+        weight: Address,
+        out: Address,
+        rows: int,
+        size: int,
+        epsilon: float,
+        offset: float,
+        /,
+    ) -> None:
+        """RMSNorm of each row, times `weight` plus `offset`."""
 
     def silu_times(self, type: int, gate_up: Address, out: Address, rows: int, size: int, /) -> None:
         """`[row, 2, size]` -> `[row, size]`: SiLU of the first half, times the second."""
+
+    def gelu_times(self, type: int, gate_up: Address, out: Address, rows: int, size: int, /) -> None:
+        """The same with GELU, by its approximation with a tangent."""
 
     def attend(
         self,

@@ -99,7 +99,7 @@ def rows_through(
     kernels.attend(BFLOAT16, given.data_ptr(), stride, out.data_ptr(), *addresses)
     normed, gated = torch.zeros_like(given), torch.zeros(rows, stride // 2, dtype=torch.bfloat16)
     weight = make(generator, stride)
-    kernels.rms_norm(BFLOAT16, given.data_ptr(), weight.data_ptr(), normed.data_ptr(), rows, stride, 1e-5)
+    kernels.rms_norm(BFLOAT16, given.data_ptr(), weight.data_ptr(), normed.data_ptr(), rows, stride, 1e-5, 0.0)
     kernels.silu_times(BFLOAT16, given.data_ptr(), gated.data_ptr(), rows, stride // 2)
     return [out, keys, values, normed, gated]
 

@@ -15,7 +15,7 @@ from livescale.services.worker.engine.matrices import CompiledLinear
 from livescale.services.worker.engine.parameters import DTYPES
 from livescale.services.worker.engine.rope import rope_tables
 from livescale.services.worker.scheduling.batch import ScheduledChunk
-from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.messages.parameters import LLAMA_LAYER, LayerKind, ModelConfig
 from tests.worker.engine.models import BLOCK_TOKENS, Kind, kind
 
 POSITIONS = 640
@@ -57,15 +57,19 @@ def config(query_heads: int, kv_heads: int, head_dim: int) -> ModelConfig:
 class Model:
     """Attention of layer 1 over a cache that is full of noise, and the projections of every position of a request."""
 
-    def __init__(self, way: Kind, query_heads: int, kv_heads: int, head_dim: int) -> None:
+    def __init__(
+        self, way: Kind, query_heads: int, kv_heads: int, head_dim: int, kind: LayerKind = LLAMA_LAYER
+    ) -> None:
         shape, dtype = config(query_heads, kv_heads, head_dim), dtype_of(way)
-        self.heads = query_heads, kv_heads, head_dim
+        self.heads, self.kind = (query_heads, kv_heads, head_dim), kind
         self.store = KvStore(allocate_kv_memory(1 << 24), shape, way.dtype, BLOCK_TOKENS)
         generator = torch.Generator().manual_seed(head_dim)
         self.store.cache.copy_(torch.randn(self.store.cache.shape, generator=generator))
         ropes = rope_tables(shape, POSITIONS, dtype, CPU, kernels_of(way))
         self.rope = ropes[0]
-        self.attention = CompiledAttention(kernels_of(way), self.store, ropes, query_heads // kv_heads, POSITIONS)
+        self.attention = CompiledAttention(
+            kernels_of(way), self.store, ropes, query_heads // kv_heads, POSITIONS, [kind] * 2
+        )
         features = (query_heads + 2 * kv_heads) * head_dim
         self.projected = torch.randn(POSITIONS, features, generator=generator).to(dtype)
 
@@ -81,8 +85,12 @@ class Model:
         cosines, sines = self.rope.at(torch.arange(start, stop))
         turned = (heads * cosines + heads.roll(head_dim // 2, -1) * sines).transpose(0, 1)
         keys, values = self.store.cache[1, :, :, :stop].double().repeat_interleave(query_heads // kv_heads, 1)
-        scores = turned @ keys.transpose(1, 2) / math.sqrt(head_dim)
+        scores = turned @ keys.transpose(1, 2) * (self.kind.attention_scale or 1 / math.sqrt(head_dim))
+        if self.kind.score_cap:
+            scores = (scores / self.kind.score_cap).tanh() * self.kind.score_cap
         hidden = torch.ones(stop - start, stop, dtype=torch.bool).triu(start + 1)
+        if self.kind.window:
+            hidden |= torch.ones(stop - start, stop, dtype=torch.bool).tril(start - self.kind.window)
         right: torch.Tensor = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ values
         return right.transpose(0, 1).flatten(1)
 
@@ -104,6 +112,34 @@ def test_attention_is_that_of_float64(way: Kind, heads: tuple[int, int, int]) ->
     near = ATTENTION[rows.dtype]
     for start, stop in ((0, 128), (128, 256), (256, 384), (384, 512), (512, 601), (601, 607)):
         torch.testing.assert_close(rows[start:stop].double(), model.right(start, stop), atol=near, rtol=near)
+
+
+# Windows shorter than a vector, a cut of a prompt and a span of the kernels, and longer ones.
+KINDS = [
+    *(LayerKind(window=window) for window in (1, 7, 16, 100, 128, 300, 520)),
+    LayerKind(attention_scale=0.3),
+    LayerKind(score_cap=2.0),
+    LayerKind(window=150, attention_scale=0.2, score_cap=1.5),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@every_way
+def test_attention_with_windows_and_bent_scores_is_that_of_float64(way: Kind, kind: LayerKind) -> None:
+    model = Model(way, 6, 2, 20, kind)
+    rows = model.attend(*prompt(601), chunk(601, 607, decode=True))
+    near = ATTENTION[rows.dtype]
+    for start, stop in ((0, 601), (601, 607)):
+        torch.testing.assert_close(rows[start:stop].double(), model.right(start, stop), atol=near, rtol=near)
+
+
+@pytest.mark.parametrize("kind", [LayerKind(window=150), LayerKind(window=530, score_cap=1.5)], ids=str)
+@every_way
+def test_a_rows_bits_are_the_same_wherever_its_prompt_is_cut_and_its_window_begins(way: Kind, kind: LayerKind) -> None:
+    model = Model(way, 6, 2, 64, kind)
+    whole = model.attend(*prompt(640))
+    pieces = [model.attend(chunk(start, start + 16, decode=False)) for start in range(0, 640, 16)]
+    assert torch.equal(torch.cat(pieces), whole)
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
@@ -193,7 +229,7 @@ def test_numbers_that_are_missing_are_refused(way: Kind) -> None:
     kernels = kernels_of(way)
     with pytest.raises(TypeError, match="attend takes 7 arguments, not 1"):
         kernels.attend(1)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="rms_norm takes 7 arguments, not 6"):
+    with pytest.raises(TypeError, match="rms_norm takes 8 arguments, not 6"):
         kernels.rms_norm(0, 1, 2, 3, 4, 5)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         kernels.silu_times("a", 1, 2, 3, 4)  # type: ignore[arg-type]
@@ -205,4 +241,4 @@ def test_no_rows_are_no_work(way: Kind) -> None:
     address = nothing.buffer_info()[0]
     kernels.run_layer(TYPES[way.dtype], address, address, 0, address, 0, 1e-5)
     kernels.attend(TYPES[way.dtype], address, 0, address, address, 0, address)
-    kernels.rms_norm(TYPES[way.dtype], address, address, address, 0, 16, 1e-5)
+    kernels.rms_norm(TYPES[way.dtype], address, address, address, 0, 16, 1e-5, 0.0)

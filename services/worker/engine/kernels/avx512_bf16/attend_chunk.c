@@ -8,12 +8,13 @@
 #define VECTORS 2
 #define SPAN 512 /* positions whose scores are in the cache at a time; spans begin at multiples of it */
 
-/* Rows that are computed together: the addresses of their queries and results, and the number of positions that each
-   sees. */
+/* Rows that are computed together: the addresses of their queries and results, and the positions that each sees, from
+   one of `starts` up to one of `lengths`. `scale` and `cap` are those of Attention. */
 typedef struct {
     const bf16 *queries[ROWS];
     bf16 *out[ROWS];
-    int64_t lengths[ROWS], head_dim;
+    int64_t starts[ROWS], lengths[ROWS], head_dim;
+    float scale, cap;
 } Tile;
 
 /* The state of each row: the largest score so far, the weights of a span relative to it, and the sum of all weights.
@@ -107,6 +108,15 @@ static void score(const Tile *tile, Softmax *softmax, const int32_t *keys, int64
         multiply(tile->queries, keys + at * (tile->head_dim / 2), tile->head_dim / 2, sums);
         for (int row = 0; row < ROWS; row++) {
             __mmask32 seen = first_halves(tile->lengths[row] - at);
+            for (int v = 0; tile->cap && v < VECTORS; v++)
+                sums[row][v] = bend(sums[row][v], tile->scale, tile->cap);
+            if (tile->starts[row] > at) {
+                __mmask32 hidden = first_halves(tile->starts[row] - at);
+                seen &= ~hidden;
+                for (int v = 0; v < VECTORS; v++)
+                    sums[row][v] = _mm512_mask_mov_ps(sums[row][v], (__mmask16)(hidden >> v * FLOATS),
+                                                      _mm512_set1_ps(-__builtin_inff()));
+            }
             for (int v = 0; v < VECTORS; v++) {
                 _mm512_store_ps(softmax->scores[row] + at - begin + v * FLOATS, sums[row][v]);
                 most[row] = _mm512_mask_max_ps(most[row], (__mmask16)(seen >> v * FLOATS), most[row], sums[row][v]);
@@ -121,12 +131,17 @@ static void score(const Tile *tile, Softmax *softmax, const int32_t *keys, int64
    */
 static void weigh(const Tile *tile, Softmax *softmax, const int32_t *keys, int64_t begin, int64_t stop) {
     const __mmask16 all = (1 << ROWS) - 1;
-    float scale = 1.0f / __builtin_sqrtf((float)tile->head_dim);
+    float scale = tile->cap ? 1.0f : tile->scale;
     __m512 before = _mm512_maskz_loadu_ps(all, softmax->most);
     score(tile, softmax, keys, begin, stop);
     __m512 less = _mm512_sub_ps(before, _mm512_maskz_loadu_ps(all, softmax->most));
     _mm512_mask_storeu_ps(softmax->faded, all, exponential(_mm512_mul_ps(less, _mm512_set1_ps(scale))));
     for (int row = 0; row < ROWS; row++) {
+        if (tile->starts[row] >= stop) { /* it sees nothing of this span */
+            memset(softmax->weights[row], 0, (stop - begin) * sizeof(bf16));
+            softmax->faded[row] = 1.0f;
+            continue;
+        }
         int64_t count = tile->lengths[row] < stop ? tile->lengths[row] - begin : stop - begin;
         float sum = soften(softmax->scores[row], softmax->weights[row], count, stop - begin, softmax->most[row], scale);
         softmax->sum[row] = softmax->sum[row] * softmax->faded[row] + sum;
@@ -158,7 +173,7 @@ static void attend_tile(const Tile *tile, int64_t count, const int32_t *keys, co
     memset(gathered, 0, (size + HALVES - 1) / HALVES * HALVES * ROWS * sizeof(float));
     for (int row = 0; row < ROWS; row++)
         softmax.most[row] = -__builtin_inff(), softmax.sum[row] = 0.0f;
-    for (int64_t begin = 0; begin < end; begin += SPAN) {
+    for (int64_t begin = tile->starts[0] / SPAN * SPAN; begin < end; begin += SPAN) {
         int64_t stop = begin + SPAN < end ? begin + SPAN : end;
         weigh(tile, &softmax, keys, begin, stop);
         int64_t seen = stop < tile->lengths[ROWS - 1] ? stop : tile->lengths[ROWS - 1];
@@ -174,24 +189,28 @@ static void attend_tile(const Tile *tile, int64_t count, const int32_t *keys, co
         }
 }
 
-void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run, const Cache *cache, float *scratch,
-                  Share kv_heads) {
-    int64_t size = cache->head_dim, length = run->begin + run->rows, heads = cache->kv_heads * cache->group;
+void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run, const Attention *attention,
+                  float *scratch, Share kv_heads) {
+    const Cache *cache = &attention->cache;
+    /* Positions are counted from the span in which the first row's window begins. */
+    int64_t base = first_seen(attention, run->begin) / SPAN * SPAN, begin = run->begin - base;
+    int64_t size = cache->head_dim, length = begin + run->rows, heads = cache->kv_heads * cache->group;
     int64_t padded = (length + HALVES - 1) / HALVES * HALVES, dims = (size + HALVES - 1) / HALVES * HALVES;
     int32_t *keys = (int32_t *)(scratch + ROWS * dims), *values = keys + padded * (dims / 2);
     for (int64_t head = kv_heads.begin * cache->group; head < kv_heads.end * cache->group; head++) {
-        int64_t place = (head / cache->group * cache->slots + run->slot) * size;
+        int64_t place = (head / cache->group * cache->slots + run->slot + base) * size;
         if (head % cache->group == 0) {
             pack_keys((const bf16 *)cache->keys + place, keys, padded, length, size);
             pack_values((const bf16 *)cache->values + place, values, padded, length, size);
         }
         for (int64_t first = 0; first < run->rows; first += ROWS) {
-            Tile tile = {.head_dim = size};
+            Tile tile = {.head_dim = size, .scale = scale_of(attention), .cap = (float)attention->cap};
             for (int i = 0; i < ROWS; i++) {
                 int64_t row = first + i < run->rows ? first + i : run->rows - 1;
                 tile.queries[i] = queries + row * stride + head * size;
                 tile.out[i] = out + (row * heads + head) * size;
-                tile.lengths[i] = run->begin + row + 1;
+                tile.starts[i] = first_seen(attention, run->begin + row) - base;
+                tile.lengths[i] = begin + row + 1;
             }
             int64_t count = run->rows - first < ROWS ? run->rows - first : ROWS;
             attend_tile(&tile, count, keys, values, padded, scratch);

@@ -89,24 +89,35 @@ static inline __attribute__((always_inline)) void mix(const Heads *of, const bf1
     }
 }
 
+/* What scores are multiplied by and bent towards, and how many of the first positions are hidden, fewer than 16. */
+typedef struct {
+    float scale, cap;
+    int64_t hidden;
+} Scoring;
+
 /* Computes query heads that share keys and values. Memory is read once and ahead: values while scores are computed, and
    the keys at `next` while values are summed. */
 static inline __attribute__((always_inline)) void attend_heads(const bf16 *queries, bf16 *out, const bf16 *keys,
                                                                const bf16 *values, const bf16 *next, int64_t length,
-                                                               float *scratch, int64_t size, int heads) {
+                                                               const Scoring *scoring, float *scratch, int64_t size,
+                                                               int heads) {
     int64_t padded = (length + HALVES - 1) / HALVES * HALVES;
     Heads of = {.length = length};
     for (int64_t i = 0; i < length; i += FLOATS) {
         expect(values + i * size, FLOATS * size);
         for (int head = 0; head < heads; head++) {
             __m512 scores = score(queries + head * size, keys + i * size, length - i, size);
+            if (scoring->cap)
+                scores = bend(scores, scoring->scale, scoring->cap);
+            if (i < scoring->hidden)
+                scores = _mm512_mask_mov_ps(scores, first_floats(scoring->hidden), _mm512_set1_ps(-__builtin_inff()));
             _mm512_storeu_ps(scratch + head * padded + i, scores);
         }
     }
     for (int head = 0; head < heads; head++) {
-        float *scores = scratch + head * padded, root = __builtin_sqrtf((float)size);
+        float *scores = scratch + head * padded, scale = scoring->cap ? 1.0f : scoring->scale;
         of.weights[head] = (bf16 *)(scratch + HEADS * padded) + head * padded;
-        of.scales[head] = 1.0f / soften(scores, of.weights[head], length, padded, largest(scores, length), 1.0f / root);
+        of.scales[head] = 1.0f / soften(scores, of.weights[head], length, padded, largest(scores, length), scale);
     }
     for (int64_t d = 0; d < size; d += HALVES)
         mix(&of, values + d, out + d, size, d ? NULL : next, first_halves(size - d), heads);
@@ -114,18 +125,24 @@ static inline __attribute__((always_inline)) void attend_heads(const bf16 *queri
 
 static inline __attribute__((always_inline)) void attend_group(const bf16 *queries, bf16 *out, const bf16 *keys,
                                                                const bf16 *values, const bf16 *next, int64_t length,
-                                                               float *scratch, int64_t size, int64_t group) {
+                                                               const Scoring *scoring, float *scratch, int64_t size,
+                                                               int64_t group) {
     for (; group > 0; group -= HEADS, queries += HEADS * size, out += HEADS * size)
         switch (group) {
-        case 1: attend_heads(queries, out, keys, values, next, length, scratch, size, 1); break;
-        case 2: attend_heads(queries, out, keys, values, next, length, scratch, size, 2); break;
-        case 3: attend_heads(queries, out, keys, values, next, length, scratch, size, 3); break;
-        default: attend_heads(queries, out, keys, values, next, length, scratch, size, HEADS); break;
+        case 1: attend_heads(queries, out, keys, values, next, length, scoring, scratch, size, 1); break;
+        case 2: attend_heads(queries, out, keys, values, next, length, scoring, scratch, size, 2); break;
+        case 3: attend_heads(queries, out, keys, values, next, length, scoring, scratch, size, 3); break;
+        default: attend_heads(queries, out, keys, values, next, length, scoring, scratch, size, HEADS); break;
         }
 }
 
-void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, const Cache *cache, float *scratch,
-                Share kv_heads) {
+void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, const Attention *attention,
+                float *scratch, Share kv_heads) {
+    const Cache *cache = &attention->cache;
+    /* A window begins at a multiple of 16, so that a position is always in the same lane. */
+    int64_t start = first_seen(attention, length - 1), first = start / FLOATS * FLOATS;
+    Scoring scoring = {scale_of(attention), (float)attention->cap, start - first};
+    slot += first, length -= first;
     int64_t size = cache->head_dim, group = cache->group, stride = group * size;
     for (int64_t head = kv_heads.begin; head < kv_heads.end; head++) {
         const bf16 *own = queries + head * stride;
@@ -135,11 +152,11 @@ void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, co
         const bf16 *next = keys + cache->slots * size; /* after the last head these are other keys, which are only
                                                           prefetched */
         if (size == 64) /* With the usual sizes as constants, loops are unrolled and need no masks. */
-            attend_group(own, result, keys, values, next, length, scratch, 64, group);
+            attend_group(own, result, keys, values, next, length, &scoring, scratch, 64, group);
         else if (size == 128)
-            attend_group(own, result, keys, values, next, length, scratch, 128, group);
+            attend_group(own, result, keys, values, next, length, &scoring, scratch, 128, group);
         else
-            attend_group(own, result, keys, values, next, length, scratch, size, group);
+            attend_group(own, result, keys, values, next, length, &scoring, scratch, size, group);
     }
 }
 

@@ -13,14 +13,14 @@ static void attend_run(void *rows, int64_t stride, void *out, const Run *run, co
     float *scratch = workspace(scratch_floats(run->begin + run->rows, cache->head_dim) * sizeof(float));
     rotate_and_store_by_vectors(rows, stride, run, attention, kv_heads);
     if (!run->decode)
-        attend_chunk(rows, stride, out, run, cache, scratch, kv_heads);
+        attend_chunk(rows, stride, out, run, attention, scratch, kv_heads);
     for (int64_t i = 0; run->decode && i < run->rows; i++)
-        attend_row((bf16 *)rows + i * stride, (bf16 *)out + i * width, run->slot, run->begin + i + 1, cache, scratch,
-                   kv_heads);
+        attend_row((bf16 *)rows + i * stride, (bf16 *)out + i * width, run->slot, run->begin + i + 1, attention,
+                   scratch, kv_heads);
 }
 
 Operations avx512_bf16_operations(void) {
-    return (Operations){multiply_by_dot_products, rms_norm_by_vectors, silu_times_by_vectors, attend_run,
-                        portable_avx512[BFLOAT16].lay_out};
+    return (Operations){multiply_by_dot_products, rms_norm_by_vectors, silu_times_by_vectors,
+                        gelu_times_by_vectors, attend_run, portable_avx512[BFLOAT16].lay_out};
 }
 #endif

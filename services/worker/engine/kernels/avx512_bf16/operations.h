@@ -6,11 +6,13 @@
 
 #include "../kernels.h"
 
-/* These three are operations of the variant. */
+/* These are operations of the variant. */
 void multiply_by_dot_products(const Linear *linear, const void *in, const void *residual, void *out, int64_t count,
                               Share panels);
-void rms_norm_by_vectors(const void *in, const void *weight, void *out, int64_t rows, int64_t size, float epsilon);
+void rms_norm_by_vectors(const void *in, const void *weight, void *out, int64_t rows, int64_t size, float epsilon,
+                         float offset);
 void silu_times_by_vectors(const void *in, void *out, int64_t rows, int64_t size);
+void gelu_times_by_vectors(const void *in, void *out, int64_t rows, int64_t size);
 
 /* Rotates queries and keys of a run's rows, and stores keys and values in the cache. */
 void rotate_and_store_by_vectors(bf16 *row, int64_t stride, const Run *run, const Attention *attention, Share kv_heads);
@@ -18,10 +20,10 @@ void rotate_and_store_by_vectors(bf16 *row, int64_t stride, const Run *run, cons
 /* The number of floats of working memory that `attend_row` and `attend_chunk` need for so many positions. */
 int64_t scratch_floats(int64_t positions, int64_t head_dim);
 
-/* Computes the query heads of one row over `length` positions. */
-void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, const Cache *cache, float *scratch,
-                Share kv_heads);
+/* Computes the query heads of one row over the positions that it sees, the last of `length`. */
+void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, const Attention *attention,
+                float *scratch, Share kv_heads);
 
-/* Computes the query heads of every row of a chunk, each over the positions up to its own. */
-void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run, const Cache *cache, float *scratch,
-                  Share kv_heads);
+/* Computes the query heads of every row of a chunk, each over the positions that it sees, up to its own. */
+void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run, const Attention *attention,
+                  float *scratch, Share kv_heads);

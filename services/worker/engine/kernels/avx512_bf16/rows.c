@@ -9,13 +9,15 @@ static inline __attribute__((always_inline)) __m512 square(__mmask16 mask, const
 }
 
 static inline __attribute__((always_inline)) void weigh(__mmask16 mask, const bf16 *in, const bf16 *weight, bf16 *out,
-                                                        __m512 scale) {
-    __m512 normed = _mm512_mul_ps(load_floats(mask, in), scale);
-    store_floats(out, mask, _mm512_mul_ps(normed, load_floats(mask, weight)));
+                                                        __m512 scale, float offset) {
+    __m512 normed = _mm512_mul_ps(load_floats(mask, in), scale), factor = load_floats(mask, weight);
+    if (offset)
+        factor = _mm512_add_ps(factor, _mm512_set1_ps(offset));
+    store_floats(out, mask, _mm512_mul_ps(normed, factor));
 }
 
 void rms_norm_by_vectors(const void *rows_in, const void *weights, void *rows_out, int64_t rows, int64_t size,
-                         float epsilon) {
+                         float epsilon, float offset) {
     const bf16 *in = rows_in, *weight = weights;
     bf16 *out = rows_out;
     int64_t whole = size / FLOATS * FLOATS;
@@ -27,31 +29,38 @@ void rms_norm_by_vectors(const void *rows_in, const void *weights, void *rows_ou
         squares = square(rest, in + whole, squares);
         __m512 scale = _mm512_set1_ps(1.0f / __builtin_sqrtf(_mm512_reduce_add_ps(squares) / (float)size + epsilon));
         for (int64_t i = 0; i < whole; i += FLOATS)
-            weigh(ALL, in + i, weight + i, out + i, scale);
-        weigh(rest, in + whole, weight + whole, out + whole, scale);
+            weigh(ALL, in + i, weight + i, out + i, scale, offset);
+        weigh(rest, in + whole, weight + whole, out + whole, scale, offset);
     }
 }
 
-static inline __attribute__((always_inline)) void gate_up(__mmask16 mask, const bf16 *in, const bf16 *other,
-                                                          bf16 *out) {
+/* `is_gelu` is a constant; elementwise.h says what it computes. */
+static inline __attribute__((always_inline)) void gate_up(__mmask16 mask, const bf16 *in, const bf16 *other, bf16 *out,
+                                                          int is_gelu) {
     const __m512 one = _mm512_set1_ps(1.0f);
-    __m512 gate = load_floats(mask, in), up = load_floats(mask, other);
-    __m512 small = exponential(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_abs_ps(gate)));
-    __mmask16 negative = _mm512_cmp_ps_mask(gate, _mm512_setzero_ps(), _CMP_LT_OQ);
+    __m512 gate = load_floats(mask, in), up = load_floats(mask, other), x = gate;
+    if (is_gelu)
+        x = _mm512_mul_ps(gate, _mm512_fmadd_ps(_mm512_mul_ps(gate, gate), _mm512_set1_ps(0.0713548163f),
+                                                _mm512_set1_ps(1.59576912f)));
+    __m512 small = exponential(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_abs_ps(x)));
+    __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
     __m512 sigmoid = _mm512_div_ps(_mm512_mask_mov_ps(one, negative, small), _mm512_add_ps(one, small));
     store_floats(out, mask, _mm512_mul_ps(_mm512_mul_ps(gate, sigmoid), up));
 }
 
-void silu_times_by_vectors(const void *rows_in, void *rows_out, int64_t rows, int64_t size) {
-    const bf16 *in = rows_in;
-    bf16 *out = rows_out;
+static inline __attribute__((always_inline)) void gate_rows(const bf16 *in, bf16 *out, int64_t rows, int64_t size,
+                                                            int is_gelu) {
     int64_t whole = size / FLOATS * FLOATS;
     for (int64_t row = 0; row < rows; row++, in += 2 * size, out += size) {
         for (int64_t i = 0; i < whole; i += FLOATS)
-            gate_up(ALL, in + i, in + size + i, out + i);
-        gate_up(first_floats(size - whole), in + whole, in + size + whole, out + whole);
+            gate_up(ALL, in + i, in + size + i, out + i, is_gelu);
+        gate_up(first_floats(size - whole), in + whole, in + size + whole, out + whole, is_gelu);
     }
 }
+
+void silu_times_by_vectors(const void *in, void *out, int64_t rows, int64_t size) { gate_rows(in, out, rows, size, 0); }
+
+void gelu_times_by_vectors(const void *in, void *out, int64_t rows, int64_t size) { gate_rows(in, out, rows, size, 1); }
 
 static inline void rotate(const bf16 *in, bf16 *out, const bf16 *cosines, const bf16 *sines, int64_t head_dim) {
     int64_t half = head_dim / 2;

@@ -56,6 +56,16 @@ static inline __m512 two_to(__m512 x) {
 /* e^x for x <= 0. */
 static inline __m512 exponential(__m512 x) { return two_to(_mm512_mul_ps(x, _mm512_set1_ps(LOG2_E))); }
 
+/* The tangent that bends scores: cap * tanh(scale * score / cap). */
+static inline __m512 bend(__m512 scores, float scale, float cap) {
+    const __m512 one = _mm512_set1_ps(1.0f);
+    __m512 x = _mm512_mul_ps(scores, _mm512_set1_ps(scale / cap));
+    __m512 small = exponential(_mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(-2.0f)));
+    __m512 tangent = _mm512_div_ps(_mm512_sub_ps(one, small), _mm512_add_ps(one, small));
+    __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
+    return _mm512_mul_ps(tangent, _mm512_mask_mov_ps(_mm512_set1_ps(cap), negative, _mm512_set1_ps(-cap)));
+}
+
 static inline float largest(const float *scores, int64_t count) {
     __m512 most = _mm512_set1_ps(-__builtin_inff());
     int64_t i = 0;
