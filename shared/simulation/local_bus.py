@@ -5,8 +5,7 @@ at the broker: `down()` and `up()`, `lose` and `delays`. `lose` says for each me
 says for each listener (and each answer) after how many seconds the message arrives: no delay is a loss, two are a
 duplicate. As with NATS, the messages of one connection on one subject arrive in order, duplicates aside.
 
-A bus that is held keeps its messages in both directions until `release()`, like a process that is stopped. `forget()`
-drops them instead, like a network that was cut.
+A held bus keeps messages both ways until `release()`, as a stopped process does; `forget()` drops them.
 """
 
 from collections import Counter, defaultdict

@@ -90,9 +90,8 @@ class TorchEngine:
             backend = choose_backend(self.store, group, max_model_len, on_gpu.flashinfer, kinds)
             self._attention = TorchAttention(self.store, ropes, group, backend)
         else:
-            self._attention = compiled = CompiledAttention(
-                self._kernels, self.store, ropes, group, max_model_len, kinds
-            )
+            compiled = CompiledAttention(self._kernels, self.store, ropes, group, max_model_len, kinds)
+            self._attention = compiled
             # Between two calls of a layer's parts ranks wait for each other.
             self._memory = LayerMemory(config, self._kernels, compiled) if ranks is None else None
         self._embedding: torch.Tensor | None = None
@@ -276,8 +275,7 @@ class TorchEngine:
 
     def _scored(self, hidden: torch.Tensor, chunks: Sequence[ScheduledChunk]) -> dict[int, list[TokenLogprobs]]:
         """How likely tokens of prompts are, by the place of the chunk. The head runs in slabs, as logits are large."""
-        scored: dict[int, list[TokenLogprobs]] = {}
-        first = 0
+        scored, first = dict[int, list[TokenLogprobs]](), 0
         for number, chunk in enumerate(chunks):
             if chunk.scoring is not None:
                 told = scored[number] = []
@@ -290,8 +288,7 @@ class TorchEngine:
         return scored
 
     def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
-        """Run the next layer of all these requests together; it is the same layer. The embedding runs with the
-        first."""
+        """Run the next layer, the same one, of all these requests together. The embedding runs with the first."""
         layer, device = partials[0].done, self.store.cache.device
         for slab in slabs(partials, self._row_bytes):
             rows, parts = self.rows(slab.chunks), list(map(self._activation, slab.activations))

@@ -293,10 +293,7 @@ class ServingLoop:
             )
 
     def _connection_changed(self, connected: bool) -> None:
-        """Repeat which requests have ended after the bus was away, as messages were lost meanwhile.
-
-        Gateways ask for lost tokens. But a router that is not told of an end counts the request for ever.
-        """
+        """Repeat what has ended after the bus was away: a router that is not told of an end counts it for ever."""
         ended = self._history.ended() if connected else []
         if ended:
             self._frames.tell_ended(ended)

@@ -32,7 +32,6 @@ from tests.worker.engine.architectures import fields_of
 
 BLOCK_TOKENS = 16
 CONTEXT = 2_200
-TIE = 1e-3
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 10_000.0,
@@ -292,12 +291,6 @@ def checkpointed(name: str, dtype: DType = "float32", shards: int = 1, layout: L
         blocks = tuple(bytearray(layout.size_bytes) for layout in checkpoint.layouts)
         checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
         return Checkpointed(checkpoint.manifest(checksums), blocks)
-
-
-def are_greedy(logits: torch.Tensor, tokens: list[int]) -> bool:
-    """Whether each token has the highest of its row's logits, `[token, vocab]`, or ties with it."""
-    behind = logits.max(dim=1).values - logits[range(len(tokens)), tokens]
-    return bool((behind <= TIE * logits.std()).all())
 
 
 def reference_logits(name: str, prompt: list[int], tokens: list[int], dtype: DType = "float32") -> torch.Tensor:

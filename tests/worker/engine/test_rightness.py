@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.worker.engine.models import CONFIGS, KINDS, Kind, are_greedy, checkpointed, reference_logits
+from tests.worker.engine.greedy import are_greedy
+from tests.worker.engine.models import CONFIGS, KINDS, Kind, checkpointed, reference_logits
 from tests.worker.serving import random_prompt, serve, strays, submit
 
 # Chunks begin at 0, 128, 256, ...: around their edges, and past the RoPE scaling's original context.
