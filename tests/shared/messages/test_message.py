@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import msgpack
@@ -10,11 +11,13 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import livescale.shared.messages
 from livescale.shared.bus.codec import Undecodable, decode, encode, is_json
 from livescale.shared.messages.membership import Beat, WorkerReport
 from livescale.shared.messages.message import Message
+from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.subjects import HEARTBEAT
 
 
@@ -39,7 +42,7 @@ def values(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
     """Generate values of a field's type."""
     match kind:
         case msgspec.inspect.StrType(min_length=least):
-            return st.text(CHARACTERS, min_size=least or 0, max_size=12)
+            return st.text(CHARACTERS, min_size=least or 0, max_size=max(least or 0, 12))
         case msgspec.inspect.IntType(ge=least, le=most):
             return st.integers(-(2**63) if least is None else least, 2**64 - 1 if most is None else most)
         case msgspec.inspect.FloatType(ge=least, gt=above, le=most):
@@ -60,10 +63,20 @@ def values(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
     return SIMPLE[type(kind)]
 
 
+@cache
 def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
     described = msgspec.inspect.type_info(kind)
     assert isinstance(described, msgspec.inspect.StructType)
-    return st.builds(kind, **{field.name: values(field.type) for field in described.fields})
+    fields = {field.name: values(field.type) for field in described.fields}
+    if kind is ModelConfig:
+        return st.builds(kind, **{**fields, "layer_kinds": st.just([])}).flatmap(with_layer_kinds)
+    return st.builds(kind, **fields)
+
+
+def with_layer_kinds(config: ModelConfig) -> st.SearchStrategy[ModelConfig]:
+    """The same, or with a few layers, each of one of the kinds that there are."""
+    some = st.lists(st.integers(0, max(len(config.kinds), 1) - 1), min_size=1, max_size=3)
+    return st.just(config) | some.map(lambda kinds: replace(config, num_hidden_layers=len(kinds), layer_kinds=kinds))
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
