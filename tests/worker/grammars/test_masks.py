@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import time
 import zlib
 from collections.abc import Iterator
@@ -95,6 +96,21 @@ def test_a_process_that_died_is_started_again_and_told_everything() -> None:
         os.kill(made._process.pid, 9)
         assert permitted(made, chunk(answer[:3], "c")) == expected
         assert permitted(made, chunk(answer[:3], "b")) == expected
+    finally:
+        made.close()
+
+
+def test_a_slot_comes_back_though_the_process_died_of_its_request() -> None:
+    made = Masks(Vocabulary(zlib.compress(TOKENIZER), (END,)), VOCAB_SIZE)
+    made.start()
+    try:
+        del made._free[1:]
+        assert made._process is not None
+        os.kill(made._process.pid, signal.SIGSTOP)
+        made.begin("a", GRAMMAR, [])
+        made.forget("a")
+        os.kill(made._process.pid, signal.SIGKILL)
+        assert permitted(made, chunk([], "b"))
     finally:
         made.close()
 
