@@ -28,6 +28,7 @@ from livescale.services.gateway.sampling_options import banned, spellings
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.shapes import ChatShape, CompletionShape, ResponseShape
 from livescale.services.gateway.spans import Tracing
+from livescale.services.gateway.structured_options import constraint_of
 from livescale.services.gateway.submission import (
     Origin,
     TokenRules,
@@ -86,7 +87,8 @@ class Completions:
         reading = reading_of(body, entry.spec, text.template, origin)
         said = await render_chat(self.templates, text, body.messages, rendering_way(body), body.chat_template)
         prompt = await self.models.encode(text, said, add_special_tokens=body.add_special_tokens)
-        reading = None if reading is None else reading.after(said)
+        if reading is not None and constraint_of(body) is None:  # an answer of a form has no reasoning before it
+            reading = reading.after(said)
         return await self._answer(request, body, context_tokens(entry), text, [prompt], ChatShape(), said, reading)
 
     async def _answer(
