@@ -65,14 +65,16 @@ class Grammars:
     async def _try(self, trial: Trial) -> Tried:
         work = msgspec.msgpack.encode(trial)
         key = hashlib.blake2b(work, digest_size=16).digest()
-        async with self._turn:
-            tried = self._tried.pop(key, None)
-            if tried is None:
-                answer = await self._process.ask(work)
-                tried = self._overrun() if answer is None else msgspec.msgpack.decode(answer, type=Tried)
-            self._tried[key] = tried
-            while len(self._tried) > KEPT:
-                del self._tried[next(iter(self._tried))]
+        if key not in self._tried:  # one that is known waits for no other's trial
+            async with self._turn:
+                if key not in self._tried:
+                    answer = await self._process.ask(work)
+                    if answer is None:
+                        return self._overrun()  # not remembered: the process may have died of something else
+                    self._tried[key] = msgspec.msgpack.decode(answer, type=Tried)
+        tried = self._tried[key] = self._tried.pop(key)
+        while len(self._tried) > KEPT:
+            del self._tried[next(iter(self._tried))]
         return tried
 
     def _overrun(self) -> Tried:

@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from livescale.services.gateway.output import TextPiece
+from livescale.services.gateway.tool_calls.message import Delta
 
 ENDS = frozenset(("finish_reason", "stop_reason"))
 
@@ -37,6 +38,11 @@ def joined(pieces: Sequence[TextPiece]) -> TextPiece:
     for field in fields(TextPiece):
         values = [getattr(piece, field.name) for piece in pieces]
         match getattr(last, field.name):
+            case _ if field.name == "calls":
+                delta = Delta()
+                for call in (call for value in values for call in value):
+                    delta.add_call(call)
+                whole[field.name] = tuple(delta.calls)
             case str() if field.name not in ENDS:
                 whole[field.name] = "".join(values)
             case tuple():

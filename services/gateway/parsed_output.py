@@ -5,11 +5,11 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from livescale.services.gateway.interval import joined
 from livescale.services.gateway.output import Output, StopReason, TextPiece
 from livescale.services.gateway.progress import Fresh
 from livescale.services.gateway.tool_calls.machine import Machine
 from livescale.services.gateway.tool_calls.message import Delta
-from livescale.shared.messages.requests import TokenLogprobs
 
 SHORT_ID = 9  # what Mistral's templates take
 
@@ -41,12 +41,12 @@ class ParsedOutput:
         """Return the next piece. A token that is generated while the answer reasons is one of its reasoning."""
         if len(fresh.token_ids) <= 1:
             return self._feed_one(fresh)
-        whole = TextPiece("", ())
+        pieces: list[TextPiece] = []
         for one in _one_by_one(fresh):
-            whole = _joined(whole, self._feed_one(one))
-            if whole.finish_reason is not None:
+            pieces.append(self._feed_one(one))
+            if pieces[-1].finish_reason is not None:
                 break
-        return whole
+        return joined(pieces)
 
     def _feed_one(self, fresh: Fresh) -> TextPiece:
         reasons = any(machine.reasons for machine in self._machines)
@@ -86,22 +86,6 @@ def _one_by_one(fresh: Fresh) -> Iterator[Fresh]:
             logprobs=fresh.logprobs[index : index + 1],
             prompt_logprobs=fresh.prompt_logprobs if index == 0 else (),
         )
-
-
-def _joined(first: TextPiece, second: TextPiece) -> TextPiece:
-    delta = Delta(calls=list(first.calls))
-    for call in second.calls:
-        delta.add_call(call)
-    logprobs: tuple[TokenLogprobs | None, ...] = first.logprobs + second.logprobs
-    return replace(
-        second,
-        text=first.text + second.text,
-        token_ids=first.token_ids + second.token_ids,
-        logprobs=logprobs,
-        prompt_logprobs=first.prompt_logprobs + second.prompt_logprobs,
-        reasoning=first.reasoning + second.reasoning,
-        calls=tuple(delta.calls),
-    )
 
 
 def call_ids(origin: str, prompt: Sequence[int], choice: int, *, short: bool) -> Callable[[int], str]:

@@ -149,7 +149,10 @@ def _structured(asked: StructuredOutputs) -> Iterator[Constraint]:
     if asked.json_object:
         schemas.append((f"{param}.json_object", {"type": "object"}))
     for name, schema in schemas:
-        closed = _closed(schema) if asked.disable_additional_properties else schema
+        try:
+            closed = _closed(schema) if asked.disable_additional_properties else schema
+        except RecursionError:
+            raise bad_request(f"{name!r} is nested too deeply.", param=name) from None
         yield Constraint(name, "json", schema_text(closed, whitespace))
     if asked.regex is not None:
         yield Constraint(f"{param}.regex", "regex", asked.regex)

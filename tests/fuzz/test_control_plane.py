@@ -15,10 +15,13 @@ from tests.control.control_plane import ControlPlane, control_plane
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import KNOWN, Shot, codes, fire, shots
 
-# The rest is for workers and hosts, which are not real here; and a router that is told it is stale is right to end.
+# The rest is for gateways, workers and hosts, which are not real here; and a router that is told it is stale is right to
+# end.
 HEARD = ("svc.", "evt.", "hb.", "req.")
 TARGETS: list[Topic[Any] | Call[Any, Any]] = [
-    one for one in vars(subjects).values() if isinstance(one, Topic | Call) and one.pattern.startswith(HEARD)
+    one
+    for one in vars(subjects).values()
+    if isinstance(one, Topic | Call) and one.pattern.startswith(HEARD) and one is not subjects.VOCABULARY
 ]
 IDS = ["worker", "router", "nobody", *KNOWN]
 

@@ -1,6 +1,7 @@
 """Clients' grammars: what can be met passes, anything else is refused by name, and in time."""
 
 import asyncio
+import signal
 import time
 
 import msgspec
@@ -61,6 +62,27 @@ async def test_one_that_takes_too_long_is_ended_and_others_are_tried_after_it() 
         assert param == "guided_json"
         assert "processor" in message
         assert "a+" in await grammars.check(constraint_regex("a+"))
+
+
+async def test_a_grammar_that_is_known_waits_for_no_other() -> None:
+    async with Grammars() as grammars:
+        known = await grammars.check(constraint_regex("a+"))
+        async with grammars._turn, asyncio.timeout(5):
+            assert await grammars.check(constraint_regex("a+")) == known
+
+
+async def test_a_process_that_died_of_something_else_condemns_no_grammar() -> None:
+    async with Grammars() as grammars:
+        await grammars.check(constraint_regex("a+"))
+        process = grammars._process._process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        trial = asyncio.create_task(grammars.check(constraint_regex("b+")))
+        await asyncio.sleep(0.05)
+        process.kill()
+        with pytest.raises(ApiError):
+            await trial
+        assert "b+" in await grammars.check(constraint_regex("b+"))
 
 
 def constraint_regex(pattern: str) -> Constraint:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from livescale.services.gateway.interval import EventInterval, joined
 from livescale.services.gateway.output import TextPiece
+from livescale.services.gateway.tool_calls.message import CallDelta
 from livescale.shared.messages.requests import TokenLogprobs
 
 SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=30)
@@ -34,3 +35,9 @@ def test_events_say_what_the_pieces_say(sizes: list[int], interval: int) -> None
 def test_an_interval_of_one_token_holds_nothing_back() -> None:
     given, held = pieces([1, 2, 1]), EventInterval(1)
     assert [held.add(piece) for piece in given] == given
+
+
+def test_an_event_has_one_piece_of_a_call() -> None:
+    named, more, other = CallDelta(0, "id", "f", "{"), CallDelta(0, None, None, "}"), CallDelta(1, "id2", "g", "{}")
+    sent = joined([TextPiece("", (1,), calls=(named,)), TextPiece("", (2,), calls=(more, other))])
+    assert sent.calls == (CallDelta(0, "id", "f", "{}"), other)

@@ -61,6 +61,15 @@ def test_contradictions_are_refused_by_name(fields: dict[str, object], param: st
     assert (caught.value.detail.param or "").startswith(param)
 
 
+def test_a_schema_that_is_too_deep_to_be_closed_is_refused() -> None:
+    deep: dict[str, object] = {}
+    for _ in range(600):
+        deep = {"items": deep}
+    with pytest.raises(ApiError) as caught:
+        constraint_of(body(structured_outputs={"json": deep, "disable_additional_properties": True}))
+    assert caught.value.detail.param == "structured_outputs.json"
+
+
 def test_objects_can_be_closed_and_space_forbidden() -> None:
     asked = {"json": {"properties": {"a": {"properties": {}}}}, "disable_additional_properties": True}
     constraint = constraint_of(body(structured_outputs={**asked, "disable_any_whitespace": True}))

@@ -188,6 +188,22 @@ async def test_calls_of_a_strict_tool_are_held_to_its_schema(served: ServedGatew
     assert answer.choices[0].finish_reason == "tool_calls"
 
 
+@pytest.mark.parametrize("formed", [False, True])
+async def test_an_answer_of_a_form_is_content_though_the_prompt_opens_the_reasoning(
+    served: ServedGateway, formed: bool
+) -> None:
+    model = writes(served, None, "think")
+    says(served, ARGUMENTS)
+    opened: dict[str, Any] = {
+        "model": model,
+        "messages": [*CHAT["messages"], {"role": "assistant", "content": "<think>"}],
+        "extra_body": {"continue_final_message": True, "add_generation_prompt": False},
+    }
+    form: dict[str, Any] = {"response_format": {"type": "json_object"}} if formed else {}
+    message = (await served.client.chat.completions.create(**opened, **form)).choices[0].message
+    assert message.content == (ARGUMENTS if formed else None)
+
+
 async def test_without_tools_a_call_is_text(served: ServedGateway) -> None:
     model = writes(served, "hermes")
     says(served, CALL)

@@ -76,9 +76,9 @@ class JsonValue:
 
 
 def decoded_string(text: str) -> str | None:
-    """The string that JSON text says; None where it says none."""
+    """The string that JSON text says; None where it says none, or one that UTF-8 has no bytes for."""
     try:
         value = json.loads(text)
+        return value if isinstance(value, str) and value.encode() is not None else None
     except ValueError:
         return None
-    return value if isinstance(value, str) else None

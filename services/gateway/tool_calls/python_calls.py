@@ -118,6 +118,8 @@ def parsed(text: str) -> tuple[str, str] | None:
         if not isinstance(call, ast.Call) or call.args or any(one.arg is None for one in call.keywords):
             return None
         arguments = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
-        return ast.unparse(call.func), json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        said = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        said.encode()  # UTF-8 has no halves of surrogates
+        return ast.unparse(call.func), said
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None

@@ -130,9 +130,13 @@ def as_json(value: str, types: frozenset[str]) -> str:
     bare = value.strip()
     try:
         read = json.loads(_PYTHON.get(bare, bare))
+        if json_type(read) & types:
+            said = json.dumps(read, ensure_ascii=False, allow_nan=False)  # Python reads NaN, which JSON has not
+            said.encode()  # nor has UTF-8 halves of surrogates
+            return said
     except (ValueError, RecursionError):
-        read = value
-    return json.dumps(read if json_type(read) & types else value, ensure_ascii=False)
+        pass
+    return json.dumps(value, ensure_ascii=False)
 
 
 def json_type(value: object) -> frozenset[str]:

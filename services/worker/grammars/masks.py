@@ -26,7 +26,8 @@ MOST_LATE_SECONDS = 1.0  # of one request
 DEATHS = 2  # of the process, that one request may be beside
 PAUSE_SECONDS = 2e-5
 START_SECONDS = 60.0
-RESTART_SECONDS = 30.0
+RESTART_SECONDS = 30.0  # that requests wait for a process that died
+TRY_AGAIN_SECONDS = 1.0
 NO_PROCESS = "what computes what grammars permit does not run"
 MODULE = "livescale.services.worker.grammars.mask_process"
 
@@ -150,6 +151,8 @@ class Masks:
         for place, (request_id, index) in wanted.items():
             with self._lock:
                 followed = self._requests.get(request_id)
+                if followed is None:
+                    self._look()  # no slot may be free because the process has died
             if followed is None or followed.told != index:
                 # There is no slot for it just now, or no process.
                 withheld[place] = "" if followed is None or self._knows else self._late(followed)
@@ -175,7 +178,7 @@ class Masks:
         """The request has ended, or is no longer here."""
         with self._lock:
             followed = self._requests.get(request_id)
-            if followed is not None and self._is_done(followed):
+            if followed is not None and self._is_idle(followed):
                 del self._requests[request_id]
                 self._free.append(followed.slot)
 
@@ -191,6 +194,10 @@ class Masks:
 
     def _is_done(self, followed: _Followed) -> bool:
         return followed.number > 0 and self._shared.number(followed.slot) == followed.number
+
+    def _is_idle(self, followed: _Followed) -> bool:
+        """Whether nothing is written into its slot: its mask is there, or the process that was at it has died."""
+        return followed.number == 0 or self._is_done(followed)
 
     def _ask(self, request_id: str, grammar: str, generated: Sequence[int]) -> list[AskMask]:
         """What to tell the process for a request's next mask; nothing where it knows, or is at it."""
@@ -216,7 +223,7 @@ class Masks:
         if self._free:
             return self._free.pop()
         for request_id, followed in self._requests.items():
-            if self._is_done(followed):
+            if self._is_idle(followed):
                 del self._requests[request_id]
                 return followed.slot
         return None
@@ -250,11 +257,19 @@ class Masks:
         threading.Thread(target=self._restart, args=(process,), name="masks", daemon=True).start()
 
     def _restart(self, process: "subprocess.Popen[bytes]") -> None:
-        _end(process)
-        try:
-            self.start()
-        except MasksFailed as error:
-            log.error("mask_process_lost", error=str(error))
+        """Start the process until it lives: without it requests with a grammar would wait for ever."""
+        while True:
+            _end(process)
+            try:
+                self.start()
+                return
+            except (MasksFailed, OSError) as error:
+                log.error("mask_process_lost", error=str(error))
+            with self._lock:
+                if self._closed:
+                    return
+                process = self._process or process
+            time.sleep(TRY_AGAIN_SECONDS)
 
     def _send(self, asks: list[AskMask]) -> None:
         if not asks or self._process is None or not self._knows:

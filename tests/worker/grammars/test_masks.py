@@ -124,6 +124,21 @@ def test_a_process_that_died_is_started_again_and_told_everything() -> None:
         made.close()
 
 
+def test_a_slot_comes_back_though_the_process_died_of_its_request() -> None:
+    made = Masks(Vocabulary(zlib.compress(TOKENIZER), (END,)), VOCAB_SIZE)
+    made.start()
+    try:
+        del made._free[1:]
+        assert made._process is not None
+        os.kill(made._process.pid, signal.SIGSTOP)
+        made.begin("a", GRAMMAR, [])
+        made.forget("a")
+        os.kill(made._process.pid, signal.SIGKILL)
+        assert permitted(made, chunk([], "b"))
+    finally:
+        made.close()
+
+
 def test_what_is_no_tokenizer_cannot_be_used() -> None:
     made = Masks(Vocabulary(zlib.compress(b"{}"), (END,)), VOCAB_SIZE)
     with pytest.raises(MasksFailed):
