@@ -44,6 +44,10 @@ class Measured:
     note: str = ""
     picture: SvgPicture | None = None
 
+    def __post_init__(self) -> None:
+        if not all(self.rows) or not self.rows:
+            raise ValueError("nothing was measured, and every claim would hold")
+
     def __str__(self) -> str:
         return "; ".join(", ".join(map(str, row)) for row in self.rows)
 
@@ -80,7 +84,7 @@ class Exact:
         """Yield what is wrong with the numbers."""
         for row in measured.rows:
             for figure, paper in zip(row, self.paper, strict=True):
-                if abs(figure.value - paper) > self.within + 1e-9:
+                if not abs(figure.value - paper) <= self.within + 1e-9:  # nor is NaN the paper's
                     yield f"{figure}, and not {paper:g}"
 
 

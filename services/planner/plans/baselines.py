@@ -22,8 +22,8 @@ def plan_fanout(multicast: Multicast) -> TransferPlan:
 
 
 def plan_ring(multicast: Multicast) -> TransferPlan:
-    """Plan the broadcast of NCCL: one ring from one source through all targets. Raises CannotPlan."""
-    return plan_row(multicast, "ring", lambda index, sources: index - 1)
+    """Plan the broadcast of NCCL: one ring from the best source through all targets. Raises CannotPlan."""
+    return plan_row(multicast, "ring", lambda index, sources: 0 if index == sources else index - 1)
 
 
 def plan_row(multicast: Multicast, policy: Policy, parent_of: Callable[[int, int], int]) -> TransferPlan:
@@ -45,7 +45,7 @@ def plan_row(multicast: Multicast, policy: Policy, parent_of: Callable[[int, int
         flows.append(TransferFlow(parent.id, target.node.id, target.missing, over=path_kind(parent, target.node)))
     ids = tuple(target.node.id for target in targets)
     tails = find_tails(flows, ids, multicast.nics)
-    reason = f"from {name_some([source.id for source in sources])}"
+    reason = f"from {name_some(list(dict.fromkeys(flow.sender for flow in flows if flow.sender not in ids)))}"
     return TransferPlan(policy=policy, flows=tuple(flows), targets=ids, tails=tails, reasons=(reason,))
 
 

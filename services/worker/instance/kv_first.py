@@ -6,6 +6,7 @@ from livescale.shared.transfer.waiting import Changes
 
 KV_BYTES = 3  # leave before each byte of parameters while there is always KV to send
 STUCK_SECONDS = 0.1  # KV that does not move takes nothing from a link, and is not waited for
+MOST_SECONDS = 1.0  # that a chunk waits for KV that hardly moves, as its receivers are slow
 
 
 class KvFirst:
@@ -27,10 +28,12 @@ class KvFirst:
         self._changes.tell()
 
     async def wait(self, size_bytes: int) -> None:
-        """Return when a chunk of so many bytes may leave: no KV does, or enough of it has gone before."""
+        """Return when a chunk of so many bytes may leave: no KV does, enough of it has gone before, or too little."""
+        now = asyncio.get_running_loop().time
+        latest = now() + MOST_SECONDS
         while self._sending and self._left_bytes < KV_BYTES * size_bytes:
             try:
-                async with asyncio.timeout(STUCK_SECONDS):
+                async with asyncio.timeout_at(min(now() + STUCK_SECONDS, latest)):
                     await self._changes.wait()
             except TimeoutError:
                 return

@@ -11,6 +11,7 @@ def describe(config: ConfigFile) -> ModelConfig:
     dense, bias = Dense(config, tied=True, theta=2_000_000.0), config.flag("attention_bias")
     kind = LayerKind(output_bias=bias, mlp_bias=config.flag("mlp_bias"))
     interval, use_windows = config.size("no_rope_layer_interval", 4), config.flag("use_sliding_window")
+    config.whole("max_window_layers", 0)  # of Qwen2: its files have it, and nothing goes by it
     rotates = config.wholes("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(dense.layers)]
     if len(rotates) != dense.layers:
         raise CheckpointError(f"no_rope_layers has {len(rotates)} for {dense.layers} layers")

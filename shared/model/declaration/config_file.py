@@ -25,6 +25,7 @@ HARMLESS = {
     *("begin_suppress_tokens", "suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"),
     *("remove_invalid_values", "chunk_size_feed_forward", "tf_legacy_loss", "tie_encoder_decoder"),
     *("router_aux_loss_coef", "output_router_logits", "is_decoder"),
+    *("is_llama_config", "is_qwen2_config", "neftune_noise_alpha", "max_sequence_length", "transformers.js_config"),
 }
 # What the keys that ask for another kind of model ask for, and what to do instead.
 REMEDIES = {

@@ -24,6 +24,7 @@ from tests.load.claims.claims import made_up
         (Exact((12.8,), "s", 0.01), one(12.805), None),
         (Exact((12.8,), "s", 0.01), one(12.82), "12.82, and not 12.8"),
         (Exact((1, 2)), several(("a", 1), ("b", 3)), "b: 3, and not 2"),
+        (Exact((1.0,)), one(float("nan")), "nan, and not 1"),
         (Band("1", 0.9, 1.1, "s"), one(1.1), None),
         (Band("1", 0.9, 1.1, "s"), one(1.2), "1.2, which is not within 0.9 to 1.1 s"),
         (around(2.0, "s", 0.1), one(1.79), "1.79, which is not within 1.8 to 2.2 s"),
@@ -40,6 +41,12 @@ def test_a_number_is_held_against_its_bound(bound: Exact | Band | Order, measure
 def test_it_has_to_hold_in_every_row() -> None:
     rows = ((Figure("a", 1.0), Figure("b", 2.0)), (Figure("a", 3.0), Figure("b", 2.0)))
     assert list(Order("a < b").misses(Measured(rows=rows))) == ["a: 3 is not below b: 2"]
+
+
+@pytest.mark.parametrize("rows", [(), ((),), ((Figure("a", 1.0),), ())])
+def test_nothing_is_no_measurement(rows: tuple[tuple[Figure, ...], ...]) -> None:
+    with pytest.raises(ValueError, match="nothing was measured"):
+        Measured(rows=rows)
 
 
 def test_verdicts() -> None:

@@ -35,13 +35,14 @@ def test_a_fan_out_is_as_many_flows_as_targets() -> None:
     assert plan.tails == tuple(TARGETS)
 
 
-def test_a_ring_goes_from_one_source_through_all_targets() -> None:
+def test_a_ring_goes_from_the_best_source_through_all_targets() -> None:
     multicast = multicast_over(EIGHT, BLOCKS, ["h0/0", "h1/0"], TARGETS[1:])
     plan = plan_ring(multicast)
     check_plan(multicast, plan)
-    nodes = [f"h{index}/0" for index in range(1, 8)]
+    nodes = ["h0/0", *(f"h{index}/0" for index in range(2, 8))]
     assert hops(plan) == list(itertools.pairwise(nodes))
     assert plan.tails == ("h7/0",)
+    assert plan.reasons == ("from h0/0",)
 
 
 @pytest.mark.parametrize(("receivers", "tree", "fanout"), [(3, 2.0, 3.0), (7, 2.0, 7.0)])

@@ -87,6 +87,21 @@ def test_configurations_of_every_style_are_read_as_transformers_reads_them(
     assert_as_transformers(write(tmp_path, config))
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        # What the files of SmolLM2, of the first Llama and of SmolLM3 have besides.
+        LLAMA | {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {"dtype": "q4"}},
+        LLAMA | {"max_sequence_length": 2_048},
+        LLAMA
+        | {"model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"], "num_key_value_heads": 5}
+        | {"max_window_layers": 28, "no_rope_layers": [1, 0], "sliding_window": None, "use_sliding_window": False},
+    ],
+)
+def test_keys_that_change_nothing_are_no_reason_to_refuse(tmp_path: Path, config: dict[str, Any]) -> None:
+    assert_as_transformers(write(tmp_path, config))
+
+
 def test_end_tokens_come_from_both_files(tmp_path: Path) -> None:
     write(tmp_path, LLAMA, {"eos_token_id": [9, 7], "bos_token_id": 1})
     config = load_model_config(tmp_path)

@@ -63,6 +63,14 @@ def test_several_ranks_are_right(name: str, shards: int) -> None:
             assert are_greedy(logits, tokens), request.request_id
 
 
+@pytest.mark.parametrize(("name", "shards"), [("olmo2-small", 2), ("olmo2-small", 6), ("glm4-small", 2)])
+def test_ranks_share_norms_of_whole_rows_and_keep_pairs_together(name: str, shards: int) -> None:
+    prompt = random_prompt(129, 129)
+    served = on_ranks(name, "float32", shards, lambda engine: serve(engine, [(0, submit("a", prompt, max_tokens=4))]))
+    theirs = reference_logits(name, prompt, served[0].tokens["a"])
+    assert (served[0].rows("a") - theirs).abs().max() <= 1e-4 * theirs.std()
+
+
 def test_the_first_rank_tells_how_likely_the_tokens_of_a_prompt_are() -> None:
     name, prompt = "qwen2-cut-tied", random_prompt(4, 100)
 

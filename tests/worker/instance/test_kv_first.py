@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 
-from livescale.services.worker.instance.kv_first import KV_BYTES, STUCK_SECONDS, KvFirst
+from livescale.services.worker.instance.kv_first import KV_BYTES, MOST_SECONDS, STUCK_SECONDS, KvFirst
 from livescale.shared.simulation import virtual_time
 
 
@@ -61,5 +61,23 @@ def test_where_kv_never_ends_parameters_have_their_part_of_the_bytes() -> None:
         first.end()
         task.cancel()
         assert 300_000 / KV_BYTES - 2000 <= sent[0] <= 300_000 / KV_BYTES + 2000
+
+    in_virtual_time(main())
+
+
+def test_kv_that_trickles_to_a_slow_receiver_holds_no_chunk_up_for_long() -> None:
+    async def main() -> None:
+        first = KvFirst()
+
+        async def trickle() -> None:
+            while True:
+                first.begin()
+                await asyncio.sleep(STUCK_SECONDS / 2)
+                first.end(10)
+
+        first.begin()
+        task = asyncio.create_task(trickle())
+        assert await went(first, 1_000_000) == MOST_SECONDS
+        task.cancel()
 
     in_virtual_time(main())
