@@ -15,7 +15,7 @@ from tests.control.control_plane import ControlPlane, control_plane
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import KNOWN, Shot, codes, fire, shots
 
-# The rest is for gateways, workers and hosts, which are not real here; and a router that is told it is stale is right to
+# The rest is for gateways, workers and hosts, which are not real here. A router that is told it is stale is right to
 # end.
 HEARD = ("svc.", "evt.", "hb.", "req.")
 TARGETS: list[Topic[Any] | Call[Any, Any]] = [
