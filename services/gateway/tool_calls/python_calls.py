@@ -6,6 +6,7 @@ import re
 
 from livescale.services.gateway.tool_calls.json_text import BLANK
 from livescale.services.gateway.tool_calls.message import Calls, Delta
+from livescale.services.gateway.tool_calls.readers import LONGEST_NAME
 
 _SIGN = re.compile(r"""["'()\[\]{}]""")
 _NAME = re.compile(r"\s*[A-Za-z_][\w.]*\s*")
@@ -65,7 +66,7 @@ class PythonCalls:
         elif sign == "]" and self._any and not self._said.strip():
             self.done = True
             return position + 1
-        elif not _NAME.fullmatch(self._said + sign) and (self._said + sign).strip():
+        elif len(self._said) > LONGEST_NAME or (not _NAME.fullmatch(self._said + sign) and (self._said + sign).strip()):
             self._stop()
             return position
         self._said += sign
