@@ -55,7 +55,13 @@ def models(as_json: bool) -> None:
 
 @click.command(name="check")
 @click.argument("checkpoint", metavar="DIRECTORY|HUB_ID")
-@click.option("--dtype", type=click.Choice(get_args(DType)), default="bfloat16", show_default=True)
+@click.option(
+    "--dtype",
+    type=click.Choice(get_args(DType)),
+    default="bfloat16",
+    show_default=True,
+    help="What the parameters are to be served in.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 def check(checkpoint: str, dtype: DType, as_json: bool) -> None:
     """Say whether a checkpoint will be served and what it needs, or what stands in the way.
