@@ -18,7 +18,8 @@ from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.held_requests import HeldRequests
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.models import RegisteredModels
-from livescale.services.gateway.operations import Operation, operations
+from livescale.services.gateway.operation import Operation
+from livescale.services.gateway.operations import operations
 from livescale.services.gateway.probes import Probes
 from livescale.services.gateway.responses_api import ResponsesApi
 from livescale.services.gateway.responses_store import ResponseStore
