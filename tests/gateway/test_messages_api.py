@@ -5,22 +5,23 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import pytest
-from anthropic import AsyncAnthropic
 
 from tests.gateway.conftest import ServedGateway, serve_gateway
 from tests.gateway.test_tools import ARGUMENTS, CALL, says, writes
 
+anthropic: Any = pytest.importorskip("anthropic")
+
 TOOL: Any = {"name": "weather", "description": "Tell it", "input_schema": {"type": "object", "properties": {}}}
 ASKED: Any = {"model": "tiny", "max_tokens": 100, "messages": [{"role": "user", "content": "Is it warm?"}]}
 THOUGHT = "<think>\nHm.\n</think>\n\n"
+COLD = [{"type": "text", "text": "No, it is cold."}]
 ENABLED = {"type": "enabled", "budget_tokens": 1024}
 
 
 @asynccontextmanager
-async def client_of(served: ServedGateway, key: str = "none") -> AsyncIterator[AsyncAnthropic]:
-    async with AsyncAnthropic(base_url=served.url, api_key=key, max_retries=0) as client:
+async def client_of(served: ServedGateway, key: str = "none") -> AsyncIterator[Any]:
+    async with anthropic.AsyncAnthropic(base_url=served.url, api_key=key, max_retries=0) as client:
         yield client
 
 
@@ -39,7 +40,7 @@ async def test_a_message_has_its_text_and_usage(served: ServedGateway) -> None:
 async def test_a_stream_adds_up_to_the_same_message(served: ServedGateway) -> None:
     model = writes(served, "hermes", "think")
     says(served, THOUGHT + CALL)
-    asked = {**ASKED, "model": model, "tools": [TOOL], "thinking": ENABLED}
+    asked = {**ASKED, "model": model, "tools": [TOOL], "thinking": ENABLED, "extra_headers": {"x-request-id": "same"}}
     async with client_of(served) as client:
         whole = await client.messages.create(**asked)
         async with client.messages.stream(**asked) as stream:
@@ -90,7 +91,7 @@ async def test_a_conversation_with_calls_goes_on(served: ServedGateway) -> None:
         result = {
             "type": "tool_result",
             "tool_use_id": call.id,
-            "content": [{"type": "text", "text": "No, it is cold."}],
+            "content": COLD,
         }
         said = [
             *ASKED["messages"],
@@ -156,7 +157,7 @@ async def test_errors_are_those_that_its_client_knows(checkpoint: Path) -> None:
             {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "a"}]}]},
             {"tool_choice": {"type": "tool"}, "tools": [TOOL]},
             {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
-            {"temperature": 1.5},
+            {"extra_body": {"temperature": 1.5}},
         ):
             with pytest.raises(anthropic.BadRequestError):
                 await alice.messages.create(**{**ASKED, **wrong})
