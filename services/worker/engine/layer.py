@@ -9,6 +9,7 @@ from torch.nn.functional import rms_norm
 from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
 from livescale.services.worker.engine.matrices import Gated, make_gated, make_linear
+from livescale.services.worker.engine.packed import unpacked
 from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors
 from livescale.services.worker.engine.tensor_parallel import Ranks, ResidualLinear, added, row_parallel
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
@@ -145,6 +146,8 @@ class Layer:
     ) -> None:
         prefix = f"model.layers.{index}."
         own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+        if kernels is None:
+            own = {name: unpacked(tensor) for name, tensor in own.items()}
         if rank:  # a bias of what ranks add together is added once
             own = {name: tensor for name, tensor in own.items() if not name.endswith(ADDED_BIASES)}
         parts = Parts(config, config.kind(index), own, kernels, ranks)
