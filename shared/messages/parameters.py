@@ -109,7 +109,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
             raise ValueError(f"`layer_kinds` name more kinds than `kinds` has, {len(self.kinds)}")
 
     def kind(self, layer: int) -> LayerKind:
-        """What layer number `layer` computes."""
+        """Return what the layer of this number computes."""
         if not self.kinds:
             return LLAMA_LAYER
         return self.kinds[self.layer_kinds[layer] if self.layer_kinds else 0]
