@@ -63,7 +63,7 @@ class Checkpoint:
 
     @cached_property
     def cuts(self) -> dict[str, Cut | None]:
-        """How each tensor is cut over ranks."""
+        """How each tensor is cut over ranks, by name; None for those that all ranks have whole."""
         return {one.name: one.cut for block in model_parameters(self.config).values() for one in block}
 
     @property

@@ -127,7 +127,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
             raise ValueError(f"`quantization` has {len(self.quantization.layers)} of {self.num_hidden_layers} layers")
 
     def kind(self, layer: int) -> LayerKind:
-        """What layer number `layer` computes."""
+        """Return what the layer of this number computes."""
         if not self.kinds:
             return LLAMA_LAYER
         return self.kinds[self.layer_kinds[layer] if self.layer_kinds else 0]

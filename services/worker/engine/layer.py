@@ -128,7 +128,7 @@ class NormedOutput:
 
 
 def as_it_is(hidden: torch.Tensor) -> torch.Tensor:
-    """The norm of a place that has none."""
+    """Return the rows unchanged: the norm of a place that has none."""
     return hidden
 
 
@@ -198,7 +198,7 @@ class Parts:
         return make_norm(weight, self._config.rms_norm_eps, self._kernels, self._config.norm_offset)
 
     def projections(self) -> Linear:
-        """The matrix of queries, keys and values."""
+        """Make the matrix of queries, keys and values, with norms of heads where the kind has them."""
         kind, head_dim = self._kind, self._config.head_dim
         made = make_linear(self._tensors, *(f"self_attn.{name}_proj" for name in "qkv"), kernels=self._kernels)
         if kind.head_norm == "none":
