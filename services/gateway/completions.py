@@ -102,7 +102,8 @@ class Completions:
         body, text, reading = asked.body, asked.text, asked.reading
         check_choices(body, len(asked.prompts), self.settings.max_prompts)
         prompts = [truncated(body, prompt, asked.context_limit) for prompt in asked.prompts]
-        grammar = await self.grammars.of(body, text, None if reading is None else reading.constraint)
+        client = request.state.visit.who
+        grammar = await self.grammars.of(body, text, None if reading is None else reading.constraint, client)
         if reading is not None and reading.grammar:
             grammar = reading.grammar
         rules = TokenRules(await self._bad_words(body, text), grammar)

@@ -81,9 +81,6 @@ REFUSED: Mapping[type, Mapping[str, Refused]] = {
         "service_tier": Refused("All requests are served alike; leave it out", ("auto", "standard_only")),
     },
     ResponsesRequest: {
-        "tools": Refused("Give tools to /v1/chat/completions", ([],)),
-        "tool_choice": Refused("Give tools to /v1/chat/completions", ("none", "auto")),
-        "max_tool_calls": Refused("Give tools to /v1/chat/completions"),
         "conversation": Refused("Use previous_response_id"),
         "prompt": Refused("There are no stored prompts; use input"),
         "service_tier": Refused("All requests are served alike; leave it out", ("auto", "default")),
@@ -104,7 +101,7 @@ IGNORED: Mapping[type, Mapping[str, str]] = {
     ResponsesRequest: {
         "user": "For OpenAI's records",
         "safety_identifier": "For OpenAI's records",
-        "parallel_tool_calls": "There are no tools",
+        "max_tool_calls": "It counts tools that run at the server, and none do",
         "stream_options": "Nothing is hidden in the length of events",
     },
 }

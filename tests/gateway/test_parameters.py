@@ -107,7 +107,7 @@ VALUES: Mapping[str, Any] = {
     "store": False,
     "background": True,
     "max_output_tokens": 2,
-    "include": [LOGPROBS],
+    "include": [LOGPROBS, "reasoning.encrypted_content"],
     "truncation": "auto",
     "text": {"format": {"type": "text"}, "verbosity": "low"},
     "reasoning": {"effort": "low", "summary": "auto"},
@@ -126,13 +126,17 @@ OTHER_VALUES: Mapping[type, Mapping[str, Any]] = {
         "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
         "tool_choice": {"type": "none"},
     },
+    ResponsesRequest: {"tools": [{"type": "function", "name": "f"}]},
 }
 NEEDED: Mapping[str, Mapping[str, object]] = {
     "stream_options": {"stream": True},
     "top_logprobs": {"logprobs": True},
     "logprob_token_ids": {"logprobs": True},
 }
-NEEDED_OF_RESPONSES = {"top_logprobs": {"include": [LOGPROBS]}}
+NEEDED_OF_RESPONSES: Mapping[str, Mapping[str, object]] = {
+    "top_logprobs": {"include": [LOGPROBS]},
+    "tools": {"tool_choice": "none"},
+}
 ENDPOINTS = {
     CompletionRequest: (
         "/v1/completions",
