@@ -11,6 +11,8 @@ from livescale.services.gateway.catalog import Catalog
 from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.generation_operations import generation_operations
 from livescale.services.gateway.operation import BODY_ERRORS, BUS_ERRORS, MODEL_ERRORS, Operation
+from livescale.services.gateway.pooling_api import PoolingApi
+from livescale.services.gateway.pooling_operations import pooling_operations
 from livescale.services.gateway.probes import Probes
 from livescale.services.gateway.responses_api import ResponsesApi
 from livescale.shared.messages.disaggregation import RoleSet
@@ -19,11 +21,17 @@ from livescale.shared.messages.scaling import ScaleAccepted
 
 
 def operations(
-    completions: Completions, responses: ResponsesApi, catalog: Catalog, admin: Admin, probes: Probes
+    completions: Completions,
+    responses: ResponsesApi,
+    pooling: PoolingApi,
+    catalog: Catalog,
+    admin: Admin,
+    probes: Probes,
 ) -> list[Operation]:
     """The operations of all endpoints but those of the documentation itself."""
     return [
         *generation_operations(completions, responses),
+        *pooling_operations(pooling),
         *_models(catalog),
         *_tokens(catalog),
         *_admin_questions(admin),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
 from livescale.services.gateway.messages_request import BLOCKS, CountRequest, MessagesRequest
+from livescale.services.gateway.pooling_bodies import EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
 from livescale.services.gateway.responses_request import ResponsesRequest
 
 
@@ -20,6 +21,7 @@ class Refused:
     neutral: tuple[object, ...] = ()
 
 
+POOLING: tuple[type, ...] = (PoolingRequest, EmbeddingRequest, ScoreRequest, RerankRequest)
 OLD_TOOLS = "Use tools and tool_choice"
 TEXT_ONLY = "Only text is understood; leave it out"
 NO_BEAMS = "There is no beam search; use n or best_of"
@@ -55,6 +57,13 @@ _IGNORED_MESSAGES: Mapping[str, str] = {
     "diagnostics": "For Anthropic's records",
     "inference_geo": "It is served where it is",
 }
+_POOLING_REFUSED: Mapping[str, Refused] = {
+    "messages": Refused("Give texts or token ids in input"),
+    "embed_dtype": Refused("Vectors are float32", ("float32",)),
+    "endianness": Refused("Numbers are little-endian", ("native", "little")),
+    "task": Refused("The checkpoint says what a model does; leave it out"),
+    "mm_processor_kwargs": Refused(TEXT_ONLY, ({},)),
+}
 REFUSED: Mapping[type, Mapping[str, Refused]] = {
     CompletionRequest: {
         **_REFUSED,
@@ -80,6 +89,7 @@ REFUSED: Mapping[type, Mapping[str, Refused]] = {
         **_REFUSED_MESSAGES,
         "service_tier": Refused("All requests are served alike; leave it out", ("auto", "standard_only")),
     },
+    **dict.fromkeys(POOLING, _POOLING_REFUSED),
     ResponsesRequest: {
         "conversation": Refused("Use previous_response_id"),
         "prompt": Refused("There are no stored prompts; use input"),
@@ -91,6 +101,7 @@ REFUSED: Mapping[type, Mapping[str, Refused]] = {
 }
 IGNORED: Mapping[type, Mapping[str, str]] = {
     CompletionRequest: _IGNORED,
+    **{body: {"user": _IGNORED["user"]} for body in POOLING},
     ChatRequest: {
         **_IGNORED,
         "verbosity": "A hint; say it in the messages",
