@@ -24,11 +24,8 @@ class Refused:
 POOLING: tuple[type, ...] = (PoolingRequest, EmbeddingRequest, ScoreRequest, RerankRequest)
 OLD_TOOLS = "Use tools and tool_choice"
 TEXT_ONLY = "Only text is understood; leave it out"
-NO_BEAMS = "There is no beam search; use n or best_of"
 
 _REFUSED: Mapping[str, Refused] = {
-    "length_penalty": Refused(NO_BEAMS, (1,)),
-    "use_beam_search": Refused(NO_BEAMS, (False,)),
     "logits_processors": Refused("No code of clients runs here; use logit_bias or bad_words", ([],)),
     "thinking_token_budget": Refused("Reasoning is not told apart from the answer; use max_tokens", (-1,)),
     "watermarking": Refused("No text is watermarked; leave it out", (False,)),

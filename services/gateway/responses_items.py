@@ -38,6 +38,7 @@ class Items:
         self._open: OutputItem | None = None
         self._texts: list[str] = []
         self._logprobs: list[ContentLogprob] = []
+        self._held: list[ContentLogprob] = []
         self.cut = False
 
     def add(self, piece: TextPiece, envelope: Envelope) -> Iterator[Told]:
@@ -54,6 +55,7 @@ class Items:
             self.cut = piece.finish_reason == "length"
             if self._open is None and not any(isinstance(one, OutputMessage | OutputCall) for one in self.done):
                 told += self._begin_message()  # an answer says something, though it may be nothing
+                self._logprobs = self._held
             told += self._close("incomplete" if self.cut else "completed")
         return iter(told)
 
@@ -62,10 +64,17 @@ class Items:
         return len(self.done)
 
     def _message(self, piece: TextPiece, envelope: Envelope) -> list[Told]:
-        """Go on with the message. Tokens whose text is held back are told as well, but not those of other items."""
-        silent = not piece.text and (piece.reasoning or piece.calls or not isinstance(self._open, OutputMessage | None))
-        told = None if silent else envelope.chat_logprobs(piece)
-        logprobs = [] if told is None else told.content
+        """Go on with the message. Tokens whose text is held back are told with it, but not those of other items."""
+        others = piece.reasoning or piece.calls or isinstance(self._open, OutputReasoning | OutputCall)
+        if others and not piece.text:
+            self._held = []
+            return []
+        told = envelope.chat_logprobs(piece)
+        logprobs = [*self._held, *([] if told is None else told.content)]
+        self._held = []
+        if not piece.text and self._open is None:
+            self._held = logprobs  # nobody knows yet what the text begins
+            return []
         if not piece.text and not logprobs:
             return []
         begun = [] if isinstance(self._open, OutputMessage) else self._begin_message()
@@ -101,6 +110,7 @@ class Items:
     def _close(self, status: ItemStatus) -> list[Told]:
         """End the open item: say it as a whole."""
         item, text = self._open, "".join(self._texts)
+        done: OutputItem
         match item:
             case None:
                 return []

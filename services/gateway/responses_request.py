@@ -223,7 +223,7 @@ def chat_of(body: ResponsesRequest, earlier: list[ChatMessage]) -> ChatRequest:
         prompt_cache_key=body.prompt_cache_key,
         response_format=_format(body.text.format),
         tools=[_tool(tool) for tool in body.tools] or None,
-        tool_choice=_choice(body.tool_choice) if body.tools else None,
+        tool_choice=None if body.tool_choice == "auto" else _choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
     )
 

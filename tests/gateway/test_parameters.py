@@ -113,6 +113,8 @@ VALUES: Mapping[str, Any] = {
     "reasoning": {"effort": "low", "summary": "auto"},
     "metadata": {"a": "b"},
     "repetition_detection": {"max_pattern_size": 2, "min_count": 2},
+    "use_beam_search": True,
+    "length_penalty": 0.5,
     "return_token_offsets": True,
     "return_mm_kwargs": False,
     "session_id": "s" * 100,
@@ -131,6 +133,7 @@ OTHER_VALUES: Mapping[type, Mapping[str, Any]] = {
 NEEDED: Mapping[str, Mapping[str, object]] = {
     "stream_options": {"stream": True},
     "top_logprobs": {"logprobs": True},
+    "length_penalty": {"use_beam_search": True},
     "logprob_token_ids": {"logprobs": True},
 }
 NEEDED_OF_RESPONSES: Mapping[str, Mapping[str, object]] = {
