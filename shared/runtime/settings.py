@@ -143,8 +143,8 @@ KeepParameters = Annotated[
     bool,
     Meta(
         description="Have workers keep the parameters of an instance that was given back until others need the memory. "
-        "When its model wants a worker again, such a one serves at once. What is mapped from a host, and ranks of several, "
-        "are not kept"
+        "When its model wants a worker again, such a one serves at once. What is mapped from a host is not kept, nor "
+        "are ranks of several"
     ),
 ]
 
