@@ -25,12 +25,14 @@ from livescale.load.bench.control.rows import (
     measure_costs,
     rows,
 )
+from livescale.load.bench.losses import Losses, watched_stack
 from livescale.load.bench.record import RecordPrinter
+from livescale.load.bench.samples import BenchFailed, renewable
+from livescale.load.bench.scales import there_and_back
 from livescale.load.client import LoadClient, open_client
 from livescale.load.engine_alone import EngineAlone, engine_alone
 from livescale.load.kept import kept_model, logged
 from livescale.load.records import Ask, find_fault
-from livescale.services.cli.scale import ask_scale
 from livescale.services.supervisor.commands import NATS
 from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
@@ -77,19 +79,25 @@ def control(requests: int, scales: int) -> None:
     """
     printer = RecordPrinter(BENCH)
     checkpoint = kept_model("tiny", printer.progress)
-    with logged() as echo:
-        uvloop.run(run(printer, checkpoint, requests, scales, echo))
+    try:
+        with logged() as echo:
+            uvloop.run(run(printer, checkpoint, requests, scales, echo))
+    except BenchFailed as error:
+        raise click.ClickException(str(error)) from None
     if not printer.finish():
         sys.exit(1)
 
 
 async def run(printer: RecordPrinter, checkpoint: Path, requests: int, scales: int, echo: Echo) -> None:
-    async with Stack(stack_settings(checkpoint), progress=printer.progress, echo=echo) as stack:
+    async with renewable(lambda: watched_stack(stack_settings(checkpoint), printer.progress, echo)) as stacks:
+        stack, _ = stacks.now
         async with open_client(stack.url, MODEL, 60.0) as client:
             rate, through = await measure(printer, "gateway", lambda number: fetch(client, number), requests, None)
             costs, bare = await measure_cpu(printer, stack, client, requests)
-        await allow_two(stack.bus)
-        firsts = [await first_byte(stack, printer, number, scales) for number in range(scales)]
+        firsts = []
+        for number in range(scales):
+            printer.progress(f"scale {number + 1} of {scales}")
+            firsts.append(await printer.samples.take_async(lambda: first_byte(*stacks.now), stacks.renew))
     async with engine_alone(checkpoint, "float32") as engine:
         _, alone = await measure(printer, "engine", lambda number: ask_engine(engine, number), requests, rate)
     for record in (*rows(through, alone, rate, firsts), *cost_rows(costs, bare)):
@@ -215,11 +223,8 @@ def submit(number: int) -> Submit:
     )
 
 
-async def first_byte(stack: Stack, printer: RecordPrinter, number: int, scales: int) -> float:
+async def first_byte(stack: Stack, losses: Losses) -> float:
     """Scale out by one and back; seconds from the decision to the first byte at the new worker."""
-    printer.progress(f"scale {number + 1} of {scales}")
-    _, record = await ask_scale(stack.bus, MODEL, 2, 60.0)
-    if record is None or record.state != "done":
-        raise click.ClickException(f"a scale failed: {record.outcome if record else 'nothing had to be done'}")
-    await ask_scale(stack.bus, MODEL, 1, 60.0)
+    await allow_two(stack.bus)
+    record = await losses.over(partial(there_and_back, stack.bus, MODEL, 2))
     return next(phase.at for phase in record.phases if phase.name == "first_byte") - record.decision.at
