@@ -23,7 +23,7 @@ NAMED = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=([^=].*)", re.DOTALL)
 PerMinute = Annotated[int, Meta(ge=1, le=10**9)]
 
 ADMIN = "/admin/"
-GUARDED = ("/v1/", ADMIN, "/tokenize", "/detokenize")
+GUARDED = ("/v1/", "/v2/", ADMIN, "/tokenize", "/detokenize", "/pooling", "/score", "/rerank")
 LOCAL = frozenset({b"127.0.0.1", b"localhost", b"[::1]"})
 HOST = re.compile(rb"(\[[0-9a-fA-F:]+\]|[^:\[\]]*)(?::\d+)?")
 
@@ -158,11 +158,11 @@ class Visit:
             self.finish()
 
     def defer(self) -> None:
-        """Have the answer not be the end."""
+        """Have the request go on after its answer, as work in the background does."""
         self._deferred = True
 
     def finish(self) -> None:
-        """End what went on after its answer."""
+        """End a request that went on after its answer."""
         self._client.quota.leave()
         self._client.quota.settle(self._reserved, self._spent, self._clock.now())
 
