@@ -166,5 +166,9 @@ class LiveBench:
     async def grown(self, mode: LiveMode, which: str, tokens: int) -> LiveRun:
         self.printer.progress(f"{mode}, {which}")
         run = await self.systems.now.scale(mode, asks(REQUESTS, PROMPT, tokens))
-        self.printer.progress(f"  whole after {run.load_seconds:.2f} s, mean TTFT {run.mean_ttft:.2f} s")
+        slow = run.slowest
+        self.printer.progress(
+            f"  whole after {run.load_seconds:.2f} s, mean TTFT {run.mean_ttft:.2f} s; the slowest step of all took "
+            f"{slow.end - slow.start:.2f} s for {slow.layers / PROMPT:.3g} layers of a request, at {slow.worker}"
+        )
         return run
