@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -12,8 +12,9 @@ from tokenizers import Tokenizer
 
 from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal, Wall
 from livescale.services.gateway.output import Decode
+from livescale.services.gateway.uses import GENERATES, ModelUse
 from livescale.shared.messages.message import Positive, TokenId
-from livescale.shared.model.checkpoint import CONFIG_LIMIT_BYTES, CheckpointError, read_file
+from livescale.shared.model.checkpoint import CONFIG_LIMIT_BYTES, CheckpointError, load_model_config, read_file
 
 TOKENIZER_LIMIT_BYTES = 128 << 20
 MOST_ENDS = 1024
@@ -91,7 +92,8 @@ class _TokenizerConfig(msgspec.Struct, frozen=True):
 @dataclass(frozen=True)
 class CheckpointText:
     """Everything that the gateway needs of a checkpoint; never its parameters. `template` is None where the checkpoint
-    has no chat template; `special_tokens` are for one that a client brings."""
+    has no chat template; `special_tokens` are for one that a client brings. `about`
+    is what tokenizer_config.json says."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
@@ -99,10 +101,22 @@ class CheckpointText:
     vocab_size: int
     defaults: GenerationDefaults
     special_tokens: Mapping[str, str] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+    use: ModelUse = GENERATES
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The token ids of a text, with the tokenizer's special tokens around it or without."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def encode_with_offsets(self, text: str, *, add_special_tokens: bool) -> tuple[list[int], list[list[int]]]:
+        """The token ids of a text, and where each begins and ends in it."""
+        encoded = self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return encoded.ids, [list(offsets) for offsets in encoded.offsets]
+
+    def encode_pair(self, one: str, other: str, *, add_special_tokens: bool) -> list[int]:
+        """The token ids of two texts that are to be compared, as the tokenizer joins them."""
+        ids: list[int] = self.tokenizer.encode(one, other, add_special_tokens=add_special_tokens).ids
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -153,6 +167,7 @@ def load_checkpoint_text(directory: Path, wall: Wall) -> CheckpointText:
     """Read the text files of a directory in Hugging Face format. Blocks on the disk. Raises BadCheckpoint."""
     config = _read(directory / "config.json", _Config)
     generation = _read(directory / "generation_config.json", _GenerationConfig, missing=_GenerationConfig())
+    said = _read(directory / "tokenizer_config.json", dict[str, Any], missing={})
     about = _read(directory / "tokenizer_config.json", _TokenizerConfig, missing=_TokenizerConfig())
     tokenizer = _read_tokenizer(directory / "tokenizer.json")
     special = about.special_tokens
@@ -161,7 +176,20 @@ def load_checkpoint_text(directory: Path, wall: Wall) -> CheckpointText:
         eos.update(_ids(tokenizer.token_to_id(special["eos_token"])))
     template = _template(directory, about, wall)
     defaults = _defaults(generation)
-    return CheckpointText(tokenizer, template, tuple(sorted(eos)), config.vocab_size, defaults, special)
+    use = _use(directory, tokenizer)
+    return CheckpointText(tokenizer, template, tuple(sorted(eos)), config.vocab_size, defaults, special, said, use)
+
+
+def _use(directory: Path, tokenizer: Tokenizer) -> ModelUse:
+    config = load_model_config(directory)
+    ids = []
+    for token in config.classifier_from_token:
+        id = tokenizer.token_to_id(token)
+        if id is None:
+            path = directory / "config.json"
+            raise BadCheckpoint(f"{path}: classifier_from_token: the tokenizer has no token {token[:80]!r}")
+        ids.append(id)
+    return ModelUse(config.pooling, config.normalized, config.bare_scores, config.labels, tuple(ids))
 
 
 def _read(path: Path, type: type[T], missing: T | None = None) -> T:

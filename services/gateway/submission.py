@@ -14,6 +14,7 @@ from livescale.services.gateway.checks import check_named, check_token_ids
 from livescale.services.gateway.errors import bad_request, too_long
 from livescale.services.gateway.output import Decode, Ends, Output, TextOutput
 from livescale.services.gateway.reading import Reading
+from livescale.services.gateway.repetition import RepetitionOutput
 from livescale.services.gateway.sampling_options import stop_strings
 from livescale.shared.messages.requests import PromptLogprobs, Sampling, Submit
 
@@ -55,9 +56,10 @@ def truncated(body: GenerationOptions, prompt: list[int], context_tokens: int) -
     return prompt[:most] if body.truncation_side == "right" else prompt[len(prompt) - most :]
 
 
-def split_prompts(body: CompletionRequest, max_prompts: int) -> list[str | list[int]]:
+def split_prompts(
+    prompt: str | list[str | int | list[int]], max_prompts: int, param: str = "prompt"
+) -> list[str | list[int]]:
     """The prompts: texts, or token ids. Raises ApiError 400 for a mixture, for none, and for too many."""
-    prompt = body.prompt
     if isinstance(prompt, str):
         return [prompt]
     kinds = set(map(type, prompt))  # one pass in C, as there may be thousands of token ids
@@ -65,11 +67,11 @@ def split_prompts(body: CompletionRequest, max_prompts: int) -> list[str | list[
         return [cast("list[int]", prompt)]
     if not prompt or int in kinds or len(kinds) > 1:
         raise bad_request(
-            "'prompt' must be one text, one list of token ids, or a list of several of one kind.", param="prompt"
+            f"{param!r} must be one text, one list of token ids, or a list of several of one kind.", param=param
         )
     if len(prompt) > max_prompts:
         raise bad_request(
-            f"'prompt' has {len(prompt)} prompts; a request may have at most {max_prompts}.", param="prompt"
+            f"{param!r} has {len(prompt)} prompts; a request may have at most {max_prompts}.", param=param
         )
     return cast("list[str | list[int]]", prompt)
 
@@ -113,8 +115,8 @@ def make_submit(
         prompt_logprobs=_prompt_logprobs(body, len(prompt)) if origin.choice == 0 else None,  # they are all choices'
         priority=body.priority,
         deadline=origin.deadline,
-        context_id=body.prompt_cache_key,
-        cache_salt=_salt_of(origin.client, body.cache_salt),
+        context_id=body.prompt_cache_key or _session(body.session_id),
+        cache_salt=salt_of(origin.client, body.cache_salt),
     )
 
 
@@ -135,7 +137,9 @@ def make_output(
     if reading is not None and body.skip_special_tokens:
         decode = text.decoder(reading.markers)
     shown = isinstance(body, CompletionRequest) and body.echo
-    plain = TextOutput(decode, submit.prompt, ends, shown=shown)
+    plain: Output = TextOutput(decode, submit.prompt, ends, shown=shown)
+    if body.repetition_detection is not None:
+        plain = RepetitionOutput(plain, body.repetition_detection, submit.min_tokens)
     return plain if reading is None else reading.output(plain, submit.prompt, choice)
 
 
@@ -193,6 +197,11 @@ def _seed_of(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) >> 1
 
 
-def _salt_of(client: str, salt: str | None) -> str | None:
+def _session(id: str | None) -> str | None:
+    """The conversation that a session is, by a name that is short enough."""
+    return None if id is None else f"session-{hashlib.blake2b(id.encode(), digest_size=16).hexdigest()}"
+
+
+def salt_of(client: str, salt: str | None) -> str | None:
     """The salt as workers know it. Clients that give the same one do not share it, as a name has no NUL."""
     return None if salt is None else hashlib.blake2b(f"{client}\0{salt}".encode(), digest_size=16).hexdigest()
