@@ -41,7 +41,7 @@ class CompletionResponse:
 
     @property
     def each(self) -> int:
-        """The generations of a prompt."""
+        """Return the choices that were generated for one prompt."""
         return len(self.generations) // len(self.prompts)
 
     async def stream(self, write: Write, wait: Wait) -> None:
@@ -62,7 +62,8 @@ class CompletionResponse:
 
         await self._run(emit, wait)
         if self.envelope.usage_follows:
-            await write(self.shape.usage_chunk(self.envelope, self._usage()))
+            for chunk in self.shape.ending(self.envelope, self._usage()):
+                await write(chunk)
 
     async def collect(self) -> msgspec.Struct:
         """Wait for all tokens, and return the whole object. Raises ApiError."""

@@ -12,7 +12,7 @@ from livescale.services.gateway.tool_calls.message import CallDelta
 from livescale.shared.messages.requests import TokenLogprobs
 
 Decode = Callable[[Sequence[int]], str]
-StopReason = Literal["stop", "length", "tool_calls"]
+StopReason = Literal["stop", "length", "tool_calls", "repetition"]
 
 REPLACEMENT = "\ufffd"
 # An unfinished character is at most 3 bytes of UTF-8, so at most 3 tokens and 3 replacement characters.
@@ -230,7 +230,7 @@ class WholeChoice:
 
     @property
     def mean_logprob(self) -> float:
-        """How likely the choice is, a token."""
+        """The mean log-probability of the choice's tokens, by which `best_of` ranks."""
         generated = [told.chosen for told in self.logprobs[len(self.echoed) :] if told is not None]
         return sum(generated) / max(1, len(generated))
 
@@ -239,7 +239,8 @@ class Output(Protocol):
     """What turns the tokens of one request into pieces for its client. `reasoning_tokens` counts those of its
     reasoning, None where that is not told apart."""
 
-    reasoning_tokens: int | None
+    @property
+    def reasoning_tokens(self) -> int | None: ...
 
     def feed(self, fresh: Fresh) -> TextPiece:
         """Return the next piece; one with a reason where the request is over."""
