@@ -265,7 +265,8 @@ async def test_a_call_goes_on_with_what_it_answered(served: ServedGateway) -> No
 async def test_a_response_can_be_made_to_call(served: ServedGateway) -> None:
     says(served, ARGUMENTS)
     choice: Any = {"type": "function", "name": "weather"}
-    made = await served.client.responses.create(model="tiny", input="a", tools=[FUNCTION], tool_choice=choice)
+    tools: Any = [FUNCTION]
+    made = await served.client.responses.create(model="tiny", input="a", tools=tools, tool_choice=choice)
     [call] = made.output
     assert call.type == "function_call"
     assert (call.name, call.arguments) == ("weather", ARGUMENTS)

@@ -16,7 +16,7 @@ with client.messages.stream(**asked) as stream:
 counted = client.messages.count_tokens(model="m", messages=asked["messages"])
 assert counted.input_tokens == whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
 
-schema = {"type": "object", "properties": {"city": {"enum": ["Bonn", "Oslo"]}}, "required": ["city"]}
+schema: Any = {"type": "object", "properties": {"city": {"enum": ["Bonn", "Oslo"]}}, "required": ["city"]}
 schema["additionalProperties"] = False
 tool: Any = {"name": "weather", "description": "Tell it", "input_schema": schema}
 choice: Any = {"type": "tool", "name": "weather"}
@@ -32,6 +32,7 @@ for kind, wrong in (
     try:
         client.messages.create(**{**asked, **wrong})
     except kind as error:
-        assert error.body["type"] == "error"
+        body: Any = error.body
+        assert body["type"] == "error"
     else:
         raise AssertionError(f"no {kind.__name__}")
