@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+CALLS = "test_(method|raw_response|streaming_response)"
+
 
 @dataclass(frozen=True)
 class Suite:
-    """Test files of a checkout, what is imported from it, and by a part of a test's name why it fails."""
+    """Test files of a checkout, what is imported from it, and by a pattern of tests' names why they fail."""
 
     files: tuple[str, ...]
     imports: tuple[str, ...]
+    options: tuple[str, ...] = ()
     expected: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -22,5 +25,34 @@ OPENAI = Suite(
         "tests/api_resources/test_responses.py",
     ),
     imports=("src", "."),
+    expected={
+        f"chat/test_completions.py.*{CALLS}_(retrieve|update|list|delete)": "chats are not stored",
+        f"test_models.py.*{CALLS}_delete": "models are removed by /admin/v1/models",
+        f"test_responses.py.*{CALLS}_(retrieve|delete|cancel)": "it names a response that nobody has made",
+        f"test_responses.py.*{CALLS}_compact": "conversations are not compacted; there is truncation",
+    },
 )
-SUITES: Mapping[str, Suite] = {"openai": OPENAI}
+VLLM = Suite(
+    files=(
+        "tests/entrypoints/openai/completion/test_completion.py",
+        "tests/entrypoints/openai/completion/test_token_in_token_out.py",
+        "tests/entrypoints/openai/chat_completion/test_chat.py",
+        "tests/entrypoints/openai/chat_completion/test_chat_completion.py",
+        "tests/entrypoints/openai/chat_completion/test_chat_echo.py",
+        "tests/entrypoints/openai/chat_completion/test_chat_logit_bias_validation.py",
+        "tests/entrypoints/openai/responses/test_simple.py",
+    ),
+    imports=(".",),
+    expected={
+        "test_single_completion": "it counts tokens as the tokenizer of Qwen3 does",
+        "test_prompt_logprobs_completion.*None": "prompt_logprobs are left out where nobody asks, and not null",
+        "test_echo_logprob_completion": "token 0 is special in our model, so its text is left out of the echo",
+        "test_chat_completion_request_n_parameter": "it reads a limit from vLLM itself",
+        "test_per_request_metrics": "the response has no metrics of its request; /metrics and traces have them",
+        "test_chat_logit_bias_.*non_integer": "the parameter is named, and not the key in it",
+        "responses/test_simple.py.*reasoning": "a model that was taught by heart does not reason about other prompts",
+        "responses/test_simple.py.*streaming_types": "its fixture is in a conftest that imports vLLM",
+    },
+    options=("--noconftest", "--continue-on-collection-errors", "-o", "asyncio_mode=auto"),
+)
+SUITES: Mapping[str, Suite] = {"openai": OPENAI, "vllm": VLLM}
