@@ -101,7 +101,7 @@ async def engine_over(
         kv_blocks = await runner.load(manifest, context)
         for index, view in enumerate(memory):
             await runner.add_block(index, view)
-        limits = settings.limits(context, manifest.config.vocab_size, kv_blocks)
+        limits = settings.limits(manifest.config, context, kv_blocks)
         async with running(EngineAlone(runner, Scheduler(limits))) as engine:
             yield engine
     finally:

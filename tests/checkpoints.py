@@ -1,8 +1,10 @@
 """Made checkpoints for tests: each is made once a run and never changed (copy it first)."""
 
 import atexit
+import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +24,32 @@ def tiny_checkpoint(family: Family) -> Path:
     from livescale.load.make_model import make_model  # of torch, which takes seconds to import
 
     return make_model(_directory() / family, family, "tiny", seed=7)
+
+
+def pooling_checkpoint(
+    family: Family, to: Path, pooling: str = "lasttoken", config: Mapping[str, object] | None = None
+) -> Path:
+    """A copy that says as sentence-transformers do how it pools, unless `config`, which is added to its config.json,
+    names another use."""
+    from livescale.load.make_model import make_model
+
+    made = make_model(_directory() / family, family, "tiny", seed=7)
+    directory = Path(shutil.copytree(made, to / f"{family}-{pooling}", ignore=KEPT))
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {**(config or {})}))
+    if not config:
+        write_pooling(directory, pooling)
+    return directory
+
+
+def write_pooling(directory: Path, pooling: str = "lasttoken", *, normalized: bool = True) -> None:
+    """Write the files by which sentence-transformers say how a checkpoint pools."""
+    named = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Normalize", "Normalize")] if normalized else [])]
+    modules = [{"path": path, "type": f"sentence_transformers.models.{type}"} for path, type in named]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    (directory / "1_Pooling").mkdir()
+    modes = {f"pooling_mode_{one}": one == pooling for one in ("cls_token", "mean_tokens", "lasttoken")}
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 192, **modes}))
 
 
 def taught_checkpoint() -> Path:

@@ -12,8 +12,9 @@ from tokenizers import Tokenizer
 
 from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal, Wall
 from livescale.services.gateway.output import Decode
+from livescale.services.gateway.uses import GENERATES, ModelUse
 from livescale.shared.messages.message import Positive, TokenId
-from livescale.shared.model.checkpoint import CONFIG_LIMIT_BYTES, CheckpointError, read_file
+from livescale.shared.model.checkpoint import CONFIG_LIMIT_BYTES, CheckpointError, load_model_config, read_file
 
 TOKENIZER_LIMIT_BYTES = 128 << 20
 MOST_ENDS = 1024
@@ -99,10 +100,16 @@ class CheckpointText:
     vocab_size: int
     defaults: GenerationDefaults
     special_tokens: Mapping[str, str] = field(default_factory=dict)
+    use: ModelUse = GENERATES
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The token ids of a text, with the tokenizer's special tokens around it or without."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def encode_pair(self, one: str, other: str, *, add_special_tokens: bool) -> list[int]:
+        """The token ids of two texts that are to be compared, as the tokenizer joins them."""
+        ids: list[int] = self.tokenizer.encode(one, other, add_special_tokens=add_special_tokens).ids
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -161,7 +168,20 @@ def load_checkpoint_text(directory: Path, wall: Wall) -> CheckpointText:
         eos.update(_ids(tokenizer.token_to_id(special["eos_token"])))
     template = _template(directory, about, wall)
     defaults = _defaults(generation)
-    return CheckpointText(tokenizer, template, tuple(sorted(eos)), config.vocab_size, defaults, special)
+    use = _use(directory, tokenizer)
+    return CheckpointText(tokenizer, template, tuple(sorted(eos)), config.vocab_size, defaults, special, use)
+
+
+def _use(directory: Path, tokenizer: Tokenizer) -> ModelUse:
+    config = load_model_config(directory)
+    ids = []
+    for token in config.classifier_from_token:
+        id = tokenizer.token_to_id(token)
+        if id is None:
+            path = directory / "config.json"
+            raise BadCheckpoint(f"{path}: classifier_from_token: the tokenizer has no token {token[:80]!r}")
+        ids.append(id)
+    return ModelUse(config.pooling, config.normalized, config.bare_scores, config.labels, tuple(ids))
 
 
 def _read(path: Path, type: type[T], missing: T | None = None) -> T:

@@ -38,6 +38,7 @@ from livescale.services.gateway.submission import (
     truncated,
 )
 from livescale.services.gateway.templates import Templates, render_chat
+from livescale.services.gateway.uses import check_generates
 from livescale.shared.bus.contract import Context
 from livescale.shared.runtime.clock import Ids
 
@@ -62,10 +63,11 @@ class Completions:
         entry = await self.models.find_or_only(body.model)
         body = replace(body, model=entry.spec.name)
         text = await self.models.text(entry)
+        check_generates(body.model, text.use)
         special = body.add_special_tokens
         prompts = [
             one if isinstance(one, list) else await self.models.encode(text, one, add_special_tokens=special)
-            for one in split_prompts(body, self.settings.max_prompts)
+            for one in split_prompts(body.prompt, self.settings.max_prompts)
         ]
         response = await self._prepare(request, body, context_tokens(entry), text, prompts, CompletionShape())
         return await _answer(request, body, response)
@@ -81,6 +83,7 @@ class Completions:
         entry = await self.models.find_or_only(body.model)
         body = replace(body, model=entry.spec.name)
         text = await self.models.text(entry)
+        check_generates(body.model, text.use)
         if body.chat_template is not None and not self.settings.trust_request_chat_template:
             raise bad_request(
                 "'chat_template' is refused: the operator allows it with --trust-request-chat-template; leave it out.",

@@ -67,6 +67,11 @@ def bad_checkpoint(message: str) -> ApiError:
     return ApiError(422, message, param="path", code="invalid_checkpoint")
 
 
+def wrong_use(model: str, what: str, instead: str) -> ApiError:
+    """A 400 for a model that does something else, with the endpoints to ask `instead`."""
+    return ApiError(400, f"The model {model!r} {what}; use {instead}.", param="model", code="wrong_use_of_model")
+
+
 def too_long(message: str, param: str) -> ApiError:
     return ApiError(400, message, param=param, code="context_length_exceeded")
 

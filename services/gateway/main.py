@@ -18,7 +18,10 @@ from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.held_requests import HeldRequests
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.models import RegisteredModels
-from livescale.services.gateway.operations import Operation, operations
+from livescale.services.gateway.operation import Operation
+from livescale.services.gateway.operations import operations
+from livescale.services.gateway.pooling import Pooling
+from livescale.services.gateway.pooling_api import PoolingApi
 from livescale.services.gateway.probes import Probes
 from livescale.services.gateway.responses_api import ResponsesApi
 from livescale.services.gateway.responses_store import ResponseStore
@@ -100,8 +103,10 @@ class Gateway:
     ) -> list[Operation]:
         world, limit = self._world, self._settings.max_body_bytes
         catalog = Catalog(world.bus, models, self._templates, limit)
+        completions = responses.completions
+        pooling = PoolingApi(Pooling(self._settings, self._id, world.ids, completions.backend, models))
         probes = self._probes = Probes(self._id, world.bus, models, catalog, world.telemetry, executor)
-        return operations(responses.completions, responses, catalog, Admin(world.bus, models, limit), probes)
+        return operations(completions, responses, pooling, catalog, Admin(world.bus, models, limit), probes)
 
     def _say_ready(self, url: str) -> None:
         self.url = url

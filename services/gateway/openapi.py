@@ -11,7 +11,7 @@ import msgspec
 
 from livescale.services.gateway.access import ADMIN
 from livescale.services.gateway.errors import ErrorBody
-from livescale.services.gateway.operations import Operation
+from livescale.services.gateway.operation import Operation
 from livescale.services.gateway.parameters import IGNORED
 
 JSON = "application/json"

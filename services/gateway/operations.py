@@ -3,18 +3,14 @@
 Routes and documentation are made from this list.
 """
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
-
-from starlette.requests import Request
-from starlette.responses import Response
-
 from livescale.services.gateway import answers, bodies, shapes
 from livescale.services.gateway import responses_objects as objects
 from livescale.services.gateway.admin import Admin
 from livescale.services.gateway.catalog import Catalog
 from livescale.services.gateway.completions import Completions
+from livescale.services.gateway.operation import BODY_ERRORS, BUS_ERRORS, GENERATION_ERRORS, MODEL_ERRORS, Operation
+from livescale.services.gateway.pooling_api import PoolingApi
+from livescale.services.gateway.pooling_operations import pooling_operations
 from livescale.services.gateway.probes import Probes
 from livescale.services.gateway.responses_api import ResponsesApi
 from livescale.services.gateway.responses_request import ResponsesRequest
@@ -22,38 +18,20 @@ from livescale.shared.messages.disaggregation import RoleSet
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import ScaleAccepted
 
-Serve = Callable[[Request], Awaitable[Response]]
-
-BODY_ERRORS = (400, 408, 413, 415)
-BUS_ERRORS = (429, 503, 504)
-MODEL_ERRORS = (404, 500, 503)
-GENERATION_ERRORS = (*BODY_ERRORS, *MODEL_ERRORS, 429, 504)
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One endpoint. `answers` has, by status, the type of the JSON body or a media type; `stream` is the type of an
-    event. `protected` endpoints need an API key where there are keys."""
-
-    method: str
-    path: str
-    serve: Serve
-    summary: str
-    answers: dict[int, Any]
-    body: Any = None
-    stream: Any = None
-    errors: tuple[int, ...] = ()
-    query: tuple[tuple[str, str], ...] = ()
-    protected: bool = False
-
 
 def operations(
-    completions: Completions, responses: ResponsesApi, catalog: Catalog, admin: Admin, probes: Probes
+    completions: Completions,
+    responses: ResponsesApi,
+    pooling: PoolingApi,
+    catalog: Catalog,
+    admin: Admin,
+    probes: Probes,
 ) -> list[Operation]:
     """The operations of all endpoints but those of the documentation itself."""
     return [
         *_generation(completions),
         *_responses(responses),
+        *pooling_operations(pooling),
         *_models(catalog),
         *_tokens(catalog),
         *_admin_questions(admin),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
+from livescale.services.gateway.pooling_bodies import EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
 from livescale.services.gateway.responses_request import ResponsesRequest
 
 
@@ -19,6 +20,7 @@ class Refused:
     neutral: tuple[object, ...] = ()
 
 
+POOLING: tuple[type, ...] = (PoolingRequest, EmbeddingRequest, ScoreRequest, RerankRequest)
 OLD_TOOLS = "Use tools and tool_choice"
 TEXT_ONLY = "Only text is understood; leave it out"
 NO_BEAMS = "There is no beam search; use n or best_of"
@@ -45,6 +47,13 @@ _IGNORED: Mapping[str, str] = {
     "metadata": "For OpenAI's records",
     "safety_identifier": "For OpenAI's records",
 }
+_POOLING_REFUSED: Mapping[str, Refused] = {
+    "messages": Refused("Give texts or token ids in input"),
+    "embed_dtype": Refused("Vectors are float32", ("float32",)),
+    "endianness": Refused("Numbers are little-endian", ("native", "little")),
+    "task": Refused("The checkpoint says what a model does; leave it out"),
+    "mm_processor_kwargs": Refused(TEXT_ONLY, ({},)),
+}
 REFUSED: Mapping[type, Mapping[str, Refused]] = {
     CompletionRequest: {
         **_REFUSED,
@@ -65,6 +74,7 @@ REFUSED: Mapping[type, Mapping[str, Refused]] = {
         "prompt_cache_retention": Refused("Workers keep KV as they are set to; leave it out", ("in_memory",)),
         "prompt_cache_options": Refused("Use prompt_cache_key", ({}, {"mode": "implicit"})),
     },
+    **dict.fromkeys(POOLING, _POOLING_REFUSED),
     ResponsesRequest: {
         "tools": Refused("Give tools to /v1/chat/completions", ([],)),
         "tool_choice": Refused("Give tools to /v1/chat/completions", ("none", "auto")),
@@ -79,6 +89,7 @@ REFUSED: Mapping[type, Mapping[str, Refused]] = {
 }
 IGNORED: Mapping[type, Mapping[str, str]] = {
     CompletionRequest: _IGNORED,
+    **{body: {"user": _IGNORED["user"]} for body in POOLING},
     ChatRequest: {
         **_IGNORED,
         "verbosity": "A hint; say it in the messages",

@@ -55,9 +55,10 @@ def truncated(body: GenerationOptions, prompt: list[int], context_tokens: int) -
     return prompt[:most] if body.truncation_side == "right" else prompt[len(prompt) - most :]
 
 
-def split_prompts(body: CompletionRequest, max_prompts: int) -> list[str | list[int]]:
+def split_prompts(
+    prompt: str | list[str | int | list[int]], max_prompts: int, param: str = "prompt"
+) -> list[str | list[int]]:
     """The prompts: texts, or token ids. Raises ApiError 400 for a mixture, for none, and for too many."""
-    prompt = body.prompt
     if isinstance(prompt, str):
         return [prompt]
     kinds = set(map(type, prompt))  # one pass in C, as there may be thousands of token ids
@@ -65,11 +66,11 @@ def split_prompts(body: CompletionRequest, max_prompts: int) -> list[str | list[
         return [cast("list[int]", prompt)]
     if not prompt or int in kinds or len(kinds) > 1:
         raise bad_request(
-            "'prompt' must be one text, one list of token ids, or a list of several of one kind.", param="prompt"
+            f"{param!r} must be one text, one list of token ids, or a list of several of one kind.", param=param
         )
     if len(prompt) > max_prompts:
         raise bad_request(
-            f"'prompt' has {len(prompt)} prompts; a request may have at most {max_prompts}.", param="prompt"
+            f"{param!r} has {len(prompt)} prompts; a request may have at most {max_prompts}.", param=param
         )
     return cast("list[str | list[int]]", prompt)
 
@@ -114,7 +115,7 @@ def make_submit(
         priority=body.priority,
         deadline=origin.deadline,
         context_id=body.prompt_cache_key,
-        cache_salt=_salt_of(origin.client, body.cache_salt),
+        cache_salt=salt_of(origin.client, body.cache_salt),
     )
 
 
@@ -193,6 +194,6 @@ def _seed_of(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) >> 1
 
 
-def _salt_of(client: str, salt: str | None) -> str | None:
+def salt_of(client: str, salt: str | None) -> str | None:
     """The salt as workers know it. Clients that give the same one do not share it, as a name has no NUL."""
     return None if salt is None else hashlib.blake2b(f"{client}\0{salt}".encode(), digest_size=16).hexdigest()

@@ -35,6 +35,11 @@ LATER: dict[str, object] = {
     "norm_offset": 0.0,
     "rotary_dim": 0,
     "interleaved": False,
+    "pooling": "none",
+    "normalized": False,
+    "bare_scores": False,
+    "labels": 0,
+    "classifier_from_token": [],
 }
 
 

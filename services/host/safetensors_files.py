@@ -122,7 +122,7 @@ def find_tensors(directory: Path, shapes: Shapes) -> dict[str, StoredTensor]:
 
     Raises CheckpointError where one is missing or has another shape, and for tensors that the model does not use.
     """
-    stored = _stored(directory)
+    stored = _whole_names(_stored(directory), shapes)
     missing = [name for name in shapes if name not in stored]
     if missing:
         raise CheckpointError(f"{directory}: tensors missing from the safetensors files: {_some(missing)}; {AGAIN}")
@@ -144,6 +144,14 @@ def find_tensors(directory: Path, shapes: Shapes) -> dict[str, StoredTensor]:
     used = {name: tensor for name, tensor in stored.items() if name in shapes or name == HEAD}
     _refuse_overlap(used)
     return used
+
+
+def _whole_names(stored: Mapping[str, StoredTensor], shapes: Shapes) -> Mapping[str, StoredTensor]:
+    """The tensors by the names that they have in a whole model: a base model's files leave out its own name."""
+    base = next(iter(shapes), "").partition(".")[0] + "."
+    if any(name.startswith(base) for name in stored):
+        return stored
+    return {base + name if base + name in shapes else name: tensor for name, tensor in stored.items()}
 
 
 def _refuse_overlap(stored: Mapping[str, StoredTensor]) -> None:

@@ -91,4 +91,4 @@ def scheduler_limits(settings: WorkerSettings, loading: Loading, kv_blocks: int)
     """Return how many requests and tokens a worker with so many KV blocks takes for this model."""
     manifest = loading.manifest
     host_kv_blocks = settings.host_kv_bytes // block_bytes(manifest, settings.block_size)
-    return settings.limits(loading.command.max_model_len, manifest.config.vocab_size, kv_blocks, host_kv_blocks)
+    return settings.limits(manifest.config, loading.command.max_model_len, kv_blocks, host_kv_blocks)

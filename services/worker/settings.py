@@ -7,6 +7,7 @@ from msgspec import Meta
 from livescale.services.worker.engine.kernels.variants import KernelsName
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK
 from livescale.services.worker.scheduling.limits import SchedulerLimits
+from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.runtime.settings import (
     EngineName,
     EngineProfile,
@@ -146,14 +147,16 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
         ),
     ] = 1
 
-    def limits(self, max_model_len: int, vocab_size: int, kv_blocks: int, host_kv_blocks: int = 0) -> SchedulerLimits:
+    def limits(
+        self, config: ModelConfig, max_model_len: int, kv_blocks: int, host_kv_blocks: int = 0
+    ) -> SchedulerLimits:
         """The scheduler's limits for a model that has so many KV blocks here."""
         return SchedulerLimits(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             tbt_ratio=self.tbt_ratio,
             max_model_len=max_model_len,
-            vocab_size=vocab_size,
+            vocab_size=config.vocab_size,
             kv_blocks=kv_blocks,
             kv_block_tokens=self.block_size,
             max_num_waiting=self.max_num_waiting,
@@ -161,6 +164,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
             host_kv_blocks=host_kv_blocks,
             context_blocks=int(self.context_share * (kv_blocks + host_kv_blocks)),
             context_seconds=self.context_seconds,
+            pools=config.pooling != "none",
         )
 
     def __post_init__(self) -> None:

@@ -37,6 +37,8 @@ class RopeScaling(Message, frozen=True, kw_only=True):
 # Whether queries and keys are normalized before they rotate: not, each head by itself, or all heads of a row at once.
 HeadNorm = Literal["none", "head", "row"]
 Activation = Literal["silu", "gelu_tanh"]
+# What a model makes of a prompt: the likelihood of its next token, or one vector: the last row, the first, or the mean.
+Pooling = Literal["none", "last", "cls", "mean"]
 Factor = Annotated[float, Meta(gt=0, le=1e6)]
 Radians = Annotated[float, Meta(ge=0, le=10)]
 
@@ -75,6 +77,11 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     the factor of logits, which are then bent towards `logits_cap`; 0 is none. `norm_offset` is added to the weights of
     norms. A checkpoint's heads rotate in their first `rotary_dim` numbers, 0 is all; where they are `interleaved`,
     pairs are neighbours. In blocks the two numbers of a pair are half a head apart.
+
+    A model with a `pooling` makes vectors and no tokens; they have the length 1 where it is `normalized`. With `labels`
+    a matrix makes of them as many scores, which are likelihoods once they are bent, unless they are `bare_scores`.
+    `classifier_from_token`: the tokens by which a model that generates says that
+    a text does not fit another one, or does.
     """
 
     family: Family
@@ -101,6 +108,11 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     norm_offset: Amount = 0.0
     rotary_dim: Count = 0
     interleaved: bool = False
+    pooling: Pooling = "none"
+    normalized: bool = False
+    bare_scores: bool = False
+    labels: Annotated[int, Meta(ge=0, le=65_536)] = 0
+    classifier_from_token: Annotated[list[Name], Meta(max_length=2)] = []
 
     def __post_init__(self) -> None:
         if self.layer_kinds and len(self.layer_kinds) != self.num_hidden_layers:

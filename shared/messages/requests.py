@@ -25,6 +25,8 @@ class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
     place.
     `grammar`: of the answer, in llguidance's notation (Lark, or JSON); only tokens that it permits are chosen, and an
     end-of-sequence token once it is complete. Empty permits all.
+    `pools`: make a vector of the prompt in place of a token, as the model's `pooling` says. It counts as the request's
+    only token.
     """
 
     temperature: Amount = 0.0
@@ -41,17 +43,20 @@ class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
     logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None
     logprob_token_ids: Annotated[list[TokenId], Meta(max_length=MOST_LOGPROBS)] = []
     grammar: Annotated[str, Meta(max_length=MOST_GRAMMAR)] = ""
+    pools: bool = False
 
 
 class TokenLogprobs(Struct, frozen=True, array_like=True):
     """The log-probability of a token, and of others in its place: the likeliest, likeliest first, or those that were
     asked for. They are as the model gave them: before penalties, temperature and whatever else decides which token is
-    chosen. `rank` is its own place among all, from 1 on; it is told of tokens of prompts.
+    chosen. `rank` is its own place among all, from 1 on; it is told of tokens of prompts. `pooled` is the vector that a
+    request has in place of a token, in float32.
     """
 
     chosen: float
     top: list[tuple[TokenId, float]] = []
     rank: Count = 0
+    pooled: bytes = b""
 
 
 class PromptLogprobs(Message, frozen=True, kw_only=True):

@@ -3,21 +3,28 @@
 What the engine does not compute is refused by name, never guessed.
 """
 
-import os
 import re
-import stat
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any
 
 import msgspec
 
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.model.architectures import find_architecture, model_types
-from livescale.shared.model.declaration.config_file import REMEDIES, CheckpointError, ConfigFile
+from livescale.shared.model.checkpoint_files import CONFIG_LIMIT_BYTES, decode_file, open_regular, read_file
+from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
+from livescale.shared.model.sentence_files import SentenceModel, read_sentence_model
+from livescale.shared.model.use import read_use
 
-__all__ = ["CheckpointError", "load_model_config", "open_regular", "read_file", "resolve_model_path"]
+__all__ = [
+    "CONFIG_LIMIT_BYTES",
+    "CheckpointError",
+    "load_model_config",
+    "open_regular",
+    "read_file",
+    "resolve_model_path",
+]
 
-CONFIG_LIMIT_BYTES = 16 << 20
 TEXT_ONLY = "a request carries tokens only; use a checkpoint of the text model alone"
 # Kinds of model that people have and that are not served, as patterns of `model_type`, and what to do about them.
 UNSERVED = {
@@ -27,8 +34,6 @@ UNSERVED = {
         "its layers keep a state that is no KV cache; use a model whose layers are all attention"
     ),
 }
-
-T = TypeVar("T")
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TEXT_FILES = ["*.json", "*.jinja"]
@@ -46,59 +51,23 @@ class _HfGeneration(msgspec.Struct, frozen=True, kw_only=True):
 def load_model_config(directory: Path) -> ModelConfig:
     """The configuration of the checkpoint in `directory`. Raises CheckpointError."""
     path = directory / "config.json"
-    raw = _decode(path, dict[str, Any])
+    raw = decode_file(path, dict[str, Any])
     generation_path = directory / "generation_config.json"
-    generation = _decode(generation_path, _HfGeneration) if generation_path.exists() else _HfGeneration()
+    generation = decode_file(generation_path, _HfGeneration) if generation_path.exists() else _HfGeneration()
     try:
-        config = _describe(ConfigFile(raw), generation)
+        config = _describe(ConfigFile(raw), generation, read_sentence_model(directory))
         # Once more through the message's own bounds: a config that others would refuse must not leave this machine.
         return msgspec.convert(msgspec.to_builtins(config), ModelConfig)
     except (CheckpointError, msgspec.ValidationError) as error:
         raise CheckpointError(f"{path}: {error}") from None
 
 
-def _decode(path: Path, type: type[T]) -> T:
-    try:
-        return msgspec.json.decode(read_file(path, CONFIG_LIMIT_BYTES), type=type)
-    except OSError as error:
-        remedy = "give a directory in Hugging Face format, with config.json and *.safetensors"
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: {error}; repair or download the file again") from None
-
-
-def read_file(path: Path, limit: int) -> bytes:
-    """Read a small file of a checkpoint. Raises OSError, and CheckpointError where it is no file or exceeds `limit`."""
-    # Neither a pipe, which would keep us waiting, nor a device, which might never end.
-    with open_regular(path) as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise CheckpointError(f"{path}: larger than {limit} bytes; download the file again")
-    return data
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file unbuffered. Raises OSError, and CheckpointError where it is no regular file."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise CheckpointError(f"{path}: not a regular file; download the checkpoint again")
-    return file
-
-
-def _describe(raw: ConfigFile, generation: _HfGeneration) -> ModelConfig:
+def _describe(raw: ConfigFile, generation: _HfGeneration, sentence: SentenceModel | None) -> ModelConfig:
     model_type = raw.text("model_type")
     architecture = find_architecture(model_type)
     if architecture is None:
         raise CheckpointError(f"model_type {model_type[:80]!r} is not supported: {_instead(model_type)}")
-    classes = raw.texts("architectures")
-    if classes and architecture.class_name not in classes:
-        raise CheckpointError(
-            f"architectures {str(classes)[:200]} has no {architecture.class_name}; use a model that generates text"
-        )
-    # Before anything else is looked at, because these say that nothing else of the file means what it says elsewhere.
-    raw.refuse(*REMEDIES)
-    config = architecture.describe(raw)
+    config = read_use(raw, architecture, sentence)
     raw.refuse_unread()
     bos = generation.bos_token_id
     if bos is None:

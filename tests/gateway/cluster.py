@@ -81,6 +81,7 @@ class Cluster:
         self.tokens_per_frame = 1
         self.members = [member("router", "router-0"), member("worker", WORKER)]
         self.models = [entry(checkpoint)]
+        self.pooled: Callable[[Submit], list[TokenLogprobs]] = lambda request: []
         self._sent: dict[str, list[Tokens]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
@@ -174,7 +175,7 @@ class Cluster:
                 request_id=request.request_id,
                 index=position,
                 token_ids=ids,
-                logprobs=made_up_logprobs(ids, request.sampling.logprobs),
+                logprobs=self.pooled(request) or made_up_logprobs(ids, request.sampling.logprobs),
                 prompt_logprobs=[] if position else made_up_prompt_logprobs(request),
                 finish_reason=(self.finish or last) if over else None,
                 error="kernel exploded" if over and self.finish == "error" else None,

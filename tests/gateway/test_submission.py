@@ -98,13 +98,13 @@ def test_token_ids_outside_the_vocabulary_and_empty_prompts_are_refused() -> Non
 
 
 def test_prompts_are_texts_or_token_ids() -> None:
-    assert split_prompts(completion(prompt="a"), 3) == ["a"]
-    assert split_prompts(completion(prompt=["a", "b"]), 3) == ["a", "b"]
-    assert split_prompts(completion(prompt=[1, 2]), 3) == [[1, 2]]
-    assert split_prompts(completion(prompt=[[1], [2, 3]]), 3) == [[1], [2, 3]]
+    assert split_prompts(completion(prompt="a").prompt, 3) == ["a"]
+    assert split_prompts(completion(prompt=["a", "b"]).prompt, 3) == ["a", "b"]
+    assert split_prompts(completion(prompt=[1, 2]).prompt, 3) == [[1, 2]]
+    assert split_prompts(completion(prompt=[[1], [2, 3]]).prompt, 3) == [[1], [2, 3]]
     for wrong in ([], [1, "a"], [1, [2]], ["a", [1]], ["a"] * 4):
         with pytest.raises(ApiError) as refused:
-            split_prompts(completion(prompt=wrong), 3)
+            split_prompts(completion(prompt=wrong).prompt, 3)
         assert refused.value.detail.param == "prompt"
 
 

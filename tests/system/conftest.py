@@ -62,10 +62,10 @@ class System:
         return [int(process["pid"]) for process in self.status()["processes"]]
 
 
-def start(directory: Path, *options: str, family: Family = "llama") -> System:
+def start(directory: Path, *options: str, family: Family = "llama", checkpoint: Path | None = None) -> System:
     """Up with one tiny model called `m`, two workers, float32, free ports."""
     words: Sequence[str | Path] = (
-        *(LIVESCALE, "up", "--model", f"m={tiny_checkpoint(family)}"),
+        *(LIVESCALE, "up", "--model", f"m={checkpoint or tiny_checkpoint(family)}"),
         *("--workers", "2", "--port", "0", "--dtype", "float32"),
         *("--arena-bytes", str(16 * MIB), "--kv-bytes", str(64 * MIB)),
         *options,

@@ -124,7 +124,7 @@ async def measure(layers: int, question: AskLayerCost, kernels: KernelsName) -> 
     runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, kernels=timed.chosen)
     try:
         manifest = small_model(layers)
-        limits = settings.limits(CONTEXT, manifest.config.vocab_size, await runner.load(manifest, CONTEXT))
+        limits = settings.limits(manifest.config, CONTEXT, await runner.load(manifest, CONTEXT))
         for block in manifest.blocks:
             await runner.add_block(block.index, memoryview(bytearray(block.size_bytes)))
         scheduler = Scheduler(limits)

@@ -152,7 +152,7 @@ class Own:
             await runner.add_block(index, view)
         last_block = time.monotonic() - began
         host_kv_blocks = SETTINGS.host_kv_bytes // block_bytes(manifest, SETTINGS.block_size)
-        limits = SETTINGS.limits(CONTEXT, manifest.config.vocab_size, kv_blocks, host_kv_blocks)
+        limits = SETTINGS.limits(manifest.config, CONTEXT, kv_blocks, host_kv_blocks)
         self._runner, self._limits = runner, limits
         self._engine = EngineAlone(runner, Scheduler(limits), lambda batch: self._steps.add(batch))
         self._running = asyncio.create_task(self._engine.run())  # whenever the loop runs

@@ -152,5 +152,5 @@ async def measure_steps(
     """Measure steps of so many rows; with `logprobs` the rows that are compared tell them, with or without grammars."""
     runner, kv_blocks = engine
     settings = WorkerSettings(kv_bytes=KV_BYTES, max_num_seqs=2 * rows)
-    limits = settings.limits(CONTEXT, CONFIG.vocab_size, kv_blocks)
+    limits = settings.limits(CONFIG, CONTEXT, kv_blocks)
     return await StepBench(runner, Scheduler(limits), rows, logprobs=logprobs, grammars=grammars).run(steps)

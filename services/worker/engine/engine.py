@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
-from msgspec.structs import replace
 from torch.nn.functional import embedding
 
 from livescale.services.worker.engine.attention import Attention, Rows, TorchAttention
@@ -24,19 +23,17 @@ from livescale.services.worker.engine.contract import (
     slabs,
 )
 from livescale.services.worker.engine.cuda_graphs import CudaCapture, GraphedLayer, LayerGraphs
+from livescale.services.worker.engine.head import Head
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import KvStore
-from livescale.services.worker.engine.layer import Layer, Norm, bent_logits, make_norm
-from livescale.services.worker.engine.matrices import make_linear
+from livescale.services.worker.engine.layer import Layer
 from livescale.services.worker.engine.paged_attention import choose_backend
-from livescale.services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, padded
+from livescale.services.worker.engine.parameters import TORCH_DTYPES, block_tensors, padded
 from livescale.services.worker.engine.rope import rope_tables
-from livescale.services.worker.engine.sampling import choose_tokens, score_tokens
-from livescale.services.worker.engine.tensor_parallel import Ranks, embed_part, shared, side_by_side
-from livescale.services.worker.grammars.masks import Masks, without_masks
+from livescale.services.worker.engine.tensor_parallel import Ranks, embed_part, shared
+from livescale.services.worker.grammars.masks import Masks
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
-    NOTHING_CHOSEN,
     Batch,
     Chosen,
     KvExport,
@@ -44,11 +41,8 @@ from livescale.services.worker.scheduling.batch import (
 )
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.requests import TokenLogprobs
 from livescale.shared.model.declaration.tensors import EMBEDDING
 from livescale.shared.model.sharding import shard_config, vocabulary
-
-SCORED_ROWS = 32  # of a prompt, of which there are logits at once
 
 AnyLayer = Layer | GraphedLayer | CompiledLayer
 
@@ -102,11 +96,9 @@ class TorchEngine:
         self._embedding_scale = None
         if config.embedding_scale != 1.0:
             self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype, device=memory.device)
-        self._norm: Norm | None = None
-        self._head: Linear | None = None
+        self._head = Head(manifest, config, kernels, ranks)
         self.on_last_layer: Callable[[], None] = lambda: None
         self.on_kv: KvTaker = lambda export, layers, data: None
-        self.masks: Masks | None = None  # of grammars, once the vocabulary is here
         self._leaving: dict[int, list[tuple[KvExport, range]]] = {}  # of the step that runs
 
     @torch.inference_mode()
@@ -122,22 +114,14 @@ class TorchEngine:
             layer = Layer(self._config, index - 1, tensors, self._kernels, self._ranks, self._manifest.shard)
             self._layers[index - 1] = self._fastest(layer)
         else:
-            self._add_head(tensors)
-
-        if self._config.tie_word_embeddings and self._norm is not None and self._embedding is not None:
-            # Not before both are here: no layer has to wait for it.
-            self._head = make_linear({"head.weight": self._embedding}, "head", kernels=self._kernels)
+            self._head.add(tensors)
+        if self._embedding is not None:
+            self._head.tie(self._embedding)
 
     def _fastest(self, layer: Layer) -> AnyLayer:
         if self._graphs is not None:
             return GraphedLayer(layer, self._graphs)
         return layer if self._memory is None else in_one_call(layer, self._memory)
-
-    def _add_head(self, tensors: Tensors) -> None:
-        weight, config = tensors["model.norm.weight"], self._config
-        self._norm = make_norm(weight, config.rms_norm_eps, self._kernels, config.norm_offset)
-        if not self._config.tie_word_embeddings:
-            self._head = make_linear(tensors, "lm_head", kernels=self._kernels)
 
     def rows(self, chunks: Sequence[ScheduledChunk]) -> Rows:
         """What the other steps need to know of `chunks`; made once, used for all layers."""
@@ -179,11 +163,11 @@ class TorchEngine:
     @torch.inference_mode()
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Activations `[row, hidden]` -> logits `[row, vocab]`. Raises BlockMissing."""
-        if self._norm is None or self._head is None:
-            needed = len(self._manifest.blocks) - 1 if self._norm is None else 0
-            raise BlockMissing(f"cannot make logits: block {needed} was not added")
-        logits = bent_logits(self._head(self._norm(self._head.padded(hidden)))[: len(hidden)], self._config)
-        return logits if self._ranks is None else side_by_side(logits, self._manifest.config.vocab_size, self._ranks)
+        return self._head.logits(hidden)
+
+    def apply(self, masks: Masks | None) -> None:
+        """Apply these masks of grammars from now on."""
+        self._head.masks = masks
 
     @torch.inference_mode()
     def step(self, batch: Batch) -> Chosen:
@@ -193,12 +177,12 @@ class TorchEngine:
         """
         self.lay_down(batch)
         self._leaving = batch.leaving
-        self._begin_masks(batch.chunks)
+        self._head.begin_masks(batch.chunks)
         try:
             hidden, rows = self._through(batch.chunks)
         finally:
             self._leaving = {}
-        return self._chosen(hidden, rows, batch.chunks)
+        return self._head.choose(hidden, rows, batch.chunks)
 
     def lay_down(self, batch: Batch) -> None:
         """Store the KV that `batch` brings, from the prefix cache or from other workers, where the step reads it."""
@@ -242,50 +226,18 @@ class TorchEngine:
         """Run a part of the model, from tokens or an activation to an activation or tokens. Rank 0 has both."""
         rows, head = self.rows(chunks), self._config.num_hidden_layers + 1
         if blocks.stop > head:
-            self._begin_masks(chunks)
+            self._head.begin_masks(chunks)
         hidden = self._coming(activation, rows.count) if blocks.start else self.embed(rows)
         hidden = self.layers(max(blocks.start - 1, 0), min(blocks.stop, head) - 1, hidden, rows)
         if blocks.stop <= head:
             return StageResult(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data))
-        return StageResult(NO_BYTES, self._chosen(hidden, rows, chunks))
+        return StageResult(NO_BYTES, self._head.choose(hidden, rows, chunks))
 
     def _coming(self, activation: memoryview, count: int) -> torch.Tensor:
         """The activation that another worker computed, as a copy, since bytes may lie at any address."""
         if self._manifest.shard:
             return self._shared_rows(count)
         return shared(self._activation(activation).to(self.store.cache.device, copy=True), self._ranks)
-
-    def _chosen(self, hidden: torch.Tensor, rows: Rows, chunks: Sequence[ScheduledChunk]) -> Chosen:
-        """Rank 0 returns what is chosen after the last layer; all ranks run the head."""
-        prompts = self._scored(hidden, chunks)
-        samplings = [chunk.sampling for chunk in chunks if chunk.sampling is not None]
-        if not samplings:
-            return Chosen([], prompts=prompts) if prompts else NOTHING_CHOSEN
-        logits = self.head(hidden[rows.sampled])
-        if self._manifest.shard:
-            return NOTHING_CHOSEN
-        permitted = without_masks(chunks) if self.masks is None else self.masks.take_step(chunks)
-        chosen = choose_tokens(logits, samplings, permitted)
-        return replace(chosen, prompts=prompts) if prompts else chosen
-
-    def _begin_masks(self, chunks: Sequence[ScheduledChunk]) -> None:
-        """Have masks of tokens computed while the layers are."""
-        if self.masks is not None:
-            self.masks.begin_step(chunks)
-
-    def _scored(self, hidden: torch.Tensor, chunks: Sequence[ScheduledChunk]) -> dict[int, list[TokenLogprobs]]:
-        """How likely tokens of prompts are, by the place of the chunk. The head runs in slabs, as logits are large."""
-        scored, first = dict[int, list[TokenLogprobs]](), 0
-        for number, chunk in enumerate(chunks):
-            if chunk.scoring is not None:
-                told = scored[number] = []
-                for start in range(0, len(chunk.scoring.following), SCORED_ROWS):
-                    tokens = chunk.scoring.following[start : start + SCORED_ROWS]
-                    logits = self.head(hidden[first + start : first + start + len(tokens)])
-                    if self._manifest.shard == 0:
-                        told += score_tokens(logits, tokens, chunk.scoring.top)
-            first += len(chunk.tokens)
-        return scored
 
     def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         """Run the next layer, the same one, of all these requests together. The embedding runs with the first."""

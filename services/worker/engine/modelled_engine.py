@@ -13,6 +13,7 @@ from livescale.services.worker.engine.modelled_steps import (
     even_logprobs,
     first_state,
     follow,
+    made_up_vector,
     read_states,
     write_states,
 )
@@ -182,7 +183,10 @@ class ModelledEngine:
             if sampling is None:
                 continue
             token = choose_token(state, sampling, vocab_size)
-            if sampling.params.logprobs is not None:
+            if sampling.params.pools:
+                size = self._manifest.config.labels or self._manifest.config.hidden_size
+                logprobs[len(tokens)] = TokenLogprobs(0.0, pooled=made_up_vector(state, size))
+            elif sampling.params.logprobs is not None:
                 told = even_logprobs(token, sampling.params.logprobs, vocab_size)
                 named = [(id, told.chosen) for id in sampling.params.logprob_token_ids]
                 logprobs[len(tokens)] = replace(told, top=named) if named else told

@@ -117,6 +117,12 @@ def even_logprobs(token: int, count: int, vocab_size: int) -> TokenLogprobs:
     return TokenLogprobs(each, [((token + more) % vocab_size, each) for more in range(min(count, vocab_size))], 1)
 
 
+def made_up_vector(state: int, size: int) -> bytes:
+    """A vector of float32 between -1 and 1 after this state."""
+    numbers = (_mixed(state ^ place) / 2**63 - 1 for place in range(1, size + 1))
+    return struct.pack(f"<{size}f", *numbers)
+
+
 def _mixed(number: int) -> int:
     """Every bit of the result depends on every bit of `number` (the finalizer of splitmix64)."""
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & MASK

@@ -153,7 +153,7 @@ class EngineRunner:
                 self._on_gpu,
             )
             self._engine.on_last_layer, self._engine.on_kv = last_layer_begins, kv_leaves
-            self._engine.masks = self._masks
+            self._engine.apply(self._masks)
             self.rates.fetch_tokens_per_second = self._engine.store.fetch_rate()
             blocks = self._engine.store.blocks
             # Blocks are named by the rank that leads: each rank has them.
@@ -176,7 +176,7 @@ class EngineRunner:
             raise
         self._masks = masks
         if self._engine is not None:
-            self._engine.masks = masks
+            self._engine.apply(masks)
 
     async def first_mask(self, request: Submit, generated: Sequence[int]) -> None:
         """Return once it is known which tokens a request's grammar permits after those that it has, or never will."""

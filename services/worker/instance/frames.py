@@ -21,8 +21,8 @@ class TokenFrames:
     def send_all(self, outputs: Iterable[TokenOutput]) -> list[Tokens]:
         """Send a step's tokens, in one frame for each gateway. Returns what was sent."""
         rows: dict[tuple[str, str], list[Tokens]] = defaultdict(list)
-        for output in outputs:  # what is told of a prompt may be half of what the bus takes at once
-            rows[output.gateway, output.row.request_id if output.row.prompt_logprobs else ""].append(output.row)
+        for output in outputs:
+            rows[output.gateway, output.row.request_id if _is_large(output.row) else ""].append(output.row)
         for (gateway, _), theirs in rows.items():
             self.send(gateway, theirs)
         return [row for theirs in rows.values() for row in theirs]
@@ -37,3 +37,8 @@ class TokenFrames:
         """Say that these requests have left the worker, and how many tokens they have where that is known."""
         ended = RequestsEnded(worker=self._worker, request_ids=request_ids, tokens=list(tokens))
         self._bus.publish(ENDED, ended, worker=self._worker)
+
+
+def _is_large(row: Tokens) -> bool:
+    """Whether a row may be half of what the bus takes at once: what is told of a prompt, or made of it."""
+    return bool(row.prompt_logprobs) or any(told.pooled for told in row.logprobs)

@@ -14,7 +14,8 @@ class SchedulerLimits:
     output together. With prompts beside them, decodes shall take at most `tbt_ratio` times as long as alone.
 
     `host_kv_blocks` more blocks in host memory keep prompts. Conversations are kept for `context_seconds`, in at most
-    `context_blocks` blocks of both kinds. Raises ValueError where a step has no room for all requests and one chunk.
+    `context_blocks` blocks of both kinds. A model that `pools` makes vectors and no tokens. Raises ValueError where a
+    step has no room for all requests and one chunk.
     """
 
     max_num_seqs: int
@@ -29,6 +30,7 @@ class SchedulerLimits:
     host_kv_blocks: int = 0
     context_blocks: int = 0
     context_seconds: float = 1800.0
+    pools: bool = False
 
     def __post_init__(self) -> None:
         least = self.max_num_seqs + PREFILL_CHUNK
@@ -48,9 +50,12 @@ class SchedulerLimits:
 
     def why_never(self, request: Submit) -> str | None:
         """Say why the request can never run here; None where it can."""
-        total = len(request.prompt) + request.max_tokens
+        total = len(request.prompt) + (0 if self.pools else request.max_tokens)
         if not request.prompt:
             return "prompt is empty; give at least one token"
+        if request.sampling.pools != self.pools:
+            made, other = ("vectors", "tokens") if self.pools else ("tokens", "vectors")
+            return f"this model makes {made}, and the request asks for {other}"
         if len(request.generated) >= request.max_tokens:
             return (
                 f"max_tokens is {request.max_tokens} and {len(request.generated)} are generated already: nothing is "

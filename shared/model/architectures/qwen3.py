@@ -12,5 +12,8 @@ def describe(config: ConfigFile) -> ModelConfig:
 
 
 ARCHITECTURE = Architecture(
-    "Qwen3ForCausalLM", "Qwen3 (dense)", describe, example={"tie_word_embeddings": True, "rms_norm_eps": 1e-6}
+    "Qwen3ForCausalLM",
+    "Qwen3 (dense), Qwen3-Embedding, Qwen3-Reranker",
+    describe,
+    example={"tie_word_embeddings": True, "rms_norm_eps": 1e-6},
 )

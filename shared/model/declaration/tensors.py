@@ -12,6 +12,7 @@ from livescale.shared.messages.parameters import ModelConfig
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+SCORE = "score.weight"  # of models that give scores of a prompt
 
 # What ranks divide among them: rows of queries, of keys and values, of the MLP's features, of the vocabulary; or the
 # columns that belong to queries or features, whose products have to be added. `once` is added by the first rank alone.
@@ -33,7 +34,9 @@ def model_parameters(config: ModelConfig) -> dict[str, list[Parameter]]:
     blocks = {"embedding": [Parameter(EMBEDDING, vocabulary, "tokens")]}
     for layer in range(config.num_hidden_layers):
         blocks[f"layer-{layer}"] = list(layer_parameters(config, layer))
-    head = [] if config.tie_word_embeddings else [Parameter(HEAD, vocabulary, "tokens")]
+    head = [] if config.tie_word_embeddings or config.pooling != "none" else [Parameter(HEAD, vocabulary, "tokens")]
+    if config.labels:
+        head = [Parameter(SCORE, [config.labels, config.hidden_size])]
     return blocks | {"head": [Parameter("model.norm.weight", [config.hidden_size]), *head]}
 
 

@@ -117,7 +117,7 @@ def test_a_checkpoint_without_end_tokens_has_none(tmp_path: Path) -> None:
     ("fields", "said"),
     [
         ({"model_type": "mixtral"}, "model_type 'mixtral'"),
-        ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
+        ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClassification"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
         ({"compression_config": {}}, "compression_config"),
         ({"sliding_window": 512}, "sliding_window"),

@@ -20,7 +20,7 @@ from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import PromptLogprobs, Sampling, Submit
 from tests.worker.engine.greedy import are_greedy
-from tests.worker.engine.models import CUT_CONFIGS, checkpointed, reference_logits
+from tests.worker.engine.models import CUT_CONFIGS, Checkpointed, checkpointed, reference_logits
 from tests.worker.serving import Served, limits, random_prompt, serve, serve_each, strays, submit
 
 T = TypeVar("T")
@@ -28,8 +28,12 @@ T = TypeVar("T")
 
 def on_ranks(name: str, dtype: DType, shards: int, work: Callable[[TorchEngine], T]) -> list[T]:
     """What comes of `work` at each rank of an instance: all do the same."""
+    return in_ranks(checkpointed(name, dtype, shards), shards, work)
+
+
+def in_ranks(cut: Checkpointed, shards: int, work: Callable[[TorchEngine], T]) -> list[T]:
+    """The same of a model that is cut for so many ranks."""
     store = HashStore()
-    cut = checkpointed(name, dtype, shards)
 
     def run(shard: int) -> T:
         return work(cut.rank(shard, ProcessGroup(store, shard, shards, "127.0.0.1")))

@@ -1,0 +1,133 @@
+"""Vectors and scores of texts: each text is one request to the router, which makes one vector in place of a token."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from livescale.services.gateway.access import Visit
+from livescale.services.gateway.checkpoint_text import CheckpointText
+from livescale.services.gateway.checks import check_token_ids
+from livescale.services.gateway.errors import ApiError, bad_request, too_long
+from livescale.services.gateway.generation import Backend, Generation, just_wait
+from livescale.services.gateway.models import RegisteredModels, context_tokens
+from livescale.services.gateway.output import TextPiece
+from livescale.services.gateway.pooling_bodies import PoolingOptions
+from livescale.services.gateway.settings import GatewaySettings
+from livescale.services.gateway.spans import caller_of
+from livescale.services.gateway.submission import salt_of
+from livescale.services.gateway.vectors import PooledOutput
+from livescale.shared.bus.contract import Context
+from livescale.shared.messages.requests import Sampling, Submit, TokenLogprobs
+from livescale.shared.runtime.clock import Ids
+
+MOST_INPUTS = 2_048  # OpenAI's limit
+AT_ONCE = 64  # texts of a request that workers have or wait for
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A checked body of this model, and what its texts are called and count."""
+
+    request: Request
+    body: PoolingOptions
+    name: str
+    text: CheckpointText
+    context: int
+    id: str
+    wall: float
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """Makes what endpoints of vectors and scores answer with. Its methods raise ApiError."""
+
+    settings: GatewaySettings
+    gateway: str
+    ids: Ids
+    backend: Backend
+    models: RegisteredModels
+
+    async def ask(self, request: Request, body: PoolingOptions) -> Asked:
+        """Find the model that a body asks."""
+        entry = await self.models.find_or_only(body.model)
+        text = await self.models.text(entry)
+        id, wall = self.ids.new("req"), self.backend.clock.wall()
+        return Asked(request, body, entry.spec.name, text, context_tokens(entry), id, wall)
+
+    async def encode(self, asked: Asked, one: str | list[int], param: str) -> list[int]:
+        """The tokens of one text, cut where the body asks for it."""
+        body = asked.body
+        tokens = one
+        if isinstance(tokens, str):
+            tokens = await self.models.encode(asked.text, tokens, add_special_tokens=body.add_special_tokens)
+        return self.fitting(asked, tokens, param)
+
+    def fitting(self, asked: Asked, tokens: list[int], param: str) -> list[int]:
+        """The tokens, cut where the body asks for it. Raises ApiError 400 where the model cannot take them."""
+        body, most = asked.body, asked.body.truncate_prompt_tokens
+        if most is not None:
+            most = min(asked.context, asked.context if most < 0 else most)
+            tokens = tokens[:most] if body.truncation_side == "right" else tokens[max(0, len(tokens) - most) :]
+        check_token_ids(tokens, asked.text.vocab_size, param)
+        if not tokens:
+            raise bad_request(f"{param!r} has a text without tokens; give at least one.", param)
+        if len(tokens) > asked.context:
+            raise too_long(
+                f"This model's maximum context length is {asked.context} tokens, and a text of {param!r} has "
+                f"{len(tokens)}; shorten it, or give 'truncate_prompt_tokens'.",
+                param,
+            )
+        return tokens
+
+    async def make(self, asked: Asked, texts: Sequence[list[int]], sampling: Sampling) -> list[TokenLogprobs]:
+        """What workers tell of each text's only token. When one fails, the others are cancelled."""
+        visit: Visit = asked.request.state.visit
+        visit.reserve(sum(map(len, texts)))
+        timeout = min(asked.body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
+        caller = caller_of(asked.request.headers)
+        context = Context(
+            deadline=asked.wall + timeout, request_id=str(asked.request.state.request_id), traceparent=caller
+        )
+        submits = [
+            Submit(
+                request_id=asked.id if len(texts) == 1 else f"{asked.id}-p{index}",
+                model=asked.name,
+                gateway=self.gateway,
+                prompt=tokens,
+                sampling=sampling,
+                max_tokens=1,
+                priority=asked.body.priority,
+                deadline=asked.wall + timeout,
+                cache_salt=salt_of(visit.who, asked.body.cache_salt),
+                traceparent=caller,
+            )
+            for index, tokens in enumerate(texts)
+        ]
+        told = await self._all(submits, context)
+        visit.spend(sum(map(len, texts)))
+        return told
+
+    async def _all(self, submits: Sequence[Submit], context: Context) -> list[TokenLogprobs]:
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def one(index: int, submit: Submit) -> TokenLogprobs:
+            output = PooledOutput()
+            async with places:
+                await Generation(self.backend, submit, output, context, follows=index > 0).run(_ignore, just_wait)
+            assert output.told is not None, f"{submit.request_id} ended without a vector"
+            return output.told
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(*each), name=f"text {each[0]}") for each in enumerate(submits)]
+        except* ApiError as errors:
+            failed = next(error for error in errors.exceptions if isinstance(error, ApiError))
+        else:
+            return [task.result() for task in tasks]
+        raise failed
+
+
+async def _ignore(piece: TextPiece) -> None:
+    """There is no text to hand on."""

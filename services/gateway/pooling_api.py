@@ -1,0 +1,151 @@
+"""The endpoints for vectors and scores."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from livescale.services.gateway import pooling_answers as answers
+from livescale.services.gateway.errors import bad_request
+from livescale.services.gateway.parse import T, parse_body, read_body
+from livescale.services.gateway.pooling import MOST_INPUTS, Asked, Pooling
+from livescale.services.gateway.pooling_bodies import EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
+from livescale.services.gateway.responses import json_answer, while_connected
+from livescale.services.gateway.submission import split_prompts
+from livescale.services.gateway.uses import check_embeds, check_pools, check_scores
+from livescale.services.gateway.vectors import (
+    Floats,
+    cosine,
+    embedding_of,
+    likelihoods,
+    vector_of,
+    verdict,
+    written,
+)
+from livescale.shared.messages.requests import Sampling
+
+VECTOR = Sampling(pools=True)
+
+
+@dataclass(frozen=True)
+class PoolingApi:
+    """Endpoints of starlette: each takes a request and returns its response. They raise ApiError."""
+
+    pooling: Pooling
+
+    async def embeddings(self, request: Request) -> Response:
+        """Answer POST /v1/embeddings."""
+        body = await self._body(request, EmbeddingRequest)
+        asked = await self.pooling.ask(request, body)
+        check_embeds(asked.name, asked.text.use)
+        made, usage = await while_connected(request.receive, self._inputs(asked, body))
+        vectors = [embedding_of(one, asked.text.use, body.dimensions, body.normalize) for one in made]
+        data = [
+            answers.Embedding(index=index, embedding=written(one, body.encoding_format))
+            for index, one in enumerate(vectors)
+        ]
+        id = asked.id.replace("req", "embd", 1)
+        return json_answer(answers.Embeddings(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
+
+    async def pool(self, request: Request) -> Response:
+        """Answer POST /pooling."""
+        body = await self._body(request, PoolingRequest)
+        asked = await self.pooling.ask(request, body)
+        check_pools(asked.name, asked.text.use)
+        made, usage = await while_connected(request.receive, self._inputs(asked, body))
+        if asked.text.use.labels:
+            told = [likelihoods(one, asked.text.use) for one in made]
+        else:
+            told = [embedding_of(one, asked.text.use, normalize=body.normalize) for one in made]
+        data = [answers.Pooled(index=index, data=written(one, body.encoding_format)) for index, one in enumerate(told)]
+        id = asked.id.replace("req", "pool", 1)
+        return json_answer(answers.PooledList(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
+
+    async def score(self, request: Request) -> Response:
+        """Answer POST /score."""
+        body = await self._body(request, ScoreRequest)
+        asked = await self.pooling.ask(request, body)
+        pairs = _pairs(body.text_1, body.text_2)
+        scores, usage = await while_connected(request.receive, self._scores(asked, pairs, "text_2"))
+        data = [answers.Score(index=index, score=score) for index, score in enumerate(scores)]
+        id = asked.id.replace("req", "score", 1)
+        return json_answer(answers.Scores(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
+
+    async def rerank(self, request: Request) -> Response:
+        """Answer POST /rerank."""
+        body = await self._body(request, RerankRequest)
+        asked = await self.pooling.ask(request, body)
+        pairs = [(body.query, document) for document in body.documents]
+        scores, usage = await while_connected(request.receive, self._scores(asked, pairs, "documents"))
+        best = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n or None]
+        results = [answers.Ranked(index=index, relevance_score=scores[index]) for index in best]
+        if body.return_documents:
+            results = [
+                answers.Ranked(
+                    index=one.index,
+                    relevance_score=one.relevance_score,
+                    document=answers.RankedDocument(body.documents[one.index]),
+                )
+                for one in results
+            ]
+        id = asked.id.replace("req", "rerank", 1)
+        return json_answer(answers.Ranking(id=id, model=asked.name, usage=usage, results=results))
+
+    async def _body(self, request: Request, type: type[T]) -> T:
+        return parse_body(await read_body(request, self.pooling.settings.max_body_bytes), type)
+
+    async def _inputs(self, asked: Asked, body: PoolingRequest) -> tuple[list[Floats], answers.PoolingUsage]:
+        texts = [
+            await self.pooling.encode(asked, one, "input") for one in split_prompts(body.input, MOST_INPUTS, "input")
+        ]
+        told = await self.pooling.make(asked, texts, VECTOR)
+        return [vector_of(one) for one in told], usage_of(texts)
+
+    async def _scores(
+        self, asked: Asked, pairs: Sequence[tuple[str, str]], param: str
+    ) -> tuple[list[float], answers.PoolingUsage]:
+        """How well the texts of each pair fit, as the model can tell it."""
+        if not 1 <= len(pairs) <= MOST_INPUTS:
+            raise bad_request(f"{param!r} has {len(pairs)} texts; there must be 1 to {MOST_INPUTS}.", param)
+        check_scores(asked.name, asked.text.use)
+        if not asked.text.use.scores_pairs:
+            return await self._angles(asked, pairs, param)
+        encoded = [asked.text.encode_pair(*pair, add_special_tokens=asked.body.add_special_tokens) for pair in pairs]
+        texts = [self.pooling.fitting(asked, tokens, param) for tokens in encoded]
+        if asked.text.use.labels:
+            told = await self.pooling.make(asked, texts, VECTOR)
+            return [float(likelihoods(vector_of(one), asked.text.use)[0]) for one in told], usage_of(texts)
+        named = Sampling(logprobs=0, logprob_token_ids=[*asked.text.use.verdict])
+        told = await self.pooling.make(asked, texts, named)
+        return [verdict(one) for one in told], usage_of(texts)
+
+    async def _angles(
+        self, asked: Asked, pairs: Sequence[tuple[str, str]], param: str
+    ) -> tuple[list[float], answers.PoolingUsage]:
+        """The cosines between the vectors of each pair. The vector of a text that comes often is made once."""
+        distinct = list(dict.fromkeys(text for pair in pairs for text in pair))
+        texts = [await self.pooling.encode(asked, one, param) for one in distinct]
+        told = await self.pooling.make(asked, texts, VECTOR)
+        vectors = {text: vector_of(one) for text, one in zip(distinct, told, strict=True)}
+        return [cosine(vectors[one], vectors[other]) for one, other in pairs], usage_of(texts)
+
+
+def usage_of(texts: Sequence[Sequence[int]]) -> answers.PoolingUsage:
+    """The tokens of all texts."""
+    tokens = sum(map(len, texts))
+    return answers.PoolingUsage(tokens, tokens)
+
+
+def _pairs(first: str | list[str], second: str | list[str]) -> list[tuple[str, str]]:
+    """One text with each of several, or several with as many. Raises ApiError 400."""
+    ones = [first] if isinstance(first, str) else first
+    others = [second] if isinstance(second, str) else second
+    if len(ones) == 1:
+        ones = ones * len(others)
+    if len(ones) != len(others):
+        raise bad_request(
+            f"'text_1' has {len(ones)} texts and 'text_2' {len(others)}; give one text_1, or as many of both.",
+            "text_1",
+        )
+    return list(zip(ones, others, strict=True))

@@ -1,0 +1,74 @@
+"""Bodies of requests for vectors and scores: OpenAI's and vLLM's names, types and bounds."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from livescale.services.gateway.sampling_options import TokenId
+
+Texts = Annotated[
+    str | list[str | TokenId | list[TokenId]],
+    Meta(description="A text, a list of texts, the token ids of a text, or a list of those"),
+]
+Some = str | list[str]
+
+
+class PoolingOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What all endpoints that pool understand. A parameter that is null is the same as one that is absent."""
+
+    model: Annotated[str, Meta(description="A registered model; may be left out where there is only one")] = ""
+    truncate_prompt_tokens: Annotated[
+        Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None,
+        Meta(description="Cut a text to so many tokens; -1: to as many as the context has room for"),
+    ] = None
+    truncation_side: Annotated[
+        Literal["left", "right"], Meta(description="Where a text is cut: its beginning, or its end")
+    ] = "right"
+    add_special_tokens: Annotated[bool, Meta(description="Begin and end a text as the tokenizer does")] = True
+    cache_salt: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=1024)] | None,
+        Meta(description="Share KV of texts that begin alike with requests of this salt and API key only"),
+    ] = None
+    priority: Annotated[int, Meta(description="Smaller is served earlier", ge=-(2**31), le=2**31 - 1)] = 0
+    timeout: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="Seconds until the request ends with an error; the gateway sets default and maximum"),
+    ] = None
+
+
+class PoolingRequest(PoolingOptions, frozen=True, kw_only=True):
+    """POST /pooling: the vector of each input, or its scores where the model gives scores."""
+
+    input: Texts
+    encoding_format: Annotated[
+        Literal["float", "base64"], Meta(description="base64: of little-endian float32 numbers")
+    ] = "float"
+    normalize: Annotated[
+        bool | None, Meta(description="Scale vectors to the length 1; by default as the checkpoint says")
+    ] = None
+
+
+class EmbeddingRequest(PoolingRequest, frozen=True, kw_only=True):
+    """POST /v1/embeddings: the vector of each input."""
+
+    dimensions: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Keep so many numbers of a vector, for models that were trained for it (Matryoshka)"),
+    ] = None
+
+
+class ScoreRequest(PoolingOptions, frozen=True, kw_only=True):
+    """POST /score: how well texts fit each other. One text_1 is compared with each text_2; several with as many."""
+
+    text_1: Annotated[Some, Meta(description="A query, or one for each text_2")]
+    text_2: Annotated[Some, Meta(description="A document, or several")]
+
+
+class RerankRequest(PoolingOptions, frozen=True, kw_only=True):
+    """POST /rerank: documents in the order in which they fit a query."""
+
+    query: str
+    documents: Annotated[list[str], Meta(description="The texts to be ordered", min_length=1)]
+    top_n: Annotated[int, Meta(description="Return so many of the best; 0 is all", ge=0)] = 0
+    return_documents: Annotated[bool, Meta(description="Return the texts of the documents")] = True

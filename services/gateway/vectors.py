@@ -1,0 +1,78 @@
+"""From what workers make of texts to vectors and scores. Pure."""
+
+import base64
+
+import numpy as np
+import numpy.typing as npt
+
+from livescale.services.gateway.errors import bad_request
+from livescale.services.gateway.output import TextPiece
+from livescale.services.gateway.pooling_answers import Vector
+from livescale.services.gateway.progress import Fresh
+from livescale.services.gateway.uses import ModelUse
+from livescale.shared.messages.requests import TokenLogprobs
+
+Floats = npt.NDArray[np.float64]
+
+
+class PooledOutput:
+    """Keeps what is told of a request's only token. It has no text."""
+
+    reasoning_tokens: int | None = None
+
+    def __init__(self) -> None:
+        self.told: TokenLogprobs | None = None
+
+    def feed(self, fresh: Fresh) -> TextPiece:
+        self.told = next(iter(fresh.logprobs), self.told)
+        return TextPiece("", fresh.token_ids, None if fresh.finish_reason is None else "length")
+
+
+def vector_of(told: TokenLogprobs) -> Floats:
+    """The numbers that a worker made of a text."""
+    return np.frombuffer(told.pooled, "<f4").astype(np.float64)
+
+
+def embedding_of(made: Floats, use: ModelUse, dimensions: int | None = None, normalize: bool | None = None) -> Floats:
+    """The vector as clients get it: its first `dimensions` numbers, of the length 1 where the model or the client says
+    so. Raises ApiError 400."""
+    if dimensions is not None and dimensions > len(made):
+        raise bad_request(f"'dimensions' is {dimensions}; this model's vectors have {len(made)}.", "dimensions")
+    made = made[:dimensions]
+    if not (use.normalized if normalize is None else normalize):
+        return made
+    length = float(np.sqrt((made * made).sum()))
+    return made / length if length else made
+
+
+def likelihoods(made: Floats, use: ModelUse) -> Floats:
+    """Scores as clients get them: between 0 and 1, unless the model tells bare ones. Several add up to 1."""
+    if use.bare_scores:
+        return made
+    if len(made) == 1:
+        made = np.array([0.0, made[0]])  # the softmax of these two is the sigmoid of the one
+        return likelihoods(made, use)[1:]
+    powers: Floats = np.exp(made - made.max())
+    shares: Floats = powers / powers.sum()
+    return shares
+
+
+def verdict(told: TokenLogprobs) -> float:
+    """How likely the second of two named tokens is, of these two."""
+    (_, no), (_, yes) = told.top
+    return float(1 / (1 + np.exp(no - yes)))
+
+
+def cosine(one: Floats, other: Floats) -> float:
+    """The cosine of the angle between two vectors; 0 where one of them has no direction."""
+    lengths = np.sqrt((one * one).sum() * (other * other).sum())
+    return float((one * other).sum() / lengths) if lengths else 0.0
+
+
+def written(vector: Floats, encoding_format: str) -> Vector:
+    """A vector in JSON: as numbers, or as base64 of float32."""
+    numbers = vector.astype("<f4")
+    if encoding_format == "base64":
+        return base64.b64encode(numbers.tobytes()).decode()
+    listed: list[float] = numbers.astype(np.float64).tolist()
+    return listed

@@ -1,0 +1,100 @@
+"""What follows the last layer: logits and the tokens that are chosen by them, or vectors of models that pool."""
+
+from collections.abc import Sequence
+
+import torch
+from msgspec.structs import replace
+
+from livescale.services.worker.engine.attention import Rows
+from livescale.services.worker.engine.contract import BlockMissing
+from livescale.services.worker.engine.kernels.variants import Kernels
+from livescale.services.worker.engine.layer import Norm, bent_logits, make_norm
+from livescale.services.worker.engine.matrices import make_linear
+from livescale.services.worker.engine.parameters import Linear, Tensors
+from livescale.services.worker.engine.pooling import Pooler
+from livescale.services.worker.engine.sampling import choose_tokens, score_tokens
+from livescale.services.worker.engine.tensor_parallel import Ranks, side_by_side
+from livescale.services.worker.grammars.masks import Masks, without_masks
+from livescale.services.worker.scheduling.batch import NOTHING_CHOSEN, Chosen, ScheduledChunk
+from livescale.shared.messages.parameters import Manifest, ModelConfig
+from livescale.shared.messages.requests import TokenLogprobs
+
+SCORED_ROWS = 32  # of a prompt, of which there are logits at once
+
+
+class Head:
+    """The last block of a model, as the rank of `manifest` has it; `config` is what this rank computes."""
+
+    def __init__(self, manifest: Manifest, config: ModelConfig, kernels: Kernels | None, ranks: Ranks | None) -> None:
+        self._manifest = manifest
+        self._config = config
+        self._kernels = kernels
+        self._ranks = ranks
+        self._norm: Norm | None = None
+        self._matrix: Linear | None = None
+        self._pooler: Pooler | None = None
+        self.masks: Masks | None = None  # of grammars, once the vocabulary is here
+
+    def add(self, tensors: Tensors) -> None:
+        """Take the tensors of the last block."""
+        config = self._config
+        if config.pooling != "none":
+            self._pooler = Pooler(config, tensors, self._kernels)
+            return
+        self._norm = make_norm(tensors["model.norm.weight"], config.rms_norm_eps, self._kernels, config.norm_offset)
+        if not config.tie_word_embeddings:
+            self._matrix = make_linear(tensors, "lm_head", kernels=self._kernels)
+
+    def tie(self, embedding: torch.Tensor) -> None:
+        """Make the matrix of the embedding where they are the same. Not before both blocks are here: no layer has to
+        wait for it."""
+        if self._config.tie_word_embeddings and self._norm is not None and self._matrix is None:
+            self._matrix = make_linear({"head.weight": embedding}, "head", kernels=self._kernels)
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Activations `[row, hidden]` -> logits `[row, vocab]`. Raises BlockMissing."""
+        if self._norm is None or self._matrix is None:
+            needed = len(self._manifest.blocks) - 1 if self._norm is None else 0
+            raise BlockMissing(f"cannot make logits: block {needed} was not added")
+        logits = bent_logits(self._matrix(self._norm(self._matrix.padded(hidden)))[: len(hidden)], self._config)
+        return logits if self._ranks is None else side_by_side(logits, self._manifest.config.vocab_size, self._ranks)
+
+    def begin_masks(self, chunks: Sequence[ScheduledChunk]) -> None:
+        """Have masks of tokens computed while the layers are."""
+        if self.masks is not None:
+            self.masks.begin_step(chunks)
+
+    def choose(self, hidden: torch.Tensor, rows: Rows, chunks: Sequence[ScheduledChunk]) -> Chosen:
+        """Rank 0 returns what is chosen after the last layer; all ranks run the head. Raises BlockMissing."""
+        if self._config.pooling != "none":
+            return self._pooled(hidden, chunks)
+        prompts = self._scored(hidden, chunks)
+        samplings = [chunk.sampling for chunk in chunks if chunk.sampling is not None]
+        if not samplings:
+            return Chosen([], prompts=prompts) if prompts else NOTHING_CHOSEN
+        logits = self.logits(hidden[rows.sampled])
+        if self._manifest.shard:
+            return NOTHING_CHOSEN
+        permitted = without_masks(chunks) if self.masks is None else self.masks.take_step(chunks)
+        chosen = choose_tokens(logits, samplings, permitted)
+        return replace(chosen, prompts=prompts) if prompts else chosen
+
+    def _pooled(self, hidden: torch.Tensor, chunks: Sequence[ScheduledChunk]) -> Chosen:
+        if self._pooler is None:
+            raise BlockMissing(f"cannot pool: block {len(self._manifest.blocks) - 1} was not added")
+        return NOTHING_CHOSEN if self._manifest.shard else self._pooler.pool(hidden, chunks)
+
+    def _scored(self, hidden: torch.Tensor, chunks: Sequence[ScheduledChunk]) -> dict[int, list[TokenLogprobs]]:
+        """How likely tokens of prompts are, by the place of the chunk. The head runs in slabs, as logits are large."""
+        scored, first = dict[int, list[TokenLogprobs]](), 0
+        for number, chunk in enumerate(chunks):
+            if chunk.scoring is not None:
+                told = scored[number] = []
+                for start in range(0, len(chunk.scoring.following), SCORED_ROWS):
+                    tokens = chunk.scoring.following[start : start + SCORED_ROWS]
+                    logits = self.logits(hidden[first + start : first + start + len(tokens)])
+                    if self._manifest.shard == 0:
+                        told += score_tokens(logits, tokens, chunk.scoring.top)
+            first += len(chunk.tokens)
+        return scored

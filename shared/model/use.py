@@ -1,0 +1,62 @@
+"""What a checkpoint is for, as its class and the files of sentence-transformers say: to generate text, to make vectors,
+or to give scores. Pure."""
+
+from msgspec.structs import replace
+
+from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.model.declaration.architecture import Architecture
+from livescale.shared.model.declaration.config_file import REMEDIES, CheckpointError, ConfigFile
+from livescale.shared.model.sentence_files import SentenceModel
+
+GENERATES, POOLS, CLASSIFIES = "ForCausalLM", "Model", "ForSequenceClassification"
+DEFAULT_LABELS = 2  # of transformers, where config.json names none
+IDENTITY = "Identity"
+TOLD_BY = "sbert_ce_default_activation_function"
+
+
+def read_use(raw: ConfigFile, architecture: Architecture, sentence: SentenceModel | None) -> ModelConfig:
+    """The configuration with what the model makes of a prompt. Raises CheckpointError."""
+    kind = _kind(raw.texts("architectures"), architecture)
+    # Before anything else is looked at, because these say that nothing else of the file means what it says elsewhere.
+    raw.refuse(*REMEDIES)
+    config = architecture.describe(raw)
+    tokens = raw.texts("classifier_from_token")
+    raw.flag("is_original_qwen3_reranker")
+    if tokens:
+        return replace(config, classifier_from_token=_two(tokens))
+    if kind == CLASSIFIES:
+        labels = len(raw.mapping("id2label")) or DEFAULT_LABELS
+        return replace(config, pooling="last", labels=labels, bare_scores=_bare(raw))
+    if sentence is None and kind == GENERATES:
+        return config
+    said = sentence or SentenceModel("last", normalized=True)
+    if said.pooling != "last":
+        raise CheckpointError(
+            f"pooling by {said.pooling!r} is not served of this architecture: a row sees those before it only, so the "
+            "vector is the last row's; use a checkpoint with pooling_mode_lasttoken"
+        )
+    return replace(config, pooling=said.pooling, normalized=said.normalized)
+
+
+def _kind(classes: list[str], architecture: Architecture) -> str:
+    stem = architecture.class_name.removesuffix(GENERATES)
+    known = {stem + kind: kind for kind in (GENERATES, POOLS, CLASSIFIES)}
+    found = next((known[one] for one in classes if one in known), None)
+    if classes and found is None:
+        raise CheckpointError(f"architectures {str(classes)[:200]} has none of {', '.join(known)}; use one of these")
+    return found or GENERATES
+
+
+def _two(tokens: list[str]) -> list[str]:
+    if len(tokens) != 2:
+        raise CheckpointError(
+            f"classifier_from_token has {len(tokens)} tokens, must have two: the one for texts that do not fit, and "
+            "the one for those that do"
+        )
+    return tokens
+
+
+def _bare(raw: ConfigFile) -> bool:
+    """Whether scores are told as the matrix gives them, as cross-encoders of sentence-transformers may say."""
+    newer = raw.mapping("sentence_transformers").get("activation_fn", "")
+    return str(newer or raw.text(TOLD_BY, "")).endswith(IDENTITY)
