@@ -15,14 +15,15 @@ import xxhash
 
 from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, Bits, are_finite, convert
 from livescale.services.host.safetensors_files import AGAIN, StoredTensor, find_tensors
-from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig, Tensor
+from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig
 from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.block_layout import ITEM_BYTES, BlockLayout, block_layouts
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config, open_regular
 from livescale.shared.model.declaration.architecture import Source
+from livescale.shared.model.declaration.experts import each_name
 from livescale.shared.model.declaration.tensors import EMBEDDING, HEAD, Cut, model_parameters
 from livescale.shared.model.panels import lay_in_panels
-from livescale.shared.model.sharding import ShardSlice, check_shards, find_shard_slice
+from livescale.shared.model.sharding import ShardSlice, check_shards, experts_of, find_shard_slice
 
 SCRATCH_BYTES = 8 << 20  # converting in pieces keeps them in the processor's cache
 # Fields of a configuration that came after models were stored, and what they are where they say nothing.
@@ -35,6 +36,7 @@ LATER: dict[str, object] = {
     "norm_offset": 0.0,
     "rotary_dim": 0,
     "interleaved": False,
+    "experts": None,
     "pooling": "none",
     "normalized": False,
     "bare_scores": False,
@@ -79,21 +81,28 @@ class Checkpoint:
             raise ValueError(f"block {index} has {layout.size_bytes} bytes, not {into.nbytes}")
         end = 0
         for tensor in layout.tensors:
-            source = self.sources[tensor.name]
-            stored = self.stored[source.name].rows(source.start, source.start + source.rows)
-            cut = find_shard_slice(self.cuts[tensor.name], self.config, shard, self.shards)
             into[end : tensor.offset] = bytes(tensor.offset - end)
             end = tensor.offset + prod(tensor.shape) * ITEM_BYTES[self.dtype]
-            with _open(stored.file) as stream:
-                _read_tensor(stored, cut, stream, into[tensor.offset : end], self.dtype)
-            if source.order:
-                _order_heads(np.frombuffer(into[tensor.offset : end], SERVED_BITS[self.dtype]), tensor, source.order)
+            cut = find_shard_slice(self.cuts[tensor.name], self.config, shard, self.shards)
+            names = each_name(tensor.name, experts_of(self.config, shard, self.shards))
+            size = (end - tensor.offset) // len(names)
+            for start, name in zip(range(tensor.offset, end, size), names, strict=True):
+                self._read_part(name, tensor.shape, cut, into[start : start + size])
             if tensor.layout == "panels":
-                lay_in_panels(np.frombuffer(into[tensor.offset : end], np.uint16).reshape(tensor.shape))
+                lay_in_panels(np.frombuffer(into[tensor.offset : end], np.uint16).reshape(-1, tensor.shape[-1]))
         into[end:] = bytes(layout.size_bytes - end)
         if index == len(self.layouts) - 1:
             self._check_tied_head()
         return xxhash.xxh3_64_intdigest(into)
+
+    def _read_part(self, name: str, shape: Sequence[int], cut: ShardSlice | None, into: memoryview) -> None:
+        """Read what the checkpoint has of a tensor of this shape under one of its names."""
+        source = self.sources[name]
+        stored = self.stored[source.name].rows(source.start, source.start + source.rows)
+        with _open(stored.file) as stream:
+            _read_tensor(stored, cut, stream, into, self.dtype)
+        if source.order:
+            _order_heads(np.frombuffer(into, SERVED_BITS[self.dtype]), shape, source.order)
 
     def manifest(self, checksums: Sequence[int]) -> Manifest:
         """The manifest of the whole model; `checksums` has one for each block, in order."""
@@ -130,7 +139,8 @@ def open_checkpoint(path: Path, dtype: DType, shards: int = 1, layout: Layout = 
         check_shards(config, shards)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from None
-    stored = find_tensors(path, architecture_of(config).stored_shapes(config))
+    architecture = architecture_of(config)
+    stored = find_tensors(path, architecture.stored_shapes(config), architecture.stacked(config))
     return Checkpoint(path, config, dtype, block_layouts(config, dtype, shards, layout), stored, shards, layout)
 
 
@@ -145,9 +155,9 @@ def _telling(config: ModelConfig) -> dict[str, object]:
     return {name: value for name, value in fields.items() if name not in LATER or value != LATER[name]}
 
 
-def _order_heads(values: Bits, tensor: Tensor, order: Sequence[int]) -> None:
+def _order_heads(values: Bits, shape: Sequence[int], order: Sequence[int]) -> None:
     """Rearrange the rows of each head of queries or keys, as RoPE pairs them here."""
-    heads = values.reshape(-1, len(order), *tensor.shape[1:])
+    heads = values.reshape(-1, len(order), *shape[1:])
     heads[:] = heads[:, list(order)]
 
 

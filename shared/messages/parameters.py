@@ -50,7 +50,8 @@ class LayerKind(Message, frozen=True, kw_only=True):
     pair of numbers of a head, zeros for those that do not rotate; None follows from the model's `rope_theta` and
     `rope_scaling`. `attention_scale`: the factor of scores; 0 is 1 / sqrt(head_dim). `score_cap`: scores are bent
     towards this limit by a tangent; 0 is none. `norms_before` and `norms_after`: whether attention and MLP normalize
-    their input, and their output. `residual_scale`: the factor of what is added to the residual.
+    their input, and their output. `residual_scale`: the factor of what is added to the residual. `experts`: whether the
+    MLP is the model's experts.
     """
 
     window: Count = 0
@@ -64,9 +65,34 @@ class LayerKind(Message, frozen=True, kw_only=True):
     output_bias: bool = False
     mlp_bias: bool = False
     residual_scale: Factor = 1.0
+    experts: bool = False
 
 
 LLAMA_LAYER = LayerKind()
+
+
+class Experts(Message, frozen=True, kw_only=True):
+    """An MLP as `count` experts of `features` features each, of which a router chooses `chosen` for each row.
+
+    Chosen experts weigh what the router's softmax gives them; where it is `normalized`, the weights are divided by
+    their sum. A rank has the `held` experts from `first` on; 0 is all of them.
+    """
+
+    count: Annotated[int, Meta(ge=1, le=65_536)]
+    chosen: Annotated[int, Meta(ge=1, le=65_536)]
+    features: Size
+    normalized: bool = False
+    first: Count = 0
+    held: Count = 0
+
+    def __post_init__(self) -> None:
+        if self.chosen > self.count or self.first + self.held > self.count:
+            raise ValueError(f"`chosen` is {self.chosen}, and the last expert here {self.here.stop}, of {self.count}")
+
+    @property
+    def here(self) -> range:
+        """The experts that this rank has."""
+        return range(self.first, self.first + (self.held or self.count))
 
 
 class ModelConfig(Message, frozen=True, kw_only=True):
@@ -108,6 +134,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     norm_offset: Amount = 0.0
     rotary_dim: Count = 0
     interleaved: bool = False
+    experts: Experts | None = None
     pooling: Pooling = "none"
     normalized: bool = False
     bare_scores: bool = False
@@ -119,6 +146,13 @@ class ModelConfig(Message, frozen=True, kw_only=True):
             raise ValueError(f"`layer_kinds` are {len(self.layer_kinds)} for {self.num_hidden_layers} layers")
         if max(self.layer_kinds, default=0) >= max(len(self.kinds), 1):
             raise ValueError(f"`layer_kinds` name more kinds than `kinds` has, {len(self.kinds)}")
+        if self.experts is None and any(kind.experts for kind in self.kinds):
+            raise ValueError("`kinds` have experts, and the model has none")
+
+    @property
+    def has_dense_layers(self) -> bool:
+        """Whether the MLP of some layer is not the experts."""
+        return not all(self.kind(layer).experts for layer in range(self.num_hidden_layers))
 
     def kind(self, layer: int) -> LayerKind:
         """What layer number `layer` computes."""

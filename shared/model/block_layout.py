@@ -72,4 +72,4 @@ def _pack(index: int, name: str, shapes: Shapes, dtype: DType, layout: Layout) -
 
 
 def _fills_panels(tensor: str, shape: list[int]) -> bool:
-    return len(shape) == 2 and tensor != EMBEDDING and shape[0] % PANEL_ROWS == 0 and shape[1] % PANEL_STEP == 0
+    return len(shape) >= 2 and tensor != EMBEDDING and shape[-2] % PANEL_ROWS == 0 and shape[-1] % PANEL_STEP == 0

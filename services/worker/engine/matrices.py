@@ -74,7 +74,7 @@ def laid_out_shapes(manifest: Manifest) -> list[str]:
     """The shapes of the matrices in layers and head that do not arrive in panels: each is copied when it is here."""
     tensors = [tensor for block in manifest.blocks[1:] for tensor in block.tensors]
     return sorted(
-        {"x".join(map(str, tensor.shape)) for tensor in tensors if len(tensor.shape) == 2 and tensor.layout == "plain"}
+        {"x".join(map(str, tensor.shape)) for tensor in tensors if len(tensor.shape) >= 2 and tensor.layout == "plain"}
     )
 
 
