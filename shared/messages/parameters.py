@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, structs
 
+from livescale.shared.messages.experts import Experts
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
+from livescale.shared.messages.quantization import Packing, Quantization
 
 DType = Literal["float32", "bfloat16"]
 Family = Annotated[str, Meta(min_length=1, max_length=64)]  # `model_type` of config.json
@@ -71,30 +73,6 @@ class LayerKind(Message, frozen=True, kw_only=True):
 LLAMA_LAYER = LayerKind()
 
 
-class Experts(Message, frozen=True, kw_only=True):
-    """An MLP as `count` experts of `features` features each, of which a router chooses `chosen` for each row.
-
-    Chosen experts weigh what the router's softmax gives them; where it is `normalized`, the weights are divided by
-    their sum. A rank has the `held` experts from `first` on; 0 is all of them.
-    """
-
-    count: Annotated[int, Meta(ge=1, le=65_536)]
-    chosen: Annotated[int, Meta(ge=1, le=65_536)]
-    features: Size
-    normalized: bool = False
-    first: Count = 0
-    held: Count = 0
-
-    def __post_init__(self) -> None:
-        if self.chosen > self.count or self.first + self.held > self.count:
-            raise ValueError(f"`chosen` is {self.chosen}, and the last expert here {self.here.stop}, of {self.count}")
-
-    @property
-    def here(self) -> range:
-        """The experts that this rank has."""
-        return range(self.first, self.first + (self.held or self.count))
-
-
 class ModelConfig(Message, frozen=True, kw_only=True):
     """What an engine must know of an architecture, names as in Hugging Face's config.json.
 
@@ -108,6 +86,8 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     a matrix makes of them as many scores, which are likelihoods once they are bent, unless they are `bare_scores`.
     `classifier_from_token`: the tokens by which a model that generates says that
     a text does not fit another one, or does.
+
+    `quantization` says which matrices are packed.
     """
 
     family: Family
@@ -140,6 +120,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     bare_scores: bool = False
     labels: Annotated[int, Meta(ge=0, le=65_536)] = 0
     classifier_from_token: Annotated[list[Name], Meta(max_length=2)] = []
+    quantization: Quantization | None = None
 
     def __post_init__(self) -> None:
         if self.layer_kinds and len(self.layer_kinds) != self.num_hidden_layers:
@@ -148,6 +129,10 @@ class ModelConfig(Message, frozen=True, kw_only=True):
             raise ValueError(f"`layer_kinds` name more kinds than `kinds` has, {len(self.kinds)}")
         if self.experts is None and any(kind.experts for kind in self.kinds):
             raise ValueError("`kinds` have experts, and the model has none")
+        if self.experts is not None and self.quantization is not None:
+            raise ValueError("quantized experts are not served; use the checkpoint in bfloat16")
+        if self.quantization is not None and len(self.quantization.layers) not in (0, self.num_hidden_layers):
+            raise ValueError(f"`quantization` has {len(self.quantization.layers)} of {self.num_hidden_layers} layers")
 
     @property
     def has_dense_layers(self) -> bool:
@@ -155,7 +140,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
         return not all(self.kind(layer).experts for layer in range(self.num_hidden_layers))
 
     def kind(self, layer: int) -> LayerKind:
-        """What layer number `layer` computes."""
+        """Return what the layer of this number computes."""
         if not self.kinds:
             return LLAMA_LAYER
         return self.kinds[self.layer_kinds[layer] if self.layer_kinds else 0]
@@ -163,12 +148,13 @@ class ModelConfig(Message, frozen=True, kw_only=True):
 
 class Tensor(Message, frozen=True, kw_only=True):
     """One tensor inside a block, at `offset` bytes: row-major, or in panels of 64 rows, each `[in / 2, 64, 2]`. It is
-    named as in a checkpoint of Llama."""
+    named as in a checkpoint of Llama. With a `packing` it lies in packed panels."""
 
     name: Name
     shape: Shape
     offset: Count
     layout: Layout = "plain"
+    packing: Packing | None = None
 
 
 class Block(Message, frozen=True, kw_only=True):

@@ -13,7 +13,8 @@ import torch
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
 from livescale.services.worker.engine.matrices import CompiledLinear, make_gated
 from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, padded
-from livescale.shared.messages.parameters import Activation, Experts
+from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.parameters import Activation
 
 ROUTER = "mlp.gate"
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from livescale.shared.messages.parameters import Activation, Experts, LayerKind, ModelConfig
+from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.parameters import Activation, LayerKind, ModelConfig
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
 from livescale.shared.model.declaration.experts import Stacked, each_name, renamed_part, stacked_sources
 from livescale.shared.model.declaration.rotation import Rotation, RotationReader, pair_order

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from livescale.shared.messages.parameters import Experts, ModelConfig
+from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
 
 STACK = ".mlp.experts."
