@@ -30,15 +30,11 @@ def read_experts(config: ConfigFile, count: int, chosen: int, features: int, *, 
 
     Both spellings of their number are read. Raises CheckpointError.
     """
-    found = Experts(
-        count=config.size("num_local_experts", config.size("num_experts", count)),
-        chosen=config.size("num_experts_per_tok", chosen),
-        features=features,
-        normalized=normalized,
-    )
-    if found.chosen > found.count:
-        raise CheckpointError(f"num_experts_per_tok is {found.chosen}, and there are {found.count} experts")
-    return found
+    count = config.size("num_local_experts", config.size("num_experts", count))
+    chosen = config.size("num_experts_per_tok", chosen)
+    if chosen > count:
+        raise CheckpointError(f"num_experts_per_tok is {chosen}, and there are {count} experts")
+    return Experts(count=count, chosen=chosen, features=features, normalized=normalized)
 
 
 def each_name(name: str, experts: range) -> list[str]:
