@@ -237,9 +237,19 @@ def test_what_waits_for_long_waits_here_and_not_at_an_instance(rate: float | Non
     assert len(admissions(made.dispatch(NOW))) == min(most, 4 - most)
 
 
-def test_one_that_goes_live_gets_what_has_waited_for_an_instance_that_has_much_to_prefill() -> None:
-    made = policy(prefilling("h", 300, 200.0))
+def gone_live(rate: float | None) -> list[tuple[str, str]]:
+    """What an instance gets as it goes live, of three prompts of 300 tokens that one of this rate has no room for."""
+    made = policy(prefilling("h", 600, rate))
     assert admit(made, *(request(f"r{number}", prompt=300) for number in range(3))) == []
-    hear(made, prefilling("h", 300, 200.0, helping=["t"]))
+    hear(made, prefilling("h", 600, rate, helping=["t"]))
     hear(made, report("t", load(slots=9, blocks=1000), state="live"))
-    assert admissions(made.dispatch(NOW)) == [("r0", "t"), ("r1", "t"), ("r2", "t")]
+    return admissions(made.dispatch(NOW))
+
+
+def test_one_that_goes_live_gets_what_has_waited_for_an_instance_that_has_much_to_prefill() -> None:
+    assert gone_live(None) == [(f"r{number}", "t") for number in range(3)]
+
+
+def test_what_would_be_late_at_a_live_instance_waits_here_until_anybody_has_room() -> None:
+    assert gone_live(500.0) == [("r0", "t"), ("r1", "t")]
+    assert gone_live(200.0) == [("r0", "t")]

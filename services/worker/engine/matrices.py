@@ -77,9 +77,15 @@ def laid_out_shapes(manifest: Manifest) -> list[str]:
         {
             "x".join(map(str, tensor.shape))
             for tensor in tensors
-            if len(tensor.shape) == 2 and tensor.layout == "plain" and tensor.packing is None
+            if len(tensor.shape) >= 2 and tensor.layout == "plain" and tensor.packing is None
         }
     )
+
+
+def unpacked_shapes(manifest: Manifest) -> list[str]:
+    """The shapes of packed matrices, each of which torch's kernels need in bfloat16."""
+    tensors = [tensor for block in manifest.blocks for tensor in block.tensors]
+    return sorted({"x".join(map(str, tensor.shape)) for tensor in tensors if tensor.packing is not None})
 
 
 def output_count(weight: torch.Tensor) -> int:
