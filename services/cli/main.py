@@ -95,6 +95,10 @@ BENCHES = {
         "livescale.load.bench.requests.command:requests",
         "Measure what it costs that answers have a form, and whether they have it.",
     ),
+    "models": LazyCommand(
+        "livescale.load.bench.models.command:models",
+        "Compare every architecture with transformers, and experts with a dense model.",
+    ),
     "systems": LazyCommand(
         "livescale.load.bench.systems.command:systems", "Compare systems on one trace, in a simulation."
     ),

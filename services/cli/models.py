@@ -75,8 +75,9 @@ def check(checkpoint: str, dtype: DType, as_json: bool) -> None:
     try:
         directory = resolve_model_path(checkpoint)
         config = load_model_config(directory)
+        architecture = architecture_of(config)
         check_dtype(config, dtype)
-        files.find_tensors(directory, architecture_of(config).stored_shapes(config))
+        files.find_tensors(directory, architecture.stored_shapes(config), architecture.stacked(config))
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     needs = needs_of(config, dtype)

@@ -92,4 +92,4 @@ def tensor_bytes(tensor: Tensor, dtype: DType) -> int:
 
 
 def _fills_panels(tensor: str, shape: list[int]) -> bool:
-    return len(shape) == 2 and tensor != EMBEDDING and shape[0] % PANEL_ROWS == 0 and shape[1] % PANEL_STEP == 0
+    return len(shape) >= 2 and tensor != EMBEDDING and shape[-2] % PANEL_ROWS == 0 and shape[-1] % PANEL_STEP == 0

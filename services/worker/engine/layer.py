@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import rms_norm
 
 from livescale.services.worker.engine.attention import Rows
+from livescale.services.worker.engine.experts import make_experts
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
 from livescale.services.worker.engine.matrices import Gated, make_gated, make_linear
 from livescale.services.worker.engine.packed import unpacked
@@ -132,6 +133,11 @@ def as_it_is(hidden: torch.Tensor) -> torch.Tensor:
     return hidden
 
 
+def unchanged(rows: torch.Tensor) -> torch.Tensor:
+    """What stands before experts, which do all that an MLP does."""
+    return rows
+
+
 class Layer:
     """Decoder layer `index`, made of the tensors of its block. With `ranks` it is the part of rank `rank`."""
 
@@ -156,8 +162,7 @@ class Layer:
         self._qkv = parts.projections()
         self._output = parts.output("self_attn.o_proj", "self_attn.output_layernorm")
         self._mlp_norm = parts.norm("post_attention_layernorm")
-        self._gated = make_gated(own, "mlp.gate_proj", "mlp.up_proj", kernels, config.kind(index).activation)
-        self._down = parts.output("mlp.down_proj", "mlp.output_layernorm")
+        self._gated, self._down = parts.mlp()
 
     @property
     def parts(self) -> tuple[Norm, Linear, ResidualLinear, Norm, Gated, ResidualLinear]:
@@ -215,9 +220,21 @@ class Parts:
         weight = self._tensors[f"self_attn.{name}.weight"].float() + self._config.norm_offset
         return AcrossRanks(weight, self._config.rms_norm_eps, self._ranks)
 
+    def mlp(self) -> tuple[Gated, ResidualLinear]:
+        """What makes features of rows, and what is added to the residual. Experts do all of it in the second."""
+        kind, experts, norm = self._kind, self._config.experts, "mlp.output_layernorm"
+        if kind.experts and experts is not None:
+            made = make_experts(experts, self._tensors, self._kernels, kind.activation)
+            return unchanged, self._added(made, norm)
+        gated = make_gated(self._tensors, "mlp.gate_proj", "mlp.up_proj", self._kernels, kind.activation)
+        return gated, self.output("mlp.down_proj", norm)
+
     def output(self, name: str, norm: str) -> ResidualLinear:
         """A matrix whose product is added to the residual."""
-        made = row_parallel(make_linear(self._tensors, name, kernels=self._kernels), self._ranks)
+        return self._added(make_linear(self._tensors, name, kernels=self._kernels), norm)
+
+    def _added(self, matrix: Linear, norm: str) -> ResidualLinear:
+        made = row_parallel(matrix, self._ranks)
         factor = self._kind.residual_scale
         return NormedOutput(made, self.norm(norm), factor) if self._kind.norms_after or factor != 1.0 else made
 

@@ -1,0 +1,1 @@
+"""`livescale bench models`: architectures beside transformers, and experts beside a dense model."""

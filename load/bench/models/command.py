@@ -1,0 +1,119 @@
+"""`livescale bench models`: every architecture beside transformers, and experts beside a dense model."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import IO, get_args
+
+import click
+
+from livescale.load.bench.engine.cases import Case, DecodeCase, PrefillCase
+from livescale.load.bench.engine.processes import EngineProcess, EngineProcessFailed, Program, engine_processes
+from livescale.load.bench.models.rows import BENCH, PAIRS, against_dense, against_transformers
+from livescale.load.bench.record import RecordPrinter
+from livescale.load.kept import KEPT, kept_model
+from livescale.load.peers.protocol import StepSeconds
+from livescale.load.sizes import Size
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.worker.engine.kernels.variants import KernelsName
+from livescale.shared.model.architectures import model_types
+
+OWN = Program("livescale", "livescale.load.bench.engine.own")
+TRANSFORMERS = Program("transformers", "livescale.load.peers.transformers_peer")
+PREFILL: Case = PrefillCase("prefill 512", (512,))
+DECODE: Case = DecodeCase("decode b8", 8)
+LOG = KEPT / "bench-models.log"
+
+option = partial(click.option, show_default=True, show_envvar=True)
+
+
+@click.command()
+@option(
+    "--families",
+    type=click.Choice(model_types()),
+    multiple=True,
+    default=model_types(),
+    envvar="LIVESCALE_FAMILIES",
+    help="Architectures; may be given several times.",
+)
+@option("--rounds", type=click.IntRange(1), default=3, envvar="LIVESCALE_ROUNDS", help="Number of rounds.")
+@option(
+    "--size",
+    type=click.Choice(("small", "medium", "large")),
+    default="large",
+    envvar="LIVESCALE_SIZE",
+    help="Size of the models with experts and of the dense one that they are compared with.",
+)
+@option(
+    "--kernels",
+    type=click.Choice(get_args(KernelsName)),
+    default="auto",
+    envvar="LIVESCALE_KERNELS",
+    help="Kernels of this engine. The bars depend on them.",
+)
+def models(families: Sequence[str], rounds: int, size: Size, kernels: KernelsName) -> None:
+    """Compare each architecture at 120M parameters with transformers, and experts with a dense model.
+
+    Rates are tokens a second of CPU time, on one core; the engines are asked in turn. Of models with experts as many
+    parameters are at work as a dense model has: 2 of 8 experts, and 8 of 64.
+    """
+    printer = RecordPrinter(BENCH)
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    with LOG.open("w", encoding="utf-8") as log:
+        try:
+            for family in families:
+                _beside_transformers(printer, family, rounds, kernels, log)
+            _beside_dense(printer, [pair for pair in PAIRS if {*pair} <= {*families}], rounds, size, kernels, log)
+        except EngineProcessFailed as error:
+            raise click.ClickException(f"{error}; see {LOG}") from None
+    sys.exit(0 if printer.finish() else 1)
+
+
+def _beside_transformers(printer: RecordPrinter, family: str, rounds: int, kernels: KernelsName, log: IO[str]) -> None:
+    checkpoint = kept_model("medium", printer.progress, family)
+    vocab_size = open_checkpoint(checkpoint, "bfloat16").config.vocab_size
+    with engine_processes(checkpoint, log, kernels) as members:
+        started = [members.start(program) for program in (OWN, TRANSFORMERS)]
+        engines = {member.name: member for member, _ in started}
+        printer.progress(f"{family}: {rounds} rounds of both engines")
+        rates = _ask_in_turn(engines, (PREFILL, DECODE), vocab_size, rounds)
+    for record in against_transformers(family, rates[OWN.name], rates[TRANSFORMERS.name], started[0][1].kernels):
+        printer.emit(record)
+
+
+def _beside_dense(
+    printer: RecordPrinter,
+    pairs: Sequence[tuple[str, str]],
+    rounds: int,
+    size: Size,
+    kernels: KernelsName,
+    log: IO[str],
+) -> None:
+    with ExitStack() as running:
+        engines, vocab_size = dict[str, EngineProcess](), 0
+        for family in dict.fromkeys(family for pair in pairs for family in pair):
+            checkpoint = kept_model(size, printer.progress, family)
+            vocab_size = open_checkpoint(checkpoint, "bfloat16").config.vocab_size
+            members = running.enter_context(engine_processes(checkpoint, log, kernels))
+            engines[family], _ = members.start(OWN)
+        if engines:
+            printer.progress(f"{rounds} rounds of {', '.join(engines)}")
+            rates = _ask_in_turn(engines, (PREFILL,), vocab_size, rounds)
+            for record in against_dense(PREFILL.name, rates):
+                printer.emit(record)
+
+
+def _ask_in_turn(
+    engines: dict[str, EngineProcess], cases: Sequence[Case], vocab_size: int, rounds: int
+) -> dict[str, dict[str, list[float]]]:
+    """The rates of each engine by case. Each is the first as often as the last, and a round before counts for none."""
+    rates: dict[str, dict[str, list[float]]] = {name: {case.name: [] for case in cases} for name in engines}
+    for number in range(rounds + 1):
+        for case in cases:
+            question = case.question(number + 1, vocab_size)
+            for name in list(engines)[:: 1 if number % 2 else -1]:
+                took = engines[name].ask(question, StepSeconds)
+                if number:
+                    rates[name][case.name].append(case.tokens / took.cpu)
+    return rates
