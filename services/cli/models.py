@@ -73,7 +73,8 @@ def check(checkpoint: str, dtype: DType, as_json: bool) -> None:
     try:
         directory = resolve_model_path(checkpoint)
         config = load_model_config(directory)
-        files.find_tensors(directory, architecture_of(config).stored_shapes(config))
+        architecture = architecture_of(config)
+        files.find_tensors(directory, architecture.stored_shapes(config), architecture.unused)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     needs = needs_of(config, dtype)

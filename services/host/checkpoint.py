@@ -35,6 +35,10 @@ LATER: dict[str, object] = {
     "norm_offset": 0.0,
     "rotary_dim": 0,
     "interleaved": False,
+    "encodes": False,
+    "position_offset": 0,
+    "token_types": 0,
+    "pooler": False,
     "pooling": "none",
     "normalized": False,
     "bare_scores": False,
@@ -130,7 +134,8 @@ def open_checkpoint(path: Path, dtype: DType, shards: int = 1, layout: Layout = 
         check_shards(config, shards)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from None
-    stored = find_tensors(path, architecture_of(config).stored_shapes(config))
+    architecture = architecture_of(config)
+    stored = find_tensors(path, architecture.stored_shapes(config), architecture.unused)
     return Checkpoint(path, config, dtype, block_layouts(config, dtype, shards, layout), stored, shards, layout)
 
 

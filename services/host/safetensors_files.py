@@ -21,6 +21,8 @@ StoredDType = Literal["F32", "BF16", "F16"]
 STORED_BYTES: dict[StoredDType, int] = {"F32": 4, "BF16": 2, "F16": 2}
 HEADER_LIMIT_BYTES = 16 << 20  # a hundred thousand tensors; the format's own limit would take a gigabyte to decode
 LONGEST_NAME = 256
+# Tensors that were once saved with checkpoints, and follow from the configuration.
+FOLLOWING = ("rotary_emb.inv_freq", "embeddings.position_ids")
 AGAIN = "download or convert the checkpoint again"
 
 INDEX = "model.safetensors.index.json"
@@ -73,7 +75,11 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
         raise CheckpointError(
             f"{file}: holds {data_bytes} bytes of tensors, its header {described}: truncated or damaged; {AGAIN}"
         )
-    return {name: _tensor(file, name, entry, 8 + header_bytes) for name, entry in entries.items()}
+    return {
+        name: _tensor(file, name, entry, 8 + header_bytes)
+        for name, entry in entries.items()
+        if not name.endswith(FOLLOWING)
+    }
 
 
 def _decode(file: Path, header: bytes) -> Mapping[str, _Entry]:
@@ -117,8 +123,9 @@ class _Index(msgspec.Struct, frozen=True):
     weight_map: dict[str, str]
 
 
-def find_tensors(directory: Path, shapes: Shapes) -> dict[str, StoredTensor]:
-    """Find every tensor of `shapes`, and the head where a checkpoint repeats a tied one.
+def find_tensors(directory: Path, shapes: Shapes, unneeded: tuple[str, ...] = ()) -> dict[str, StoredTensor]:
+    """Find every tensor of `shapes`, and the head where a checkpoint repeats a tied one. Names that begin with one of
+    the `unneeded` are passed over.
 
     Raises CheckpointError where one is missing or has another shape, and for tensors that the model does not use.
     """
@@ -132,10 +139,7 @@ def find_tensors(directory: Path, shapes: Shapes) -> dict[str, StoredTensor]:
                 f"{stored[name].file}: {name} has shape {list(stored[name].shape)}, config.json makes it {shape}; "
                 "use the config.json that belongs to these files"
             )
-    # inv_freq was once saved with Llama checkpoints; it follows from the configuration.
-    unused = [
-        name for name in stored if name not in shapes and name != HEAD and not name.endswith("rotary_emb.inv_freq")
-    ]
+    unused = [name for name in stored if name not in shapes and name != HEAD and not name.startswith(unneeded)]
     if unused:
         raise CheckpointError(
             f"{stored[unused[0]].file}: tensors that the architecture of config.json does not use: {_some(unused)}; "

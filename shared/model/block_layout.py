@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from livescale.shared.messages.parameters import Block, DType, Layout, ModelConfig, Tensor
-from livescale.shared.model.declaration.tensors import EMBEDDING, Shapes, model_parameters
+from livescale.shared.model.declaration.tensors import LOOKED_UP, Shapes, model_parameters
 from livescale.shared.model.sharding import shard_config
 
 ALIGNMENT = 64
@@ -72,4 +72,9 @@ def _pack(index: int, name: str, shapes: Shapes, dtype: DType, layout: Layout) -
 
 
 def _fills_panels(tensor: str, shape: list[int]) -> bool:
-    return len(shape) == 2 and tensor != EMBEDDING and shape[0] % PANEL_ROWS == 0 and shape[1] % PANEL_STEP == 0
+    return (
+        len(shape) == 2
+        and not tensor.startswith(LOOKED_UP)
+        and shape[0] % PANEL_ROWS == 0
+        and shape[1] % PANEL_STEP == 0
+    )

@@ -23,6 +23,7 @@ from livescale.services.worker.engine.contract import (
     slabs,
 )
 from livescale.services.worker.engine.cuda_graphs import CudaCapture, GraphedLayer, LayerGraphs
+from livescale.services.worker.engine.encoder_input import EncoderInput
 from livescale.services.worker.engine.head import Head
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import KvStore
@@ -89,6 +90,7 @@ class TorchEngine:
             # Between two calls of a layer's parts ranks wait for each other.
             self._memory = LayerMemory(config, self._kernels, compiled) if ranks is None else None
         self._embedding: torch.Tensor | None = None
+        self._input: EncoderInput | None = None
         self._layers: dict[int, AnyLayer] = {}
         self._graphs: LayerGraphs | None = None
         if on_gpu.graphs and ranks is None:  # no graph waits for another rank
@@ -110,6 +112,8 @@ class TorchEngine:
         tensors = block_tensors(self._manifest.blocks[index], buffer, self._manifest.dtype)
         if index == 0:
             self._embedding = tensors[EMBEDDING]
+            if self._config.encodes:
+                self._input = EncoderInput(self._config, tensors, self._kernels)
         elif index <= self._config.num_hidden_layers:
             layer = Layer(self._config, index - 1, tensors, self._kernels, self._ranks, self._manifest.shard)
             self._layers[index - 1] = self._fastest(layer)
@@ -136,6 +140,8 @@ class TorchEngine:
             hidden = embedding(rows.token_ids, self._embedding)
         else:
             hidden = embed_part(rows.token_ids, self._embedding, self._own_tokens, self._ranks)
+        if self._input is not None:
+            hidden = self._input.add_to(hidden, rows.chunks)
         return hidden if self._embedding_scale is None else hidden * self._embedding_scale
 
     @torch.inference_mode()

@@ -14,6 +14,8 @@ from livescale.shared.model.declaration.config_file import CheckpointError, Conf
 from livescale.shared.model.declaration.rotation import Rotation, RotationReader, pair_order
 from livescale.shared.model.declaration.tensors import Shapes, model_parameters
 
+GENERATES = "ForCausalLM"
+LAYERS = "model.layers."
 FULL, SLIDING = "full_attention", "sliding_attention"
 LONGEST_HEAD = 4_096
 MOST_LAYERS = 10_000
@@ -39,8 +41,10 @@ class Architecture:
     """An architecture as transformers has it, in the class `class_name`; `serves` says what people run of it.
 
     `renamed` has the checkpoint's name by ours, each the part that follows `model.layers.N.` and precedes `.weight`.
-    `joined` has the parts whose rows lie one after the other in a tensor of the checkpoint, by its name. `example` are
-    the keys of config.json, besides the sizes, of a small model of this kind.
+    `joined` has the parts whose rows lie one after the other in a tensor of the checkpoint, by its name. `layers` is
+    what precedes the number of a layer in its names, and `{last}` stands for the last number. `unused` are the
+    beginnings of the names of tensors that nothing needs. `example` are the keys of config.json, besides the sizes, of
+    a small model of this kind.
     """
 
     class_name: str
@@ -48,23 +52,32 @@ class Architecture:
     describe: Callable[[ConfigFile], ModelConfig]
     renamed: Mapping[str, str] = field(default_factory=dict)
     joined: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    layers: str = LAYERS
+    unused: tuple[str, ...] = ()
     example: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def generates(self) -> bool:
+        """Whether its checkpoints may generate text; the others make vectors and scores only."""
+        return self.class_name.endswith(GENERATES)
 
     def sources(self, config: ModelConfig) -> dict[str, Source]:
         """Where each parameter of the model lies in its checkpoint, by our name."""
         shapes = {one.name: one.shape for block in model_parameters(config).values() for one in block}
         order = pair_order(config.head_dim, config.rotary_dim, config.interleaved)
         turned = tuple(order) if order != sorted(order) else ()
-        return {name: self._source(name, shapes, turned if name.endswith(ORDERED) else ()) for name in shapes}
+        last = config.num_hidden_layers - 1
+        return {name: self._source(name, shapes, turned if name.endswith(ORDERED) else (), last) for name in shapes}
 
-    def _source(self, name: str, shapes: Shapes, order: tuple[int, ...]) -> Source:
+    def _source(self, name: str, shapes: Shapes, order: tuple[int, ...], last: int) -> Source:
         place, part, kind = _split(name)
+        theirs = place.replace(LAYERS, self.layers)
         rows = shapes[name][0]
         for whole, parts in self.joined.items():
             if part in parts:
                 before = [shapes[f"{place}{one}.{kind}"][0] for one in parts[: parts.index(part)]]
-                return Source(f"{place}{whole}.{kind}", sum(before), rows, order)
-        return Source(f"{place}{self.renamed.get(part, part)}.{kind}", 0, rows, order)
+                return Source(f"{theirs}{whole}.{kind}", sum(before), rows, order)
+        return Source(f"{theirs}{self.renamed.get(part, part).format(last=last)}.{kind}", 0, rows, order)
 
     def stored_shapes(self, config: ModelConfig) -> Shapes:
         """The tensors that a checkpoint has, by its names."""
@@ -79,7 +92,7 @@ class Architecture:
 def _split(name: str) -> tuple[str, str, str]:
     """A name as what precedes the part, the part, and what follows it."""
     stem, _, kind = name.rpartition(".")
-    if not stem.startswith("model.layers."):
+    if not stem.startswith(LAYERS):
         return "", stem, kind
     place = ".".join(stem.split(".")[:3]) + "."
     return place, stem.removeprefix(place), kind
