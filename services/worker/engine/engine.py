@@ -82,7 +82,7 @@ class TorchEngine:
         self._attention: Attention
         self._memory: LayerMemory | None = None
         if self._kernels is None:
-            backend = choose_backend(self.store, group, max_model_len, on_gpu.flashinfer, kinds)
+            backend = choose_backend(self.store, group, max_model_len, on_gpu.flashinfer and not config.encodes, kinds)
             self._attention = TorchAttention(self.store, ropes, group, backend)
         else:
             compiled = CompiledAttention(self._kernels, self.store, ropes, group, max_model_len, kinds)

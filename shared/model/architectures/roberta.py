@@ -5,7 +5,7 @@ from livescale.shared.model.declaration.encoder import describe_after_padding, e
 
 ARCHITECTURE = Architecture(
     "RobertaModel",
-    "RoBERTa for sentences, cross-encoders",
+    "RoBERTa",
     describe_after_padding,
     renamed=encoder_names("roberta") | {"pooler": "classifier.dense", "score": "classifier.out_proj"},
     layers="roberta.encoder.layer.",

@@ -1,10 +1,12 @@
 """Encoders make the vectors and scores of transformers, and a vector's bits depend on its prompt alone."""
 
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 
 from livescale.services.worker.engine.contract import LayerwiseRun
 from livescale.services.worker.engine.engine import TorchEngine
@@ -21,6 +23,15 @@ from tests.worker.serving import limits, random_prompt, submit
 
 PROMPTS = {str(length): random_prompt(length, length) for length in (1, 5, 129, 300, 510)}
 WAYS = [(model_type, way) for model_type in ENCODERS for way in ("cls_token", "mean_tokens", "scores")]
+
+
+def each_way() -> Iterator[ParameterSet]:
+    """Each model with every way to compute; most of torch's, which take long, are slow tests."""
+    for kind in KINDS:
+        for model_type, way in WAYS:
+            is_long = "torch" in str(kind.id) and (model_type, way) != ("bert", "mean_tokens")
+            marks = [*kind.marks, *([pytest.mark.slow] if is_long else [])]
+            yield pytest.param(model_type, way, *kind.values, marks=marks, id=f"{model_type}-{way}-{kind.id}")
 
 
 def asking(key: str, prompt: list[int], model_type: str = "xlm-roberta") -> Submit:
@@ -51,8 +62,7 @@ def of(model_type: str, way: str, dtype: DType = "float32", shards: int = 1) -> 
     return pooling_checkpoint(model_type, "scores" if way == "scores" else "embeds", dtype, shards, way)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("model_type", "way"), WAYS)
+@pytest.mark.parametrize(("model_type", "way", "kind"), [*each_way()])
 def test_vectors_and_scores_are_those_of_transformers(model_type: str, way: str, kind: Kind) -> None:
     engine = of(model_type, way, kind.dtype).engine(kernels=kind.kernels)
     requests = [asking(key, prompt, model_type) for key, prompt in PROMPTS.items()]
@@ -66,8 +76,7 @@ def test_vectors_and_scores_are_those_of_transformers(model_type: str, way: str,
             assert cosine(ours, right) >= cosine(theirs(model_type, way, request, "bfloat16"), right) - 1e-4
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("model_type", "way"), WAYS)
+@pytest.mark.parametrize(("model_type", "way", "kind"), [*each_way()])
 def test_neither_batch_nor_way_through_the_layers_changes_a_bit(model_type: str, way: str, kind: Kind) -> None:
     engine, chance = of(model_type, way, kind.dtype).engine(kernels=kind.kernels), random.Random(2)
     requests = [asking(key, prompt, model_type) for key, prompt in PROMPTS.items()]
