@@ -13,6 +13,7 @@ model = ChatOpenAI(
     base_url=f"{URL}/v1",
     api_key=SecretStr(os.environ.get("LIVESCALE_KEY", "none")),
     max_completion_tokens=8,
+    temperature=0,  # the likeliest tokens, so the same answer each time
 )
 prompt = ChatPromptTemplate.from_messages([("system", "You answer in one word."), ("user", "{question}")])
 

@@ -1,0 +1,1 @@
+"""Traces, load, the simulator, benchmarks and reports: what tries the services out."""

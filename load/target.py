@@ -39,14 +39,20 @@ class ServedModelCard(msgspec.Struct, frozen=True):
 
 
 class ServedModels(msgspec.Struct, frozen=True):
+    """The answer of GET /v1/models, as far as load needs it."""
+
     data: list[ServedModelCard]
 
 
 class TokenizedText(msgspec.Struct, frozen=True):
+    """The answer of POST /tokenize, as far as load needs it."""
+
     tokens: list[int]
 
 
 class FailureDetail(msgspec.Struct, frozen=True):
+    """What the body of a refusal says went wrong."""
+
     message: str
 
 

@@ -39,7 +39,7 @@ class Transcript(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Lesson:
-    """A prompt, and the answer to it."""
+    """A prompt, and the answer that a model is to learn for it."""
 
     prompt: str
     answer: str

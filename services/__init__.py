@@ -1,0 +1,1 @@
+"""One package a process, and the command line."""

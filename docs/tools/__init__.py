@@ -1,0 +1,1 @@
+"""Make the reference pages, and the README's picture, from the code."""

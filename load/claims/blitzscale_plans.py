@@ -58,7 +58,7 @@ def longer_chain(bench: Workbench) -> Measured:
 
 
 def faster_first(bench: Workbench) -> Measured:
-    """S and T2 have NICs of twice T1's rate."""
+    """Time a chain in which the source S and target T2 have NICs of twice T1's rate."""
     flat = flat_topology(3, FAST / 2)
     wide = [replace(host.gpus[0], nic_in=FAST, nic_out=FAST) for host in flat.hosts]
     hosts = [

@@ -101,7 +101,7 @@ def network_share(windows: Callable[[Workbench], list[Window]]) -> Callable[[Wor
 
 
 def of_burst() -> Iterator[Claim]:
-    """Yield the claims of the made-up burst."""
+    """Yield the claims that are checked with the made-up burst of requests."""
 
     def claim(id: str, figure: str, says: str, bound: Bound, measure: Callable[[Workbench], Measured]) -> Claim:
         return Claim(
@@ -124,7 +124,7 @@ def of_burst() -> Iterator[Claim]:
 
 
 def of_trace(trace: str) -> Iterator[Claim]:
-    """Yield the claims of an Azure trace."""
+    """Yield the claims that are checked on windows of one Azure trace."""
     windows = on(trace)
 
     def claim(id: str, figure: str, says: str, bound: Bound, measure: Callable[[Workbench], Measured]) -> Claim:

@@ -8,6 +8,6 @@ FILE = "reviewed.yaml"
 
 
 def reviewed_causes() -> dict[str, str]:
-    """Why claims fail, by their ids."""
+    """Why claims fail, by their ids: causes that somebody has looked into and written down."""
     text = (resources.files("livescale.load.claims") / FILE).read_bytes()
     return yaml.decode(text, type=dict[str, str])

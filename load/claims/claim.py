@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
 
 class Figure(NamedTuple):
-    """A measured number, and what it is of."""
+    """A measured number with the name of what was measured, such as "8 GPUs"."""
 
     name: str
     value: float
@@ -53,7 +53,7 @@ class Measured:
 
 
 def one(value: float, note: str = "") -> Measured:
-    """A single number."""
+    """Make the result of a claim about a single number."""
     return Measured(rows=((Figure("", value),),), note=note)
 
 
@@ -170,7 +170,7 @@ class Claim:
 
 
 def cannot(id: str, source: str, says: str, why: str) -> Claim:
-    """A claim that cannot be checked here."""
+    """Make a claim that cannot be checked here, and say why."""
     return Claim(id=id, source=source, says=says, why_not=why)
 
 

@@ -57,7 +57,7 @@ def against_tree(bench: Workbench) -> Measured:
 
 
 def first_pipelines(bench: Workbench) -> Measured:
-    """When the first pipeline can execute."""
+    """Measure when the first pipeline can execute, for each number of sources."""
     return several(*((f"k={k}", first_pipeline(k)) for k in KS))
 
 

@@ -16,7 +16,7 @@ def write_page(path: Path, outcomes: Sequence[Outcome], mode: Mode) -> None:
 
 
 def render_claims(outcomes: Sequence[Outcome], mode: Mode) -> str:
-    """Return the page."""
+    """Return the claims as one HTML page, with pictures and causes."""
     failed = [outcome for outcome in outcomes if outcome.verdict is Verdict.FAILS]
     pictures = [one.measured.picture for one in outcomes if one.measured is not None and one.measured.picture]
     told = "".join(

@@ -21,7 +21,7 @@ NETWORK_SHARE, HOST_LINK_SHARE, NVLINK_SHARE = 0.86, 0.75, 0.67
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan and when it is done."""
+    """A plan of transfers, how it was made, and when it is predicted to be done."""
 
     multicast: Multicast
     plan: TransferPlan

@@ -50,14 +50,14 @@ def row_of(outcome: Outcome) -> ClaimRow:
 
 
 def tell_counts(outcomes: Sequence[Outcome]) -> str:
-    """How many claims came out how."""
+    """Say in a sentence how many claims hold, fail, or were not checked."""
     counts = Counter(outcome.verdict for outcome in outcomes)
     told = [f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]]
     return f"{len(outcomes)} claims: {', '.join(told)}."
 
 
 def cells(outcome: Outcome) -> list[str]:
-    """A row of the table."""
+    """Return one claim as a row of the table: source, claim, paper, ours, tolerance, result."""
     row = row_of(outcome)
     unit = "" if outcome.claim.bound is None else outcome.claim.bound.unit
     ours = "" if outcome.measured is None else f"{outcome.measured} {unit}".strip()

@@ -1,0 +1,1 @@
+"""`livescale plan`: a plan of transfers for a topology, drawn and timed without a system."""

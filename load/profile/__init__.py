@@ -1,0 +1,1 @@
+"""`livescale profile`: measure an engine's latencies for the modelled engine."""

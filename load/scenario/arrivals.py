@@ -18,7 +18,7 @@ Tokens = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
 class Burst(Settings, frozen=True, kw_only=True):
-    """A stretch with another rate."""
+    """A stretch of time in which requests arrive at another rate."""
 
     at: Moment
     seconds: Seconds

@@ -58,7 +58,7 @@ class PlayOptions:
 
 @dataclass
 class Seen:
-    """What happened in a run, as it happens."""
+    """What has happened in a run so far: requests, scales and logged events."""
 
     came: list[Due] = field(default_factory=list)
     records: dict[int, RequestRecord] = field(default_factory=dict)
@@ -129,7 +129,7 @@ async def _play(
 def summarise(
     system: ScenarioSystem, seen: Seen, made: VirtualCluster, injector: FaultInjector, begun: float, run: SystemRun
 ) -> SimulationResult:
-    """All that came of a run, as it is now."""
+    """Gather the result of a run, up to the virtual time that it has reached."""
     return SimulationResult(
         scenario=system.scenario.name,
         seed=system.seed,
@@ -238,7 +238,7 @@ def model_figures(system: ScenarioSystem, seen: Seen) -> Iterator[ModelFigures]:
 def summarise_run(
     system: ScenarioSystem, seen: Seen, watch: UsageWatch, made: VirtualCluster, begun: float, cpu_seconds: float
 ) -> SystemRun:
-    """What pictures are drawn from."""
+    """Gather what the page's pictures are drawn from, in the form of `bench systems`."""
     told, ended = system.scenario.file, made.now
     found = [came for _, came in answered(system, seen)]
     return SystemRun(

@@ -145,7 +145,7 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
     run: SystemRun
 
     def facts(self) -> list[tuple[str, str]]:
-        """What the table shows below the models."""
+        """Name and text of each line that the table shows below the models."""
         return [
             *([("failed", tell_failures(self.run.faults))] if self.run.faults else []),
             ("GPU seconds", f"{self.used_seconds:.0f}"),
@@ -169,7 +169,7 @@ FAULT_HEADINGS = ("at", "what", "whom", "for", "amount")
 
 
 def tell_counts(names: Sequence[str]) -> str:
-    """How often each name is there."""
+    """Say how often each name is there, such as "2 up done, 1 down done"."""
     counts = {name: names.count(name) for name in dict.fromkeys(names)}
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
 

@@ -109,7 +109,7 @@ class ScenarioSystem:
         return slowed(self.topology, None) if self.scenario.simulated else self.topology
 
     def contexts(self) -> Mapping[str, int]:
-        """The most tokens of a request, by model."""
+        """The most tokens that a request of each model may have, prompt and answer together."""
         found = {}
         for spec in self.specs:
             own = self.scenario.configs[spec.path].max_position_embeddings

@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 3600.0
 
 
 class TokensOnly:
-    """Hands on tokens without a text."""
+    """Hands on tokens in the place of the output that makes text of them."""
 
     reasoning_tokens: int | None = None
 
@@ -31,7 +31,7 @@ class TokensOnly:
 
 
 class HeadlessGateway:
-    """A gateway without HTTP."""
+    """A gateway without HTTP: its streams and held requests, asked by a method."""
 
     def __init__(self, world: World) -> None:
         self.id = world.info.id

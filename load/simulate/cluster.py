@@ -196,7 +196,7 @@ class VirtualCluster:
         await process.bus.close()
 
     async def close(self) -> None:
-        """End all processes at once."""
+        """End all processes of the cluster at once, as at the end of a run."""
         for process in self.processes.values():
             process.sleep.go_on()
             process.task.cancel()

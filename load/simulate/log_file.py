@@ -27,13 +27,13 @@ class Difference(NamedTuple):
 
 
 class LogSink(Protocol):
-    """What the lines of a log are written to."""
+    """A file, or what behaves like one, that takes the lines of a log."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
 class LogFile:
-    """Writes events, a line each."""
+    """Writes logged events as JSON, a line each."""
 
     def __init__(self, file: LogSink) -> None:
         self._file = file

@@ -1,0 +1,1 @@
+"""The `livescale` command for operators: start, watch, scale, explain."""

@@ -40,7 +40,7 @@ class Needs(msgspec.Struct, frozen=True):
 @click.command(name="models")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each.")
 def models(as_json: bool) -> None:
-    """List the architectures that are served."""
+    """List the architectures that are served, by the `model_type` of their checkpoints."""
     rows = []
     for name in model_types():
         architecture = find_architecture(name)
@@ -86,7 +86,7 @@ def check(checkpoint: str, dtype: DType, as_json: bool) -> None:
 
 
 def needs_of(config: ModelConfig, dtype: DType) -> Needs:
-    """What this model needs in `dtype`."""
+    """Return what this model needs when it is served in `dtype`: bytes by block, KV a token, ranks."""
     blocks = {block.name: block.size_bytes for block in block_layouts(config, dtype)}
     return Needs(
         architecture=architecture_of(config).class_name,

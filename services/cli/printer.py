@@ -10,6 +10,8 @@ SELF = "up"
 
 
 class UpPrinter(Protocol):
+    """Shows a person, or a program, how a system comes up and goes on."""
+
     def line(self, name: str, line: str) -> None:
         """Print a line that the process `name` wrote."""
 

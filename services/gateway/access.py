@@ -158,11 +158,11 @@ class Visit:
             self.finish()
 
     def defer(self) -> None:
-        """Have the answer not be the end."""
+        """Have the request go on after its answer, as work in the background does."""
         self._deferred = True
 
     def finish(self) -> None:
-        """End what went on after its answer."""
+        """End a request that went on after its answer."""
         self._client.quota.leave()
         self._client.quota.settle(self._reserved, self._spent, self._clock.now())
 

@@ -17,7 +17,7 @@ class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a tool."""
+    """A call of a tool, as an answer's message has it."""
 
     id: str
     type: Literal["function"] = "function"
@@ -70,7 +70,7 @@ def _call_delta(call: CallDelta) -> ToolCallDelta:
 
 
 def message_of(choice: WholeChoice) -> AssistantMessage:
-    """The whole message."""
+    """Return the whole message once the answer has ended."""
     told_apart = choice.reasoning or choice.calls
     return AssistantMessage(
         content=None if told_apart and not choice.text else choice.text,

@@ -139,7 +139,7 @@ class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
     @property
     def text(self) -> str:
-        """What is said, as one text."""
+        """The content of the message as one text, whatever parts it came in."""
         content = self.content
         return content if isinstance(content, str) else "\n".join(part.text for part in content or [])
 

@@ -41,7 +41,7 @@ class CompletionResponse:
 
     @property
     def each(self) -> int:
-        """The generations of a prompt."""
+        """Return the choices that were generated for one prompt."""
         return len(self.generations) // len(self.prompts)
 
     async def stream(self, write: Write, wait: Wait) -> None:

@@ -38,7 +38,7 @@ class Echo:
         )
 
     def later(self, piece: TextPiece) -> TextPiece:
-        """Another piece of the answer."""
+        """Return a later piece of the answer, in which nothing of the prompt is repeated."""
         if not self.alone:
             return piece
         reason: StopReason | None = None if piece.finish_reason is None else "length"

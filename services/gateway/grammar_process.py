@@ -18,7 +18,7 @@ LONGEST_REASON = 300
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A grammar to try, of this kind."""
+    """A grammar to try, with its kind: a JSON schema, a regular expression, and so on."""
 
     kind: GrammarKind
     source: str
@@ -32,7 +32,7 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class Trials:
-    """Tries grammars, one after the other."""
+    """Tries grammars in a bounded process, one after the other."""
 
     def answer(self, data: bytes) -> bytes:
         """Try an encoded Trial, and return the encoded Tried."""

@@ -65,7 +65,7 @@ class TokenNames:
         return f"token_id:{token_id}" if self.as_ids else self.text(token_id)
 
     def of_chat(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> ChatLogprobs:
-        """The entries of a chat's tokens."""
+        """Return the entries of tokens in the form of chat completions."""
         content = []
         for token_id, told in zip(token_ids, logprobs, strict=True):
             if told is None:
@@ -105,7 +105,7 @@ class TokenNames:
         )
 
     def length(self, token_ids: Sequence[int]) -> int:
-        """The characters of these tokens' texts."""
+        """Count the characters of these tokens' texts, for the offsets of those that follow."""
         return sum(len(self.text(id)) for id in token_ids)
 
     def _named(self, token_id: int, logprob: float) -> NamedLogprob:
@@ -134,5 +134,5 @@ class PromptNames:
     top: int
 
     def of(self, told: WholeChoice) -> PromptLogprobList:
-        """The entries of a choice's prompt."""
+        """Return vLLM's `prompt_logprobs` of a choice."""
         return self.names.of_prompt(told.prompt, told.prompt_logprobs, self.top)

@@ -230,7 +230,7 @@ class WholeChoice:
 
     @property
     def mean_logprob(self) -> float:
-        """How likely the choice is, a token."""
+        """The mean log-probability of the choice's tokens, by which `best_of` ranks."""
         generated = [told.chosen for told in self.logprobs[len(self.echoed) :] if told is not None]
         return sum(generated) / max(1, len(generated))
 

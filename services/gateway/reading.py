@@ -51,11 +51,11 @@ class Reading:
 
     @property
     def markers(self) -> frozenset[str]:
-        """The markers of all formats."""
+        """Return the texts that begin or end parts in any format of the request's model."""
         return frozenset().union(*map(markers, self.formats))
 
     def output(self, text: Output, prompt: Sequence[int], choice: int) -> ParsedOutput:
-        """What reads one choice of the answer."""
+        """Make the reader of one choice of the answer."""
         ids = call_ids(self.origin, prompt, choice, short=self.short_ids)
         machines = [Machine(format, Calls(self.types, ids, self.named)) for format in self.formats]
         if self.opened:

@@ -62,7 +62,7 @@ class ResponsesApi:
                 group.create_task(self._make(exchange, visit), name=f"response {exchange.response.envelope.id}")
 
     async def create(self, request: Request) -> Response:
-        """Answer POST /v1/responses."""
+        """Answer POST /v1/responses, whole, as a stream, or in the background."""
         limit = self.completions.settings.max_body_bytes
         body = parse_body(await read_body(request, limit), ResponsesRequest, typed_items)
         check_request(body)

@@ -13,7 +13,7 @@ ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed", "ca
 
 
 class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
-    """Text that the model has generated."""
+    """A part of a message: text that the model has generated."""
 
     text: str
     annotations: list[Any] = []
@@ -21,7 +21,7 @@ class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
 
 
 class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
-    """The model's message."""
+    """An output item: the model's message, in parts."""
 
     id: str
     status: Literal["in_progress", "completed", "incomplete"]
@@ -42,7 +42,7 @@ class OutputTokensDetails(msgspec.Struct, frozen=True):
 
 
 class ResponseUsage(msgspec.Struct, frozen=True):
-    """The numbers of tokens."""
+    """How many tokens a response took: read, generated, and of these how many to reason."""
 
     input_tokens: int
     input_tokens_details: InputTokensDetails
@@ -58,7 +58,7 @@ class IncompleteDetails(msgspec.Struct, frozen=True):
 
 
 class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A response, whole or so far."""
+    """A response, whole or as it is so far, with OpenAI's fields."""
 
     id: str
     created_at: int

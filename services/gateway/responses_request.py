@@ -39,7 +39,7 @@ class InputMessage(msgspec.Struct, frozen=True, tag_field="type", tag="message")
 
 
 class FunctionCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="function_call"):
-    """A call that the model made."""
+    """An input item: a call that the model made earlier."""
 
     call_id: str
     name: str
@@ -49,7 +49,7 @@ class FunctionCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="funct
 
 
 class FunctionCallOutput(msgspec.Struct, frozen=True, tag_field="type", tag="function_call_output"):
-    """What a called function answered."""
+    """An input item: what a called function answered."""
 
     call_id: str
     output: str | list[InputPart]
@@ -71,18 +71,18 @@ InputItem = InputMessage | FunctionCallItem | FunctionCallOutput | ReasoningItem
 
 
 class NamedSchemaFormat(NamedSchema, frozen=True, tag_field="type", tag="json_schema"):
-    """JSON by a schema."""
+    """The form of an answer: JSON by a named schema."""
 
 
 class TextOptions(msgspec.Struct, frozen=True):
-    """How the text is written."""
+    """The form of an answer's text: free, JSON, or JSON by a schema."""
 
     format: TextFormat | JsonObjectFormat | NamedSchemaFormat = TextFormat()
     verbosity: Annotated[str | None, Meta(description="Accepted and ignored")] = None
 
 
 class ReasoningOptions(msgspec.Struct, frozen=True):
-    """How much the model is to think."""
+    """How much the model is to reason before it answers."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Annotated[str | None, Meta(description="Accepted and ignored")] = None

@@ -30,7 +30,7 @@ class Shelf:
         self.size_bytes -= size_bytes
 
     def expire(self, now: float) -> None:
-        """Forget what is gone by itself."""
+        """Forget responses that the store has dropped by itself, as their time is over."""
         while self.kept and next(iter(self.kept.values()))[1] <= now:
             self.drop(next(iter(self.kept)))
 
@@ -78,7 +78,7 @@ class ResponseStore:
         return await self._bucket.get(_key(client, id), KeptResponse) if self.keeps else None
 
     async def delete(self, client: str, id: str) -> None:
-        """Keep it no longer. Raises BusError."""
+        """Delete a response from the store. Raises BusError."""
         if client in self._shelves:
             self._shelves[client].drop(id)
         await self._bucket.delete(_key(client, id))

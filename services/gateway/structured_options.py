@@ -29,11 +29,11 @@ GrammarKind = Literal["json", "regex", "choice", "grammar"]
 
 
 class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
-    """Any text."""
+    """The default `response_format`: any text."""
 
 
 class JsonObjectFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_object", forbid_unknown_fields=True):
-    """Any JSON object."""
+    """A `response_format` that asks for any JSON object."""
 
 
 class NamedSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,13 +46,13 @@ class NamedSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JsonSchemaFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
-    """JSON by a schema."""
+    """A `response_format` that asks for JSON by a schema."""
 
     json_schema: NamedSchema
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's: exactly one of the first five."""
+    """vLLM's `structured_outputs`: exactly one of the first five fields is set."""
 
     json: SchemaOrText | None = None
     regex: Pattern | None = None

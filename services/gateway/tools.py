@@ -31,20 +31,20 @@ class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tool that the model may call."""
+    """A tool that the model may call, as a request describes it."""
 
     type: Literal["function"] = "function"
     function: FunctionDefinition
 
 
 class FunctionName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The name of a function."""
+    """The name of a function, as `tool_choice` gives it."""
 
     name: str
 
 
 class NamedTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The tool that the model has to call."""
+    """A `tool_choice` that names the tool that the model has to call."""
 
     type: Literal["function"] = "function"
     function: FunctionName

@@ -26,7 +26,7 @@ KEPT = 4
 
 @dataclass(frozen=True)
 class CompressedTokenizer:
-    """A tokenizer.json as workers get it."""
+    """A tokenizer.json, compressed as workers get it, and its digest."""
 
     data: bytes
     digest: str
@@ -41,7 +41,7 @@ class Vocabularies:
         self._kept: dict[tuple[str, str | None], asyncio.Future[CompressedTokenizer]] = {}
 
     async def serve(self, bus: Bus, info: ServiceInfo) -> None:
-        """Answer from now on."""
+        """Answer VOCABULARY from now on."""
         await bus.serve(info, [Endpoint(VOCABULARY, self.answer, limit=64)])
 
     async def answer(self, ask: AskVocabulary, context: Context) -> VocabularyPart:

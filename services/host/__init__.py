@@ -1,0 +1,1 @@
+"""One machine's cache of parameters, and its checkpoints on disk."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -44,6 +44,7 @@ LATER: dict[str, object] = {
     "bare_scores": False,
     "labels": 0,
     "classifier_from_token": [],
+    "quantization": None,
 }
 
 
@@ -66,7 +67,7 @@ class Checkpoint:
 
     @cached_property
     def cuts(self) -> dict[str, Cut | None]:
-        """How each tensor is cut over ranks."""
+        """How each tensor is cut over ranks, by name; None for those that all ranks have whole."""
         return {one.name: one.cut for block in model_parameters(self.config).values() for one in block}
 
     @property
@@ -141,13 +142,23 @@ def open_checkpoint(path: Path, dtype: DType, shards: int = 1, layout: Layout = 
 
 def content_version(config: ModelConfig, dtype: DType, blocks: list[Block], layout: Layout) -> str:
     """Equal content has an equal version, wherever and whenever it was read."""
-    return hashlib.sha256(msgspec.msgpack.encode([_telling(config), dtype, layout, blocks])).hexdigest()[:32]
+    told = [_told_block(block) for block in blocks]
+    return hashlib.sha256(msgspec.msgpack.encode([_telling(config), dtype, layout, told])).hexdigest()[:32]
 
 
 def _telling(config: ModelConfig) -> dict[str, object]:
     """The configuration without the fields that came later and say nothing of this model: it keeps its version."""
     fields: dict[str, object] = msgspec.to_builtins(config)
     return {name: value for name, value in fields.items() if name not in LATER or value != LATER[name]}
+
+
+def _told_block(block: Block) -> dict[str, object]:
+    """The block without the packing of tensors that are not packed, for the same reason."""
+    fields: dict[str, Any] = msgspec.to_builtins(block)
+    for tensor in fields["tensors"]:
+        if tensor["packing"] is None:
+            del tensor["packing"]
+    return fields
 
 
 def _order_heads(values: Bits, tensor: Tensor, order: Sequence[int]) -> None:

@@ -1,0 +1,1 @@
+"""Watches load, and decides when a model gets or gives back instances."""

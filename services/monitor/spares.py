@@ -16,7 +16,7 @@ class SpareWorkers:
         self._arenas = Counter[int]()
 
     def heard(self, id: str, arena_bytes: int, now: float) -> None:
-        """Note that a spare worker was heard now."""
+        """Note that a spare worker, with this much memory for parameters, was heard now."""
         self.remove(id)
         self._heard[id] = (arena_bytes, now)
         self._arenas[arena_bytes] += 1

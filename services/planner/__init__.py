@@ -1,0 +1,1 @@
+"""Makes a plan of each decision to scale, and carries it through failures."""

@@ -1,0 +1,1 @@
+"""Knows members and their leases, models, and which process holds which block."""

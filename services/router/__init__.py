@@ -1,0 +1,1 @@
+"""Holds one queue per model, and decides which instance serves a request."""

@@ -9,6 +9,8 @@ DECISION_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01
 
 
 class RouterMetrics:
+    """What a router counts and times, for its system port."""
+
     def __init__(self, telemetry: Telemetry) -> None:
         self._decision = telemetry.histogram(
             "livescale_router_decision_seconds",

@@ -77,9 +77,8 @@ class ModelMode:
 
     def _choose(self, count: int, now: float) -> None:
         current = min(self.wanted or 0, count - 1)
-        best = max(self.forecasts, key=lambda split: (self.forecasts[split], split == current, self._beside(split)))
-        gain = self.forecasts[best] - self.forecasts.get(current, 0.0)
-        if best == current or gain < MARGIN or now - self._changed < DWELL_SECONDS:
+        best = best_split(self.forecasts, current)
+        if best == current or now - self._changed < DWELL_SECONDS:
             return
         self.reason = (
             f"{describe(best, count)}: {self.forecasts[best]:.0%} of the last {len(self._requests)} requests would "
@@ -87,10 +86,21 @@ class ModelMode:
         )
         self.wanted, self._changed = best, now
 
-    def _beside(self, split: int) -> float:
-        """What the splits beside this one would give: of two that are as good, the one is better that is less close to
-        what is bad."""
-        return sum(self.forecasts.get(other, 0.0) for other in (split - 1, split + 1))
+
+def best_split(forecasts: Mapping[int, float], current: int) -> int:
+    """The split to change to, or the current one where no other has enough more requests in time.
+
+    Of those that are about as good the one is best whose neighbours are: the load that comes is not that of the
+    forecast, and one step beside what is right may be all that is wrong.
+    """
+    now = forecasts.get(current, 0.0)
+    least = max(max(forecasts.values()) - MARGIN, now + MARGIN)
+    good = [split for split, share in forecasts.items() if share >= least]
+
+    def robust(split: int) -> tuple[float, float]:
+        return sum(forecasts.get(other, 0.0) for other in (split - 1, split + 1)), forecasts[split]
+
+    return max(good, key=robust, default=current)
 
 
 def describe(split: int, count: int) -> str:

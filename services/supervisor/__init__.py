@@ -1,0 +1,1 @@
+"""Starts the processes of `livescale up`, and restarts those that die or hang."""

@@ -1,0 +1,1 @@
+"""Owns one GPU or CPU core: parameters, the engine, the KV cache, live scaling."""

@@ -17,6 +17,8 @@ TYPE = "io.nats.micro.v1.{}_response"
 
 @dataclass(frozen=True)
 class MicroEndpoint:
+    """An endpoint as NATS micro describes it: its subject, its queue group, and who serves it."""
+
     subject: str
     queue: str
     served: ServedEndpoint

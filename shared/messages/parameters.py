@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, structs
 
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
+from livescale.shared.messages.quantization import Packing, Quantization
 
 DType = Literal["float32", "bfloat16"]
 Family = Annotated[str, Meta(min_length=1, max_length=64)]  # `model_type` of config.json
@@ -90,6 +91,8 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     a matrix makes of them as many scores, with a `pooler` after another matrix and a tangent. Scores are likelihoods
     once they are bent, unless they are `bare_scores`. `classifier_from_token`: the tokens by which a model that
     generates says that a text does not fit another one, or does.
+
+    `quantization` says which matrices are packed.
     """
 
     family: Family
@@ -125,15 +128,18 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     bare_scores: bool = False
     labels: Annotated[int, Meta(ge=0, le=65_536)] = 0
     classifier_from_token: Annotated[list[Name], Meta(max_length=2)] = []
+    quantization: Quantization | None = None
 
     def __post_init__(self) -> None:
         if self.layer_kinds and len(self.layer_kinds) != self.num_hidden_layers:
             raise ValueError(f"`layer_kinds` are {len(self.layer_kinds)} for {self.num_hidden_layers} layers")
         if max(self.layer_kinds, default=0) >= max(len(self.kinds), 1):
             raise ValueError(f"`layer_kinds` name more kinds than `kinds` has, {len(self.kinds)}")
+        if self.quantization is not None and len(self.quantization.layers) not in (0, self.num_hidden_layers):
+            raise ValueError(f"`quantization` has {len(self.quantization.layers)} of {self.num_hidden_layers} layers")
 
     def kind(self, layer: int) -> LayerKind:
-        """What layer number `layer` computes."""
+        """Return what the layer of this number computes."""
         if not self.kinds:
             return LLAMA_LAYER
         return self.kinds[self.layer_kinds[layer] if self.layer_kinds else 0]
@@ -141,12 +147,13 @@ class ModelConfig(Message, frozen=True, kw_only=True):
 
 class Tensor(Message, frozen=True, kw_only=True):
     """One tensor inside a block, at `offset` bytes: row-major, or in panels of 64 rows, each `[in / 2, 64, 2]`. It is
-    named as in a checkpoint of Llama."""
+    named as in a checkpoint of Llama. With a `packing` it lies in packed panels."""
 
     name: Name
     shape: Shape
     offset: Count
     layout: Layout = "plain"
+    packing: Packing | None = None
 
 
 class Block(Message, frozen=True, kw_only=True):

@@ -3,15 +3,18 @@
 Tensors of a block lie one after the other at multiples of 64 bytes (a cache line, an AVX-512 register); gaps are zero.
 In the layout `panels`,
 bfloat16 matrices lie as CPU kernels read them, so that a worker computes with them where they arrived. Exceptions are
-matrices that do not fill whole panels, and the embedding, which is looked up by row. A model that is cut for several
-ranks has the blocks of the first rank, then those of the second, and so on.
+matrices that do not fill whole panels, and the embedding, which is looked up by row. Quantized matrices lie in packed
+panels in either layout. A model that is cut for several ranks has the blocks of the first rank, then those of the
+second, and so on.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from livescale.shared.messages.parameters import Block, DType, Layout, ModelConfig, Tensor
 from livescale.shared.model.declaration.tensors import LOOKED_UP, Shapes, model_parameters
+from livescale.shared.model.packing import packed_bytes, packing_of
 from livescale.shared.model.sharding import shard_config
 
 ALIGNMENT = 64
@@ -53,7 +56,8 @@ def shard_layouts(
     """The blocks of rank `shard` out of `shards`, in order, counted from 0."""
     shapes = block_shapes(shard_config(config, shard, shards))
     rank = f" of rank {shard}" if shards > 1 else ""
-    return tuple(_pack(index, name + rank, shapes[name], dtype, layout) for index, name in enumerate(shapes))
+    pack = partial(_pack, config, dtype=dtype, layout=layout)
+    return tuple(pack(index, name + rank, shapes[name]) for index, name in enumerate(shapes))
 
 
 def block_shapes(config: ModelConfig) -> dict[str, Shapes]:
@@ -61,14 +65,24 @@ def block_shapes(config: ModelConfig) -> dict[str, Shapes]:
     return {block: {one.name: one.shape for one in tensors} for block, tensors in model_parameters(config).items()}
 
 
-def _pack(index: int, name: str, shapes: Shapes, dtype: DType, layout: Layout) -> BlockLayout:
+def _pack(config: ModelConfig, index: int, name: str, shapes: Shapes, *, dtype: DType, layout: Layout) -> BlockLayout:
     tensors = []
     end = 0
     for tensor, shape in shapes.items():
-        own: Layout = layout if dtype == "bfloat16" and _fills_panels(tensor, shape) else "plain"
-        tensors.append(Tensor(name=tensor, shape=shape, offset=end, layout=own))
-        end += -(-prod(shape) * ITEM_BYTES[dtype] // ALIGNMENT) * ALIGNMENT
+        packing = packing_of(config, tensor)
+        own: Layout = layout if dtype == "bfloat16" and packing is None and _fills_panels(tensor, shape) else "plain"
+        placed = Tensor(name=tensor, shape=shape, offset=end, layout=own, packing=packing)
+        tensors.append(placed)
+        end += -(-tensor_bytes(placed, dtype) // ALIGNMENT) * ALIGNMENT
     return BlockLayout(index=index, name=name, size_bytes=end, tensors=tuple(tensors))
+
+
+def tensor_bytes(tensor: Tensor, dtype: DType) -> int:
+    """The bytes that a tensor takes in its block."""
+    if tensor.packing is None:
+        return prod(tensor.shape) * ITEM_BYTES[dtype]
+    outputs, inputs = tensor.shape
+    return packed_bytes(tensor.packing, outputs, inputs)
 
 
 def _fills_panels(tensor: str, shape: list[int]) -> bool:

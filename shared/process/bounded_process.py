@@ -46,7 +46,7 @@ class BoundedProcess:
         return answer
 
     async def end(self) -> None:
-        """End the process, if there is one."""
+        """Kill the process, if there is one, and wait until it is gone."""
         process, self._process = self._process, None
         if process is not None:
             with suppress(ProcessLookupError):
@@ -80,7 +80,7 @@ def bare_environment() -> dict[str, str]:
 
 
 def framed(data: bytes) -> bytes:
-    """The data after its length."""
+    """Return the data behind its length, as it is written to a pipe."""
     return len(data).to_bytes(LENGTH_BYTES) + data
 
 

@@ -10,6 +10,8 @@ KEYS = 1_000  # subjects remembered; a flood of new ones starts over
 
 
 class RateLimitedLog:
+    """Logs an event of one subject at most once in `PERIOD_SECONDS`, and counts the others."""
+
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._last: dict[tuple[str, str], float] = {}

@@ -204,7 +204,7 @@ class ModelledLink:
 
 
 def copied(view: View) -> Content:
-    """What is in a buffer."""
+    """Copy what is in a buffer, real or without bytes."""
     if isinstance(view, SparseBytes):
         return view.copy()
     assert isinstance(view, memoryview)

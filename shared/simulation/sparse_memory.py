@@ -35,7 +35,7 @@ class SparseContent:
         return self.size_bytes
 
     def damaged(self) -> "SparseContent":
-        """The same but for its first byte."""
+        """Return the same content but for its first byte, as damage leaves it."""
         memory = SparseMemory()
         memory.write(0, self.size_bytes, self.extents)
         memory.write(0, 1, [Extent(0, 1, b"damage", 0)])
@@ -83,7 +83,7 @@ class SparseBytes(DeviceBytes):
 
     @classmethod
     def of(cls, nbytes: int) -> "SparseBytes":
-        """Return empty memory of this size."""
+        """Return empty memory of this size, which takes no room."""
         return cls(SparseMemory(), 0, nbytes)
 
     def __getitem__(self, part: slice) -> "SparseBytes":

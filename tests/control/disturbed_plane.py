@@ -154,7 +154,6 @@ class DisturbedPlane:
 
     def part(self, name: str, seconds: float) -> None:
         """Nothing reaches or leaves it meanwhile, and all of it is lost."""
-
         bus = self.buses.get(name)
 
         def join() -> None:

@@ -73,7 +73,7 @@ def packed(value: Any, *, json: bool) -> bytes:
 
 
 def bounded(value: Any) -> Any:
-    """msgpack has no larger integers."""
+    """Return the value with integers that msgpack has: it has no larger ones."""
     if isinstance(value, dict):
         return {key: bounded(one) for key, one in value.items()}
     if isinstance(value, list):

@@ -11,7 +11,15 @@ from msgspec.structs import replace
 from livescale.services.router.effects import AssignRole
 from livescale.services.router.forecast import Slos
 from livescale.services.router.instances import InstanceView
-from livescale.services.router.modes import DWELL_SECONDS, EVALUATE_SECONDS, ORDER_SECONDS, ModelMode, assign, splits
+from livescale.services.router.modes import (
+    DWELL_SECONDS,
+    EVALUATE_SECONDS,
+    ORDER_SECONDS,
+    ModelMode,
+    assign,
+    best_split,
+    splits,
+)
 from livescale.shared.messages.membership import Role, StepSpeed
 from tests.router.examples import NOW, load, report, request
 
@@ -68,6 +76,22 @@ def three() -> Model:
 def test_a_tight_pace_splits_and_a_loose_one_brings_nothing() -> None:
     assert three().play(30.0, TIGHT).roles == ["decode", "prefill", "prefill"]
     assert three().play(30.0, LOOSE).orders == []
+
+
+@pytest.mark.parametrize(
+    ("shares", "current", "best"),
+    [
+        ([0.54, 0.01, 0.08, 0.65, 0.99, 1.0], 0, 4),  # the last is as good, and beside it is nothing
+        ([0.54, 0.01, 0.08, 0.65, 0.90, 1.0], 0, 5),
+        ([0.54, 0.01, 0.08, 0.65, 0.98, 1.0], 4, 4),
+        ([0.97, 0.01, 0.08, 0.65, 0.98, 1.0], 0, 5),  # that one alone gains enough
+        ([0.98, 0.01, 0.08, 0.65, 0.98, 1.0], 0, 0),
+    ],
+)
+def test_of_splits_that_are_about_as_good_the_one_least_close_to_bad_ones_is_best(
+    shares: list[float], current: int, best: int
+) -> None:
+    assert best_split(dict(enumerate(shares)), current) == best
 
 
 def test_under_a_steady_load_nothing_changes_again() -> None:

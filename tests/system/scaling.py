@@ -100,6 +100,11 @@ class BusWatch:
         """What came over the link for the plan that this worker completed last."""
         return [event.received_bytes for event in self.transfers if (event.node, event.state) == (worker, "whole")][-1]
 
+    def received_bytes_in_all(self, worker: str) -> int:
+        """What came over the link for all plans that this worker completed. A planner that takes over asks again of
+        who has all of it, and then nothing comes."""
+        return sum(event.received_bytes for event in self.transfers if (event.node, event.state) == (worker, "whole"))
+
     def whole(self, worker: str) -> bool:
         return any((event.node, event.state) == (worker, "whole") for event in self.transfers)
 

@@ -1,0 +1,1 @@
+"""`livescale bench control`: what gateway, router and bus add to a request."""

@@ -1,0 +1,1 @@
+"""`livescale bench live`: what it gains to answer while parameters still arrive."""

@@ -1,0 +1,1 @@
+"""`livescale bench pipeline`: execution pipelines over instances that are still loading."""

@@ -39,7 +39,7 @@ class Written:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the text is JSON by the schema."""
+        """Whether the generated text is JSON that the request's own schema allows."""
         try:
             from jsonschema_rs import is_valid
         except ImportError:

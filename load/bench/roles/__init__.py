@@ -1,0 +1,1 @@
+"""`livescale bench roles`: prefill and decode apart, on real workers."""

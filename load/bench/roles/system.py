@@ -37,6 +37,8 @@ TAKING_OVER: Topic[TakeOver] = Topic(TAKE_OVER.pattern, TakeOver)
 
 @dataclass
 class RolesBenchSystem:
+    """A running system of prefill and decode workers, and what a bench watches of it."""
+
     bus: Bus
     watch: Watch
     client: LoadClient

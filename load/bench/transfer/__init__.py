@@ -1,0 +1,1 @@
+"""`livescale bench transfer`: how fast parameters move, beside a plain copy."""

@@ -1,0 +1,1 @@
+"""`livescale bench simulate`: the cost of a simulation as it grows."""

@@ -17,7 +17,7 @@ class SeedsRun(msgspec.Struct, frozen=True):
 
 
 def run_seeds(first: int, count: int) -> SeedsRun:
-    """Run random systems in this process."""
+    """Run so many random systems in this process, from seed `first` on, and count their CPU time."""
     cpu, seconds, failed = ScaledCpu(), list[float](), 0
     for seed in range(first, first + count):
         if cpu.is_due():

@@ -26,7 +26,7 @@ class Clients:
 
     @property
     def are_done(self) -> bool:
-        """Whether every request has ended."""
+        """Whether every request has ended, in whatever way."""
         return len(self.answers) == len(self._asks)
 
     @property

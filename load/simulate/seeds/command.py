@@ -171,7 +171,7 @@ def listed(places: Sequence[int]) -> str:
 
 
 def lines_of(finding: Finding) -> list[str]:
-    """The finding for people."""
+    """Return a finding as lines for people: the system, what it violates, and the shortest case."""
     return [
         f"seed {finding.seed}: {random_system(finding.seed).describe()}",
         *(f"  {violation}" for violation in finding.violations[:SHOWN]),

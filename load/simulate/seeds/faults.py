@@ -50,7 +50,7 @@ class SeedFault(msgspec.Struct, frozen=True):
         return self.what in ("scale", "role")
 
     def describe(self) -> str:
-        """The fault in words."""
+        """Say in words when the fault begins, what it does, and to whom."""
         whoever = f"as soon as somebody is {self.when}" if self.when else ""
         details = [f"of {self.who}" if self.who else "", whoever, f"and {self.other}" if self.other else ""]
         details += [f"to {self.role}"] if self.what == "role" else []
@@ -98,7 +98,7 @@ class FaultMakers:
         self._makers = commands if is_calm else commands + faults
 
     def make(self, at: float) -> SeedFault:
-        """A fault that begins at this time."""
+        """Draw a fault that begins at this time."""
         makers, weights = zip(*self._makers, strict=True)
         make: Callable[[float], SeedFault] = self._chance.choices(makers, weights)[0]
         return make(at)

@@ -38,7 +38,7 @@ ROUNDING = 1e-6
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """A rule that does not hold, and how."""
+    """A rule that a run has broken, and a sentence on how."""
 
     rule: str
     text: str
@@ -51,7 +51,7 @@ Rule = Callable[[SeedSystem, History], Iterator[str]]
 
 
 def check(system: SeedSystem, history: History) -> list[Violation]:
-    """All that does not hold."""
+    """Return every violation of any rule in what happened."""
     return [Violation(name, text) for name, rule in RULES.items() for text in rule(system, history)]
 
 

@@ -33,7 +33,7 @@ COMMAND_SECONDS = 5.0
 
 
 class SeedResult(msgspec.Struct, frozen=True):
-    """What came of one seed."""
+    """What came of one seed: the system, violated rules, a digest, and its CPU time."""
 
     system: SeedSystem
     violations: list[Violation]
@@ -60,7 +60,7 @@ class SeedRun:
         return self._trouble.struck
 
     async def run(self) -> None:
-        """Start, disturb, and wait for rest."""
+        """Start the system, disturb it, and wait until it is at rest."""
         self._cluster.start_all()
         for spec in self._system.specs:
             await register(self._cluster, spec)

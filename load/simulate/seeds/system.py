@@ -58,7 +58,7 @@ class SeedSystem(msgspec.Struct, frozen=True, kw_only=True):
     early: bool
 
     def describe(self) -> str:
-        """The system in a line."""
+        """Say in a line what workers, hosts, models and settings the system has."""
         cluster = self.cluster
         gpus = "+".join(str(len(host.gpus)) for host in cluster.topology.hosts)
         models = ", ".join(
@@ -72,7 +72,7 @@ class SeedSystem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def random_system(seed: int) -> SeedSystem:
-    """The system of a seed."""
+    """Draw the system of a seed: topology, models, requests, faults."""
     chance = Random(f"system {seed}")
     topology = random_topology(chance)
     workers = len(topology.gpus)

@@ -51,7 +51,7 @@ class Troublemaker:
                 group.create_task(self._strike(fault), name=fault.describe())
 
     async def close(self) -> None:
-        """Let nothing more happen."""
+        """Begin no more faults, and end those that still wait."""
         await self._injector.close()
 
     async def _strike(self, fault: SeedFault) -> None:

@@ -76,7 +76,7 @@ class WatchedRunner(ModelledRunner):
 
 
 class WatchedMailbox(Mailbox):
-    """A mailbox that notes what arrives."""
+    """A mailbox of the local bus that notes each message as it arrives."""
 
     def __init__(self, way: Way, network: "WatchedNetwork") -> None:
         super().__init__(way)
@@ -101,7 +101,7 @@ class WatchedNetwork(ModelledNetwork):
         return WatchedMailbox(way, self)
 
     def carried(self, data: Content) -> Content:
-        """What a message is when it arrives."""
+        """Return what a message is when it arrives, decoded where it travels as bytes."""
         share = max(self.damaging, default=0.0)
         if not share or len(data) < LEAST_DAMAGED_BYTES or self._chance.random() >= share:
             return data

@@ -38,18 +38,18 @@ class Marked:
 
     @cached_property
     def by_text(self) -> Mapping[str, Mark]:
-        """The markers by their text."""
+        """The markers of this state, by their text."""
         return {mark.text: mark for mark in self.marks}
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """It finds the first marker."""
+        """A pattern that finds the first marker of this state."""
         longest_first = sorted(self.by_text, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     @cached_property
     def firsts(self) -> re.Pattern[str]:
-        """It finds where a marker may begin."""
+        """A pattern that finds each place where a marker may begin."""
         return re.compile("|".join(sorted({re.escape(mark.text[0]) for mark in self.marks})) or r"(?!)")
 
     def begun(self, text: str) -> int:
@@ -87,7 +87,7 @@ Format = Mapping[str, State]
 
 
 def markers(format: Format) -> frozenset[str]:
-    """All markers of a format."""
+    """Return all markers of a format, of each of its states."""
     return frozenset(mark.text for state in format.values() if isinstance(state, Marked) for mark in state.marks)
 
 
@@ -106,7 +106,7 @@ class Machine:
 
     @property
     def reasons(self) -> bool:
-        """Whether the text goes on as reasoning."""
+        """Whether the text that follows is reasoning, and no content."""
         state = self.format[self.state]
         return isinstance(state, Free) and state.kind == "reasoning"
 

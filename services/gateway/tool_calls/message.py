@@ -20,18 +20,18 @@ class CallDelta:
 
 @dataclass
 class Delta:
-    """What a piece of text adds to an answer."""
+    """What a piece of text adds to an answer: content, reasoning, calls."""
 
     content: str = ""
     reasoning: str = ""
     calls: list[CallDelta] = field(default_factory=list)
 
     def open_call(self, index: int, id: str, name: str) -> None:
-        """Begin a call; its arguments follow."""
+        """Begin a call with its id and name; its arguments follow in later pieces."""
         self.calls.append(CallDelta(index, id, name, ""))
 
     def add_arguments(self, index: int, text: str) -> None:
-        """Go on with the arguments of a call."""
+        """Add a piece to the arguments of a call that was begun."""
         if text:
             self.add_call(CallDelta(index, None, None, text))
 
@@ -57,7 +57,7 @@ class Calls:
         self.name = name
 
     def open(self, delta: Delta, name: str) -> None:
-        """Begin the next call."""
+        """Begin the next call of the message, under an id of its own."""
         self.name = name
         delta.open_call(self.count, self._ids(self.count), name)
         self.count += 1

@@ -27,7 +27,7 @@ class PythonCalls:
         self._escaped = False
 
     def read(self, text: str, delta: Delta) -> int:
-        """Read on, from the bracket."""
+        """Read on, from the bracket that opens the list of calls; return how much was read."""
         position = 0
         while position < len(text) and not (self.done or self.failed):
             if self._between:

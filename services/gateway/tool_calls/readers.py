@@ -15,7 +15,7 @@ _NAME = re.compile(r"[\w.\-]*")
 
 
 class Reader(Protocol):
-    """Reads one part of a format."""
+    """Reads one part of a format, such as a call's JSON, piece by piece."""
 
     done: bool
     failed: bool
@@ -49,7 +49,7 @@ class Name:
         return found.end()
 
     def end(self, delta: Delta) -> None:
-        """The text is over, and this was no call."""
+        """Give up, as the text is over before the call was whole."""
         self.failed = True
 
 

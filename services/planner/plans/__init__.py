@@ -1,0 +1,1 @@
+"""Pure plans: which process sends which blocks to which."""

@@ -1,0 +1,1 @@
+"""Runs layers over rows of many requests, by compiled kernels or by torch."""

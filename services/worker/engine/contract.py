@@ -61,7 +61,7 @@ class LayerwiseRun:
 
 
 def rows_of(partials: Iterable[LayerwiseRun]) -> int:
-    """How many rows run together."""
+    """Count the rows of these runs, which go through a layer together."""
     return sum(len(chunk.tokens) for partial in partials for chunk in partial.chunks)
 
 

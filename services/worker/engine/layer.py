@@ -8,6 +8,7 @@ from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.matrices import Activated, Gated, make_gated, make_linear
 from livescale.services.worker.engine.norms import Norm, norm_of
+from livescale.services.worker.engine.packed import unpacked
 from livescale.services.worker.engine.parameters import Linear, Tensors
 from livescale.services.worker.engine.tensor_parallel import Ranks, ResidualLinear, added, row_parallel
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
@@ -109,6 +110,8 @@ class Layer:
     ) -> None:
         prefix = f"model.layers.{index}."
         own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+        if kernels is None:
+            own = {name: unpacked(tensor) for name, tensor in own.items()}
         if rank:  # a bias of what ranks add together is added once
             own = {name: tensor for name, tensor in own.items() if not name.endswith(ADDED_BIASES)}
         parts = Parts(config, config.kind(index), own, kernels, ranks)
@@ -156,7 +159,7 @@ class Parts:
         return norm_of(self._config, self._tensors, name, self._kernels)
 
     def projections(self) -> Linear:
-        """The matrix of queries, keys and values."""
+        """Make the matrix of queries, keys and values, with norms of heads where the kind has them."""
         kind, head_dim = self._kind, self._config.head_dim
         made = make_linear(self._tensors, *(f"self_attn.{name}_proj" for name in "qkv"), kernels=self._kernels)
         if kind.head_norm == "none":

@@ -6,12 +6,13 @@ from typing import Protocol
 import torch
 
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
+from livescale.services.worker.engine.packed import NOT_PACKED, PackedMatrix
 from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, stable_gelu, stable_silu
-from livescale.shared.messages.parameters import Activation, Manifest
+from livescale.shared.messages.parameters import Activation, DType, Manifest
 from livescale.shared.model.block_layout import PANEL_ROWS, PANEL_STEP
 
 MOST_PARTS = 3  # as kernels.h has it
-PART_NUMBERS = 3
+PART_NUMBERS = 7
 
 
 class CompiledLinear:
@@ -24,14 +25,13 @@ class CompiledLinear:
         if len(names) > MOST_PARTS:
             raise ValueError(f"one linear map has at most {MOST_PARTS} matrices, not {len(names)}")
         weights = [tensors[f"{name}.weight"] for name in names]
-        dtype = weights[0].dtype
         self._multiply = kernels.multiply
-        self._type = TYPES[DTYPES[dtype]]
+        self._type = TYPES[number_type(weights[0])]
         self._panels = [in_panels(kernels, weight) for weight in weights]
         self._biases = [tensors.get(f"{name}.bias") for name in names]
         self.inputs, self.outputs = input_count(weights[0]), sum(map(output_count, weights))
         parts = [
-            (panels.data_ptr(), 0 if bias is None else bias.data_ptr(), output_count(weight))
+            (panels.data_ptr(), 0 if bias is None else bias.data_ptr(), output_count(weight), *packing_numbers(weight))
             for panels, bias, weight in zip(self._panels, self._biases, weights, strict=True)
         ]
         missing = (0,) * (PART_NUMBERS * (MOST_PARTS - len(parts)))
@@ -61,7 +61,7 @@ class CompiledLinear:
 
 def in_panels(kernels: Kernels, weight: torch.Tensor) -> torch.Tensor:
     """The panels of a matrix: the matrix itself where it arrived so."""
-    if weight.dim() == 4:
+    if weight.dim() == 4 or isinstance(weight, PackedMatrix):
         return weight
     outputs, inputs = weight.shape
     weight = weight.contiguous()
@@ -74,18 +74,36 @@ def laid_out_shapes(manifest: Manifest) -> list[str]:
     """The shapes of the matrices in layers and head that do not arrive in panels: each is copied when it is here."""
     tensors = [tensor for block in manifest.blocks[1:] for tensor in block.tensors]
     return sorted(
-        {"x".join(map(str, tensor.shape)) for tensor in tensors if len(tensor.shape) == 2 and tensor.layout == "plain"}
+        {
+            "x".join(map(str, tensor.shape))
+            for tensor in tensors
+            if len(tensor.shape) == 2 and tensor.layout == "plain" and tensor.packing is None
+        }
     )
 
 
 def output_count(weight: torch.Tensor) -> int:
     """The number of outputs of a matrix, in panels or not."""
+    if isinstance(weight, PackedMatrix):
+        return weight.outputs
     return int(weight.shape[0]) * (PANEL_ROWS if weight.dim() == 4 else 1)
 
 
 def input_count(weight: torch.Tensor) -> int:
     """The number of inputs of a matrix, in panels or not."""
+    if isinstance(weight, PackedMatrix):
+        return weight.inputs
     return int(weight.shape[1]) * (2 if weight.dim() == 4 else 1)
+
+
+def number_type(weight: torch.Tensor) -> DType:
+    """The type of numbers that a matrix multiplies."""
+    return "bfloat16" if isinstance(weight, PackedMatrix) else DTYPES[weight.dtype]
+
+
+def packing_numbers(weight: torch.Tensor) -> tuple[int, int, int, int]:
+    """`Packing` of kernels.h."""
+    return weight.numbers if isinstance(weight, PackedMatrix) else NOT_PACKED
 
 
 def rounded_up(count: int, step: int) -> int:

@@ -82,7 +82,7 @@ class ModelledRunner:
         return []
 
     async def learn(self, vocabulary: Vocabulary, vocab_size: int) -> None:
-        """Do nothing: no grammar is applied."""
+        """Do nothing, as the modelled engine applies no grammars."""
 
     async def first_mask(self, request: Submit, generated: Sequence[int]) -> None: ...
 

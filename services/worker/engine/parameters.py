@@ -6,10 +6,11 @@ from typing import Protocol
 import torch
 from torch.nn.functional import gelu, linear, pad, silu
 
+from livescale.services.worker.engine.packed import packed_matrix
 from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import Block, DType, Tensor
-from livescale.shared.model.block_layout import PANEL_ROWS
+from livescale.shared.model.block_layout import PANEL_ROWS, tensor_bytes
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DTYPES: dict[torch.dtype, DType] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -27,16 +28,19 @@ Tensors = Mapping[str, torch.Tensor]
 def block_tensors(block: Block, buffer: View, dtype: DType) -> dict[str, torch.Tensor]:
     """The tensors of `block` by name, as views of `buffer`, which is writable and has at least the block's size.
 
-    Matrices in panels are `[out / 64, in / 2, 64, 2]`. Raises ValueError for a buffer that is too small.
+    Matrices in panels are `[out / 64, in / 2, 64, 2]`, packed ones are `PackedMatrix`. Raises ValueError for a buffer
+    that is too small.
     """
     if buffer.nbytes < block.size_bytes:
         raise ValueError(f"block {block.index} ({block.name}) has {block.size_bytes} bytes, its buffer {buffer.nbytes}")
     data = torch.frombuffer(buffer, dtype=torch.uint8) if isinstance(buffer, memoryview) else buffer.tensor
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for tensor in block.tensors:
-        count = torch.Size(tensor.shape).numel() * TORCH_DTYPES[dtype].itemsize
-        piece = data[tensor.offset : tensor.offset + count]
-        tensors[tensor.name] = piece.view(TORCH_DTYPES[dtype]).view(_shape(tensor))
+        piece = data[tensor.offset : tensor.offset + tensor_bytes(tensor, dtype)]
+        if tensor.packing is None:
+            tensors[tensor.name] = piece.view(TORCH_DTYPES[dtype]).view(_shape(tensor))
+        else:
+            tensors[tensor.name] = packed_matrix(piece, tensor)
     return tensors
 
 

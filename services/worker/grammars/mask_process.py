@@ -91,7 +91,7 @@ def learn_tokens(learn: LearnTokens) -> LLTokenizer:
 
 
 def main(work: BinaryIO, answers: BinaryIO) -> None:
-    """Compute masks until `work` ends."""
+    """Compute the masks that `work` asks for, until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the worker, which ends this process
     bound_memory(MEMORY_BYTES)
     learn = msgspec.msgpack.decode(_read(work), type=LearnTokens)

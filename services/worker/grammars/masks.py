@@ -127,7 +127,7 @@ class Masks:
             self._send(self._ask(request_id, grammar, generated))
 
     def begin_step(self, chunks: Iterable[ScheduledChunk]) -> None:
-        """Have all masks of a step computed."""
+        """Ask for all masks that a step needs, while its layers run."""
         with self._lock:
             asks: list[AskMask] = []
             for chunk in chunks:
@@ -183,7 +183,7 @@ class Masks:
                 self._free.append(followed.slot)
 
     def close(self) -> None:
-        """End the process. Idempotent."""
+        """End the process that computes masks. A second call does nothing."""
         with self._lock:
             process, self._process = self._process, None
             if not self._closed:

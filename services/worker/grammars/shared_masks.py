@@ -38,7 +38,7 @@ class AskMask(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MaskState(IntEnum):
-    """What became of a mask."""
+    """Whether a slot's mask was made, or why it is not there."""
 
     MADE = 0
     FAILED = 1
@@ -71,7 +71,7 @@ class SharedMasks:
         return bytes(self._slots["reason"][slot]).decode(errors="replace") or "it failed"
 
     def mask(self, slot: int) -> Words:
-        """The bits of the slot's mask."""
+        """View the bits of the slot's mask, one a token."""
         words: Words = self._slots["mask"][slot]
         return words
 

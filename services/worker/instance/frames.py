@@ -28,7 +28,7 @@ class TokenFrames:
         return [row for theirs in rows.values() for row in theirs]
 
     def send(self, gateway: str, rows: list[Tokens]) -> None:
-        """Send one frame."""
+        """Send what a step made for one gateway, as one frame."""
         self._steps += 1
         frame = TokenFrame(worker=self._worker, step=self._steps, rows=rows, version=self.version)
         self._bus.publish(TOKENS, frame, gateway=gateway)

@@ -167,7 +167,7 @@ class ServingLoop:
         self.on_step()
 
     def give_up(self, scheduler: Scheduler, sequence: RunningSequence, error: str) -> None:
-        """End a request with `error`."""
+        """End a request, which gets `error` as its answer, and go on with the others."""
         self._stepped(scheduler, scheduler.give_up(sequence, error))
         self.wake()
 

@@ -49,7 +49,7 @@ class VocabularyLearner:
             self._learning = self._start(self._learn(command), f"vocabulary {command.model}")
 
     def end(self) -> None:
-        """The model is let go of."""
+        """Stop learning the vocabulary, as the model is let go of."""
         if self._learning is not None:
             self._learning.cancel()
         self._learning = self._failure = None

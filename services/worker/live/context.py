@@ -23,5 +23,5 @@ class LiveContext:
 
     @property
     def serving(self) -> ServingLoop:
-        """The loop that requests leave and join."""
+        """The loop of steps that requests leave and join as they move."""
         return self.instance.serving

@@ -1,0 +1,1 @@
+"""Execution pipelines: several instances that are still loading run a model together."""

@@ -1,0 +1,1 @@
+"""Which rows of which requests run in the next step, and which blocks they have."""

@@ -1,6 +1,7 @@
 """How fast the engine is: moving averages of tokens per second, None until measured. Pure."""
 
 from collections.abc import Sequence
+from math import inf
 
 from msgspec.structs import replace
 
@@ -41,12 +42,41 @@ class TokenRate:
         return self._tokens / self._seconds if self._seconds > 0 else None
 
 
+class StepsBeside:
+    """What rows of prompts added to the last steps of decodes. A step counts by its rows: many say what many would add,
+    and a few may have added nothing."""
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self._rows = 0.0
+        self._seconds = 0.0
+
+    def observe(self, rows: float, seconds: float) -> None:
+        """Learn from a step that took `seconds` longer for so many rows."""
+        self._weight = KEPT * self._weight + rows
+        self._rows = KEPT * self._rows + rows * rows
+        self._seconds = KEPT * self._seconds + rows * seconds
+
+    def rows_in(self, seconds: float, prompts: float | None) -> float | None:
+        """How many rows would add `seconds`, where prompts alone have this rate; None while neither is known.
+
+        Where a step takes some time whatever is in it, the first rows add less than they take alone, or nothing. So
+        those that were seen to cost nothing are counted first, and all others as if they ran alone.
+        """
+        if not self._weight:
+            return None if prompts is None else seconds * prompts
+        rows, added = self._rows / self._weight, self._seconds / self._weight
+        beside = rows / added if added else None
+        rate = min(one for one in (prompts, beside, inf) if one is not None)
+        return rows if rate == inf else rows + (seconds - added) * rate
+
+
 class DecodePace:
     """How long the decodes of a step take alone, and how much rows of prompts add to it."""
 
     def __init__(self) -> None:
         self._prompts = TokenRate()
-        self._beside_decodes = TokenRate()
+        self._beside_decodes = StepsBeside()
         self._decodes = 0  # rows, when they were last seen alone
         self._seconds = 0.0
         self._beside = 0  # steps since then
@@ -78,11 +108,11 @@ class DecodePace:
     def prompt_rows(self, decode_rows: int, tbt_ratio: float) -> float:
         """The rows of prompts with which decodes take `tbt_ratio` times as long as alone; a few while that is not
         known."""
-        # A few rows may add next to nothing: that does not say what more of them would.
-        rates = [rate for one in (self._prompts, self._beside_decodes) if (rate := one.per_second) is not None]
-        if not rates or not self._decodes:
+        if not self._decodes:
             return FIRST_ROWS
-        return (tbt_ratio - 1) * self._alone(decode_rows) * min(rates)
+        seconds = (tbt_ratio - 1) * self._alone(decode_rows)
+        rows = self._beside_decodes.rows_in(seconds, self._prompts.per_second)
+        return FIRST_ROWS if rows is None else rows
 
     def _alone(self, decode_rows: int) -> float:
         """Seconds that so many decodes take alone.

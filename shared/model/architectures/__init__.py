@@ -11,7 +11,7 @@ from livescale.shared.model.declaration.architecture import Architecture
 
 @cache
 def model_types() -> tuple[str, ...]:
-    """The `model_type` of each architecture."""
+    """List the `model_type` of each architecture that is declared here."""
     return tuple(sorted(module.name.replace("__", "-") for module in iter_modules(__path__)))
 
 

@@ -65,7 +65,7 @@ class ConfigFile:
         return found
 
     def size(self, key: str, default: int = _REQUIRED) -> int:
-        """A positive number of things."""
+        """Read a positive whole number. Raises CheckpointError."""
         if self.whole(key, default) < 1:
             raise CheckpointError(f"{key} is {self._values[key]}, must be positive; repair or download the file again")
         return self.whole(key, default)
@@ -77,7 +77,7 @@ class ConfigFile:
         return float(self.get(key, default, wanted=is_number, said="a number"))
 
     def positive(self, key: str, default: float = _REQUIRED) -> float:
-        """A number that can be divided by."""
+        """Read a number above zero. Raises CheckpointError."""
         found = self.number(key, default)
         if found <= 0:
             raise CheckpointError(f"{key} is {found}, must be above zero")
@@ -94,7 +94,7 @@ class ConfigFile:
         return self.get(key, default, wanted=lambda value: isinstance(value, str), said="a string")
 
     def mapping(self, key: str) -> dict[str, Any]:
-        """An object, empty where it is absent."""
+        """Read an object, which is empty where the key is absent."""
         none: dict[str, Any] = {}
         return dict(self.get(key, none, wanted=lambda value: isinstance(value, dict), said="an object"))
 

@@ -149,7 +149,7 @@ def inverse_frequencies(theta: float, rotary_dim: int) -> tuple[float, ...]:
 
 
 def rounded(number: float) -> float:
-    """The nearest number that float32 has."""
+    """Return the nearest number that float32 has."""
     (nearest,) = struct.unpack("f", struct.pack("f", number))
     return float(nearest)
 

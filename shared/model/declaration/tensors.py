@@ -68,7 +68,7 @@ def _norm(config: ModelConfig, name: str) -> Iterator[Parameter]:
 
 
 def layer_parameters(config: ModelConfig, layer: int) -> Iterator[Parameter]:
-    """The tensors of one layer."""
+    """Yield the tensors of one layer, with their shapes and how each is cut over ranks."""
     prefix = f"model.layers.{layer}."
     for name, shape, cut in (*_attention(config, layer), *_mlp(config, layer)):
         yield Parameter(prefix + name, shape, cut)

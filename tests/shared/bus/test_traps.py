@@ -1,4 +1,6 @@
-"""Every known trap of NATS and nats-py, sprung against a real server. What each is, and where it is sprung:
+"""Every known trap of NATS and nats-py, sprung against a real server.
+
+What each is, and where it is sprung:
 
 - an exception in a callback kills the read loop while the client stays "connected": here, for the error callback;
   test_nats.py for the others, and for a read loop that is dead for any reason

@@ -135,7 +135,31 @@ def test_a_few_rows_that_add_nothing_do_not_say_that_many_would() -> None:
     for _ in range(100):
         pace.observe(0, 8, 0.02)
         pace.observe(8, 8, 0.02)
-    assert pace.prompt_rows(8, 2.0) == pytest.approx(20)
+    assert pace.prompt_rows(8, 2.0) == pytest.approx(8 + 20), "the others as if they ran alone"
+
+
+def test_where_every_step_takes_some_time_prompts_fill_it_before_they_hold_decodes_up() -> None:
+    def seconds(prompts: int, decodes: int) -> float:
+        return max(0.0055 + 0.0000676 * prompts, 0.0115) + 0.00003 * decodes  # as of an 8B model on an A100
+
+    pace = DecodePace()
+    pace.observe(2_048, 0, seconds(2_048, 0))
+    pace.observe(0, 32, seconds(0, 32))
+    for _ in range(30):
+        rows = int(pace.prompt_rows(32, 1.85))
+        assert seconds(rows, 32) <= 1.85 * seconds(0, 32), "not even once"
+        pace.observe(rows, 32, seconds(rows, 32))
+    assert seconds(rows, 32) >= 1.84 * seconds(0, 32)
+
+
+def test_short_ends_of_prompts_hide_nothing_of_what_many_rows_add() -> None:
+    pace = DecodePace()
+    pace.observe(1_000, 0, 1.0)
+    pace.observe(0, 8, 0.1)
+    for _ in range(30):
+        pace.observe(200, 8, 0.2)
+        pace.observe(2, 8, 0.1)
+    assert pace.prompt_rows(8, 2.0) == pytest.approx(200, rel=0.02)
 
 
 def entering(batch: Batch) -> Batch:

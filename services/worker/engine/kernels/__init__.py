@@ -1,0 +1,1 @@
+"""The C kernels, and which variant of them this CPU runs."""

@@ -67,7 +67,7 @@ static void try_matrix(Probe *probe, int64_t rows, int64_t in, int64_t out, int 
         abort();
     memset(panels, 0, panels_bytes(probe->type, out, in));
     kernels_lay_out(probe->kernels, probe->type, matrix, out, in, panels);
-    Linear linear = {in, out, 1, {{panels, with_bias ? bias : NULL, out}}};
+    Linear linear = {in, out, 1, {{panels, with_bias ? bias : NULL, out, {0}}}};
     kernels_multiply(probe->kernels, probe->type, &linear, given, NULL, once, rows);
     count_in(probe, once, rows * out);
     negate(probe, once, rows * out);

@@ -18,10 +18,27 @@ typedef enum { BFLOAT16, FLOAT32 } Type;
 #define PANEL 64
 #define INPUTS 32
 
-/* Consecutive outputs of a linear map: their panels, and a bias or NULL. */
+/* How the numbers of a packed matrix are stored: not packed at all, as integers without a sign, or as the bits of
+   float8_e4m3fn. */
+typedef enum { NOT_PACKED, INT4, INT8, FP8 } Codes;
+typedef enum { SCALES_BFLOAT16, SCALES_FLOAT32, SCALES_FLOAT16 } Scales;
+
+/* A packed matrix. A number is (code - zero) * scale in float32, rounded to bfloat16; so products have the bits of the
+   same matrix in bfloat16. `group` inputs of an output share a scale and a zero. Zero is in the middle of the integers
+   unless the matrix has `zeros`.
+
+   A panel is `[group, 64]` scales, then `[group, 64]` zeros of a byte each if there are any, then the codes of each pair
+   of inputs. These are words of 32 bits, `[word, 16 lanes]`: field `f` of word `w` of lane `l` is the code of output
+   `8 * (w * fields + f) + l / 2` and input `l % 2` of the pair. The lowest bits are field 0. */
+typedef struct {
+    int64_t codes, group, scales, zeros;
+} Packing;
+
+/* Consecutive outputs of a linear map: their panels, and a bias or NULL. Packed panels are of bfloat16 maps. */
 typedef struct {
     const void *panels, *bias;
     int64_t out;
+    Packing packing;
 } Part;
 
 #define MOST_PARTS 3

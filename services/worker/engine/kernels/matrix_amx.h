@@ -1,6 +1,7 @@
 /* Multiplies rows by a matrix with product_amx.h. */
 #pragma once
 
+#include "unpack.h"
 #include "workspace.h"
 
 #define PIECE_LINES (INPUTS * PANEL * (int64_t)sizeof(bf16) / 64) /* cache lines of 32 inputs of a panel */
@@ -84,12 +85,15 @@ static Rows whole_rows(const bf16 *rows, int64_t count, int64_t in, bf16 *memory
 static void multiply_by_tiles(const Linear *linear, const void *rows, const void *residual, void *out, int64_t count,
                               Share panels) {
     int64_t inputs = padded(linear->in, INPUTS), all = padded(count, TILE_ROWS);
-    float *sums = workspace(all * PANEL * sizeof(float) + all * inputs * sizeof(bf16));
-    Rows whole = whole_rows(rows, count, linear->in, (bf16 *)(sums + all * PANEL));
+    int64_t unpacked = is_packed(linear) ? inputs * PANEL : 0;
+    float *sums = workspace(all * PANEL * sizeof(float) + (unpacked + all * inputs) * sizeof(bf16));
+    bf16 *panel_memory = (bf16 *)(sums + all * PANEL);
+    Rows whole = whole_rows(rows, count, linear->in, panel_memory + unpacked);
     Product product = {&whole, linear, residual, out, sums};
     configure_tiles();
     for (int64_t number = panels.begin; number < panels.end; number++) {
         Panel panel = find_panel(BFLOAT16, linear, number);
+        panel.numbers = unpacked_panel(&panel, linear->in, panel_memory);
         multiply_panel(&product, &panel, inputs / INPUTS);
     }
     release_tiles();

@@ -1,16 +1,18 @@
 /* Multiplies rows by a matrix with product_fma.h. */
 #pragma once
 
+#include "unpack.h"
 #include "workspace.h"
 
 #define ROWS_AT_ONCE 120 /* a multiple of GROUP */
 #define FEW_ROWS 32      /* with so few rows, widening a panel first would take longer */
 #define SPAN_BLOCKS 4    /* blocks of inputs that stay in the cache as float32 while rows use them */
 
-/* The working memory: the rows, a piece of a panel, and sums. */
+/* The working memory: the rows, a piece of a panel, sums, and a panel that was packed. */
 typedef struct {
     Packed *rows, *piece;
     float *sums;
+    bf16 *unpacked;
 } Tools;
 
 /* Multiplies the rows in `tools` by one panel. */
@@ -36,8 +38,10 @@ ALWAYS void multiply_as(Type type, const Linear *linear, const void *rows, const
     int64_t blocks = padded(linear->in, INPUTS) / INPUTS;
     int64_t most = count < ROWS_AT_ONCE ? count : ROWS_AT_ONCE;
     int64_t row_numbers = most * blocks * INPUTS, piece_numbers = SPAN_BLOCKS * INPUTS * PANEL;
-    Packed *memory = workspace((row_numbers + piece_numbers + most * PANEL) * sizeof(float));
-    Tools tools = {memory, memory + row_numbers, memory + row_numbers + piece_numbers};
+    int64_t numbers = row_numbers + piece_numbers + most * PANEL;
+    int64_t unpacked = is_packed(linear) ? blocks * INPUTS * PANEL : 0;
+    Packed *memory = workspace(numbers * sizeof(float) + unpacked * sizeof(bf16));
+    Tools tools = {memory, memory + row_numbers, memory + row_numbers + piece_numbers, (bf16 *)(memory + numbers)};
     for (int64_t first = 0; first < count; first += most) {
         int64_t here = count - first < most ? count - first : most;
         for (int64_t row = 0; row < here; row++)
@@ -45,7 +49,7 @@ ALWAYS void multiply_as(Type type, const Linear *linear, const void *rows, const
                      tools.rows + row * blocks * INPUTS);
         for (int64_t number = panels.begin; number < panels.end; number++) {
             Panel panel = find_panel(type, linear, number);
-            multiply_panel(type, &tools, panel.numbers, here, blocks);
+            multiply_panel(type, &tools, unpacked_panel(&panel, linear->in, tools.unpacked), here, blocks);
             for (int64_t row = 0; row < here; row++) {
                 int64_t place = (first + row) * linear->out;
                 finish(type, tools.sums + row * PANEL, &panel, residual ? address(type, residual, place) : NULL,

@@ -74,7 +74,7 @@ class Model:
         self.projected = torch.randn(POSITIONS, features, generator=generator).to(dtype)
 
     def attend(self, *chunks: ScheduledChunk) -> torch.Tensor:
-        """`[row, query_head * head_dim]`"""
+        """Attend, by the compiled kernels: `[row, query_head * head_dim]`."""
         rows = torch.cat([self.projected[chunk.start : chunk.stop] for chunk in chunks])
         return self.attention.over(chunks)(1, rows)[: len(rows)].clone()
 

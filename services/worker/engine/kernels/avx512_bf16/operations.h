@@ -14,6 +14,9 @@ void rms_norm_by_vectors(const void *in, const void *weight, void *out, int64_t 
 void silu_times_by_vectors(const void *in, void *out, int64_t rows, int64_t size);
 void gelu_times_by_vectors(const void *in, void *out, int64_t rows, int64_t size);
 
+/* Unpacks a panel for `in` inputs to `[pair of inputs, output, input of the pair]`. */
+void unpack_by_vectors(const Packing *packing, const void *panel, int64_t in, bf16 *to);
+
 /* Rotates queries and keys of a run's rows, and stores keys and values in the cache. */
 void rotate_and_store_by_vectors(bf16 *row, int64_t stride, const Run *run, const Attention *attention, Share kv_heads);
 

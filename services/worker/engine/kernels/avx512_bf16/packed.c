@@ -1,0 +1,236 @@
+/* Packed matrices: unpacks their panels, or multiplies few rows by them while they are unpacked in registers. */
+#ifdef __x86_64__
+#include "../panel.h"
+#include "operations.h"
+#include "vectors.h"
+
+#include "piece.h"
+
+#define FLOAT_VECTORS 8 /* of 16 floats: the codes of a pair of inputs for the 64 outputs of a panel */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define UNFLUSHED 0x1f80 /* of MXCSR: denormal numbers count */
+
+/* How codes become numbers. An integer code becomes the float 2^k + code when its bits are put among those of 2^k. Where
+   scales have at most 11 bits, all of (2^k + code) * scale - (2^k + zero) * scale is exact before it is rounded, so one
+   multiply-add makes the product that a subtraction and a multiplication make of other scales. */
+typedef enum { INT4_SHORT, INT4_LONG, INT8_SHORT, INT8_LONG, FP8_CODES } Way;
+
+/* The place of a code in a float, and 2^k there. */
+#define LOW_PLACE 12
+#define HIGH_PLACE 16
+#define LOW_POWER 2048.0f
+#define HIGH_POWER 128.0f
+
+/* What the codes of a group are multiplied by, and what is added, or subtracted before; for both inputs of a pair. */
+typedef struct {
+    __m512 scale[FLOAT_VECTORS], shift[FLOAT_VECTORS];
+} CodeGroup;
+
+static Way way_of(const Packing *packing) {
+    int is_long = packing->scales == SCALES_FLOAT32;
+    return packing->codes == FP8    ? FP8_CODES
+           : packing->codes == INT4 ? (is_long ? INT4_LONG : INT4_SHORT)
+                                    : (is_long ? INT8_LONG : INT8_SHORT);
+}
+
+/* Whether the codes of this vector go to the higher one of two places. */
+ALWAYS_INLINE int is_high(Way way, int vector) {
+    return (way == INT4_SHORT || way == INT4_LONG) && (vector == 0 || vector == 2 || vector == 4 || vector == 6);
+}
+
+ALWAYS_INLINE __m512 twice(__m256 eight) {
+    const __m512i pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm512_permutexvar_ps(pairs, _mm512_castps256_ps512(eight));
+}
+
+ALWAYS_INLINE __m256 eight_scales(int64_t scales, const char *from, int at) {
+    if (scales == SCALES_FLOAT32)
+        return _mm256_loadu_ps((const float *)from + at);
+    __m128i halves = _mm_loadu_si128((const __m128i *)((const uint16_t *)from + at));
+    if (scales == SCALES_FLOAT16)
+        return _mm512_castps512_ps256(_mm512_cvtph_ps(_mm256_castsi128_si256(halves)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+
+ALWAYS_INLINE void read_group(Way way, const Packing *packing, const char *panel, const PackedBytes *bytes,
+                              int64_t number, CodeGroup *group) {
+    const char *scales = panel + number * PANEL * (packing->scales == SCALES_FLOAT32 ? 4 : 2);
+    const uint8_t *zeros = (const uint8_t *)panel + bytes->zeros + number * PANEL;
+    const __m512 middle = _mm512_set1_ps(way <= INT4_LONG ? 8.0f : 128.0f);
+#pragma GCC unroll 8
+    for (int vector = 0; vector < FLOAT_VECTORS; vector++) {
+        __m512 scale = twice(eight_scales(packing->scales, scales, 8 * vector)), zero = middle;
+        if (way == FP8_CODES) {
+            group->scale[vector] = _mm512_mul_ps(scale, _mm512_set1_ps(0x1p120f));
+            continue;
+        }
+        if (packing->zeros) {
+            __m128i eight = _mm_loadl_epi64((const __m128i *)(zeros + 8 * vector));
+            zero = twice(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight)));
+        }
+        __m512 all = _mm512_add_ps(zero, _mm512_set1_ps(is_high(way, vector) ? HIGH_POWER : LOW_POWER));
+        group->scale[vector] = scale;
+        group->shift[vector] = way == INT4_LONG || way == INT8_LONG
+                                   ? all
+                                   : _mm512_mul_ps(_mm512_sub_ps(_mm512_setzero_ps(), all), scale);
+    }
+}
+
+/* The words with the code of this vector moved to its place. Some vectors share them. */
+ALWAYS_INLINE __m512i placed(Way way, __m512i words, int vector) {
+    if (way == INT4_SHORT || way == INT4_LONG)
+        switch (vector) {
+        case 0: return _mm512_rol_epi32(words, 16); /* 0 to 16, and 28 to 12 */
+        case 7: return _mm512_rol_epi32(words, 16);
+        case 1: return _mm512_slli_epi32(words, 8); /* 4 to 12, and 8 to 16 */
+        case 2: return _mm512_slli_epi32(words, 8);
+        case 5: return _mm512_srli_epi32(words, 8); /* 20 to 12, and 24 to 16 */
+        case 6: return _mm512_srli_epi32(words, 8);
+        default: return words; /* 12 and 16 */
+        }
+    if (way == FP8_CODES) /* to the sign, the lowest bits of the exponent, and the fraction */
+        return _mm512_srai_epi32(_mm512_slli_epi32(words, 24 - 8 * (vector % 4)), 4);
+    switch (vector % 4) {
+    case 0: return _mm512_slli_epi32(words, 12);
+    case 1: return _mm512_slli_epi32(words, 4);
+    case 2: return _mm512_srli_epi32(words, 4);
+    default: return _mm512_srli_epi32(words, 12);
+    }
+}
+
+/* The numbers of 16 codes, in float32. */
+ALWAYS_INLINE __m512 numbers_of(Way way, __m512i words, const CodeGroup *group, int vector) {
+    __m512i moved = placed(way, words, vector);
+    if (way == FP8_CODES) { /* these are too small by 2^120, and so may be denormal */
+        __m512i bits = _mm512_and_si512(moved, _mm512_set1_epi32((int)0x87f00000));
+        return _mm512_mul_ps(_mm512_castsi512_ps(bits), group->scale[vector]);
+    }
+    int high = is_high(way, vector), ones = way <= INT4_LONG ? 15 : 255;
+    __m512i mask = _mm512_set1_epi32(ones << (high ? HIGH_PLACE : LOW_PLACE));
+    __m512i power = _mm512_castps_si512(_mm512_set1_ps(high ? HIGH_POWER : LOW_POWER));
+    __m512 made = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(moved, mask, power, 0xea)); /* (moved & mask) | power */
+    if (way == INT4_LONG || way == INT8_LONG)
+        return _mm512_mul_ps(_mm512_sub_ps(made, group->shift[vector]), group->scale[vector]);
+    return _mm512_fmadd_ps(made, group->scale[vector], group->shift[vector]);
+}
+
+/* Vector `v` of a pair of inputs: 16 outputs, with the two inputs of each beside each other. */
+ALWAYS_INLINE __m512bh unpacked_vector(Way way, const uint32_t *words, const CodeGroup *group, int v) {
+    int fields = way <= INT4_LONG ? 8 : 4;
+    __m512i own = _mm512_loadu_si512(words + 2 * v / fields * FLOATS);
+    return _mm512_cvtne2ps_pbh(numbers_of(way, own, group, 2 * v + 1), numbers_of(way, own, group, 2 * v));
+}
+
+ALWAYS_INLINE int words_of(Way way) { return 2 * PANEL / (way <= INT4_LONG ? 8 : 4); }
+
+ALWAYS_INLINE void unpack(Way way, const Packing *packing, const char *panel, int64_t in, bf16 *to) {
+    PackedBytes bytes = packed_bytes(packing, in);
+    const uint32_t *words = (const uint32_t *)(panel + bytes.codes);
+    int64_t all = padded(in, INPUTS);
+    for (int64_t first = 0, number = 0; first < in; first += packing->group, number++) {
+        CodeGroup group;
+        int64_t stop = first + packing->group < in ? first + packing->group : all;
+        read_group(way, packing, panel, &bytes, number, &group);
+        for (int64_t i = first; i < stop; i += 2, words += words_of(way), to += 2 * PANEL)
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++)
+                _mm512_storeu_si512(to + v * HALVES, (__m512i)unpacked_vector(way, words, &group, v));
+    }
+}
+
+void unpack_by_vectors(const Packing *packing, const void *panel, int64_t in, bf16 *to) {
+    uint32_t before = _mm_getcsr();
+    _mm_setcsr(UNFLUSHED);
+    switch (way_of(packing)) {
+    case INT4_SHORT: unpack(INT4_SHORT, packing, panel, in, to); break;
+    case INT4_LONG: unpack(INT4_LONG, packing, panel, in, to); break;
+    case INT8_SHORT: unpack(INT8_SHORT, packing, panel, in, to); break;
+    case INT8_LONG: unpack(INT8_LONG, packing, panel, in, to); break;
+    default: unpack(FP8_CODES, packing, panel, in, to); break;
+    }
+    _mm_setcsr(before);
+}
+
+/* Multiplies `count` rows by a panel, with the sums of `multiply` in linear.c. */
+ALWAYS_INLINE void multiply_while_unpacked(Way way, const Piece *given, const Packing *packing, const char *panel,
+                                           const Rows *rows, int count) {
+    PackedBytes bytes = packed_bytes(packing, given->linear->in);
+    const uint32_t *words = (const uint32_t *)(panel + bytes.codes);
+    int64_t in = given->linear->in, span = span_of(in), left = 0, number = 0;
+    CodeGroup group;
+    Piece piece = *given;
+    for (; piece.first < in; piece.first = piece.stop) {
+        __m512 kept[FEW_ROWS][VECTORS];
+        piece.stop = in - piece.first < span ? in : piece.first + span;
+#pragma GCC unroll 4
+        for (int row = 0; row < count; row++)
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++)
+                kept[row][v] = _mm512_setzero_ps();
+        for (int64_t i = piece.first; i < piece.stop;) {
+            if (left == 0) {
+                read_group(way, packing, panel, &bytes, number++, &group);
+                left = packing->group;
+            }
+            int64_t stop = i + left < piece.stop ? i + left : piece.stop;
+            left -= stop - i;
+            for (; i < stop; i += 2, words += words_of(way)) {
+                __m512bh column[VECTORS];
+#pragma GCC unroll 4
+                for (int v = 0; v < VECTORS; v++)
+                    column[v] = unpacked_vector(way, words, &group, v);
+#pragma GCC unroll 4
+                for (int row = 0; row < count; row++) {
+                    const bf16 *at = rows->in + row * in + i;
+                    __m512bh both = i + 1 < in ? pair_everywhere(at) : (__m512bh)_mm512_set1_epi32(*at);
+#pragma GCC unroll 4
+                    for (int v = 0; v < VECTORS; v++)
+                        kept[row][v] = _mm512_dpbf16_ps(kept[row][v], column[v], both);
+                }
+            }
+        }
+#pragma GCC unroll 4
+        for (int row = 0; row < count; row++) {
+            float *sums = rows->sums + row * COLUMNS;
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) {
+                if (piece.first)
+                    kept[row][v] = _mm512_add_ps(_mm512_loadu_ps(sums + v * FLOATS), kept[row][v]);
+                _mm512_storeu_ps(sums + v * FLOATS, kept[row][v]);
+            }
+            if (piece.stop == in)
+#pragma GCC unroll 4
+                for (int v = 0; v < VECTORS; v += 2)
+                    if (v * FLOATS < piece.width)
+                        finish(&piece, rows, row, v * FLOATS, kept[row][v], kept[row][v + 1]);
+        }
+    }
+}
+
+/* A function for each way and number of rows, so that registers are assigned well. They are in order of both. */
+typedef void Multiply(const Piece *piece, const Packing *packing, const char *panel, const Rows *rows);
+
+#define MULTIPLY(way, count)                                                                                           \
+    static __attribute__((noinline)) void multiply_##way##_##count(const Piece *piece, const Packing *packing,         \
+                                                                   const char *panel, const Rows *rows) {              \
+        multiply_while_unpacked(way, piece, packing, panel, rows, count);                                              \
+    }
+#define MULTIPLY_FEW(way) MULTIPLY(way, 1) MULTIPLY(way, 2) MULTIPLY(way, 3) MULTIPLY(way, 4)
+#define NAMES(way) {multiply_##way##_1, multiply_##way##_2, multiply_##way##_3, multiply_##way##_4}
+
+MULTIPLY_FEW(INT4_SHORT)
+MULTIPLY_FEW(INT4_LONG)
+MULTIPLY_FEW(INT8_SHORT)
+MULTIPLY_FEW(INT8_LONG)
+MULTIPLY_FEW(FP8_CODES)
+
+static Multiply *const few[][FEW_ROWS] = {NAMES(INT4_SHORT), NAMES(INT4_LONG), NAMES(INT8_SHORT), NAMES(INT8_LONG),
+                                          NAMES(FP8_CODES)};
+
+void multiply_packed_panel(const Linear *linear, const Panel *panel, const Rows *rows, int64_t count) {
+    Piece piece = {.linear = linear, .bias = panel->bias, .column = panel->column, .width = panel->width};
+    few[way_of(panel->packing)][count - 1](&piece, panel->packing, panel->numbers, rows);
+}
+
+#include "../end_target.h"
+#endif

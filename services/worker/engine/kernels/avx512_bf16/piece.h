@@ -1,0 +1,70 @@
+/* What the products of rows and a panel have in common. Include this after panel.h and vectors.h. */
+#pragma once
+
+#define COLUMNS PANEL
+#define VECTORS 4
+#define GROUP 6 /* rows whose sums for 64 columns are in registers */
+#define MOST 66 /* rows at a time whose sums are kept between spans */
+#define BLOCK (8 * MOST) /* rows that stay in the cache while they use the whole matrix */
+
+/* What rows share: inputs `first` to `stop` of a panel, which are in the cache after the first rows used them, and the
+   memory that follows. `column` is the panel's first output, `width` their number. */
+typedef struct {
+    const Linear *linear;
+    const bf16 *matrix, *bias, *next;
+    int64_t column, width, first, stop;
+} Piece;
+
+/* Consecutive rows: their inputs, the residual to add, the outputs, and their sums of earlier spans. */
+typedef struct {
+    const bf16 *in, *residual;
+    bf16 *out;
+    float *sums;
+} Rows;
+
+static inline Rows rows_after(const Rows *rows, const Linear *linear, int64_t count) {
+    const bf16 *residual = rows->residual ? rows->residual + count * linear->out : NULL;
+    return (Rows){rows->in + count * linear->in, residual, rows->out + count * linear->out,
+                  rows->sums + count * COLUMNS};
+}
+
+/* Prefetches the memory that rows are stored to. */
+static inline __attribute__((always_inline)) void expect(const Piece *piece, const Rows *rows, int count) {
+    for (int row = 0; row < count; row++)
+        for (int64_t half = 0; half < COLUMNS; half += HALVES) {
+            int64_t at = row * piece->linear->out + piece->column + half;
+            _mm_prefetch((const char *)(rows->out + at), _MM_HINT_T0);
+            if (rows->residual)
+                _mm_prefetch((const char *)(rows->residual + at), _MM_HINT_T0);
+        }
+}
+
+/* Stores the sums of 32 columns of a row, from the panel's column `first` on. */
+static inline __attribute__((always_inline)) void finish(const Piece *piece, const Rows *rows, int64_t row,
+                                                         int64_t first, __m512 low, __m512 high) {
+    int64_t at = row * piece->linear->out + piece->column + first;
+    __mmask32 mask = first_halves(piece->width - first);
+    __mmask16 left = (__mmask16)mask, right = (__mmask16)(mask >> FLOATS);
+    if (piece->bias) {
+        low = _mm512_add_ps(low, load_floats(left, piece->bias + first));
+        high = _mm512_add_ps(high, load_floats(right, piece->bias + first + FLOATS));
+    }
+    if (rows->residual) {
+        low = _mm512_add_ps(low, load_floats(left, rows->residual + at));
+        high = _mm512_add_ps(high, load_floats(right, rows->residual + at + FLOATS));
+    }
+    __m512i result = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+    if (mask == 0xffffffffu) /* A store without a mask is the faster one. */
+        _mm512_storeu_si512(rows->out + at, result);
+    else
+        _mm512_mask_storeu_epi16(rows->out + at, mask, result);
+}
+
+/* The number of inputs in a span. It is half of what the L1 cache holds of a panel. It fixes the order of sums, so a
+   change would change bits. */
+static inline int64_t span_of(int64_t inputs) { return inputs <= 1024 ? 512 : 1024; }
+
+#define FEW_ROWS 4 /* so few multiply a packed panel while it is unpacked, more of them once it is */
+
+/* Multiplies at most FEW_ROWS rows by one packed panel. */
+void multiply_packed_panel(const Linear *linear, const Panel *panel, const Rows *rows, int64_t count);

@@ -1,0 +1,46 @@
+"""Packed matrices: which tensors of a model are packed, and the bytes that they take. Pure.
+
+A packed matrix lies in panels of 64 outputs, whose form is described in kernels.h. Edges are padded: every matrix can
+be packed, whatever its shape.
+"""
+
+from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.messages.quantization import Codes, Packing, ScaleType
+
+PANEL_OUTPUTS, PANEL_INPUTS = 64, 32
+CODE_BITS: dict[Codes, int] = {"int4": 4, "int8": 8, "fp8": 8}
+SCALE_BYTES: dict[ScaleType, int] = {"bfloat16": 2, "float32": 4, "float16": 2}
+# The code of zero, where a matrix has no zeros of its own.
+MIDDLES: dict[Codes, int] = {"int4": 8, "int8": 128, "fp8": 0}
+WEIGHT = ".weight"
+
+
+def packing_of(config: ModelConfig, tensor: str) -> Packing | None:
+    """How this tensor of the model is packed; None where it is not."""
+    if config.quantization is None or not tensor.startswith("model.layers.") or not tensor.endswith(WEIGHT):
+        return None
+    layer, part = tensor.removeprefix("model.layers.").removesuffix(WEIGHT).split(".", 1)
+    return config.quantization.packing(int(layer), part)
+
+
+def group_of(packing: Packing, inputs: int) -> int:
+    """How many inputs of this matrix share a scale."""
+    return packing.group or inputs
+
+
+def group_count(packing: Packing, inputs: int) -> int:
+    """How many scales an output of this matrix has."""
+    return -(-inputs // group_of(packing, inputs))
+
+
+def panel_parts(packing: Packing, inputs: int) -> tuple[int, int, int]:
+    """The bytes of a panel's scales, zeros and codes."""
+    groups = group_count(packing, inputs) * PANEL_OUTPUTS
+    padded = -(-inputs // PANEL_INPUTS) * PANEL_INPUTS
+    zeros = groups if packing.zeros else 0
+    return groups * SCALE_BYTES[packing.scales], zeros, padded * PANEL_OUTPUTS * CODE_BITS[packing.codes] // 8
+
+
+def packed_bytes(packing: Packing, outputs: int, inputs: int) -> int:
+    """The bytes of a packed matrix."""
+    return -(-outputs // PANEL_OUTPUTS) * sum(panel_parts(packing, inputs))

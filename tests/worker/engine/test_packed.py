@@ -1,0 +1,90 @@
+"""The law of packed matrices: the bits of the same matrix in bfloat16, in every variant of the kernels."""
+
+import pytest
+import torch
+
+from livescale.services.worker.engine.kernels.variants import Kernels, open_variant
+from livescale.services.worker.engine.matrices import CompiledLinear
+from livescale.services.worker.engine.packed import unpacked
+from livescale.shared.messages.quantization import Packing
+from tests.worker.engine.models import Kind, kind
+from tests.worker.engine.packed_matrices import Made, make_packed
+
+COMPILED = [kind(variant, "bfloat16") for variant in ("amx", "avx512_bf16", "portable", "amx-emulated")]
+PACKINGS = {
+    "int4": Packing(codes="int4", group=128, scales="bfloat16"),
+    "int4-zeros-float16": Packing(codes="int4", group=32, scales="float16", zeros=True),
+    "int4-float32": Packing(codes="int4", group=64, scales="float32", zeros=True),
+    "int8": Packing(codes="int8", group=0, scales="bfloat16"),
+    "int8-zeros-float16": Packing(codes="int8", group=128, scales="float16", zeros=True),
+    "int8-float32": Packing(codes="int8", group=0, scales="float32"),
+    "fp8": Packing(codes="fp8", group=0, scales="bfloat16"),
+    "fp8-blocks": Packing(codes="fp8", group=128, scales="float32"),
+}
+# The second and third have edges that fill neither a panel nor a span nor a group.
+SHAPES = [(128, 256), (70, 1_112), (200, 2_070)]
+ROWS = (1, 2, 3, 4, 5, 33, 150)
+
+every_packing = pytest.mark.parametrize("packing", [pytest.param(one, id=name) for name, one in PACKINGS.items()])
+
+
+def noise(rows: int, inputs: int) -> torch.Tensor:
+    return torch.randn(rows, inputs, generator=torch.Generator().manual_seed(rows)).bfloat16()
+
+
+def check_law(kernels: Kernels, made: Made) -> None:
+    outputs, inputs = made.right.shape
+    bias = noise(1, outputs)[0]
+    packed, plain = (
+        CompiledLinear(kernels, {"m.weight": weight, "m.bias": bias}, "m") for weight in (made.packed, made.right)
+    )
+    for count in ROWS:
+        rows, residual = noise(count, inputs), noise(count, outputs)
+        assert torch.equal(packed(rows), plain(rows)), count
+        assert torch.equal(packed.plus(rows, residual), plain.plus(rows, residual)), count
+
+
+@pytest.mark.parametrize("way", COMPILED)
+@every_packing
+def test_products_have_the_bits_of_the_matrix_in_bfloat16(packing: Packing, way: Kind) -> None:
+    assert way.kernels is not None
+    for outputs, inputs in SHAPES:
+        check_law(way.kernels, make_packed(packing, outputs, inputs))
+
+
+@pytest.mark.parametrize("capability", ["avx2", "default"])
+@every_packing
+def test_they_have_them_at_other_levels_of_instructions(
+    packing: Packing, capability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", capability)
+    for variant in ("portable", "amx-emulated"):
+        check_law(open_variant(variant), make_packed(packing, 70, 350))
+
+
+@every_packing
+def test_torch_unpacks_the_same_matrix(packing: Packing) -> None:
+    for outputs, inputs in SHAPES:
+        made = make_packed(packing, outputs, inputs)
+        assert torch.equal(unpacked(made.packed).view(torch.uint16), made.right.view(torch.uint16))
+
+
+@pytest.mark.parametrize("way", COMPILED)
+def test_numbers_that_are_denormal_have_the_bits_that_they_have_in_bfloat16(way: Kind) -> None:
+    assert way.kernels is not None
+    for codes in ("int4", "int8", "fp8"):
+        packing = Packing(codes=codes, group=64, scales="float32")
+        check_law(way.kernels, make_packed(packing, 64, 128, scale=2.0**-124))
+
+
+@pytest.mark.parametrize("way", COMPILED)
+def test_parts_of_one_map_may_be_packed_unlike_each_other(way: Kind) -> None:
+    assert way.kernels is not None
+    made = [make_packed(packing, 72, 160) for packing in (PACKINGS["int4"], PACKINGS["fp8"])]
+    plain = {f"{name}.weight": matrix for name, matrix in zip("abc", (one.right for one in made), strict=False)}
+    plain["c.weight"] = noise(40, 160)
+    packed = plain | {"a.weight": made[0].packed, "b.weight": made[1].packed}
+    for count in ROWS:
+        rows = noise(count, 160)
+        maps = [CompiledLinear(way.kernels, tensors, *"abc") for tensors in (packed, plain)]
+        assert torch.equal(maps[0](rows), maps[1](rows)), count
