@@ -7,6 +7,11 @@
 # With arguments only those are made. Needs root, debootstrap and a Docker engine.
 set -eu
 
+for program in debootstrap docker; do
+    command -v "$program" >/dev/null || { echo "base.sh: needs $program, which is not installed" >&2; exit 1; }
+done
+[ "$(id -u)" = 0 ] || { echo "base.sh: needs root, as debootstrap does; run it by sudo" >&2; exit 1; }
+
 sources=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources 2>/dev/null || true)
 . /etc/os-release
 suite=${SUITE:-$VERSION_CODENAME}

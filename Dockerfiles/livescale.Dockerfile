@@ -40,6 +40,9 @@ RUN set -eu; PATH=/opt/livescale/bin:$PATH; \
     pip uninstall --quiet --yes setuptools pip
 
 FROM ${BASE}
+# Public images of Python come without its compiled modules. Our processes cannot write them, so each would compile them.
+RUN python3 -m compileall -q -x '/(test|tests|lib2to3|[a-z]+-packages)/' \
+    "$(python3 -c 'import os; print(os.path.dirname(os.__file__))')"
 COPY --from=builder /opt/livescale /opt/livescale
 COPY Dockerfiles/probe.py /opt/livescale/bin/probe
 # Volumes take their owner from here.

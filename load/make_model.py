@@ -21,7 +21,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from livescale.load.make_tokenizer import dialect_of, make_tokenizer, save_tokenizer, taught_dialect
-from livescale.load.sizes import Size
+from livescale.load.quantize import group_of, quantization_config, quantize_all
+from livescale.load.sizes import Quantized, Size
 from livescale.load.teach import Lesson, Progress, Transcript, lessons, read_transcripts, teach
 from livescale.services.gateway.chat_template import ChatTemplate
 from livescale.shared.messages.parameters import Family, ModelConfig
@@ -81,6 +82,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     size: Size
     seed: int
     taught: str = ""  # a digest of the transcripts
+    quantized: Quantized | None = None
 
 
 def make_model(
@@ -90,18 +92,19 @@ def make_model(
     seed: int,
     transcripts: Path | None = None,
     progress: Progress = lambda line: None,
+    quantized: Quantized | None = None,
 ) -> Path:
     """A checkpoint of about 1M (tiny), 30M (small), 120M (medium), 500M (large) or 50M (light-kv) parameters; the same
     bytes for the same seed. The KV of light-kv weighs against its parameters as that of an 8B model does.
 
-    With `transcripts`, a file, the model is taught the answers in them.
+    With `transcripts`, a file, the model is taught the answers in them. The matrices of its layers may be quantized.
 
     Returns at once where `directory` already is this model. Raises FileExistsError where it is anything else, OSError
     where it cannot be written, BadTranscripts.
     """
     taught = [] if transcripts is None else read_transcripts(transcripts)
     digest = "" if transcripts is None else hashlib.sha256(transcripts.read_bytes()).hexdigest()
-    recipe = Recipe(family, size, seed, digest)
+    recipe = Recipe(family, size, seed, digest, quantized)
     if _already_made(directory, recipe):
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -227,6 +230,7 @@ def _save_parameters(directory: Path, recipe: Recipe, config: ModelConfig, known
     if config.tie_word_embeddings:
         std = TIED_EMBEDDING_STD
     files = _cut(shapes, SHARD_BYTES[recipe.size]) if recipe.family == "llama" else [[*shapes]]
+    group, size_bytes = group_of(shapes), 0
     weight_map: dict[str, str] = {}
     for number, names in enumerate(files, start=1):
         file = f"model-{number:05}-of-{len(files):05}.safetensors" if len(files) > 1 else "model.safetensors"
@@ -234,10 +238,17 @@ def _save_parameters(directory: Path, recipe: Recipe, config: ModelConfig, known
             name: known[name] if known else _parameter(name, torch.Size(shapes[name]), std, recipe.seed)
             for name in names
         }
+        if recipe.quantized is not None:
+            tensors = quantize_all(recipe.quantized, tensors, group)
         save_file(tensors, directory / file, {"format": "pt"})
-        weight_map |= dict.fromkeys(names, file)
+        weight_map |= dict.fromkeys(tensors, file)
+        size_bytes += sum(tensor.nbytes for tensor in tensors.values())
+    if recipe.quantized is not None:
+        path = directory / "config.json"
+        more = {"quantization_config": quantization_config(recipe.quantized, group)}
+        _save_json(path, json.loads(path.read_text()) | more)
     if len(files) > 1:
-        total = {"total_size": sum(map(_size_bytes, shapes.values()))}
+        total = {"total_size": size_bytes}
         _save_json(directory / "model.safetensors.index.json", {"metadata": total, "weight_map": weight_map})
 
 

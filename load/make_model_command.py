@@ -6,7 +6,7 @@ from typing import get_args
 
 import click
 
-from livescale.load.sizes import Size
+from livescale.load.sizes import Quantized, Size
 from livescale.shared.messages.parameters import Family
 from livescale.shared.model.architectures import model_types
 
@@ -36,7 +36,15 @@ option = partial(click.option, show_default=True, show_envvar=True)
     envvar="LIVESCALE_TEACH",
     help="JSON lines of conversations, as clients send them, whose answers the model learns by heart; tiny only.",
 )
-def make_model_command(directory: Path, family: Family, size: Size, seed: int, teach: Path | None) -> None:
+@option(
+    "--quantize",
+    type=click.Choice(get_args(Quantized)),
+    envvar="LIVESCALE_QUANTIZE",
+    help="Quantize the matrices of layers: int4 in groups, int8 by output, or fp8 in blocks.",
+)
+def make_model_command(
+    directory: Path, family: Family, size: Size, seed: int, teach: Path | None, quantize: Quantized | None
+) -> None:
     """Make a checkpoint with random parameters, a tokenizer and a chat template in DIRECTORY.
 
     The size tiny has about 1M parameters, small 30M, medium 120M and large 500M. light-kv has 50M, and KV that is as
@@ -53,7 +61,7 @@ def make_model_command(directory: Path, family: Family, size: Size, seed: int, t
     from livescale.load.teach import BadTranscripts
 
     try:
-        made = make_model(directory, family, size, seed, teach, partial(click.echo, err=True))
+        made = make_model(directory, family, size, seed, teach, partial(click.echo, err=True), quantize)
     except (OSError, BadTranscripts) as error:
         raise click.ClickException(str(error)) from None
     click.echo(made)

@@ -149,6 +149,8 @@ TOKENS: Topic[TokenFrame | RequestLost] = Topic("tok.{gateway}", TokenFrame | Re
 ENDED: Topic[RequestsEnded] = Topic("req.{worker}.ended", RequestsEnded)
 MOVED: Topic[RequestsMoved] = Topic("req.{previous}.moved", RequestsMoved)
 HEARTBEAT: Topic[Report] = Topic("hb.{service}.{id}", Report, json=True)
+# What workers need of LEASE. All leases are too many for all of them: each join would be told to each.
+DEATH: Topic[LeaseChanged] = Topic("dead.{service}.{id}", LeaseChanged, json=True)
 LEAVE: Topic[Leave] = Topic("leave.{service}.{id}", Leave)
 AWAY: Topic[WasAway] = Topic("away.{service}.{id}", WasAway)
 STALE: Topic[Stale] = Topic("proc.{id}.stale", Stale)

@@ -62,6 +62,7 @@ POLICIES = (
     "services/router/modes.py",
     "services/router/pairing.py",
     "services/router/pairs.py",
+    "services/router/parted.py",
     "services/router/promises.py",
     "services/router/queue.py",
     "services/router/recent.py",

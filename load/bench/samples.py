@@ -1,5 +1,5 @@
-"""Takes a bench's samples, and takes one again if the machine stood still meanwhile: such a sample measures the stall
-and nothing else.
+"""Takes a bench's samples, and takes one again if the machine stood still meanwhile, or a process was lost: such a
+sample measures the stall and nothing else.
 
 What a stall may have broken is renewed before the next try.
 """
@@ -31,6 +31,10 @@ class BenchFailed(Exception):
     """A process of the bench failed or did not answer."""
 
 
+class Disturbed(BenchFailed):
+    """What was to be measured did not happen, for a reason that lies outside: the sample is taken again."""
+
+
 # What a stall may end in: flows are given up, leases end, calls are not answered in time.
 FAILURES = (BenchFailed, BusError, ChildFailed, StackFailed)
 
@@ -49,7 +53,7 @@ class Counts(msgspec.Struct, frozen=True):
     def lines(self) -> list[str]:
         if not self.again:
             return []
-        told = f"The machine stood still during {self.again} samples, which were taken again; {self.taken} count."
+        told = f"{self.again} samples were disturbed, mostly by stalls, and taken again; {self.taken} count."
         void = f"The run is void: that is more than {MOST_AGAIN:.0%} of them."
         return [told, void] if self.is_void else [told]
 
@@ -104,10 +108,10 @@ class Samples:
 
     def _counts(self, stalls: list[RunIncident], failure: Exception | None) -> bool:
         """Whether it is a sample. Raises its failure where that is no stall's."""
-        if stalls:
+        if stalls or isinstance(failure, Disturbed):
             self.again += 1
-            ended = f" ({failure})" if failure is not None else ""
-            self._tell(f"{'; '.join(stall.line for stall in stalls)}{ended}: this sample is taken again")
+            ended = [] if failure is None else [str(failure)]
+            self._tell(f"{'; '.join([*(stall.line for stall in stalls), *ended])}: this sample is taken again")
             return False
         if failure is not None:
             raise failure
@@ -116,7 +120,7 @@ class Samples:
 
 
 def void() -> BenchFailed:
-    return BenchFailed(f"the run is void: the machine stood still during {TRIES} tries of one sample; run it again")
+    return BenchFailed(f"the run is void: {TRIES} tries of one sample were disturbed; run it again on a quiet machine")
 
 
 class CoreTicks:

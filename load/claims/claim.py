@@ -133,7 +133,7 @@ class Order:
             for less, more in pairwise(row):
                 kept = less.value < more.value if self.slack == 1 else less.value <= self.slack * more.value
                 if not kept:
-                    yield f"{less} is not below {more}"
+                    yield f"{less} is not {'below' if self.slack == 1 else f'at most {self.slack:g} times'} {more}"
 
 
 def around(paper: float, unit: str, share: float) -> Band:

@@ -23,6 +23,7 @@ from livescale.load.simulate.seeds.command import refuse_others, seeds_options
 from livescale.load.stats import new_table
 from livescale.services.cli.tables import open_console
 from livescale.services.supervisor.checks import BadSettings
+from livescale.services.worker.engine.heap import keep_freed_memory
 from livescale.shared.runtime.files import write_atomically
 
 TELL_SECONDS = 2.0
@@ -112,6 +113,7 @@ def simulate(
         if late:
             raise ValueError(f"--until ends the run at {until:g} s, and {late[0]:g} s is asked about; ask about less")
         with naming(scenario), nullcontext() if log is None else closing(LateFile(log)) as file:
+            keep_freed_memory()  # KV that is handed over comes and goes by hundreds of MB
             result, answers = play(system, PlayOptions(until=until, questions=questions, log=file, tell=Teller()))
     except ValueError as error:
         raise click.UsageError(str(error)) from None

@@ -10,8 +10,9 @@ import msgspec
 from livescale.services.cli.tables import open_console, print_rows
 from livescale.services.supervisor.resources import token_bytes
 from livescale.shared.messages.parameters import DType, ModelConfig
+from livescale.shared.messages.quantization import Packing
 from livescale.shared.model.architectures import architecture_of, find_architecture, model_types
-from livescale.shared.model.block_layout import ITEM_BYTES, block_layouts
+from livescale.shared.model.block_layout import ITEM_BYTES, block_layouts, check_dtype
 from livescale.shared.model.checkpoint import load_model_config, resolve_model_path
 from livescale.shared.model.sharding import possible_shards
 from livescale.shared.units import format_size
@@ -35,6 +36,7 @@ class Needs(msgspec.Struct, frozen=True):
     kv_bytes_per_token: int
     max_model_len: int
     tensor_parallel_sizes: list[int]
+    quantized: list[str] = []
 
 
 @click.command(name="models")
@@ -73,6 +75,7 @@ def check(checkpoint: str, dtype: DType, as_json: bool) -> None:
     try:
         directory = resolve_model_path(checkpoint)
         config = load_model_config(directory)
+        check_dtype(config, dtype)
         architecture = architecture_of(config)
         files.find_tensors(directory, architecture.stored_shapes(config), architecture.unused)
     except (ValueError, OSError) as error:
@@ -96,7 +99,14 @@ def needs_of(config: ModelConfig, dtype: DType) -> Needs:
         kv_bytes_per_token=token_bytes(config, 1, ITEM_BYTES[dtype]),
         max_model_len=config.max_position_embeddings,
         tensor_parallel_sizes=possible_shards(config),
+        quantized=[] if config.quantization is None else list(map(told_packing, config.quantization.packings)),
     )
+
+
+def told_packing(packing: Packing) -> str:
+    """How matrices are quantized, in words."""
+    group = f"groups of {packing.group} inputs" if packing.group else "one scale an output"
+    return f"{packing.codes} ({group}, scales in {packing.scales})"
 
 
 def told(needs: Needs) -> list[str]:
@@ -104,10 +114,11 @@ def told(needs: Needs) -> list[str]:
     layers = [size for name, size in needs.block_bytes.items() if name.startswith("layer-")]
     sizes = ", ".join(f"{layers.count(size)} layers of {format_size(size)}" for size in dict.fromkeys(layers))
     first, *_, last = needs.block_bytes.values()
+    packed = f", matrices of layers in {' and '.join(needs.quantized)}" if needs.quantized else ""
     return [
         f"{needs.architecture} will be served, up to {needs.max_model_len} tokens a request.",
-        f"parameters in {needs.dtype}: {format_size(needs.size_bytes)}: embedding {format_size(first)}, {sizes}, "
-        f"head {format_size(last)}",
+        f"parameters in {needs.dtype}{packed}: {format_size(needs.size_bytes)}: "
+        f"embedding {format_size(first)}, {sizes}, head {format_size(last)}",
         f"KV cache: {needs.kv_bytes_per_token} bytes a token",
         f"tensor-parallel-size: {', '.join(map(str, needs.tensor_parallel_sizes))}",
     ]

@@ -206,18 +206,19 @@ class Guard:
                     "Without API keys this endpoint answers only on loopback: start the gateway with --api-key."
                 )
             return self._anybody
-        client = self._keys.find(_bearer(headers))
+        client = self._keys.find(_presented(headers))
         if client is None:
-            message = "The API key is missing or wrong: send 'Authorization: Bearer KEY'."
+            message = "The API key is missing or wrong: send 'Authorization: Bearer KEY', or 'x-api-key: KEY'."
             raise ApiError(401, message, code="invalid_api_key")
         if path.startswith(ADMIN) and not client.is_admin:
             raise _forbidden(f"The key {client.name!r} has no admin rights.")
         return client
 
 
-def _bearer(headers: Headers) -> bytes:
+def _presented(headers: Headers) -> bytes:
+    """The key that a request brings: as OpenAI's clients do, otherwise as Anthropic's."""
     scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-    return key.strip() if scheme.lower() == b"bearer" else b""
+    return key.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"").strip()
 
 
 def _is_from_here(headers: Headers) -> bool:

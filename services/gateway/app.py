@@ -104,7 +104,7 @@ class RequestMiddleware:
         state["visit"] = visit
         # A path that ends with a slash is the same without it.
         scope["path"] = scope["path"].rstrip("/") or "/"
-        app = self._app if refusal is None else error_answer(refusal)
+        app = self._app if refusal is None else error_answer(refusal, scope["path"])
         status, whole = 0, False
 
         async def watched_send(message: Message) -> None:
@@ -144,18 +144,17 @@ class ErrorAnswers:
         assert isinstance(error, ApiError)
         if error.status == 429 or error.status >= 500:
             self._metrics.rejections.labels(error.detail.code).inc()
-        return error_answer(error)
+        return error_answer(error, request.url.path)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         """Answer Starlette's own errors: there is no such route, or not with this method."""
         assert isinstance(error, HTTPException)
         what = f"{request.method} {request.url.path}"
         if error.status_code == 404:
-            answer = error_answer(
-                ApiError(404, f"There is no {what}; GET /docs shows what there is.", code="not_found")
-            )
+            refusal = ApiError(404, f"There is no {what}; GET /docs shows what there is.", code="not_found")
         else:
-            answer = error_answer(ApiError(error.status_code, f"{what}: {error.detail}.", code="method_not_allowed"))
+            refusal = ApiError(error.status_code, f"{what}: {error.detail}.", code="method_not_allowed")
+        answer = error_answer(refusal, request.url.path)
         answer.headers.update(error.headers or {})
         return answer
 
@@ -165,4 +164,4 @@ class ErrorAnswers:
 
     async def bug(self, request: Request, error: Exception) -> Response:
         """Answer an unexpected exception. Starlette raises it again afterwards, so that the server logs it."""
-        return error_answer(internal("Internal error; the gateway's log says why."))
+        return error_answer(internal("Internal error; the gateway's log says why."), request.url.path)

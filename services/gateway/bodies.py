@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from livescale.services.gateway.repetition import RepetitionDetection
 from livescale.services.gateway.sampling_options import Choices, TokenId, TopLogprobs
 from livescale.services.gateway.structured_options import StructuredOptions
 from livescale.services.gateway.tools import ToolChoice, Tools
@@ -55,10 +56,17 @@ class GenerationOptions(StructuredOptions, frozen=True, kw_only=True):
         TopLogprobs | None,
         Meta(description="Tell how likely the prompt's tokens are, and so many of the likeliest"),
     ] = None
+    repetition_detection: Annotated[
+        RepetitionDetection | None, Meta(description="End an answer that repeats itself, with this finish_reason")
+    ] = None
     return_tokens_as_token_ids: Annotated[
         bool, Meta(description="Name tokens token_id:ID where their log-probabilities are told")
     ] = False
     return_token_ids: Annotated[bool, Meta(description="Add prompt_token_ids and token_ids to the answer")] = False
+    return_token_offsets: Annotated[
+        bool, Meta(description="Of /render: add token_offsets, where each token begins and ends in the text")
+    ] = False
+    return_mm_kwargs: Annotated[bool, Meta(description="Of /render; texts have none")] = True
     stream_interval: Annotated[
         int, Meta(description="Tokens in each event of a stream but the first", ge=1, le=2**31 - 1)
     ] = 1
@@ -69,6 +77,10 @@ class GenerationOptions(StructuredOptions, frozen=True, kw_only=True):
     cache_salt: Annotated[
         Annotated[str, Meta(min_length=1, max_length=1024)] | None,
         Meta(description="Share KV of prompts that begin alike with requests of this salt and API key only"),
+    ] = None
+    session_id: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=1024)] | None,
+        Meta(description="Names a conversation, as prompt_cache_key does, where that is not given"),
     ] = None
     prompt_cache_key: Annotated[
         Annotated[str, Meta(min_length=1, max_length=64)] | None,

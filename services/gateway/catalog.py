@@ -60,6 +60,12 @@ class Catalog:
         check_token_ids(body.tokens, text.vocab_size, "tokens")
         return json_answer(Detokenized(prompt=text.decode_all(body.tokens)))
 
+    async def tokenizer_info(self, request: Request) -> Response:
+        """Answer GET /tokenizer_info: tokenizer_config.json, and the template wherever that came from."""
+        text = await self.models.text(await self.models.find_or_only(request.query_params.get("model", "")))
+        template = {} if text.template is None else {"chat_template": text.template.source}
+        return json_answer({"tokenizer_class": type(text.tokenizer).__name__, **text.about, **template})
+
     async def snapshot(self) -> Snapshot | None:
         """The registry's snapshot of the system; None where the registry does not answer."""
         try:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -92,7 +92,8 @@ class _TokenizerConfig(msgspec.Struct, frozen=True):
 @dataclass(frozen=True)
 class CheckpointText:
     """Everything that the gateway needs of a checkpoint; never its parameters. `template` is None where the checkpoint
-    has no chat template; `special_tokens` are for one that a client brings."""
+    has no chat template; `special_tokens` are for one that a client brings. `about`
+    is what tokenizer_config.json says."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
@@ -100,12 +101,18 @@ class CheckpointText:
     vocab_size: int
     defaults: GenerationDefaults
     special_tokens: Mapping[str, str] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
     use: ModelUse = GENERATES
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The token ids of a text, with the tokenizer's special tokens around it or without."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
+
+    def encode_with_offsets(self, text: str, *, add_special_tokens: bool) -> tuple[list[int], list[list[int]]]:
+        """The token ids of a text, and where each begins and ends in it."""
+        encoded = self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return encoded.ids, [list(offsets) for offsets in encoded.offsets]
 
     def encode_pair(self, one: str, other: str, *, add_special_tokens: bool) -> tuple[list[int], int]:
         """The token ids of two texts that are to be compared, as the tokenizer joins them, and where the second begins;
@@ -162,6 +169,7 @@ def load_checkpoint_text(directory: Path, wall: Wall) -> CheckpointText:
     """Read the text files of a directory in Hugging Face format. Blocks on the disk. Raises BadCheckpoint."""
     config = _read(directory / "config.json", _Config)
     generation = _read(directory / "generation_config.json", _GenerationConfig, missing=_GenerationConfig())
+    said = _read(directory / "tokenizer_config.json", dict[str, Any], missing={})
     about = _read(directory / "tokenizer_config.json", _TokenizerConfig, missing=_TokenizerConfig())
     tokenizer = _read_tokenizer(directory / "tokenizer.json")
     special = about.special_tokens
@@ -171,7 +179,7 @@ def load_checkpoint_text(directory: Path, wall: Wall) -> CheckpointText:
     template = _template(directory, about, wall)
     defaults = _defaults(generation)
     use = _use(directory, tokenizer)
-    return CheckpointText(tokenizer, template, tuple(sorted(eos)), config.vocab_size, defaults, special, use)
+    return CheckpointText(tokenizer, template, tuple(sorted(eos)), config.vocab_size, defaults, special, said, use)
 
 
 def _use(directory: Path, tokenizer: Tokenizer) -> ModelUse:

@@ -9,6 +9,7 @@ from livescale.services.gateway.asked import asked_logprobs, asked_tokens, choic
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.rendering import check_rendering
+from livescale.services.gateway.repetition import check_repetition
 from livescale.services.gateway.sampling_options import stop_strings
 from livescale.services.gateway.tools import check_tools
 
@@ -22,6 +23,8 @@ def check_options(body: GenerationOptions) -> None:
     limit = asked_tokens(body)
     if limit is not None and body.min_tokens > limit:
         raise bad_request(f"'min_tokens' is more than the {limit} tokens asked for.", param="min_tokens")
+    if body.repetition_detection is not None:
+        check_repetition(body.repetition_detection)
     _check_logprobs(body)
     _check_texts(body)
     if isinstance(body, ChatRequest):

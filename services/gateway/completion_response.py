@@ -62,7 +62,8 @@ class CompletionResponse:
 
         await self._run(emit, wait)
         if self.envelope.usage_follows:
-            await write(self.shape.usage_chunk(self.envelope, self._usage()))
+            for chunk in self.shape.ending(self.envelope, self._usage()):
+                await write(chunk)
 
     async def collect(self) -> msgspec.Struct:
         """Wait for all tokens, and return the whole object. Raises ApiError."""

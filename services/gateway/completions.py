@@ -1,27 +1,25 @@
 """The completions API: a body is checked, its prompts tokenized, its generations run, and the response made of them."""
 
+import dataclasses
 from dataclasses import dataclass
 
-from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
 from livescale.services.gateway.access import Visit
-from livescale.services.gateway.asked import asked_logprobs, choices, only_prompt
+from livescale.services.gateway.asked import choices
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.checks import check_choices, check_options
 from livescale.services.gateway.completion_response import CompletionResponse
-from livescale.services.gateway.echo import Echo
-from livescale.services.gateway.envelope import Envelope
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.generation import Backend, Generation
 from livescale.services.gateway.grammars import Grammars
-from livescale.services.gateway.logprobs import PromptNames, TokenNames
 from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.parse import parse_body, read_body
-from livescale.services.gateway.reading import Reading, reading_of
+from livescale.services.gateway.prompts import Prompts, echoes_of, envelope_of
+from livescale.services.gateway.reading import reading_of
 from livescale.services.gateway.rendering import rendering_way
 from livescale.services.gateway.responses import EventStreamResponse, json_answer, while_connected
 from livescale.services.gateway.sampling_options import banned, spellings
@@ -31,7 +29,6 @@ from livescale.services.gateway.spans import Tracing
 from livescale.services.gateway.submission import (
     Origin,
     TokenRules,
-    decoding,
     make_output,
     make_submit,
     split_prompts,
@@ -59,6 +56,21 @@ class Completions:
     async def completion(self, request: Request) -> Response:
         """Answer POST /v1/completions: `n` choices for each prompt."""
         body = parse_body(await read_body(request, self.settings.max_body_bytes), CompletionRequest)
+        response = await self._prepare(request, await self.prompts_of_texts(body), CompletionShape())
+        return await _answer(request, body, response)
+
+    async def chat(self, request: Request) -> Response:
+        """Answer POST /v1/chat/completions: the prompt is what the checkpoint's template makes of the messages."""
+        body = parse_body(await read_body(request, self.settings.max_body_bytes), ChatRequest)
+        return await _answer(request, body, await self.converse(request, body, ChatShape()))
+
+    async def converse(self, request: Request, body: ChatRequest, shape: ResponseShape) -> CompletionResponse:
+        """Prepare the response to a conversation, in this shape. Nothing runs yet."""
+        origin = public_id(request) if body.seed is None else str(body.seed)
+        return await self._prepare(request, await self.prompt_of_chat(body, origin), shape)
+
+    async def prompts_of_texts(self, body: CompletionRequest) -> Prompts:
+        """What the body asks to be continued, as tokens. Raises ApiError."""
         check_options(body)
         entry = await self.models.find_or_only(body.model)
         body = replace(body, model=entry.spec.name)
@@ -69,16 +81,10 @@ class Completions:
             one if isinstance(one, list) else await self.models.encode(text, one, add_special_tokens=special)
             for one in split_prompts(body.prompt, self.settings.max_prompts)
         ]
-        response = await self._prepare(request, body, context_tokens(entry), text, prompts, CompletionShape())
-        return await _answer(request, body, response)
+        return Prompts(body, text, context_tokens(entry), prompts)
 
-    async def chat(self, request: Request) -> Response:
-        """Answer POST /v1/chat/completions: the prompt is what the checkpoint's template makes of the messages."""
-        body = parse_body(await read_body(request, self.settings.max_body_bytes), ChatRequest)
-        return await _answer(request, body, await self.converse(request, body, ChatShape()))
-
-    async def converse(self, request: Request, body: ChatRequest, shape: ResponseShape) -> CompletionResponse:
-        """Prepare the response to a conversation, in this shape. Nothing runs yet."""
+    async def prompt_of_chat(self, body: ChatRequest, origin: str) -> Prompts:
+        """What the body's conversation becomes, as tokens. Ids of calls are made from `origin`. Raises ApiError."""
         check_options(body)
         entry = await self.models.find_or_only(body.model)
         body = replace(body, model=entry.spec.name)
@@ -90,31 +96,20 @@ class Completions:
                 "chat_template",
                 code="unsupported_parameter",
             )
-        origin = public_id(request) if body.seed is None else str(body.seed)
         said = await render_chat(self.templates, text, body.messages, rendering_way(body), body.chat_template)
         prompt = await self.models.encode(text, said, add_special_tokens=body.add_special_tokens)
         reading = reading_of(body, entry.spec, text, origin, said)
-        return await self._prepare(request, body, context_tokens(entry), text, [prompt], shape, said, reading)
+        return Prompts(body, text, context_tokens(entry), [prompt], said, reading)
 
-    async def _prepare(
-        self,
-        request: Request,
-        body: GenerationOptions,
-        context_limit: int,
-        text: CheckpointText,
-        prompts: list[list[int]],
-        shape: ResponseShape,
-        said: str | UnsetType = UNSET,
-        reading: Reading | None = None,
-    ) -> CompletionResponse:
-        check_choices(body, len(prompts), self.settings.max_prompts)
-        prompts = [truncated(body, prompt, context_limit) for prompt in prompts]
-        echoes = echoes_of(body, prompts, text)
+    async def _prepare(self, request: Request, asked: Prompts, shape: ResponseShape) -> CompletionResponse:
+        body, text, reading = asked.body, asked.text, asked.reading
+        check_choices(body, len(asked.prompts), self.settings.max_prompts)
+        prompts = [truncated(body, prompt, asked.context_limit) for prompt in asked.prompts]
         grammar = await self.grammars.of(body, text, None if reading is None else reading.constraint)
         if reading is not None and reading.grammar:
             grammar = reading.grammar
         rules = TokenRules(await self._bad_words(body, text), grammar)
-        return self._response(request, Asked(body, context_limit, text, prompts, rules, echoes, said, reading), shape)
+        return self._response(request, dataclasses.replace(asked, prompts=prompts), rules, shape)
 
     async def _bad_words(self, body: GenerationOptions, text: CheckpointText) -> list[list[int]]:
         words = []
@@ -125,51 +120,34 @@ class Completions:
             words.extend(banned(plain, spaced))
         return words
 
-    def _response(self, request: Request, asked: "Asked", shape: ResponseShape) -> CompletionResponse:
+    def _response(
+        self, request: Request, asked: Prompts, rules: TokenRules, shape: ResponseShape
+    ) -> CompletionResponse:
         """Check the limits, and prepare a generation for each choice of each prompt. Nothing runs yet."""
-        request_id, wall, body, text = self.ids.new("req"), self.backend.clock.wall(), asked.body, asked.text
-        timeout = min(body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
-        each, options = choices(body), body.stream_options
-        count = each * len(asked.prompts)
+        request_id, wall, body, each = self.ids.new("req"), self.backend.clock.wall(), asked.body, choices(asked.body)
+        deadline = wall + min(body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
         visit: Visit = request.state.visit
+        count = each * len(asked.prompts)
+        names = [request_id] if count == 1 else [f"{request_id}-p{index}" for index in range(count)]
         submits = [
             make_submit(
                 body,
                 asked.prompts[index // each],
-                text,
+                asked.text,
                 asked.context_limit,
-                Origin(
-                    request_id if count == 1 else f"{request_id}-p{index}",
-                    self.gateway,
-                    wall + timeout,
-                    index % each,
-                    visit.who,
-                ),
-                asked.rules,
+                Origin(name, self.gateway, deadline, index % each, visit.who),
+                rules,
             )
-            for index in range(count)
+            for index, name in enumerate(names)
         ]
-        envelope = Envelope(
-            id=f"{shape.prefix}-{take_id(request, body) or request_id.removeprefix('req-')}",
-            created=int(wall),
-            model=body.model,
-            token_ids=body.return_token_ids,
-            usage_follows=options is not None and options.include_usage,
-            continuous=options is not None and options.include_usage and options.continuous_usage_stats,
-            prompt_names=(
-                None if body.prompt_logprobs is None else PromptNames(TokenNames(text.token_text), body.prompt_logprobs)
-            ),
-            names=(
-                None if asked_logprobs(body) is None else TokenNames(text.token_text, body.return_tokens_as_token_ids)
-            ),
-            prompt_text=asked.said if isinstance(body, ChatRequest) and body.return_prompt_text else UNSET,
-        )
+        public = take_id(request, body) or request_id.removeprefix("req-")
+        envelope = envelope_of(asked, f"{shape.prefix}-{public}", int(wall))
         visit.reserve(sum(map(len, asked.prompts)) + sum(submit.max_tokens for submit in submits))
         trace = self.tracing.begin(request.headers, body, envelope.id)
-        context = Context(deadline=wall + timeout, request_id=public_id(request), traceparent=trace.traceparent)
         if trace.traceparent is not None:
             submits = [replace(submit, traceparent=trace.traceparent) for submit in submits]
-        outputs = [make_output(body, text, submit, asked.reading, index) for index, submit in enumerate(submits)]
+        context = Context(deadline=deadline, request_id=public_id(request), traceparent=trace.traceparent)
+        outputs = [make_output(body, asked.text, submit, asked.reading, index) for index, submit in enumerate(submits)]
         generations = [
             Generation(self.backend, submit, output, context, follows=index % each > 0)
             for index, (submit, output) in enumerate(zip(submits, outputs, strict=True))
@@ -180,42 +158,18 @@ class Completions:
             asked.prompts,
             body.n,
             generations,
-            asked.echoes,
+            echoes_of(body, asked.prompts, asked.text),
             trace,
             visit.spend,
             body.stream_interval,
-            wall + timeout,
+            deadline,
         )
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A checked body, and the tokens of what it says; of messages also the text."""
-
-    body: GenerationOptions
-    context_limit: int
-    text: CheckpointText
-    prompts: list[list[int]]
-    rules: TokenRules
-    echoes: list[Echo]
-    said: str | UnsetType
-    reading: Reading | None
 
 
 async def _answer(request: Request, body: GenerationOptions, response: CompletionResponse) -> Response:
     if body.stream:
         return EventStreamResponse(response.stream)
     return json_answer(await while_connected(request.receive, response.collect()))
-
-
-def echoes_of(body: GenerationOptions, prompts: list[list[int]], text: CheckpointText) -> list[Echo]:
-    """What is to come before the answer to each prompt, where the body asks for it."""
-    if isinstance(body, CompletionRequest) and body.echo:
-        top, alone, decode = asked_logprobs(body), only_prompt(body), decoding(body, text)
-        return [Echo.of(decode, prompt, top, alone) for prompt in prompts]
-    if isinstance(body, ChatRequest) and body.echo and body.messages[-1].role == "assistant":
-        return [Echo(body.messages[-1].text, [], None, False)]
-    return []
 
 
 def take_id(request: Request, body: GenerationOptions) -> str | None:

@@ -39,7 +39,10 @@ def describe(operations: Sequence[Operation], *, with_key: bool) -> Document:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas[0], with_key)
     components: Document = {"schemas": schemas[1]}
     if with_key:
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        components["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer"},
+            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
     return {
         "openapi": "3.1.0",
         "info": {"title": "livescale", "version": version("livescale"), "license": {"name": "Apache-2.0"}},
@@ -50,9 +53,9 @@ def describe(operations: Sequence[Operation], *, with_key: bool) -> Document:
 
 def _schemas(operations: Sequence[Operation]) -> tuple[dict[Any, Document], Document]:
     """For each type the schema that refers to it, and all components that they refer to."""
-    types: list[Any] = [ErrorBody]
+    types: list[Any] = [ErrorBody]  # also where no operation has it: of what there is not
     for operation in operations:
-        candidates = [operation.body, operation.stream, *operation.answers.values()]
+        candidates = [operation.error, operation.body, operation.stream, *operation.answers.values()]
         types.extend(one for one in candidates if one is not None and not isinstance(one, str) and one not in types)
     references, components = msgspec.json.schema_components(types, ref_template=REF)
     # A docstring's later lines are indented, which readers of Markdown take for code.
@@ -63,8 +66,10 @@ def _schemas(operations: Sequence[Operation]) -> tuple[dict[Any, Document], Docu
         if operation.body is not None:
             _close(components[operation.body.__name__], IGNORED.get(operation.body, {}))
     known = dict(zip(types, references, strict=True))
-    for kind in [operation.stream for operation in operations if operation.stream is not None]:
-        components[_event_name(kind)] = _event([known[kind], known[ErrorBody]])
+    for operation in operations:
+        if operation.stream is not None:
+            kinds = [known[operation.stream], known[operation.error]]
+            components[_event_name(operation.stream)] = _event(kinds)
     return known, components
 
 
@@ -92,7 +97,7 @@ def _operation(operation: Operation, schemas: dict[Any, Document], with_key: boo
         *((403,) if operation.path.startswith(ADMIN) else ()),
     }
     responses = {str(status): _answer(operation, status, schemas) for status in operation.answers}
-    error = {JSON: {"schema": schemas[ErrorBody]}}
+    error = {JSON: {"schema": schemas[operation.error]}}
     responses |= {
         str(status): {"description": HTTPStatus(status).phrase, "content": error} for status in sorted(errors)
     }
@@ -108,7 +113,7 @@ def _operation(operation: Operation, schemas: dict[Any, Document], with_key: boo
         content = {JSON: {"schema": schemas[operation.body]}}
         described["requestBody"] = {"required": True, "content": content}
     if operation.protected and with_key:
-        described["security"] = [{"key": []}]
+        described["security"] = [{"key": []}, {"x-api-key": []}]
     return described
 
 

@@ -3,17 +3,18 @@
 Routes and documentation are made from this list.
 """
 
-from livescale.services.gateway import answers, bodies, shapes
-from livescale.services.gateway import responses_objects as objects
+from typing import Any
+
+from livescale.services.gateway import answers, bodies
 from livescale.services.gateway.admin import Admin
 from livescale.services.gateway.catalog import Catalog
 from livescale.services.gateway.completions import Completions
-from livescale.services.gateway.operation import BODY_ERRORS, BUS_ERRORS, GENERATION_ERRORS, MODEL_ERRORS, Operation
+from livescale.services.gateway.generation_operations import generation_operations
+from livescale.services.gateway.operation import BODY_ERRORS, BUS_ERRORS, MODEL_ERRORS, Operation
 from livescale.services.gateway.pooling_api import PoolingApi
 from livescale.services.gateway.pooling_operations import pooling_operations
 from livescale.services.gateway.probes import Probes
 from livescale.services.gateway.responses_api import ResponsesApi
-from livescale.services.gateway.responses_request import ResponsesRequest
 from livescale.shared.messages.disaggregation import RoleSet
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import ScaleAccepted
@@ -29,85 +30,13 @@ def operations(
 ) -> list[Operation]:
     """The operations of all endpoints but those of the documentation itself."""
     return [
-        *_generation(completions),
-        *_responses(responses),
+        *generation_operations(completions, responses),
         *pooling_operations(pooling),
         *_models(catalog),
         *_tokens(catalog),
         *_admin_questions(admin),
         *_admin_orders(admin),
         *_probes(probes),
-    ]
-
-
-def _generation(completions: Completions) -> list[Operation]:
-    return [
-        Operation(
-            "POST",
-            "/v1/chat/completions",
-            completions.chat,
-            "Continue a conversation, by the checkpoint's chat template",
-            {200: shapes.ChatCompletion},
-            body=bodies.ChatRequest,
-            stream=shapes.ChatCompletionChunk,
-            errors=GENERATION_ERRORS,
-            protected=True,
-        ),
-        Operation(
-            "POST",
-            "/v1/completions",
-            completions.completion,
-            "Continue one or more texts",
-            {200: shapes.Completion},
-            body=bodies.CompletionRequest,
-            stream=shapes.Completion,
-            errors=GENERATION_ERRORS,
-            protected=True,
-        ),
-    ]
-
-
-def _responses(api: ResponsesApi) -> list[Operation]:
-    """Responses, which are made like chats and kept for a while."""
-    return [
-        Operation(
-            "POST",
-            "/v1/responses",
-            api.create,
-            "Answer an input, after an earlier response if one is named, and keep the response for a while",
-            {200: objects.ResponseObject},
-            body=ResponsesRequest,
-            stream=objects.ResponseEvent,
-            errors=GENERATION_ERRORS,
-            protected=True,
-        ),
-        Operation(
-            "GET",
-            "/v1/responses/{response_id}",
-            api.retrieve,
-            "A response that was kept",
-            {200: objects.ResponseObject},
-            errors=(404, *BUS_ERRORS),
-            protected=True,
-        ),
-        Operation(
-            "DELETE",
-            "/v1/responses/{response_id}",
-            api.delete,
-            "Keep a response no longer",
-            {200: objects.DeletedResponse},
-            errors=(404, *BUS_ERRORS),
-            protected=True,
-        ),
-        Operation(
-            "POST",
-            "/v1/responses/{response_id}/cancel",
-            api.cancel,
-            "Cancel a response that is made in the background",
-            {200: objects.ResponseObject},
-            errors=(400, 404, 500, *BUS_ERRORS),
-            protected=True,
-        ),
     ]
 
 
@@ -155,6 +84,16 @@ def _tokens(catalog: Catalog) -> list[Operation]:
             {200: answers.Detokenized},
             body=bodies.DetokenizeRequest,
             errors=errors,
+            protected=True,
+        ),
+        Operation(
+            "GET",
+            "/tokenizer_info",
+            catalog.tokenizer_info,
+            "What the checkpoint says of its tokenizer, with its chat template",
+            {200: dict[str, Any]},
+            query=(("model", "A registered model; may be left out where there is only one"),),
+            errors=(400, *MODEL_ERRORS),
             protected=True,
         ),
     ]

@@ -12,7 +12,7 @@ from livescale.services.gateway.tool_calls.message import CallDelta
 from livescale.shared.messages.requests import TokenLogprobs
 
 Decode = Callable[[Sequence[int]], str]
-StopReason = Literal["stop", "length", "tool_calls"]
+StopReason = Literal["stop", "length", "tool_calls", "repetition"]
 
 REPLACEMENT = "\ufffd"
 # An unfinished character is at most 3 bytes of UTF-8, so at most 3 tokens and 3 replacement characters.
@@ -239,7 +239,8 @@ class Output(Protocol):
     """What turns the tokens of one request into pieces for its client. `reasoning_tokens` counts those of its
     reasoning, None where that is not told apart."""
 
-    reasoning_tokens: int | None
+    @property
+    def reasoning_tokens(self) -> int | None: ...
 
     def feed(self, fresh: Fresh) -> TextPiece:
         """Return the next piece; one with a reason where the request is over."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
+from livescale.services.gateway.messages_request import BLOCKS, CountRequest, MessagesRequest
 from livescale.services.gateway.pooling_bodies import EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
 from livescale.services.gateway.responses_request import ResponsesRequest
 
@@ -30,7 +31,6 @@ _REFUSED: Mapping[str, Refused] = {
     "use_beam_search": Refused(NO_BEAMS, (False,)),
     "logits_processors": Refused("No code of clients runs here; use logit_bias or bad_words", ([],)),
     "thinking_token_budget": Refused("Reasoning is not told apart from the answer; use max_tokens", (-1,)),
-    "repetition_detection": Refused("Use the penalties, or a stop string"),
     "watermarking": Refused("No text is watermarked; leave it out", (False,)),
     "mm_processor_kwargs": Refused(TEXT_ONLY, ({},)),
     "kv_transfer_params": Refused("Workers hand KV over by themselves; leave it out"),
@@ -38,14 +38,24 @@ _REFUSED: Mapping[str, Refused] = {
     "vllm_xargs": Refused("There are no extensions that could read it; leave it out", ({},)),
 }
 _IGNORED: Mapping[str, str] = {
-    "session_id": "A hint; prompt_cache_key keeps a conversation's KV",
     "spaces_between_special_tokens": "As in vLLM it says nothing to fast tokenizers",
-    "return_token_offsets": "As in vLLM it is for render endpoints",
-    "return_mm_kwargs": "As in vLLM it is for render endpoints",
     "routed_experts_prompt_start": "As in vLLM it says nothing where routing is not returned",
     "user": "For OpenAI's records",
     "metadata": "For OpenAI's records",
     "safety_identifier": "For OpenAI's records",
+}
+# The kinds of parts that the content of a message may have.
+PARTS: Mapping[type, frozenset[str]] = {CountRequest: BLOCKS, MessagesRequest: BLOCKS}
+_REFUSED_MESSAGES: Mapping[str, Refused] = {
+    "container": Refused("Tools do not run here; leave it out"),
+    "mcp_servers": Refused("Tools do not run here; leave it out", ([],)),
+    "context_management": Refused("Nothing is taken out of a conversation; leave it out"),
+    "speed": Refused("All requests are served alike; leave it out", ("standard",)),
+}
+_IGNORED_MESSAGES: Mapping[str, str] = {
+    "cache_control": "Prompts that begin alike share their KV anyway",
+    "diagnostics": "For Anthropic's records",
+    "inference_geo": "It is served where it is",
 }
 _POOLING_REFUSED: Mapping[str, Refused] = {
     "messages": Refused("Give texts or token ids in input"),
@@ -74,6 +84,11 @@ REFUSED: Mapping[type, Mapping[str, Refused]] = {
         "prompt_cache_retention": Refused("Workers keep KV as they are set to; leave it out", ("in_memory",)),
         "prompt_cache_options": Refused("Use prompt_cache_key", ({}, {"mode": "implicit"})),
     },
+    CountRequest: _REFUSED_MESSAGES,
+    MessagesRequest: {
+        **_REFUSED_MESSAGES,
+        "service_tier": Refused("All requests are served alike; leave it out", ("auto", "standard_only")),
+    },
     **dict.fromkeys(POOLING, _POOLING_REFUSED),
     ResponsesRequest: {
         "tools": Refused("Give tools to /v1/chat/completions", ([],)),
@@ -95,6 +110,8 @@ IGNORED: Mapping[type, Mapping[str, str]] = {
         "verbosity": "A hint; say it in the messages",
         "prediction": "A hint that may save OpenAI time",
     },
+    CountRequest: _IGNORED_MESSAGES,
+    MessagesRequest: {**_IGNORED_MESSAGES, "metadata": "For Anthropic's records"},
     ResponsesRequest: {
         "user": "For OpenAI's records",
         "safety_identifier": "For OpenAI's records",

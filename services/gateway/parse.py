@@ -15,13 +15,14 @@ import msgspec
 from starlette.requests import Request
 
 from livescale.services.gateway.errors import ApiError, bad_request
-from livescale.services.gateway.parameters import IGNORED, REFUSED, Refused
+from livescale.services.gateway.parameters import IGNORED, PARTS, REFUSED, Refused
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _FIELD = re.compile(r"(?:missing required|unknown) field `(?P<field>[^`]*)`")
 
+TEXT = frozenset(("text",))
 BODY_TIMEOUT_SECONDS = 30.0
 # Variables of the template, and schemas: there false is not the same as absent.
 _AS_GIVEN = frozenset({"chat_template_kwargs", "response_format", "structured_outputs", "guided_json"})
@@ -68,7 +69,7 @@ def parse_body(data: bytes, type: type[T], prepare: Callable[[dict[str, Any]], N
     _refuse_unsupported(body, REFUSED.get(type, {}))
     _refuse_unknown(body, type)
     _refuse_null(nulls, type)
-    _refuse_other_parts(body.get("messages"))
+    _refuse_other_parts(body.get("messages"), PARTS.get(type, TEXT))
     prepare(body)
     try:
         given = {name: value if name in _AS_GIVEN else _without_empty(value) for name, value in body.items()}
@@ -87,19 +88,18 @@ def _utf8(data: bytes) -> bytes:
 
 def _refuse_null(nulls: Sequence[str], struct: type[msgspec.Struct]) -> None:
     """Refuse null where a parameter has to be given: elsewhere it says as much as nothing."""
-    for field in msgspec.structs.fields(struct):
-        if field.required and field.encode_name in nulls:
-            name = field.encode_name
+    for name in nulls:
+        if name in _required(struct):
             raise bad_request(f"{name!r} is null; it has to be given.", name, code="invalid_value")
 
 
-def _refuse_other_parts(messages: object) -> None:
+def _refuse_other_parts(messages: object, known: frozenset[str]) -> None:
     """Refuse images, sounds and files in a conversation by their type, and not for the fields that they have."""
     for place, message in enumerate(messages if isinstance(messages, list) else []):
         parts = message.get("content") if isinstance(message, dict) else None
         for index, part in enumerate(parts if isinstance(parts, list) else []):
             kind = part.get("type") if isinstance(part, dict) else None
-            if isinstance(kind, str) and kind != "text":
+            if isinstance(kind, str) and kind not in known:
                 param = f"messages[{place}].content[{index}].type"
                 raise bad_request(
                     f"Only text is understood: a part of type {kind!r} is not ({param!r}).", param, "invalid_value"
@@ -135,6 +135,13 @@ def _refuse_unknown(body: Mapping[str, Any], struct: type[msgspec.Struct], path:
 def _fields(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
     """The type of each field, by its name in JSON."""
     return {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+
+
+@lru_cache
+def _required(struct: type[msgspec.Struct]) -> frozenset[str]:
+    """The names in JSON of fields that have to be given. msgspec looks fields up anew at every call, which takes longer
+    than all else that is done with a body."""
+    return frozenset(field.encode_name for field in msgspec.structs.fields(struct) if field.required)
 
 
 def _without_empty(value: object) -> object:

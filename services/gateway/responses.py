@@ -12,13 +12,16 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.errors import ApiError, ErrorBody
+from livescale.services.gateway.messages_shape import message_error
 
 T = TypeVar("T")
 Write = Callable[[msgspec.Struct], Awaitable[None]]
 Wait = Callable[[], Awaitable[None]]
+Failure = Callable[[ApiError], msgspec.Struct]
 Produce = Callable[[Write, Wait], Coroutine[Any, Any, None]]
 
+MESSAGES = "/v1/messages"
 # Proxies close connections on which nothing moves, so comments are sent; clients do not see them as events.
 COMMENT_SECONDS = 3.0
 COMMENT = b": waiting\n\n"
@@ -32,12 +35,18 @@ def json_answer(body: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
-def error_answer(error: ApiError) -> Response:
-    """The response of an error, with its status, body and headers."""
+def plain_error(error: ApiError) -> ErrorBody:
+    """An error as OpenAI's clients understand it."""
+    return ErrorBody(error.detail)
+
+
+def error_answer(error: ApiError, path: str) -> Response:
+    """The response of an error, with its status, body and headers, as clients of this path understand it."""
+    made = (message_error if path.startswith(MESSAGES) else plain_error)(error)
     headers = dict(error.headers)
     if error.status in (408, 413):
         headers["connection"] = "close"  # the rest of the body is not worth reading
-    return Response(error.body, error.status, headers, media_type="application/json")
+    return Response(_encode(made), error.status, headers, media_type="application/json")
 
 
 class EventStreamResponse(Response):
@@ -45,15 +54,23 @@ class EventStreamResponse(Response):
     of its own.
 
     `produce(write, wait)` writes the events, and calls `wait` now and then while there is nothing to write. When it
-    returns, the stream ends with `[DONE]`; when it raises ApiError, with an error event and without `[DONE]`. Events
-    that are `typed` are named by their type, and the last one of them ends the stream.
+    returns, the stream ends with `[DONE]`; when it raises ApiError, with the event that `failure` makes of it and
+    without `[DONE]`. Events that are `typed` are named by their type, and the last one of them ends the stream.
     """
 
-    def __init__(self, produce: Produce, headers: Mapping[str, str] | None = None, *, typed: bool = False) -> None:
+    def __init__(
+        self,
+        produce: Produce,
+        headers: Mapping[str, str] | None = None,
+        *,
+        typed: bool = False,
+        failure: Failure = plain_error,
+    ) -> None:
         self.status_code = 200
         self.background = None
         self._produce = produce
         self._typed = typed
+        self._failure = failure
         self._started = False
         self._comment_at = 0.0
         self.init_headers({**HEADERS, **(headers or {})})
@@ -67,7 +84,7 @@ class EventStreamResponse(Response):
 
     async def _run(self, send: Send) -> None:
         async def write(event: msgspec.Struct) -> None:
-            await self._write(send, self._name(event) + b"data: " + _encode(event) + b"\n\n")
+            await self._write(send, self._event(event))
 
         async def wait() -> None:
             await self._comment(send)
@@ -78,12 +95,13 @@ class EventStreamResponse(Response):
             if not self._started:
                 raise
             # A client that does not read yet may do so soon; how long that may take is the connection's business.
-            await self._write(send, b"data: " + error.body + b"\n\n", more=False)
+            await self._write(send, self._event(self._failure(error)), more=False)
         else:
             await self._write(send, b"" if self._typed else b"data: [DONE]\n\n", more=False)
 
-    def _name(self, event: msgspec.Struct) -> bytes:
-        return b"event: %b\n" % str(getattr(event, "type", "")).encode() if self._typed else b""
+    def _event(self, event: msgspec.Struct) -> bytes:
+        name = getattr(event, "type", "") if self._typed else ""
+        return (b"event: %b\n" % str(name).encode() if name else b"") + b"data: " + _encode(event) + b"\n\n"
 
     async def _write(self, send: Send, data: bytes, more: bool = True) -> None:
         if not self._started:

@@ -58,10 +58,10 @@ class ResponsesShape:
             ]
         return list(events)
 
-    def usage_chunk(self, envelope: Envelope, usage: Usage) -> ResponseEvent:
+    def ending(self, envelope: Envelope, usage: Usage) -> list[msgspec.Struct]:
         assert self._so_far is not None
         whole = self.whole(envelope, [self._so_far], usage)
-        return self._event(whole.status, response=whole)
+        return [self._event(whole.status, response=whole)]
 
     def whole(self, envelope: Envelope, choices: list[WholeChoice], usage: Usage) -> ResponseObject:
         [choice] = choices

@@ -87,7 +87,8 @@ class ChatCompletionChunk(Answer, frozen=True, kw_only=True):
 
 
 class ResponseShape(Protocol):
-    """Makes the objects of one endpoint. `prompt` is given with a choice's first piece only."""
+    """Makes the objects of one endpoint. `prompt` is given with a choice's first piece only, and
+    `ending` makes what comes after all pieces where the client wants to know the usage."""
 
     prefix: str
 
@@ -95,7 +96,7 @@ class ResponseShape(Protocol):
         self, envelope: Envelope, index: int, piece: TextPiece, prompt: list[int] | None
     ) -> list[msgspec.Struct]: ...
 
-    def usage_chunk(self, envelope: Envelope, usage: Usage) -> msgspec.Struct: ...
+    def ending(self, envelope: Envelope, usage: Usage) -> list[msgspec.Struct]: ...
 
     def whole(self, envelope: Envelope, choices: list[WholeChoice], usage: Usage) -> msgspec.Struct: ...
 
@@ -126,8 +127,8 @@ class CompletionShape:
             self._offsets[index] += envelope.names.length([*piece.echoed, *piece.token_ids])
         return [self._object(envelope, [choice], envelope.usage)]
 
-    def usage_chunk(self, envelope: Envelope, usage: Usage) -> msgspec.Struct:
-        return self._object(envelope, [], usage)
+    def ending(self, envelope: Envelope, usage: Usage) -> list[msgspec.Struct]:
+        return [self._object(envelope, [], usage)]
 
     def whole(self, envelope: Envelope, choices: list[WholeChoice], usage: Usage) -> msgspec.Struct:
         made = [
@@ -176,8 +177,8 @@ class ChatShape:
             chunks.append(self._chunk(envelope, [choice], envelope.usage))
         return chunks
 
-    def usage_chunk(self, envelope: Envelope, usage: Usage) -> msgspec.Struct:
-        return self._chunk(envelope, [], usage)
+    def ending(self, envelope: Envelope, usage: Usage) -> list[msgspec.Struct]:
+        return [self._chunk(envelope, [], usage)]
 
     def whole(self, envelope: Envelope, choices: list[WholeChoice], usage: Usage) -> msgspec.Struct:
         made = [

@@ -14,6 +14,7 @@ from livescale.services.gateway.checks import check_named, check_token_ids
 from livescale.services.gateway.errors import bad_request, too_long
 from livescale.services.gateway.output import Decode, Ends, Output, TextOutput
 from livescale.services.gateway.reading import Reading
+from livescale.services.gateway.repetition import RepetitionOutput
 from livescale.services.gateway.sampling_options import stop_strings
 from livescale.shared.messages.requests import PromptLogprobs, Sampling, Submit
 
@@ -114,7 +115,7 @@ def make_submit(
         prompt_logprobs=_prompt_logprobs(body, len(prompt)) if origin.choice == 0 else None,  # they are all choices'
         priority=body.priority,
         deadline=origin.deadline,
-        context_id=body.prompt_cache_key,
+        context_id=body.prompt_cache_key or _session(body.session_id),
         cache_salt=salt_of(origin.client, body.cache_salt),
     )
 
@@ -136,7 +137,9 @@ def make_output(
     if reading is not None and body.skip_special_tokens:
         decode = text.decoder(reading.markers)
     shown = isinstance(body, CompletionRequest) and body.echo
-    plain = TextOutput(decode, submit.prompt, ends, shown=shown)
+    plain: Output = TextOutput(decode, submit.prompt, ends, shown=shown)
+    if body.repetition_detection is not None:
+        plain = RepetitionOutput(plain, body.repetition_detection, submit.min_tokens)
     return plain if reading is None else reading.output(plain, submit.prompt, choice)
 
 
@@ -192,6 +195,11 @@ def choice_seed(seed: int, choice: int) -> int:
 def _seed_of(name: str) -> int:
     """A seed that is as unpredictable as `name`, and always the same for it."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) >> 1
+
+
+def _session(id: str | None) -> str | None:
+    """The conversation that a session is, by a name that is short enough."""
+    return None if id is None else f"session-{hashlib.blake2b(id.encode(), digest_size=16).hexdigest()}"
 
 
 def salt_of(client: str, salt: str | None) -> str | None:

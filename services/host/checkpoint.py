@@ -14,10 +14,11 @@ import numpy as np
 import xxhash
 
 from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, Bits, are_finite, convert
+from livescale.services.host.quantized import QuantizedReader
 from livescale.services.host.safetensors_files import AGAIN, StoredTensor, find_tensors
 from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig, Tensor
 from livescale.shared.model.architectures import architecture_of
-from livescale.shared.model.block_layout import ITEM_BYTES, BlockLayout, block_layouts
+from livescale.shared.model.block_layout import ITEM_BYTES, BlockLayout, block_layouts, check_dtype, tensor_bytes
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config, open_regular
 from livescale.shared.model.declaration.architecture import Source
 from livescale.shared.model.declaration.tensors import EMBEDDING, HEAD, Cut, model_parameters
@@ -70,6 +71,11 @@ class Checkpoint:
         """How each tensor is cut over ranks, by name; None for those that all ranks have whole."""
         return {one.name: one.cut for block in model_parameters(self.config).values() for one in block}
 
+    @cached_property
+    def widths(self) -> dict[str, int]:
+        """How many columns each tensor has before it is cut."""
+        return {one.name: one.shape[-1] for block in model_parameters(self.config).values() for one in block}
+
     @property
     def size_bytes(self) -> int:
         return sum(layout.size_bytes for layout in self.layouts)
@@ -85,6 +91,11 @@ class Checkpoint:
         end = 0
         for tensor in layout.tensors:
             source = self.sources[tensor.name]
+            if tensor.packing is not None:
+                into[end : tensor.offset] = bytes(tensor.offset - end)
+                end = tensor.offset + tensor_bytes(tensor, self.dtype)
+                self._read_packed(tensor, shard, into[tensor.offset : end])
+                continue
             stored = self.stored[source.name].rows(source.start, source.start + source.rows)
             cut = find_shard_slice(self.cuts[tensor.name], self.config, shard, self.shards)
             into[end : tensor.offset] = bytes(tensor.offset - end)
@@ -99,6 +110,13 @@ class Checkpoint:
         if index == len(self.layouts) - 1:
             self._check_tied_head()
         return xxhash.xxh3_64_intdigest(into)
+
+    def _read_packed(self, tensor: Tensor, shard: int, into: memoryview) -> None:
+        assert self.config.quantization is not None
+        assert tensor.packing is not None
+        cut = find_shard_slice(self.cuts[tensor.name], self.config, shard, self.shards)
+        reader = QuantizedReader(self.config.quantization, self.stored)
+        reader.read(self.sources[tensor.name], self.widths[tensor.name], tensor.packing, cut, into)
 
     def manifest(self, checksums: Sequence[int]) -> Manifest:
         """The manifest of the whole model; `checksums` has one for each block, in order."""
@@ -133,6 +151,7 @@ def open_checkpoint(path: Path, dtype: DType, shards: int = 1, layout: Layout = 
     config = load_model_config(path)
     try:
         check_shards(config, shards)
+        check_dtype(config, dtype)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from None
     architecture = architecture_of(config)

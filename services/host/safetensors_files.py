@@ -16,9 +16,11 @@ from msgspec import Meta
 
 from livescale.shared.model.checkpoint import CheckpointError, open_regular, read_file
 from livescale.shared.model.declaration.tensors import HEAD, Shapes
+from livescale.shared.model.packed.stored import OPTIONAL, ORDER, WORDS, ZEROS
 
-StoredDType = Literal["F32", "BF16", "F16"]
-STORED_BYTES: dict[StoredDType, int] = {"F32": 4, "BF16": 2, "F16": 2}
+StoredDType = Literal["F32", "BF16", "F16", "I64", "I32", "I8", "F8_E4M3"]
+STORED_BYTES: dict[StoredDType, int] = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "F8_E4M3": 1}
+FLOATS: tuple[StoredDType, ...] = ("F32", "BF16", "F16")
 HEADER_LIMIT_BYTES = 16 << 20  # a hundred thousand tensors; the format's own limit would take a gigabyte to decode
 LONGEST_NAME = 256
 # Tensors that were once saved with checkpoints, and follow from the configuration.
@@ -28,6 +30,8 @@ AGAIN = "download or convert the checkpoint again"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 INDEX_LIMIT_BYTES = 16 << 20
+# inv_freq was once saved with Llama checkpoints; it follows from the configuration.
+HARMLESS = ("rotary_emb.inv_freq", *OPTIONAL)
 MAX_NAMED = 5
 LONGEST_NAMED = 256
 
@@ -134,18 +138,23 @@ def find_tensors(directory: Path, shapes: Shapes, unneeded: tuple[str, ...] = ()
     if missing:
         raise CheckpointError(f"{directory}: tensors missing from the safetensors files: {_some(missing)}; {AGAIN}")
     for name, shape in shapes.items():
-        if list(stored[name].shape) != shape:
+        if list(stored[name].shape) != shape and not (shape == [] and stored[name].shape == (1,)):
             raise CheckpointError(
                 f"{stored[name].file}: {name} has shape {list(stored[name].shape)}, config.json makes it {shape}; "
                 "use the config.json that belongs to these files"
             )
-    unused = [name for name in stored if name not in shapes and name != HEAD and not name.startswith(unneeded)]
+        _check_dtype(stored[name], shapes)
+    unused = [
+        name
+        for name in stored
+        if name not in shapes and name != HEAD and not name.startswith(unneeded) and not name.endswith(HARMLESS)
+    ]
     if unused:
         raise CheckpointError(
             f"{stored[unused[0]].file}: tensors that the architecture of config.json does not use: {_some(unused)}; "
             "use the config.json that belongs to these files"
         )
-    used = {name: tensor for name, tensor in stored.items() if name in shapes or name == HEAD}
+    used = {name: tensor for name, tensor in stored.items() if name in shapes or name == HEAD or name.endswith(ORDER)}
     _refuse_overlap(used)
     return used
 
@@ -156,6 +165,20 @@ def _whole_names(stored: Mapping[str, StoredTensor], shapes: Shapes) -> Mapping[
     if any(name.startswith(base) for name in stored):
         return stored
     return {base + name if base + name in shapes else name: tensor for name, tensor in stored.items()}
+
+
+def _check_dtype(tensor: StoredTensor, shapes: Shapes) -> None:
+    """Refuse a tensor that is no number of the kind that it should be."""
+    wanted = FLOATS
+    if tensor.name.endswith(WORDS):
+        wanted = ("I32", "I8") if tensor.name.endswith(ZEROS) else ("I32",)
+    elif any(f"{tensor.name}{scale}" in shapes for scale in ("_scale", "_scale_inv")):
+        wanted = ("F8_E4M3", "I8")
+    if tensor.dtype not in wanted:
+        supported = ", ".join(wanted)
+        raise CheckpointError(
+            f"{tensor.file}: {tensor.name} is {tensor.dtype}; supported are {supported}: convert the checkpoint"
+        )
 
 
 def _refuse_overlap(stored: Mapping[str, StoredTensor]) -> None:

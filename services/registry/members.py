@@ -39,7 +39,7 @@ from livescale.shared.messages.membership import (
 from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
-from livescale.shared.subjects import AWAY, INCIDENTS, JOIN, LEASE, PROCESS, STALE
+from livescale.shared.subjects import AWAY, DEATH, INCIDENTS, JOIN, LEASE, PROCESS, STALE
 from livescale.shared.topology.topology import Topology
 
 TICK_SECONDS = 0.1
@@ -197,6 +197,8 @@ class Members:
             at=self._clock.wall(),
         )
         self._bus.publish(LEASE, change, id=effect.id)
+        if effect.state == "dead":
+            self._bus.publish(DEATH, change, service=effect.service, id=effect.id)
 
 
 class MemberMetrics:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from livescale.services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
 from livescale.services.router.instances import AdmittedRequest, InstanceView
+from livescale.services.router.parted import PartedRequests
 from livescale.services.router.promises import Promises
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
@@ -45,6 +46,7 @@ class ServingFleet:
         self._silent_seconds = silent_seconds
         self._instances: dict[str, InstanceView] = {}
         self._promises = Promises()
+        self._parted = PartedRequests()
         self._suspects: set[str] = set()
         # By worker: its last epoch that was declared dead. Reports of that epoch are ignored.
         self._dead: dict[str, int] = {}
@@ -98,6 +100,7 @@ class ServingFleet:
         for id in sorted(self._instances):
             if request_id in self._instances[id].admitted:
                 return _stop(self._instances[id], request_id, reason)
+        self._parted.stop(request_id)
         return []
 
     def stop_of_gateway(self, gateway: str, reason: str) -> list[Effect]:
@@ -122,7 +125,11 @@ class ServingFleet:
         effects: list[Effect] = []
         leads = report.instance is not None and report.rank == 0 and report.state != "spare"
         if known is not None and (not leads or not known.goes_on(report)):
-            effects = self._drop(report.id, f"{report.id} no longer serves {known.id}")
+            if report.epoch == known.epoch and report.instance != known.id:
+                # It finished what it had, or others took it over.
+                self._parted.part(self._instances.pop(report.id), now)
+            else:
+                effects = self._drop(report.id, f"{report.id} no longer serves {known.id}")
             known = None
         if leads:
             if known is None:
@@ -133,6 +140,12 @@ class ServingFleet:
                 effects.append(Learn(report.id, f"{report.instance} is new here"))
             effects += self._lose_silent(known, now)
         return effects
+
+    def expire(self, now: float) -> list[Effect]:
+        """Give up the requests of instances that have ended, where no word of them came. Called regularly."""
+        overdue = self._parted.overdue(now, lambda id: self.runs_at(id) is not None)
+        lost = ((id, one, f"{worker} ended its instance, and does not have it") for id, worker, one in overdue)
+        return [effect for id, admission, reason in lost for effect in _tell_lost(id, admission, reason)]
 
     def learned(self, worker: str, running: Iterable[Running], now: float) -> Collection[str]:
         """Take over what a worker already runs, and return the ids of all requests there. A request that runs at
@@ -164,8 +177,9 @@ class ServingFleet:
                 self._end_moved(request_id, ended.worker)
 
     def _end_moved(self, request_id: str, worker: str) -> None:
-        """Note that a request ended at a worker that took it over, before the message of that move came or after it was
-        lost."""
+        """Note that a request ended where its instance is there no more, or at a worker that took it over, before the
+        message of that move came or after it was lost."""
+        self._parted.take(request_id)
         for instance in self._instances.values():
             admission = instance.admitted.get(request_id)
             if admission is not None and (instance.was_live or admission.decode == worker):
@@ -175,9 +189,9 @@ class ServingFleet:
         """Note that a worker has taken requests over from one that loads. Requests that ended meanwhile, or were lost
         with their worker, are not known any more."""
         previous = self._instances.get(moved.previous)
-        if previous is None:
-            return []
-        found = [(id, admission) for id in moved.request_ids if (admission := previous.give(id)) is not None]
+        given = {id: None if previous is None else previous.give(id) for id in moved.request_ids}
+        kept = {id: admission or self._parted.take(id) for id, admission in given.items()}
+        found = [(id, admission) for id, admission in kept.items() if admission is not None]
         return [effect for id, admission in found for effect in self._move(moved.worker, id, admission, now)]
 
     def _move(self, worker: str, request_id: str, admission: AdmittedRequest, now: float) -> list[Effect]:

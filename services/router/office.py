@@ -138,6 +138,7 @@ class Office:
             raise
         self._dispatch()
         self._metrics.decided(self._clock.now() - started)
+        await asyncio.sleep(0)  # the worker is sent the request before the gateway is answered, which waits for tokens
         return Submitted(ahead=ahead)
 
     def _dispatch(self) -> None:

@@ -163,7 +163,7 @@ class RouterPolicy:
         """End requests that waited past their deadline, or wait for a model that will never be loaded, and see to
         roles. Called regularly."""
         self._capacity.watch(now)
-        effects: list[Effect] = [*self.pairing.tick(self._models, now)]
+        effects: list[Effect] = [*self.pairing.tick(self._models, now), *self._fleet.expire(now)]
         for model in sorted(model for model, queue in self._queues.items() if queue):
             late = self._queues[model].remove_if(lambda waiting: waiting.request.deadline <= now)
             effects += [_finish(waiting, "deadline") for waiting in late]

@@ -13,7 +13,7 @@ WINDOW_SECONDS = 60.0
 MOST_REQUESTS = 600  # as a forecast takes longer with each
 LEAST_REQUESTS = 50  # fewer say nothing of those to come
 LEAST_OUTPUTS = 30
-LEAST_SECONDS = 10.0  # shorter, and no queue would have grown long
+LEAST_SECONDS = 5.0  # shorter, and no queue would have grown long; longer, and one that has takes as long to clear
 
 
 class RecentRequests:

@@ -28,7 +28,10 @@ class RoutingRule:
         """Those that may have the request now: in turns all that could ever run it, else those that can soon."""
         if self._takes_turns:
             return [one for one in open_to if one.kv_tokens and not one.never_fits(request)]
-        return [one for one in open_to if one.has_room(request, look_ahead)]
+        loads = [one.load for one in open_to if one.load is not None]
+        rates = [load.prefill_tokens_per_second for load in loads if load.prefill_tokens_per_second is not None]
+        rate = max(rates, default=None)
+        return [one for one in open_to if one.has_room(request, look_ahead, rate)]
 
     def choose(self, request: Submit, suitable: Sequence[InstanceView]) -> tuple[InstanceView, str]:
         """Choose one of these instances, and say why. No request waits for its context: where the slot is taken,

@@ -66,7 +66,7 @@ ROLES: Mapping[str, RoleSubjects] = {
             *(subjects.CHECK_MODEL, subjects.READ_MODEL, subjects.FETCH_MODEL, subjects.RELEASE_MODEL),
             subjects.SEND,
         ),
-        tells=(subjects.STALE, subjects.LEASE),
+        tells=(subjects.STALE, subjects.LEASE, subjects.DEATH),
         hears=(
             *(subjects.HEARTBEAT, subjects.LEAVE, subjects.AWAY, subjects.PROCESS),
             *(subjects.MODEL_READ, subjects.TRANSFER),
@@ -116,7 +116,7 @@ ROLES: Mapping[str, RoleSubjects] = {
             *(subjects.STAGE_BATCH, subjects.STAGE_DONE, subjects.PIPELINE_OVER, subjects.RANK_STEP),
         ),
         hears=(
-            *(subjects.CANCEL_WORK, subjects.WITHDRAW, subjects.LEASE),
+            *(subjects.CANCEL_WORK, subjects.WITHDRAW, subjects.DEATH),
             *(subjects.STAGE_BATCH, subjects.STAGE_DONE, subjects.PIPELINE_OVER, subjects.RANK_STEP),
         ),
     ),

@@ -10,7 +10,7 @@ from livescale.services.supervisor.checks import BadSettings, count_workers, ran
 from livescale.services.supervisor.settings import MIB, ModelSettings, StackSettings
 from livescale.shared.memory.arena import placed_bytes
 from livescale.shared.messages.parameters import ModelConfig
-from livescale.shared.model.block_layout import ITEM_BYTES, block_layouts
+from livescale.shared.model.block_layout import ITEM_BYTES, block_layouts, check_dtype
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config, resolve_model_path
 from livescale.shared.model.sharding import check_shards, shard_config
 from livescale.shared.topology.file import find_topology
@@ -47,6 +47,7 @@ def measure_model(model: ModelSettings, settings: StackSettings) -> ModelSize:
     try:
         config = load_model_config(find_files(model))
         check_shards(config, ranks)
+        check_dtype(config, dtype)
     except ValueError as error:
         raise BadSettings(f"model {model.name!r}: {error}") from None
     tokens = model.max_model_len or settings.max_model_len or config.max_position_embeddings

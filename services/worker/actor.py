@@ -21,10 +21,10 @@ from livescale.shared.subjects import (
     ABORT,
     CANCEL_WORK,
     CHANGE_ROLE,
+    DEATH,
     DRAIN,
     GIVE_KV,
     HELP,
-    LEASE,
     LOAD,
     MEETING,
     MOVE_KV,
@@ -149,17 +149,15 @@ class Worker:
         tasks.create_task(self._hear(STAGE_DONE, pipelines.done), name="stages that are done")
         tasks.create_task(self._hear(PIPELINE_OVER, pipelines.over), name="pipelines that are over")
         tasks.create_task(self._hear(RANK_STEP, deployment.group.hear), name="rank steps")
-        tasks.create_task(self._follow_leases(deployment), name="leases")
+        tasks.create_task(self._follow_deaths(deployment), name="deaths")
 
     async def _hear(self, topic: Topic[M], obey: Callable[[M], None]) -> None:
         async for received in await self._world.bus.subscribe(topic, id=self._id):
             obey(received.message)
 
-    async def _follow_leases(self, deployment: Deployment) -> None:
-        async for received in await self._world.bus.subscribe(LEASE):
-            change = received.message
-            if change.service == "worker" and change.state == "dead":
-                deployment.lost(change.id)
+    async def _follow_deaths(self, deployment: Deployment) -> None:
+        async for received in await self._world.bus.subscribe(DEATH, service="worker"):
+            deployment.lost(received.message.id)
 
     def _in_epoch(self, obey: Callable[[C, Context], Awaitable[Ack]]) -> Callable[[C, Context], Awaitable[Ack]]:
         """Refuse commands of another epoch, as the worker that they were meant for is no longer what it was then."""

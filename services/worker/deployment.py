@@ -205,6 +205,7 @@ class Deployment:
         What is still running ends before anything is loaded again.
         """
         self._serving.close()
+        self.parameters.forget()  # or a plan would count on what is about to go
         self.instance.lifecycle = Lifecycle()
         self._giving_up = self._tasks.create_task(self._end_everything(self._giving_up), name="fence")
 

@@ -30,14 +30,15 @@ class Quantization(Message, frozen=True, kw_only=True):
     """Which matrices of a model are packed.
 
     The part `name` of layer i, such as mlp.up_proj, is packed as `packings[parts[layers[i]][name]]`; it is not packed
-    where there is no such entry. Without `layers`, all are as the first of `parts`. `stored`: how the checkpoint has
-    them.
+    where there is no such entry. Without `layers`, all are as the first of `parts`. In the checkpoint, which is
+    `stored` in its own way, so many outputs share a scale, `scale_rows`; 0 is all of them.
     """
 
     stored: StoredAs
     packings: Annotated[list[Packing], Meta(min_length=1, max_length=64)]
     parts: Annotated[list[dict[Name, Count]], Meta(min_length=1, max_length=64)]
     layers: Annotated[list[Count], Meta(max_length=10_000)] = []
+    scale_rows: Count = 1
 
     def __post_init__(self) -> None:
         if max(self.layers, default=0) >= len(self.parts):

@@ -14,7 +14,7 @@ from math import prod
 
 from livescale.shared.messages.parameters import Block, DType, Layout, ModelConfig, Tensor
 from livescale.shared.model.declaration.tensors import LOOKED_UP, Shapes, model_parameters
-from livescale.shared.model.packing import packed_bytes, packing_of
+from livescale.shared.model.packed.form import packed_bytes, packing_of
 from livescale.shared.model.sharding import shard_config
 
 ALIGNMENT = 64
@@ -39,6 +39,12 @@ class BlockLayout:
             checksum=checksum,
             tensors=list(self.tensors),
         )
+
+
+def check_dtype(config: ModelConfig, dtype: DType) -> None:
+    """Raises ValueError for a type in which the model is not served."""
+    if config.quantization is not None and dtype != "bfloat16":
+        raise ValueError(f"dtype is {dtype}, and quantized checkpoints are served in bfloat16; set dtype to bfloat16")
 
 
 def block_layouts(
@@ -69,7 +75,7 @@ def _pack(config: ModelConfig, index: int, name: str, shapes: Shapes, *, dtype: 
     tensors = []
     end = 0
     for tensor, shape in shapes.items():
-        packing = packing_of(config, tensor)
+        packing = packing_of(config.quantization, tensor)
         own: Layout = layout if dtype == "bfloat16" and packing is None and _fills_panels(tensor, shape) else "plain"
         placed = Tensor(name=tensor, shape=shape, offset=end, layout=own, packing=packing)
         tensors.append(placed)

@@ -67,7 +67,7 @@ def _describe(raw: ConfigFile, generation: _HfGeneration, sentence: SentenceMode
     architecture = find_architecture(model_type)
     if architecture is None:
         raise CheckpointError(f"model_type {model_type[:80]!r} is not supported: {_instead(model_type)}")
-    config = read_use(raw, architecture, sentence)
+    config = architecture.quantized(read_use(raw, architecture, sentence), raw)
     raw.refuse_unread()
     bos = generation.bos_token_id
     if bos is None:

@@ -88,5 +88,20 @@ def _problems(config: ModelConfig, shards: int) -> Iterator[str]:
         yield f"neither divides num_key_value_heads, {key_heads}, nor is a multiple of it"
     if config.intermediate_size % shards:
         yield f"does not divide intermediate_size, {config.intermediate_size}"
+    yield from _cut_groups(config, shards)
     if not vocabulary(config, shards - 1, shards):
         yield f"is too many for a vocabulary of {config.vocab_size}"
+
+
+def _cut_groups(config: ModelConfig, shards: int) -> Iterator[str]:
+    """Groups of inputs with one scale that ranks would cut into pieces."""
+    if config.quantization is None or shards == 1:
+        return
+    part = shard_config(config, 0, shards)
+    widths = {"self_attn.o_proj": part.num_attention_heads * part.head_dim, "mlp.down_proj": part.intermediate_size}
+    for name, width in widths.items():
+        for layer in range(config.num_hidden_layers):
+            packing = config.quantization.packing(layer, name)
+            if packing is not None and packing.group and width % packing.group:
+                yield f"cuts groups of {packing.group} inputs of {name}, of which a rank would have {width}"
+                break

@@ -143,7 +143,8 @@ KeepParameters = Annotated[
     bool,
     Meta(
         description="Have workers keep the parameters of an instance that was given back until others need the memory. "
-        "When its model wants a worker again, such a one serves at once"
+        "When its model wants a worker again, such a one serves at once. What is mapped from a host is not kept, nor "
+        "are ranks of several"
     ),
 ]
 

@@ -51,6 +51,6 @@ def test_what_stands_in_the_way_is_told(tmp_path: Path) -> None:
     (directory / "config.json").write_text(json.dumps(config | {"quantization_config": {"bits": 4}}))
     result = run("check", str(directory))
     assert result.exit_code == 1
-    assert "quantization_config: quantized checkpoints are not served; use the checkpoint in bfloat16" in result.output
+    assert "quantization_config: quant_method is '', which is not served; supported are awq, gptq, fp8" in result.output
     (directory / "config.json").write_text(json.dumps(config | {"hidden_size": 224}))
     assert "config.json makes it" in run("check", str(directory)).output

@@ -31,6 +31,16 @@ def test_requests_are_spread_over_instances_and_the_rest_waits() -> None:
     virtual_time.run(main(), limit_seconds=100)
 
 
+def test_a_worker_has_a_request_before_the_gateway_is_answered() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            await keep(plane, 1)
+            await plane.gateway.submit("r-1")
+            assert [admit.request.request_id for admit in fake(plane, "worker-0").engine.admitted] == ["r-1"]
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
 def test_a_worker_that_dies_loses_nothing_for_good() -> None:
     async def main() -> None:
         async with control_plane() as plane:

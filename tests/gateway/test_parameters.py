@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
+from livescale.services.gateway.messages_request import MessagesRequest
 from livescale.services.gateway.parameters import IGNORED, REFUSED
 from livescale.services.gateway.responses_request import LOGPROBS, ResponsesRequest
 from tests.gateway.conftest import ServedGateway, serve_gateway
@@ -34,6 +35,10 @@ background context_management conversation include input instructions max_output
 moderation parallel_tool_calls previous_response_id prompt prompt_cache_key prompt_cache_retention reasoning
 safety_identifier service_tier store stream stream_options temperature text tool_choice tools top_logprobs top_p
 truncation user
+"""
+OF_MESSAGES = """
+cache_control container diagnostics inference_geo max_tokens messages metadata model output_config service_tier speed
+stop_sequences stream system temperature thinking tool_choice tools top_k top_p
 """
 # A value of each parameter that is understood. What another has to say first comes with it.
 VALUES: Mapping[str, Any] = {
@@ -107,6 +112,20 @@ VALUES: Mapping[str, Any] = {
     "text": {"format": {"type": "text"}, "verbosity": "low"},
     "reasoning": {"effort": "low", "summary": "auto"},
     "metadata": {"a": "b"},
+    "repetition_detection": {"max_pattern_size": 2, "min_count": 2},
+    "return_token_offsets": True,
+    "return_mm_kwargs": False,
+    "session_id": "s" * 100,
+    "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+    "stop_sequences": ["never"],
+    "thinking": {"type": "enabled", "budget_tokens": 1024},
+    "output_config": {"effort": "low"},
+}
+OTHER_VALUES: Mapping[type, Mapping[str, Any]] = {
+    MessagesRequest: {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+        "tool_choice": {"type": "none"},
+    },
 }
 NEEDED: Mapping[str, Mapping[str, object]] = {
     "stream_options": {"stream": True},
@@ -124,6 +143,11 @@ ENDPOINTS = {
         "/v1/chat/completions",
         {"model": "tiny", "messages": [{"role": "user", "content": "abc"}], "max_tokens": 2},
         COMMON + OF_CHATS,
+    ),
+    MessagesRequest: (
+        "/v1/messages",
+        {"model": "tiny", "messages": [{"role": "user", "content": "abc"}], "max_tokens": 2},
+        OF_MESSAGES,
     ),
     ResponsesRequest: ("/v1/responses", {"model": "tiny", "input": "abc", "max_output_tokens": 2}, OF_RESPONSES),
 }
@@ -151,8 +175,9 @@ async def test_every_parameter_that_is_understood_is_answered(checkpoint: Path, 
     path, body, _ = ENDPOINTS[type]
     async with serve_gateway(checkpoint, trust_request_chat_template=True) as served:
         _, earlier = await served.post("/v1/responses", ENDPOINTS[ResponsesRequest][1])
+        values = {**VALUES, **OTHER_VALUES.get(type, {})}
         for name in fields(type):
-            value = earlier["id"] if name == "previous_response_id" else VALUES[name]
+            value = earlier["id"] if name == "previous_response_id" else values[name]
             needs = NEEDED_OF_RESPONSES if type is ResponsesRequest else NEEDED
             needed = {**needs.get(name, {}), name: value}
             if "logprobs" in needed:
@@ -173,5 +198,6 @@ async def test_every_other_parameter_is_ignored_or_refused_by_name(
         assert status == 200, (name, answer)
     for name, refused in REFUSED[type].items():
         status, answer = await served.post(path, {**body, name: wish(refused.neutral)})
-        assert (status, answer["error"]["param"]) == (400, name)
+        assert (status, answer["error"].get("param", name)) == (400, name)
+        assert repr(name) in answer["error"]["message"]
         assert refused.reason in answer["error"]["message"]

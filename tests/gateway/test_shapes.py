@@ -42,7 +42,7 @@ def test_usage_is_null_until_the_last_chunk_where_it_was_asked_for_and_absent_ot
     assert all("usage" not in chunk for chunk in sent(shape.chunks(envelope(), 0, piece, [1])))
     asked = envelope(usage_follows=True)
     assert all(chunk["usage"] is None for chunk in sent(shape.chunks(asked, 0, piece, [1])))
-    [last] = sent([shape.usage_chunk(asked, USAGE)])
+    [last] = sent(shape.ending(asked, USAGE))
     assert (last["choices"], last["usage"]["total_tokens"]) == ([], 5)
 
 

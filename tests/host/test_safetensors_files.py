@@ -83,8 +83,8 @@ def _set(field: str, value: Any) -> Callable[[Header], None]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_set("dtype", "I64"), f"{UP} is I64; supported are F32, BF16, F16"),
-        (_set("dtype", "F8_E4M3"), "is F8_E4M3"),
+        (_set("dtype", "U16"), f"{UP} is U16; supported are F32, BF16, F16"),
+        (_set("dtype", "F8_E4M3"), "F8_E4M3, which is 61440 bytes"),
         (_set("dtype", "F32"), "but its offsets are"),
         (_set("shape", [192, 319]), "but its offsets are"),
         (_set("shape", [-320, -192]), "but its offsets are"),

@@ -45,6 +45,15 @@ from livescale.services.worker.engine.kernels import compiled
 import torch, ucxx
 print(torch.cuda.is_available(), torch.cuda.device_count(), torch.version.cuda is not None)
 """
+# No process can keep what it compiles, so whatever is not compiled costs every start.
+UNCOMPILED = """
+import importlib, pathlib, sys
+for name in ("gateway", "worker"):
+    importlib.import_module(f"livescale.services.{name}.main")
+import torch
+kept = {name: getattr(module, "__cached__", None) for name, module in sys.modules.items()}
+print(*(name for name, path in kept.items() if isinstance(path, str) and not pathlib.Path(path).exists()))
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,6 +89,10 @@ def test_nothing_of_ours_can_be_written_by_its_user() -> None:
 
 def test_every_module_is_imported_and_torch_finds_no_gpu() -> None:
     assert inside("python", "-c", MODULES).split()[-3:] == ["False", "0", "True"]
+
+
+def test_no_module_is_compiled_at_a_start() -> None:
+    assert inside("python", "-c", UNCOMPILED).split() == []
 
 
 def test_kernels_are_those_of_this_cpu_and_compute_what_they_do_outside(tmp_path: Path) -> None:

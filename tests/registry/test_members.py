@@ -5,7 +5,7 @@ import asyncio
 from livescale.services.registry.members import TICK_SECONDS
 from livescale.shared.messages.membership import AskIncidents, Beat, Incident, Leave, ProcessEnded, WasAway
 from livescale.shared.simulation.local_bus import LocalBus
-from livescale.shared.subjects import AWAY, HEARTBEAT, INCIDENTS, LEASE, LEAVE, PROCESS, STALE
+from livescale.shared.subjects import AWAY, DEATH, HEARTBEAT, INCIDENTS, LEASE, LEAVE, PROCESS, STALE
 from tests.registry.local import in_virtual_time, join, registry, snapshot
 
 
@@ -29,10 +29,13 @@ def test_a_silent_process_is_suspected_then_declared_dead_and_an_incident() -> N
     async def main() -> None:
         async with registry() as bus:
             leases = await bus.subscribe(LEASE, id="planner-0")
+            deaths = await bus.subscribe(DEATH, service="planner")
             await join(bus)
             await asyncio.sleep(3.0)
             await leases.close()
+            await deaths.close()
             assert [received.message.state async for received in leases] == ["alive", "suspect", "dead"]
+            assert [received.message.id async for received in deaths] == ["planner-0"], "and its death is told apart"
             assert [(each.who, each.kind) for each in await incidents(bus)] == [("planner-0", "death")]
 
     in_virtual_time(main())

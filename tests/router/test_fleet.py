@@ -6,8 +6,10 @@ import pytest
 
 from livescale.services.router.effects import AdmitTo, Lose, StopWork
 from livescale.services.router.fleet import MOST_CONVERSATIONS, ConversationPlaces
+from livescale.services.router.parted import HEARD_SECONDS
 from livescale.shared.messages.live import RequestsMoved
-from livescale.shared.messages.requests import RequestsEnded
+from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.requests import RequestsEnded, Running
 from tests.router.examples import NOW, admissions, admit, hear, lease, load, policy, report, request
 
 
@@ -122,6 +124,48 @@ def test_a_draining_instance_finishes_what_it_has_and_gets_nothing_new() -> None
     assert admit(made, request("r-2")) == []
     made.on_ended(RequestsEnded(worker="a", request_ids=["r-1"]))
     assert hear(made, report("a", state="spare", instance=None, model=None), NOW) == []
+
+
+def gone(worker: str) -> WorkerReport:
+    return report(worker, state="spare", instance=None, model=None)
+
+
+def test_an_end_that_comes_after_the_report_of_a_drained_worker_loses_nothing() -> None:
+    made = policy(report("a"))
+    admit(made, request("r-1"))
+    assert hear(made, gone("a"), NOW) == []
+    made.on_ended(RequestsEnded(worker="a", request_ids=["r-1"]))
+    assert made.expire(NOW + HEARD_SECONDS) == []
+
+
+def test_a_move_that_comes_after_the_report_of_a_drained_worker_is_followed() -> None:
+    made = policy(report("a"))
+    admit(made, request("r-1"))
+    hear(made, report("b"), NOW)
+    assert hear(made, gone("a"), NOW) == []
+    assert made.on_moved(RequestsMoved(worker="b", previous="a", request_ids=["r-1"]), NOW) == []
+    assert made.runs_at("r-1") == "b"
+    assert made.expire(NOW + HEARD_SECONDS) == []
+
+
+def test_what_a_drained_worker_says_nothing_of_is_lost_after_a_while() -> None:
+    made = policy(report("a"))
+    admit(made, request("r-1"), request("left"))
+    hear(made, gone("a"), NOW)
+    assert made.cancel("left") == []
+    assert made.expire(NOW + HEARD_SECONDS - 0.1) == []
+    why = "a ended its instance, and does not have it"
+    assert made.expire(NOW + HEARD_SECONDS) == [Lose("gateway-0", "r-1", why)], "and nobody waits for the other"
+    assert made.expire(NOW + HEARD_SECONDS) == []
+
+
+def test_what_another_worker_says_it_runs_is_not_lost_with_the_one_that_drained() -> None:
+    made = policy(report("a"))
+    admit(made, request("r-1"))
+    hear(made, gone("a"), NOW)
+    hear(made, report("b"), NOW)
+    made.learned("b", [Running(request_id="r-1", gateway="gateway-0", tokens=10)], NOW)
+    assert made.expire(NOW + HEARD_SECONDS) == []
 
 
 @pytest.mark.parametrize("state", ["loading", "spare"])

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from livescale.services.router.capacity import WorkerCapacity
 from livescale.services.router.effects import Learn, Lose, StopWork
+from livescale.services.router.parted import HEARD_SECONDS
 from livescale.services.router.policy import RouterPolicy
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import Holding, WorkerReport
@@ -146,7 +147,9 @@ def test_what_it_took_over_is_lost_with_it(state: str) -> None:
         assert made.on_lease(lease("n", "dead")) == [Lose("gateway-0", "r0", "n is gone: said so")]
     else:
         gone = report("n", state="spare", model=None, instance=None)
-        assert made.on_report(gone, NOW) == [Lose("gateway-0", "r0", "n no longer serves i-n")]
+        assert made.on_report(gone, NOW) == []
+        why = "n ended its instance, and does not have it"
+        assert made.expire(NOW + HEARD_SECONDS) == [Lose("gateway-0", "r0", why)]
 
 
 def test_a_live_instance_that_goes_back_to_loading_loses_what_it_has() -> None:
@@ -195,7 +198,9 @@ def test_a_live_instance_that_gives_up_loses_what_is_left_to_it() -> None:
     admit(made, request("r0"), request("r1"), request("r2"))
     moved(made, "r0")
     gone = report("t", state="spare", model=None, instance=None)
-    assert made.on_report(gone, NOW) == [Lose("gateway-0", "r2", "t no longer serves i-t")]
+    assert made.on_report(gone, NOW) == []
+    why = "t ended its instance, and does not have it"
+    assert made.expire(NOW + HEARD_SECONDS) == [Lose("gateway-0", "r2", why)]
 
 
 def test_a_new_router_that_hears_of_a_move_before_the_answer_of_who_gave_away_is_not_misled_by_it() -> None:
@@ -232,9 +237,19 @@ def test_what_waits_for_long_waits_here_and_not_at_an_instance(rate: float | Non
     assert len(admissions(made.dispatch(NOW))) == min(most, 4 - most)
 
 
-def test_one_that_goes_live_gets_what_has_waited_for_an_instance_that_has_much_to_prefill() -> None:
-    made = policy(prefilling("h", 300, 200.0))
+def gone_live(rate: float | None) -> list[tuple[str, str]]:
+    """What an instance gets as it goes live, of three prompts of 300 tokens that one of this rate has no room for."""
+    made = policy(prefilling("h", 600, rate))
     assert admit(made, *(request(f"r{number}", prompt=300) for number in range(3))) == []
-    hear(made, prefilling("h", 300, 200.0, helping=["t"]))
+    hear(made, prefilling("h", 600, rate, helping=["t"]))
     hear(made, report("t", load(slots=9, blocks=1000), state="live"))
-    assert admissions(made.dispatch(NOW)) == [("r0", "t"), ("r1", "t"), ("r2", "t")]
+    return admissions(made.dispatch(NOW))
+
+
+def test_one_that_goes_live_gets_what_has_waited_for_an_instance_that_has_much_to_prefill() -> None:
+    assert gone_live(None) == [(f"r{number}", "t") for number in range(3)]
+
+
+def test_what_would_be_late_at_a_live_instance_waits_here_until_anybody_has_room() -> None:
+    assert gone_live(500.0) == [("r0", "t"), ("r1", "t")]
+    assert gone_live(200.0) == [("r0", "t")]

@@ -48,10 +48,10 @@ def test_old_requests_are_forgotten() -> None:
 def test_a_short_while_says_nothing_of_queues() -> None:
     recent = told(0, 40)
     for number in range(100):
-        recent.came(request(f"r{number}"), NOW + number / 12)
-    assert recent.requests(NOW + 9.0) == []
-    recent.came(request("last"), NOW + 10.1)
-    assert len(recent.requests(NOW + 10.1)) == 101
+        recent.came(request(f"r{number}"), NOW + number / 24)
+    assert recent.requests(NOW + 4.5) == []
+    recent.came(request("last"), NOW + 5.1)
+    assert len(recent.requests(NOW + 5.1)) == 101
 
 
 def test_the_speed_is_the_median_of_those_that_know_it() -> None:

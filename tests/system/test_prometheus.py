@@ -18,7 +18,7 @@ from livescale.shared.messages.scaling import AskScales, Scale, ScaleRecord
 from livescale.shared.subjects import SCALE, SCALES
 from tests.checkpoints import tiny_checkpoint
 from tests.nats_server import NatsServer
-from tests.observability import names_in, queries
+from tests.observability import names_in, queries, vllm_queries
 from tests.system.conftest import System, start, stop
 from tests.system.prometheus import PROGRAM, Prometheus, prometheus
 from tests.system.under_load import free_port
@@ -220,8 +220,8 @@ async def stall_again_and_again(site: Watched) -> None:
 
 
 async def check_the_board(site: Watched) -> None:
-    """Every expression parses and has a value that is a number."""
-    asked = queries(INTERVAL)
+    """Every expression parses and has a value that is a number, on our board and on vLLM's."""
+    asked = queries(INTERVAL) + vllm_queries(INTERVAL, "m")
     empty = [query for query in asked if not await site.reader.finite(query.expr)]
     assert not empty, empty
     series: list[dict[str, Any]] = await site.reader.query("count by (__name__) ({job='livescale'})")

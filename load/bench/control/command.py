@@ -4,7 +4,7 @@ to scale until the first byte."""
 import asyncio
 import random
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -12,10 +12,14 @@ import click
 import uvloop
 from msgspec import structs
 
+from livescale.load.bench.control.bare_hops import STEP_SECONDS, bare_hops
 from livescale.load.bench.control.bare_stream import bare_stream
 from livescale.load.bench.control.rows import (
     BENCH,
+    ENGINE,
     FEW,
+    GATEWAY,
+    HOPS,
     MANY,
     OUTPUT_TOKENS,
     Cost,
@@ -25,12 +29,14 @@ from livescale.load.bench.control.rows import (
     measure_costs,
     rows,
 )
+from livescale.load.bench.losses import Losses, watched_stack
 from livescale.load.bench.record import RecordPrinter
+from livescale.load.bench.samples import BenchFailed, renewable
+from livescale.load.bench.scales import there_and_back
 from livescale.load.client import LoadClient, open_client
 from livescale.load.engine_alone import EngineAlone, engine_alone
 from livescale.load.kept import kept_model, logged
 from livescale.load.records import Ask, find_fault
-from livescale.services.cli.scale import ask_scale
 from livescale.services.supervisor.commands import NATS
 from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
@@ -45,6 +51,8 @@ MODEL = "bench"
 PROMPT_TOKENS = 64
 CONCURRENCY = 16
 LOAD_SHARE = 0.7
+TURN, WARM_UPS = 25, 3  # requests of a way, and those before them that do not count
+ANSWER_SECONDS = 60.0
 BETWEEN = {"gateway": "gateway-0", "router": "router-0", "bus": NATS}
 NEVER = 4e9
 
@@ -72,28 +80,62 @@ def control(requests: int, scales: int) -> None:
 
     Every request has 64 tokens of prompt and 8 of output. It goes through the REST gateway and, in the same run,
     straight to the same engine in this process. Requests come one at a time, and as a Poisson stream of 70 % of the
-    measured capacity. The CPU time of gateway, router and NATS is shown by request and by token, beside that of a
-    starlette server that only streams as much.
+    measured capacity. Three processes that only pass requests on, over the same NATS server, show what the hops cost on
+    this machine. The CPU time of gateway, router and NATS is shown by request and by token, beside that of a starlette
+    server that only streams as much.
     """
     printer = RecordPrinter(BENCH)
     checkpoint = kept_model("tiny", printer.progress)
-    with logged() as echo:
-        uvloop.run(run(printer, checkpoint, requests, scales, echo))
+    try:
+        with logged() as echo:
+            uvloop.run(run(printer, checkpoint, requests, scales, echo))
+    except BenchFailed as error:
+        raise click.ClickException(str(error)) from None
     if not printer.finish():
         sys.exit(1)
 
 
 async def run(printer: RecordPrinter, checkpoint: Path, requests: int, scales: int, echo: Echo) -> None:
-    async with Stack(stack_settings(checkpoint), progress=printer.progress, echo=echo) as stack:
-        async with open_client(stack.url, MODEL, 60.0) as client:
-            rate, through = await measure(printer, "gateway", lambda number: fetch(client, number), requests, None)
+    make = partial(watched_stack, stack_settings(checkpoint), printer.progress, echo)
+    async with renewable(make) as stacks, engine_alone(checkpoint, "float32") as engine:
+        stack, _ = stacks.now
+        async with open_client(stack.url, MODEL, ANSWER_SECONDS) as client:
+            ways = {GATEWAY: partial(fetch, client), ENGINE: partial(ask_engine, engine)}
+            latencies = await measure_latencies(printer, stack, ways, requests)
             costs, bare = await measure_cpu(printer, stack, client, requests)
-        await allow_two(stack.bus)
-        firsts = [await first_byte(stack, printer, number, scales) for number in range(scales)]
-    async with engine_alone(checkpoint, "float32") as engine:
-        _, alone = await measure(printer, "engine", lambda number: ask_engine(engine, number), requests, rate)
-    for record in (*rows(through, alone, rate, firsts), *cost_rows(costs, bare)):
+        firsts = []
+        for number in range(scales):
+            printer.progress(f"scale {number + 1} of {scales}")
+            firsts.append(await printer.samples.take_async(lambda: first_byte(*stacks.now), stacks.renew))
+    for record in (*rows(latencies, firsts), *cost_rows(costs, bare)):
         printer.emit(record)
+
+
+async def measure_latencies(
+    printer: RecordPrinter, stack: Stack, ways: Mapping[str, AskOnce], requests: int
+) -> PathLatencies:
+    """Idle in turns, also over bare processes; then under 70 % of what the gateway takes, one way after the other."""
+    with bare_hops(stack.nats_url) as url:
+        async with open_client(url, MODEL, ANSWER_SECONDS) as bare:
+            printer.progress(f"{requests} requests each way, one at a time")
+            idle = await in_turns({**ways, HOPS: partial(fetch, bare)}, requests)
+    rate = await find_capacity(ways[GATEWAY], requests)
+    loaded = {}
+    for name, ask in ways.items():
+        printer.progress(f"{name}: {requests} requests at {LOAD_SHARE * rate:.0f} a second")
+        loaded[name] = Latencies(sorted(await open_loop(ask, requests, LOAD_SHARE * rate)))
+    return PathLatencies(idle, loaded, OUTPUT_TOKENS * STEP_SECONDS, rate)
+
+
+async def in_turns(ways: Mapping[str, AskOnce], requests: int) -> dict[str, Latencies]:
+    """Each way's latencies, some requests of each in turn, so that what else the machine does meets them all."""
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(0, requests, TURN):
+        for name, ask in ways.items():
+            for number in range(WARM_UPS):
+                await ask(-1 - turn - number)
+            took[name] += [await timed(ask, number) for number in range(turn, min(turn + TURN, requests))]
+    return {name: Latencies(sorted(seconds)) for name, seconds in took.items()}
 
 
 async def measure_cpu(
@@ -108,7 +150,7 @@ async def measure_cpu(
     printer.progress("the same of a bare stream")
     gap = max(cost.gap for cost in costs.values())
     with bare_stream(gap) as (url, pid):
-        async with open_client(url, MODEL, 60.0) as bare_client:
+        async with open_client(url, MODEL, ANSWER_SECONDS) as bare_client:
             await fetch(bare_client, 0)
             bare = await measure_costs({"bare": pid}, partial(fetch, bare_client), requests, CONCURRENCY)
     return costs, bare["bare"]
@@ -133,21 +175,6 @@ async def allow_two(bus: Bus) -> None:
     models = await bus.call(MODELS, AskModels(), timeout=5.0)
     spec = structs.replace(models.models[0].spec, max_instances=2)
     await bus.call(REGISTER, Register(spec=spec), timeout=5.0)
-
-
-async def measure(
-    printer: RecordPrinter, name: str, ask: AskOnce, requests: int, rate: float | None
-) -> tuple[float, PathLatencies]:
-    """Idle, then under 70 % of `rate` requests/s; the rate is measured here where it is None."""
-    for number in range(10):
-        await ask(-1 - number)
-    printer.progress(f"{name}: {requests} requests, one at a time")
-    idle = [await timed(ask, number) for number in range(requests)]
-    if rate is None:
-        rate = await find_capacity(ask, requests)
-    printer.progress(f"{name}: {requests} requests at {LOAD_SHARE * rate:.0f} a second")
-    loaded = await open_loop(ask, requests, LOAD_SHARE * rate)
-    return rate, PathLatencies(Latencies(sorted(idle)), Latencies(sorted(loaded)))
 
 
 async def timed(ask: AskOnce, number: int) -> float:
@@ -215,11 +242,8 @@ def submit(number: int) -> Submit:
     )
 
 
-async def first_byte(stack: Stack, printer: RecordPrinter, number: int, scales: int) -> float:
+async def first_byte(stack: Stack, losses: Losses) -> float:
     """Scale out by one and back; seconds from the decision to the first byte at the new worker."""
-    printer.progress(f"scale {number + 1} of {scales}")
-    _, record = await ask_scale(stack.bus, MODEL, 2, 60.0)
-    if record is None or record.state != "done":
-        raise click.ClickException(f"a scale failed: {record.outcome if record else 'nothing had to be done'}")
-    await ask_scale(stack.bus, MODEL, 1, 60.0)
+    await allow_two(stack.bus)
+    record = await losses.over(partial(there_and_back, stack.bus, MODEL, 2))
     return next(phase.at for phase in record.phases if phase.name == "first_byte") - record.decision.at

@@ -13,8 +13,10 @@ FEW, MANY = 1, 65
 
 Fetch = Callable[[int, int], Awaitable[None]]
 BENCH = "control"
+GATEWAY, ENGINE, HOPS = "gateway", "engine", "bare hops"  # the ways that requests go
 OUTPUT_TOKENS = 8
 IDLE_MS, IDLE_STEPS, LOADED_MS = 3.0, 0.1, 10.0  # of added latency, at most; idle so much of a step more
+TO_BARE_HOPS = 3.0  # at most, of what is added by processes that do nothing but pass a request on
 FIRST_BYTE_MS = 20.0
 TAIL_REQUESTS = 200  # of fewer a 99th percentile is their maximum
 
@@ -77,26 +79,39 @@ class Latencies:
 
 @dataclass(frozen=True)
 class PathLatencies:
-    """How requests reach the engine, idle and under load."""
+    """How long requests take by each way: through the gateway, at the engine alone and, only `idle`, over bare hops,
+    whose worker took `worked` seconds for one. `rate`: requests/s that the gateway can take."""
 
-    idle: Latencies
-    loaded: Latencies
+    idle: Mapping[str, Latencies]
+    loaded: Mapping[str, Latencies]
+    worked: float
+    rate: float
 
 
-def rows(through: PathLatencies, alone: PathLatencies, rate: float, first_bytes: Sequence[float]) -> Iterator[Record]:
+def rows(paths: PathLatencies, first_bytes: Sequence[float]) -> Iterator[Record]:
     """A limit on what is added is the other side of its ratio."""
-    step = alone.idle.quantile(0.5) / OUTPUT_TOKENS * 1e3
+    step = paths.idle[ENGINE].quantile(0.5) / OUTPUT_TOKENS * 1e3
     yield measured(BENCH, "a step of the engine, idle, p50", step, "ms")
     limits = {"idle": IDLE_MS + IDLE_STEPS * step, "at 70 %": LOADED_MS}
-    for case, ours, bare in (("idle", through.idle, alone.idle), ("at 70 %", through.loaded, alone.loaded)):
+    for case, latencies in (("idle", paths.idle), ("at 70 %", paths.loaded)):
+        ours, bare = latencies[GATEWAY], latencies[ENGINE]
         yield measured(BENCH, f"latency of the engine alone, {case}, p50", bare.quantile(0.5) * 1e3, "ms")
         yield measured(BENCH, f"added latency, {case}, p50", added(ours, bare, 0.5), "ms", limits[case], at_most=1.0)
         if len(ours.seconds) >= TAIL_REQUESTS:
             other = bare.quantile(0.99) * 1e3
             yield measured(BENCH, f"added latency, {case}, p99", added(ours, bare, 0.99), "ms", other)
-    yield measured(BENCH, "capacity", rate, "requests/s")
+    yield from hop_rows(paths)
+    yield measured(BENCH, "capacity", paths.rate, "requests/s")
     first = median(first_bytes) * 1e3
     yield measured(BENCH, "decision to first byte, p50", first, "ms", FIRST_BYTE_MS, at_most=1.0)
+
+
+def hop_rows(paths: PathLatencies) -> Iterator[Record]:
+    """What is added, against what as many hops add that do nothing."""
+    hops = (paths.idle[HOPS].quantile(0.5) - paths.worked) * 1e3
+    ours = added(paths.idle[GATEWAY], paths.idle[ENGINE], 0.5)
+    yield measured(BENCH, "added latency of bare hops, idle, p50", hops, "ms")
+    yield measured(BENCH, "added latency, idle, p50, to bare hops", ours, "ms", hops, at_most=TO_BARE_HOPS)
 
 
 def added(ours: Latencies, bare: Latencies, share: float) -> float:

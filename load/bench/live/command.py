@@ -103,8 +103,13 @@ async def layer_seconds(
     """Seconds that a layer takes for one request at a time, on one instance while nothing scales."""
     requests = requests or asks(WARM_UPS + CALIBRATIONS, PROMPT, 1)
     printer.progress(f"one instance, prompts of {len(requests[0].prompt)} tokens")
-    seconds = await printer.samples.take_async(lambda: systems.now.alone(requests), systems.renew)
+    seconds = await taken(printer, systems, lambda: systems.now.alone(requests))
     return statistics.median(seconds[WARM_UPS:]) / systems.now.steps.model_layers
+
+
+async def taken(printer: RecordPrinter, systems: Renewable[LiveBenchSystem], sample: Callable[[], Awaitable[T]]) -> T:
+    """Take a sample, and again in another system where it was disturbed."""
+    return await printer.samples.take_async(lambda: systems.now.watch.losses.over(sample), systems.renew)
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ class LiveBench:
         self.done.hand_offs += await self.sampled(lambda: self.handed_over(long))
 
     async def sampled(self, sample: Callable[[], Awaitable[T]]) -> T:
-        return await self.printer.samples.take_async(sample, self.systems.renew)
+        return await taken(self.printer, self.systems, sample)
 
     async def handed_over(self, long: Sequence[Ask]) -> list[float]:
         """The seconds that each hand-off of a request took."""
@@ -161,5 +166,9 @@ class LiveBench:
     async def grown(self, mode: LiveMode, which: str, tokens: int) -> LiveRun:
         self.printer.progress(f"{mode}, {which}")
         run = await self.systems.now.scale(mode, asks(REQUESTS, PROMPT, tokens))
-        self.printer.progress(f"  whole after {run.load_seconds:.2f} s, mean TTFT {run.mean_ttft:.2f} s")
+        slow = run.slowest
+        self.printer.progress(
+            f"  whole after {run.load_seconds:.2f} s, mean TTFT {run.mean_ttft:.2f} s; the slowest step of all took "
+            f"{slow.end - slow.start:.2f} s for {slow.layers / PROMPT:.3g} layers of a request, at {slow.worker}"
+        )
         return run

@@ -89,6 +89,11 @@ class LiveRun:
         steps = [one.end for one in self.executions if one.before and one.worker == self.source]
         return min((at for at in self.firsts if steps and at >= min(steps)), default=None)
 
+    @property
+    def slowest(self) -> Execution:
+        """The step that took longest for its layers: it tells where the time of a slow run went."""
+        return max(self.executions, key=lambda one: (one.end - one.start) / max(1, one.layers))
+
     def layers_in(self, start: float, end: float) -> float:
         """How many layers both instances ran between two times, in parts where a step was cut."""
         return sum(one.layers_in(start, end) for one in self.executions)

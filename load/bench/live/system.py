@@ -4,23 +4,23 @@ out to."""
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from livescale.load.bench.live.steps import LiveRun, StepLog, total_layers
+from livescale.load.bench.losses import HOLDERS, Losses, heard
 from livescale.load.bench.samples import BenchFailed
+from livescale.load.bench.scales import SCALE_SECONDS, scaled
 from livescale.load.client import LoadClient, open_client
 from livescale.load.records import Ask, RequestRecord, find_fault
-from livescale.services.cli.scale import ask_scale
 from livescale.services.supervisor.commands import WORKER_NICE
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Progress, Stack
 from livescale.shared.bus.contract import Bus
-from livescale.shared.messages.membership import RouterReport, WorkerReport
-from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.messages.membership import RouterReport, ServiceName, WorkerReport
 from livescale.shared.messages.transfers import LiveMode
 from livescale.shared.subjects import HEARTBEAT
 from livescale.shared.transfer.waiting import Changes
@@ -28,7 +28,7 @@ from livescale.shared.transfer.waiting import Changes
 MODEL = "bench"
 DTYPE: Literal["bfloat16"] = "bfloat16"
 CONTEXT = 1024
-SCALE_SECONDS, PATIENCE_SECONDS = 300.0, 60.0
+PATIENCE_SECONDS = 60.0
 LONG = 400  # tokens, so many that a worker is busy with them while the other one is removed
 MIB = 1024 * 1024
 
@@ -45,11 +45,16 @@ def asks(count: int, prompt_tokens: int, max_tokens: int, first: int = 0) -> lis
 
 @dataclass
 class Watch:
-    """The last reports of workers, and how many requests the router has."""
+    """The last reports of workers, how many requests the router has, and who was lost."""
 
+    services: Collection[ServiceName] = HOLDERS  # whose loss spoils a sample
     workers: dict[str, WorkerReport] = field(default_factory=dict)
     requests: int = 0
     changes: Changes = field(default_factory=Changes)
+    losses: Losses = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.losses = Losses(self.services, self.changes.tell)
 
     def hear(self, report: object) -> None:
         match report:
@@ -72,9 +77,11 @@ class Watch:
         return max(moved, default=0.0)
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Return once that is true. Raises BenchFailed where it takes too long, Disturbed where a process is lost."""
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while not holds():
+                    self.losses.check(f"it is not yet true that {what}")
                     await self.changes.wait()
         except TimeoutError:
             raise BenchFailed(f"after {PATIENCE_SECONDS:g} s it is not yet true that {what}") from None
@@ -103,8 +110,8 @@ class LiveBenchSystem:
         )
         # Until it has said so, it is as good a source as the host's memory, and would be slower while it computes.
         await self.watch.until(lambda: self.watch.busy() == [self.source], "the source has something to do")
-        _, record = await ask_scale(self.bus, MODEL, 2, SCALE_SECONDS, mode)
-        done, records = whole(record), self.checked(await asyncio.gather(*sending))
+        done = await scaled(self.bus, MODEL, 2, mode)
+        records = self.checked(await asyncio.gather(*sending))
         await self.all_logged(asks)
         ready = [at for at in done.arrived[self.target] if at is not None]
         return LiveRun(mode, self.source, self.target, done.decision.at, ready, records, tuple(self.steps.executions))
@@ -133,14 +140,13 @@ class LiveBenchSystem:
     async def shrink(self) -> None:
         """Scale back to the source alone. The instance without a request is removed: the source has one meanwhile."""
         await self.watch.until(lambda: not self.watch.busy() and not self.watch.requests, "all is quiet")
-        keeping = asyncio.create_task(self.client.fetch(Ask(-1, 0.0, [1], LONG), self.client.now()))
-        await self.watch.until(lambda: self.watch.busy() == [self.source], "the source has something to do")
-        _, record = await ask_scale(self.bus, MODEL, 1, SCALE_SECONDS)
-        keeping.cancel()
-        await asyncio.wait([keeping])
-        whole(record)
+        async with only_busy(self.watch, self.source, self._long):
+            await scaled(self.bus, MODEL, 1)
         await self.watch.until(lambda: self.watch.serving() == [self.source], f"{self.source} alone serves")
         await self.watch.until(lambda: not self.watch.busy() and not self.watch.requests, "all is quiet")
+
+    async def _long(self) -> None:
+        await self.client.fetch(Ask(-1, 0.0, [1], LONG), self.client.now())
 
     async def all_logged(self, asks: Sequence[Ask]) -> None:
         """What workers log comes a moment later than what they answer."""
@@ -151,6 +157,27 @@ class LiveBenchSystem:
     def checked(self, records: Sequence[RequestRecord]) -> Sequence[RequestRecord]:
         """Raises BenchFailed unless every request has the tokens of an undisturbed engine."""
         return checked(records, self.expected)
+
+
+@asynccontextmanager
+async def only_busy(watch: Watch, worker: str, ask: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """`worker` has a request, and no other has one, while the block of code runs. Nothing is busy before.
+
+    The router gives a first request to whichever it likes; while that is under way a second goes to the other one.
+    """
+    asking: list[asyncio.Task[None]] = []
+    try:
+        while worker not in watch.busy():
+            asking.append(asyncio.create_task(ask()))
+            await watch.until(lambda: len(watch.busy()) == len(asking), f"{len(asking)} have something to do")
+        for elsewhere in asking[:-1]:
+            elsewhere.cancel()
+        await watch.until(lambda: watch.busy() == [worker], f"{worker} alone has something to do")
+        yield
+    finally:
+        for one in asking:
+            one.cancel()
+        await asyncio.wait(asking)
 
 
 def checked(records: Sequence[RequestRecord], expected: Expected) -> Sequence[RequestRecord]:
@@ -164,13 +191,6 @@ def checked(records: Sequence[RequestRecord], expected: Expected) -> Sequence[Re
     return records
 
 
-def whole(record: ScaleRecord | None) -> ScaleRecord:
-    """Raises BenchFailed for a scale that did not end well."""
-    if record is None or record.state != "done":
-        raise BenchFailed(f"a scale failed: {'nothing had to be done' if record is None else record.outcome}")
-    return record
-
-
 @asynccontextmanager
 async def live_bench_system(
     checkpoint: Path, rate: float, steps: StepLog, expected: Expected, progress: Progress
@@ -181,17 +201,25 @@ async def live_bench_system(
     async with Stack(stack_settings(checkpoint, rate), progress=progress, echo=steps.echo) as stack:
         for worker, core in (("worker-0", first), ("worker-1", second)):
             give_core(stack.supervisor.children[worker].pid or 0, core)
-        following = asyncio.create_task(follow(stack.bus, watch))
         steps.changed = watch.changes.tell
-        try:
+        async with following(stack.bus, watch):
             await watch.until(lambda: len(watch.workers) == 2 and len(watch.serving()) == 1, "one of two serves")
             [source] = watch.serving()
             [target] = watch.workers.keys() - {source}
             async with open_client(stack.url, MODEL, SCALE_SECONDS) as client:
                 yield LiveBenchSystem(stack.bus, watch, client, steps, expected, source, target)
+
+
+@asynccontextmanager
+async def following(bus: Bus, watch: Watch) -> AsyncIterator[None]:
+    """`watch` hears of this bus, as long as the block of code runs."""
+    async with heard(bus, watch.losses):
+        hearing = asyncio.create_task(follow(bus, watch))
+        try:
+            yield
         finally:
-            following.cancel()
-            await asyncio.wait([following])
+            hearing.cancel()
+            await asyncio.wait([hearing])
 
 
 async def follow(bus: Bus, watch: Watch) -> None:

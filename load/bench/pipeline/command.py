@@ -106,4 +106,8 @@ def forming_runs(repeats: int) -> int:
 async def sampled(
     printer: RecordPrinter, systems: Renewable[PipelineBenchSystem], mode: LiveMode, sources: int
 ) -> PipelineRun:
-    return await printer.samples.take_async(lambda: systems.now.run(mode, sources), systems.renew)
+    async def undisturbed() -> PipelineRun:
+        system = systems.now
+        return await system.watch.losses.over(lambda: system.run(mode, sources))
+
+    return await printer.samples.take_async(undisturbed, systems.renew)

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from livescale.load.bench.live.system import Watch, asks, follow, whole
+from livescale.load.bench.live.system import Watch, asks, following
 from livescale.load.bench.pipeline.rows import PipelineRun
 from livescale.load.bench.samples import BenchFailed
+from livescale.load.bench.scales import SCALE_SECONDS, scaled
 from livescale.load.bench.transfer.disk_model import write_llama
 from livescale.load.client import LoadClient, open_client
 from livescale.load.kept import KEPT, kept_model
 from livescale.load.records import find_fault
-from livescale.services.cli.scale import ask_scale
 from livescale.services.planner.plans.network import BUSY_SHARE
 from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
@@ -34,7 +34,7 @@ ROOM = 8  # requests that a worker has KV blocks for
 CONTEXT = 1_024
 MIB = 1024 * 1024
 KV_BYTES = ROOM * (PROMPT + TOKENS) * 2 * 2 * HIDDEN * LAYERS  # in bfloat16
-SCALE_SECONDS, PATIENCE_SECONDS = 300.0, 60.0
+PATIENCE_SECONDS = 60.0
 # The share of a link above which a plan takes nothing from its node. Traffic of the run before has to fade below it, or
 # only one source would be left, and no pipeline.
 TRAFFIC_LEFT = BUSY_SHARE / 10
@@ -79,14 +79,14 @@ class PipelineBenchSystem:
             await self.watch.until(
                 lambda: self.watch.requests + sum(one.done() for one in sending) >= REQUESTS, "all requests wait"
             )
-            _, record = await ask_scale(self.stack.bus, MODEL, 1 + NEW, SCALE_SECONDS, mode)
-            done, records = whole(record), await asyncio.gather(*sending)
+            done = await scaled(self.stack.bus, MODEL, 1 + NEW, mode)
+            records = await asyncio.gather(*sending)
         for each in records:
             right = self.tokens.setdefault(each.index, each.token_ids)
             if fault := find_fault(each) or ("other tokens than before" if each.token_ids != right else None):
                 raise BenchFailed(f"request {each.index}: {fault}")
         await self.watch.until(lambda: not self.watch.busy() and not self.watch.requests, "all is quiet")
-        whole((await ask_scale(self.stack.bus, MODEL, 1, SCALE_SECONDS))[1])
+        await scaled(self.stack.bus, MODEL, 1)
         await self.watch.until(lambda: len(self.watch.serving()) == 1, "one instance is left")
         return PipelineRun(mode, sources, done, records, self.switch_kv)
 
@@ -126,16 +126,11 @@ async def pipeline_bench_system(
     told: StackSettings, tokens: dict[int, list[int]], progress: Callable[[str], None], echo: Echo
 ) -> AsyncIterator[PipelineBenchSystem]:
     """Start the system. `tokens` are those of requests in earlier systems, if any."""
-    watch = Watch()
-    async with Stack(told, progress=progress, echo=echo) as stack:
-        following = asyncio.create_task(follow(stack.bus, watch))
-        try:
-            await watch.until(lambda: len(watch.workers) == 1 + NEW and len(watch.serving()) == 1, "one of all serves")
-            async with open_client(stack.url, MODEL, SCALE_SECONDS) as client:
-                yield PipelineBenchSystem(stack, watch, client, tokens, told.switch_kv, told.link_rate)
-        finally:
-            following.cancel()
-            await asyncio.wait([following])
+    watch = Watch({"worker"})  # the host is stopped on purpose
+    async with Stack(told, progress=progress, echo=echo) as stack, following(stack.bus, watch):
+        await watch.until(lambda: len(watch.workers) == 1 + NEW and len(watch.serving()) == 1, "one of all serves")
+        async with open_client(stack.url, MODEL, SCALE_SECONDS) as client:
+            yield PipelineBenchSystem(stack, watch, client, tokens, told.switch_kv, told.link_rate)
 
 
 def stack_settings(checkpoint: Path, rate: float, profile: str, speed: float, switch_kv: SwitchKv) -> StackSettings:

@@ -122,8 +122,13 @@ class RolesBench:
     loads: RolesLoads
 
     async def sampled(self, sample: Callable[[RolesBenchSystem], Awaitable[T]]) -> T:
-        """What this tells of the system that is there, which may be another one after a stall."""
-        return await self.printer.samples.take_async(lambda: sample(self.systems.now), self.systems.renew)
+        """What this tells of the system that is there, which may be another one after a stall or a loss."""
+
+        async def undisturbed() -> T:
+            system = self.systems.now
+            return await system.watch.losses.over(lambda: sample(system))
+
+        return await self.printer.samples.take_async(undisturbed, self.systems.renew)
 
     async def unshaped(self, repeats: int) -> None:
         """Everything but what KV exposes over a slow link."""

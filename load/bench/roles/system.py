@@ -9,7 +9,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from livescale.load.bench.live.steps import Execution, StepLog
-from livescale.load.bench.live.system import DTYPE, Expected, Watch, checked, cores, follow, give_core
+from livescale.load.bench.live.system import DTYPE, Expected, Watch, checked, cores, following, give_core
 from livescale.load.bench.roles.loads import CONTEXT, FLOW_BEFORE, FLOW_SECONDS
 from livescale.load.bench.roles.rows import HeardReservations, MixedRun, Placing
 from livescale.load.bench.samples import BenchFailed
@@ -146,9 +146,8 @@ async def roles_bench_system(
         for worker, core in zip(WORKERS, cores(), strict=True):
             give_core(stack.supervisor.children[worker].pid or 0, core)
         steps.changed = watch.changes.tell
-        async with open_client(stack.url, MODEL, STREAM_SECONDS) as client:
-            following = [
-                asyncio.create_task(follow(stack.bus, watch)),
+        async with following(stack.bus, watch), open_client(stack.url, MODEL, STREAM_SECONDS) as client:
+            hearing = [
                 asyncio.create_task(hear_reserving(stack.bus, client.now, heard)),
                 asyncio.create_task(hear_taking_over(stack.bus, heard)),
             ]
@@ -156,9 +155,9 @@ async def roles_bench_system(
                 await watch.until(lambda: watch.serving() == list(WORKERS), "both serve")
                 yield RolesBenchSystem(stack.bus, watch, client, steps, expected, heard)
             finally:
-                for task in following:
+                for task in hearing:
                     task.cancel()
-                await asyncio.wait(following)
+                await asyncio.wait(hearing)
 
 
 async def hear_reserving(bus: Bus, now: Callable[[], float], heard: HeardReservations) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from livescale.load.bench.systems.play import SystemRun, play
 from livescale.load.bench.systems.scenario import Scenario
+from livescale.services.worker.engine.heap import keep_freed_memory
 from livescale.shared.runtime.files import write_atomically
 
 Tell = Callable[[str], None]
@@ -76,4 +77,5 @@ def play_one(scenario: Scenario) -> SystemRun:
         late = f", {at - scenario.seconds:.0f} s late" if at > scenario.seconds else ""
         click.echo(f"  {scenario.system}, seed {scenario.seed}: {of}{late}", err=True)
 
+    keep_freed_memory()  # KV that is handed over comes and goes by hundreds of MB
     return play(scenario, tell)

@@ -9,15 +9,15 @@ from typing import Literal
 import click
 import uvloop
 
+from livescale.load.bench.losses import watched_stack
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.samples import BenchFailed, renewable
+from livescale.load.bench.scales import there_and_back
 from livescale.load.bench.transfer.fleet import started
 from livescale.load.bench.transfer.jobs import hop_jobs, seconds
 from livescale.load.kept import kept_model, logged
-from livescale.services.cli.scale import ask_scale
 from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
-from livescale.services.supervisor.stack import Stack
 from livescale.shared.memory.arena import ALIGNMENT
 from livescale.shared.messages.registry import AskModels
 from livescale.shared.messages.scaling import ScaleRecord
@@ -29,7 +29,6 @@ BENCH = "scale"
 MODEL = "bench"
 BAR = 1.1
 SLACK_SECONDS = 0.1
-SCALE_SECONDS = 300.0
 
 
 @click.command()
@@ -94,16 +93,13 @@ async def scales(
     printer: RecordPrinter, settings: StackSettings, counts: Sequence[int], echo: Echo
 ) -> tuple[int, list[ScaleRecord]]:
     """Scale out by each of `counts`, back to one between; the model's bytes and the records."""
-    async with renewable(lambda: Stack(settings, progress=printer.progress, echo=echo)) as stacks:
-        models = await stacks.now.bus.call(MODELS, AskModels(), timeout=5.0)
+    async with renewable(lambda: watched_stack(settings, printer.progress, echo)) as stacks:
+        models = await stacks.now[0].bus.call(MODELS, AskModels(), timeout=5.0)
 
         async def out_and_back(count: int) -> ScaleRecord:
             printer.progress(f"scaling out to {count} new workers")
-            _, record = await ask_scale(stacks.now.bus, MODEL, 1 + count, SCALE_SECONDS)
-            if record is None or record.state != "done":
-                raise BenchFailed(f"the scale to {1 + count} failed: {record and record.outcome}")
-            await ask_scale(stacks.now.bus, MODEL, 1, SCALE_SECONDS)
-            return record
+            stack, losses = stacks.now
+            return await losses.over(partial(there_and_back, stack.bus, MODEL, 1 + count))
 
         records = [await printer.samples.take_async(partial(out_and_back, count), stacks.renew) for count in counts]
     return models.models[0].size_bytes, records

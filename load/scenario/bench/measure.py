@@ -18,6 +18,7 @@ import msgspec
 
 from livescale.load.scenario.bench.cases import BenchCase, Traces
 from livescale.load.scenario.play import PlayOptions, Progress, play
+from livescale.services.worker.engine.heap import keep_freed_memory
 
 ROUNDS, LOOP_SECONDS = 10_000_000, 0.36
 BETWEEN_SECONDS = 20.0  # of CPU from one loop to the next
@@ -104,6 +105,7 @@ class CpuWatch:
 
 def run_case(case: BenchCase, traces: Traces) -> CaseRun:
     """Run a case in this process. Raises ValueError."""
+    keep_freed_memory()  # as `livescale simulate` does
     cpu = ScaledCpu()
     system, begun = case.system(traces), cpu.seconds()
     watch = CpuWatch(cpu, case.seconds)

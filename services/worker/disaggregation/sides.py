@@ -1,5 +1,7 @@
 """Both ends of disaggregation at one worker. Every worker has both, whatever its role: the router chooses."""
 
+import asyncio
+
 import structlog
 
 from livescale.services.worker.disaggregation.context import KvContext
@@ -36,6 +38,7 @@ class Disaggregation:
         answer = await self._instance.admit(command, context)
         if command.decode is not None:
             self.prefill.expect(command.request.request_id, command.decode)
+        await asyncio.sleep(0)  # an idle engine begins its step before the answer is encoded and sent
         return answer
 
     async def change_role(self, command: ChangeRole, context: Context) -> Ack:

@@ -82,6 +82,12 @@ def laid_out_shapes(manifest: Manifest) -> list[str]:
     )
 
 
+def unpacked_shapes(manifest: Manifest) -> list[str]:
+    """The shapes of packed matrices, each of which torch's kernels need in bfloat16."""
+    tensors = [tensor for block in manifest.blocks for tensor in block.tensors]
+    return sorted({"x".join(map(str, tensor.shape)) for tensor in tensors if tensor.packing is not None})
+
+
 def output_count(weight: torch.Tensor) -> int:
     """The number of outputs of a matrix, in panels or not."""
     if isinstance(weight, PackedMatrix):

@@ -4,7 +4,7 @@ import torch
 
 from livescale.shared.messages.parameters import Tensor
 from livescale.shared.messages.quantization import Codes, Packing, ScaleType
-from livescale.shared.model.packing import CODE_BITS, MIDDLES, PANEL_OUTPUTS, group_count, group_of, panel_parts
+from livescale.shared.model.packed.form import CODE_BITS, MIDDLES, PANEL_OUTPUTS, group_count, group_of, panel_parts
 
 # As kernels.h numbers them.
 CODES: dict[Codes, int] = {"int4": 1, "int8": 2, "fp8": 3}

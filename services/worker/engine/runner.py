@@ -26,7 +26,7 @@ from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.heap import touch_heap
 from livescale.services.worker.engine.kernels.variants import TORCH, KernelChoice, choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
-from livescale.services.worker.engine.matrices import laid_out_shapes
+from livescale.services.worker.engine.matrices import laid_out_shapes, unpacked_shapes
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup, least, open_store, reach_store
@@ -108,7 +108,7 @@ class EngineRunner:
 
     def copied_shapes(self, manifest: Manifest) -> list[str]:
         """The shapes of the matrices that are copied when they arrive, because the kernels want another layout."""
-        return [] if self._kernels.kernels is None else laid_out_shapes(manifest)
+        return unpacked_shapes(manifest) if self._kernels.kernels is None else laid_out_shapes(manifest)
 
     async def open_meeting(self, address: str) -> int:
         """Open a place at `address` where the ranks of an instance meet, until `unload`. Returns its port. Raises

@@ -35,7 +35,8 @@ class SendPauses:
 
     async def wait(self) -> float:
         """Return when another chunk may be sent, with the seconds that it was made to wait."""
-        if self._share.pause(*self._clocks()) is None:
+        # Clocks are not read for nothing: there are hundreds of chunks a second.
+        if not self._share.is_computing or self._share.pause(*self._clocks()) is None:
             return 0.0
         async with self._one_at_a_time:
             pause = self._share.pause(*self._clocks())

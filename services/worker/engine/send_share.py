@@ -53,6 +53,11 @@ class SendShare:
         return Pause(-self._credit / SHARE, f"sending has more than {SHARE:.0%} of the time of steps")
 
     @property
+    def is_computing(self) -> bool:
+        """Whether a step is being computed. Otherwise nothing has to pause."""
+        return self._step_began is not None
+
+    @property
     def taken(self) -> float:
         """The part of a second of the loop's work that steps lose: nothing where there is a core for each."""
         return min(1.0, self._lost / self._used) if self._used else 1.0
@@ -60,7 +65,6 @@ class SendShare:
     def _settle(self, now: float, loop_seconds: float) -> None:
         seconds, worked = now - self._seen[0], loop_seconds - self._seen[1]
         self._seen = now, loop_seconds
-        computing = self._step_began is not None
         # Between steps nothing is computed, and serving needs the loop: idle time then pays for what was sent.
-        earned = SHARE * seconds - self.taken * worked if computing else seconds - worked
+        earned = SHARE * seconds - self.taken * worked if self.is_computing else seconds - worked
         self._credit = max(-SHARE * LONGEST_PAUSE_SECONDS, min(self._credit + earned, SAVED_SECONDS))

@@ -63,6 +63,10 @@ class ParameterMemory:
         self._memory, self._held_as = kept, loading.manifest.held_as
         return True
 
+    def forget(self) -> None:
+        """Count on parked parameters no more, although they may still be read: `clear` follows."""
+        self._memory = None
+
     def clear(self) -> None:
         """Forget all parameters. Nobody may use them any more."""
         self._memory = None

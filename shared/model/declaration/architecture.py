@@ -11,8 +11,11 @@ from msgspec.structs import replace
 
 from livescale.shared.messages.parameters import Activation, LayerKind, ModelConfig
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
+from livescale.shared.model.declaration.quantization import read_quantization
 from livescale.shared.model.declaration.rotation import Rotation, RotationReader, pair_order
 from livescale.shared.model.declaration.tensors import Shapes, model_parameters
+from livescale.shared.model.packed.form import WEIGHT, packing_of
+from livescale.shared.model.packed.stored import stored_parts
 
 GENERATES = "ForCausalLM"
 LAYERS = "model.layers."
@@ -86,7 +89,18 @@ class Architecture:
         for name, source in self.sources(config).items():
             known = stored.get(source.name, [0])
             stored[source.name] = [max(known[0], source.start + source.rows), *shapes[name][1:]]
+        quantization = config.quantization
+        for name, source in self.sources(config).items():
+            packing = packing_of(quantization, name)
+            if quantization is not None and packing is not None and source.name in stored:
+                stored |= stored_parts(quantization, packing, source.name, stored.pop(source.name))
         return stored
+
+    def quantized(self, config: ModelConfig, read: ConfigFile) -> ModelConfig:
+        """The model with what its file says of quantized matrices. Raises CheckpointError."""
+        sources = self.sources(config)
+        found = read_quantization(read, config, lambda name: sources[name].name.removesuffix(WEIGHT))
+        return replace(config, quantization=found)
 
 
 def _split(name: str) -> tuple[str, str, str]:

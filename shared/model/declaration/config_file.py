@@ -30,8 +30,6 @@ HARMLESS = {
 }
 # What the keys that ask for another kind of model ask for, and what to do instead.
 REMEDIES = {
-    "quantization_config": "quantized checkpoints are not served; use the checkpoint in bfloat16",
-    "compression_config": "quantized checkpoints are not served; use the checkpoint in bfloat16",
     "vision_config": "a request carries tokens only; use the text model's own checkpoint",
     "audio_config": "a request carries tokens only; use the text model's own checkpoint",
     "text_config": "a request carries tokens only; use the text model's own checkpoint",

@@ -13,7 +13,17 @@ from contextlib import asynccontextmanager
 import pytest
 
 from livescale.load.bench.record import RecordPrinter, measured
-from livescale.load.bench.samples import TRIES, BenchFailed, CoreTicks, Counts, Samples, StallWatch, renewable, together
+from livescale.load.bench.samples import (
+    TRIES,
+    BenchFailed,
+    CoreTicks,
+    Counts,
+    Disturbed,
+    Samples,
+    StallWatch,
+    renewable,
+    together,
+)
 from livescale.load.incidents import ClockTimes, RunIncident
 from livescale.shared.bus.contract import CallTimeout
 from tests.load.bench.bench_output import records_in
@@ -67,7 +77,7 @@ def test_a_sample_with_a_stall_is_taken_again_and_what_it_may_have_broken_is_mad
     assert samples.take(shaky.sample, shaky.renew) == "sample"
     assert samples.counts() == Counts(taken=1, again=2)
     assert shaky.renewed == 2
-    assert told[0] == "the machine stood still for 2.1 s (process 1: given up): this sample is taken again"
+    assert told[0] == "the machine stood still for 2.1 s; process 1: given up: this sample is taken again"
     assert told[1] == "the machine stood still for 2.1 s: this sample is taken again"
 
 
@@ -75,6 +85,14 @@ def test_the_same_where_samples_are_taken_on_a_loop() -> None:
     samples, shaky = Samples(print, scripted(True, False)), Shaky(CallTimeout("no answer"))
     assert asyncio.run(samples.take_async(shaky.sample_async, shaky.renew_async)) == "sample"
     assert (samples.counts(), shaky.renewed) == (Counts(taken=1, again=1), 1)
+
+
+def test_so_is_a_sample_that_was_disturbed_otherwise() -> None:
+    told: list[str] = []
+    samples, shaky = Samples(told.append, scripted()), Shaky(Disturbed("worker-1 was lost (silent for 2.5 s)"))
+    assert samples.take(shaky.sample, shaky.renew) == "sample"
+    assert (samples.counts(), shaky.renewed) == (Counts(taken=1, again=1), 1)
+    assert told == ["worker-1 was lost (silent for 2.5 s): this sample is taken again"]
 
 
 def test_what_fails_without_a_stall_fails() -> None:
@@ -85,7 +103,7 @@ def test_what_fails_without_a_stall_fails() -> None:
 
 
 def test_a_sample_that_never_gets_through_makes_the_run_void() -> None:
-    with pytest.raises(BenchFailed, match="the run is void: the machine stood still during 4 tries"):
+    with pytest.raises(BenchFailed, match="the run is void: 4 tries of one sample were disturbed"):
         Samples(print, scripted(*[True] * TRIES)).take(lambda: None, lambda: None)
 
 

@@ -118,8 +118,8 @@ def test_a_checkpoint_without_end_tokens_has_none(tmp_path: Path) -> None:
     [
         ({"model_type": "mixtral"}, "model_type 'mixtral'"),
         ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClassification"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
-        ({"compression_config": {}}, "compression_config"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, "quantization_config"),
+        ({"compression_config": {"bits": 4}}, "compression_config"),
         ({"sliding_window": 512}, "sliding_window"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
         ({"some_new_key": 1}, "'some_new_key' is not known .*; remove it from config.json"),

@@ -8,8 +8,8 @@ import torch
 from livescale.services.worker.engine.packed import SCALE_TYPES, PackedMatrix, packed_matrix
 from livescale.shared.messages.parameters import Tensor
 from livescale.shared.messages.quantization import Packing
-from livescale.shared.model.packed_panels import pack_panels
-from livescale.shared.model.packing import CODE_BITS, MIDDLES, group_count, group_of, packed_bytes
+from livescale.shared.model.packed.form import CODE_BITS, MIDDLES, group_count, group_of, packed_bytes
+from livescale.shared.model.packed.panels import pack_panels
 
 
 @dataclass(frozen=True)

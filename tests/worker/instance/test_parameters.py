@@ -4,8 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import Stale
 from livescale.shared.messages.transfers import Drain, Load, Serve
-from livescale.shared.subjects import DRAIN, LOAD, SERVE
+from livescale.shared.subjects import DRAIN, LOAD, SERVE, STALE
 from tests.worker.fleet import Fleet, fleet, undisturbed
 from tests.worker.serving import random_prompt, submit
 
@@ -74,6 +75,15 @@ async def test_a_load_that_counts_on_what_is_not_there_is_refused(version: str |
         if version is not None:  # what is there stays
             await made.bus.call(LOAD, parked(made), timeout=5, id="w-1")
             await made.whole("w-1")
+
+
+async def test_a_fenced_worker_counts_on_nothing_that_it_is_about_to_forget() -> None:
+    async with fleet("w-1") as made:
+        await drained(made)
+        before = made.reports["w-1"]
+        made.bus.publish(STALE, Stale(id="w-1", epoch=1), id="w-1")
+        await made.until(lambda: made.reports["w-1"] is not before)
+        assert made.reports["w-1"].parked is None, "the first that it says"
 
 
 async def test_nothing_is_kept_where_the_setting_says_so() -> None:

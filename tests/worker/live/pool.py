@@ -23,7 +23,7 @@ from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import CountedIds
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.virtual_time import Process
-from livescale.shared.subjects import ABORT, DRAIN, ENDED, HEARTBEAT, HELP, JOIN, LEASE, MOVED, SERVE, STALE, TOKENS
+from livescale.shared.subjects import ABORT, DEATH, DRAIN, ENDED, HEARTBEAT, HELP, JOIN, MOVED, SERVE, STALE, TOKENS
 from tests.shared.transfer.virtual_link import Mail, new_mail
 from tests.worker.live.client import Client
 from tests.worker.live.engines import BLOCKS, CLOCK, FLOAT32, EngineKind
@@ -226,7 +226,7 @@ class WorkerPool:
 
     def _declare_dead(self, worker: str) -> None:
         change = LeaseChanged(service="worker", id=worker, epoch=1, state="dead", reason="silent", at=CLOCK.wall())
-        self.bus.publish(LEASE, change, id=worker)
+        self.bus.publish(DEATH, change, service="worker", id=worker)
         self.client.lost_at(worker)
         self.aborted.add(worker.split(".")[0])
 

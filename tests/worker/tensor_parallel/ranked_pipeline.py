@@ -10,7 +10,7 @@ from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.pipelines import Pipeline, Stage
 from livescale.shared.messages.requests import Submit
-from livescale.shared.subjects import LEASE, PIPELINE
+from livescale.shared.subjects import DEATH, PIPELINE
 from tests.worker.tensor_parallel.ranked_workers import RANKS, RankedWorkers, ranked_workers
 
 Cut = Sequence[tuple[str, int]]  # which instance runs the blocks up to which one, in their order
@@ -93,7 +93,7 @@ class RankedPipeline:
         made = self.ranked.fleet
         made.workers[worker].cancel()
         gone = LeaseChanged(service="worker", id=worker, epoch=1, state="dead", reason="killed", at=1.0)
-        made.bus.publish(LEASE, gone, id=worker)
+        made.bus.publish(DEATH, gone, service="worker", id=worker)
 
     async def goes_on(self, expected: dict[str, list[int]], *requests: Submit) -> None:
         """What was lost is submitted again, elsewhere, with the tokens it has."""

@@ -16,7 +16,7 @@ from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.ranks import AskMeeting, RankStep
 from livescale.shared.messages.transfers import Drain, Inflow, Serve
-from livescale.shared.subjects import DRAIN, LEASE, LOAD, MEETING, RANK_STEP, SERVE
+from livescale.shared.subjects import DEATH, DRAIN, LOAD, MEETING, RANK_STEP, SERVE
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
 from tests.checkpoints import tiny_checkpoint
 from tests.worker.fleet import CHUNK_BYTES, CONTEXT, Fleet, fleet
@@ -107,7 +107,7 @@ async def test_a_rank_that_the_registry_gives_up_ends_an_idle_instance() -> None
     async with fleet(*RANKS, shards=2) as made:
         await served(made)
         gone = LeaseChanged(service="worker", id="w-1", epoch=1, state="dead", reason="silent", at=1.0)
-        made.bus.publish(LEASE, gone, id="w-1")
+        made.bus.publish(DEATH, gone, service="worker", id="w-1")
         await spare(made, *RANKS)
 
 

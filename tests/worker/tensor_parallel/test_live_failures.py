@@ -8,7 +8,7 @@ from livescale.services.worker.tensor_parallel.follower import RankKv
 from livescale.shared.links.contract import Buffer, Peer
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.transfers import Abort
-from livescale.shared.subjects import ABORT, LEASE
+from livescale.shared.subjects import ABORT, DEATH
 from tests.shared.transfer.virtual_link import here
 from tests.worker.tensor_parallel.ranked_workers import TARGET, RankedWorkers, ranked_workers, wanted
 
@@ -75,7 +75,7 @@ async def test_a_target_ends_with_the_first_of_its_ranks_and_the_source_goes_on(
         await ranked.ran(4)
         ranked.fleet.workers["t-1"].cancel()
         gone = LeaseChanged(service="worker", id="t-1", epoch=1, state="dead", reason="silent", at=1.0)
-        ranked.fleet.bus.publish(LEASE, gone, id="t-1")
+        ranked.fleet.bus.publish(DEATH, gone, service="worker", id="t-1")
         await spare(ranked, "t-0")
         assert ranked.fleet.lost == [left.request_id]
         assert await ranked.finished(taken) == expected

@@ -6,7 +6,10 @@ import time
 import pytest
 
 from livescale.load.bench.control.rows import (
+    ENGINE,
     FEW,
+    GATEWAY,
+    HOPS,
     MANY,
     Cost,
     Latencies,
@@ -19,14 +22,17 @@ from livescale.load.bench.control.rows import (
 from livescale.load.bench.record import Record
 
 
-def way(idle: float, loaded: float, count: int = 200) -> PathLatencies:
-    return PathLatencies(Latencies([idle] * count), Latencies([loaded] * count))
+def told(idle_ms: float, loaded_ms: float, count: int = 200, hops_ms: float = 2.0) -> dict[str, Record]:
+    """Return rows in which the gateway takes so much more than the engine's 80 ms for eight tokens, and bare hops so
+    much more than their worker's 8 ms."""
+    idle = {GATEWAY: 0.080 + idle_ms / 1e3, ENGINE: 0.080, HOPS: 0.008 + hops_ms / 1e3}
+    loaded = {GATEWAY: 0.200 + loaded_ms / 1e3, ENGINE: 0.200}
+    paths = PathLatencies(ways(idle, count), ways(loaded, count), worked=0.008, rate=10.0)
+    return {record.case: record for record in rows(paths, [0.01])}
 
 
-def told(idle_ms: float, loaded_ms: float, count: int = 200) -> dict[str, Record]:
-    """Return rows in which the gateway takes so much more than the engine's 80 ms for eight tokens."""
-    through = way(0.080 + idle_ms / 1e3, 0.200 + loaded_ms / 1e3, count)
-    return {record.case: record for record in rows(through, way(0.080, 0.200, count), 10.0, [0.01])}
+def ways(seconds: dict[str, float], count: int) -> dict[str, Latencies]:
+    return {name: Latencies([each] * count) for name, each in seconds.items()}
 
 
 def test_idle_three_milliseconds_and_a_tenth_of_a_step_may_be_added() -> None:
@@ -43,6 +49,14 @@ def test_under_load_ten_milliseconds_may_be_added_and_tails_have_no_bar() -> Non
     assert missed["added latency, at 70 %, p50"].ok is False
     assert missed["added latency, at 70 %, p99"].ok is None
     assert not any("p99" in case for case in told(0.0, 0.0, count=199))
+
+
+def test_three_times_what_bare_hops_add_may_be_added() -> None:
+    kept = told(5.9, 0.0)
+    assert kept["added latency of bare hops, idle, p50"].value == pytest.approx(2.0)
+    assert kept["added latency, idle, p50, to bare hops"].ratio == pytest.approx(2.95)
+    assert kept["added latency, idle, p50, to bare hops"].ok is True
+    assert told(6.1, 0.0)["added latency, idle, p50, to bare hops"].ok is False
 
 
 def test_cpu_seconds_are_told_by_request_and_token_beside_a_bare_stream() -> None:

@@ -24,6 +24,6 @@ def test_the_report_names_the_bars_that_were_missed() -> None:
     assert "Missed: " in page
     assert "Machine: AMD &lt;EPYC&gt;, 2 cores" in page
     assert "Warning: 7% of the CPU time was stolen" in page
-    assert "The machine stood still during 2 samples, which were taken again; 9 count." in page
+    assert "2 samples were disturbed, mostly by stalls, and taken again; 9 count." in page
     assert "500m prefill 512 / GEMM" in page
     assert page.count("<svg") == 1

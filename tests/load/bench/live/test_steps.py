@@ -1,6 +1,6 @@
 from livescale.load.bench.live.rows import second_half
 from livescale.load.bench.live.steps import Execution, StepLog, read_execution
-from tests.load.bench.live.runs import LAYERS, LIVE, OFF, ROWS
+from tests.load.bench.live.runs import LAYER, LAYERS, LIVE, OFF, ROWS, run, step
 
 AT = "2026-01-02T03:04:05.500000Z [debug    ] "
 NOW = 1767323045.5
@@ -30,3 +30,8 @@ def test_layers_are_counted_by_their_share_in_a_stretch_of_time() -> None:
     assert LIVE.layers_in(4.0, 7.0) == 6 * ROWS
     assert LIVE.layers_in(100.0, 101.0) == 0.0
     assert (second_half(OFF), second_half(LIVE)) == (1.0, 2.0)
+
+
+def test_the_slowest_step_is_the_one_that_took_longest_for_its_layers() -> None:
+    late = Execution("target", 4.0, 4.0 + 2 * LAYER, ROWS, ROWS, 0, live=True)
+    assert run("zigzag", [4.0, 8.0], step(0, 4), late, step(4, 8)).slowest == late  # which took longer, for more layers

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from livescale.shared.messages.quantization import Packing
-from livescale.shared.model.packing import CODE_BITS, MIDDLES, PANEL_INPUTS, PANEL_OUTPUTS, group_count, panel_parts
+from livescale.shared.model.packed.form import CODE_BITS, MIDDLES, PANEL_INPUTS, PANEL_OUTPUTS, group_count, panel_parts
 
 Bytes = NDArray[np.uint8]
 LANES = 16  # of the kernels' words of 32 bits

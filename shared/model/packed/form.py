@@ -4,23 +4,22 @@ A packed matrix lies in panels of 64 outputs, whose form is described in kernels
 be packed, whatever its shape.
 """
 
-from livescale.shared.messages.parameters import ModelConfig
-from livescale.shared.messages.quantization import Codes, Packing, ScaleType
+from livescale.shared.messages.quantization import Codes, Packing, Quantization, ScaleType
 
 PANEL_OUTPUTS, PANEL_INPUTS = 64, 32
 CODE_BITS: dict[Codes, int] = {"int4": 4, "int8": 8, "fp8": 8}
 SCALE_BYTES: dict[ScaleType, int] = {"bfloat16": 2, "float32": 4, "float16": 2}
 # The code of zero, where a matrix has no zeros of its own.
 MIDDLES: dict[Codes, int] = {"int4": 8, "int8": 128, "fp8": 0}
-WEIGHT = ".weight"
+LAYERS, WEIGHT = "model.layers.", ".weight"
 
 
-def packing_of(config: ModelConfig, tensor: str) -> Packing | None:
-    """How this tensor of the model is packed; None where it is not."""
-    if config.quantization is None or not tensor.startswith("model.layers.") or not tensor.endswith(WEIGHT):
+def packing_of(quantization: Quantization | None, tensor: str) -> Packing | None:
+    """How this tensor of a model is packed; None where it is not."""
+    if quantization is None or not tensor.startswith(LAYERS) or not tensor.endswith(WEIGHT):
         return None
-    layer, part = tensor.removeprefix("model.layers.").removesuffix(WEIGHT).split(".", 1)
-    return config.quantization.packing(int(layer), part)
+    layer, part = tensor.removeprefix(LAYERS).removesuffix(WEIGHT).split(".", 1)
+    return quantization.packing(int(layer), part)
 
 
 def group_of(packing: Packing, inputs: int) -> int:

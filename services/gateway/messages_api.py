@@ -1,0 +1,35 @@
+"""The endpoints of messages, as Anthropic's clients call them: an adapter over the way that chats are answered."""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from livescale.services.gateway.completions import Completions
+from livescale.services.gateway.messages_request import CountRequest, MessagesRequest, chat_of_messages
+from livescale.services.gateway.messages_shape import MessagesShape, TokenCount, message_error
+from livescale.services.gateway.parse import parse_body, read_body
+from livescale.services.gateway.responses import EventStreamResponse, json_answer, while_connected
+
+
+@dataclass(frozen=True)
+class MessagesApi:
+    """Endpoints of starlette: each takes a request and returns its response. They raise ApiError."""
+
+    completions: Completions
+
+    async def create(self, request: Request) -> Response:
+        """Answer POST /v1/messages."""
+        data = await read_body(request, self.completions.settings.max_body_bytes)
+        body = parse_body(data, MessagesRequest)
+        response = await self.completions.converse(request, chat_of_messages(body), MessagesShape())
+        if body.stream:
+            return EventStreamResponse(response.stream, typed=True, failure=message_error)
+        return json_answer(await while_connected(request.receive, response.collect()))
+
+    async def count(self, request: Request) -> Response:
+        """Answer POST /v1/messages/count_tokens."""
+        data = await read_body(request, self.completions.settings.max_body_bytes)
+        body = chat_of_messages(parse_body(data, CountRequest))
+        asked = await self.completions.prompt_of_chat(body, origin="")
+        return json_answer(TokenCount(len(asked.prompts[0])))

@@ -1,0 +1,54 @@
+"""A checked body with the tokens of what it says, and what follows from both for its answer. Pure."""
+
+from dataclasses import dataclass
+
+from msgspec import UNSET, UnsetType
+
+from livescale.services.gateway.asked import asked_logprobs, only_prompt
+from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
+from livescale.services.gateway.checkpoint_text import CheckpointText
+from livescale.services.gateway.echo import Echo
+from livescale.services.gateway.envelope import Envelope
+from livescale.services.gateway.logprobs import PromptNames, TokenNames
+from livescale.services.gateway.reading import Reading
+from livescale.services.gateway.submission import decoding
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """A checked body, and the tokens of what it says; of messages also the text, and how the answer is read."""
+
+    body: GenerationOptions
+    text: CheckpointText
+    context_limit: int
+    prompts: list[list[int]]
+    said: str | UnsetType = UNSET
+    reading: Reading | None = None
+
+
+def envelope_of(asked: Prompts, id: str, created: int) -> Envelope:
+    """What all objects of the answer share."""
+    body, options = asked.body, asked.body.stream_options
+    names = TokenNames(asked.text.token_text, body.return_tokens_as_token_ids)
+    of_prompt = body.prompt_logprobs
+    return Envelope(
+        id=id,
+        created=created,
+        model=body.model,
+        token_ids=body.return_token_ids,
+        usage_follows=options is not None and options.include_usage,
+        continuous=options is not None and options.include_usage and options.continuous_usage_stats,
+        prompt_names=None if of_prompt is None else PromptNames(TokenNames(asked.text.token_text), of_prompt),
+        names=None if asked_logprobs(body) is None else names,
+        prompt_text=asked.said if isinstance(body, ChatRequest) and body.return_prompt_text else UNSET,
+    )
+
+
+def echoes_of(body: GenerationOptions, prompts: list[list[int]], text: CheckpointText) -> list[Echo]:
+    """What is to come before the answer to each prompt, where the body asks for it."""
+    if isinstance(body, CompletionRequest) and body.echo:
+        top, alone, decode = asked_logprobs(body), only_prompt(body), decoding(body, text)
+        return [Echo.of(decode, prompt, top, alone) for prompt in prompts]
+    if isinstance(body, ChatRequest) and body.echo and body.messages[-1].role == "assistant":
+        return [Echo(body.messages[-1].text, [], None, False)]
+    return []
