@@ -14,21 +14,22 @@ from livescale.services.supervisor.checks import BadSettings
 from livescale.services.supervisor.processes import ChildFailed, Echo
 from livescale.services.supervisor.stack import StackFailed
 from livescale.shared.bus.contract import BusError
+from livescale.shared.messages.parameters import Family
 
 KEPT = Path(".livescale")
 LOG = KEPT / "bench.log"
 SYSTEM_ERRORS = (BadSettings, ChildFailed, StackFailed, BusError)  # what a system raises that is started from here
 
 
-def kept_model(size: Size, tell: Callable[[str], None]) -> Path:
+def kept_model(size: Size, tell: Callable[[str], None], family: Family = "llama") -> Path:
     """A made checkpoint of this size, made the first time (`tell` is told) and kept."""
-    directory = KEPT / "models" / f"llama-{size}-0"
+    directory = KEPT / "models" / f"{family}-{size}-0"
     # A directory that was made is whole, and only making one needs torch here.
     if not directory.exists():
         tell(f"Making a {size} checkpoint in {directory}, this once ...")
         from livescale.load.make_model import make_model
 
-        make_model(directory, "llama", size, 0)
+        make_model(directory, family, size, 0)
     return directory
 
 

@@ -23,15 +23,13 @@ STORED_BYTES: dict[StoredDType, int] = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8,
 FLOATS: tuple[StoredDType, ...] = ("F32", "BF16", "F16")
 HEADER_LIMIT_BYTES = 16 << 20  # a hundred thousand tensors; the format's own limit would take a gigabyte to decode
 LONGEST_NAME = 256
-# Tensors that were once saved with checkpoints, and follow from the configuration.
-FOLLOWING = ("rotary_emb.inv_freq", "embeddings.position_ids")
 AGAIN = "download or convert the checkpoint again"
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 INDEX_LIMIT_BYTES = 16 << 20
-# inv_freq was once saved with Llama checkpoints; it follows from the configuration.
-HARMLESS = ("rotary_emb.inv_freq", *OPTIONAL)
+# Tensors that were once saved with checkpoints, and follow from the configuration.
+HARMLESS = ("rotary_emb.inv_freq", "embeddings.position_ids", *OPTIONAL)
 MAX_NAMED = 5
 LONGEST_NAMED = 256
 
@@ -79,11 +77,7 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
         raise CheckpointError(
             f"{file}: holds {data_bytes} bytes of tensors, its header {described}: truncated or damaged; {AGAIN}"
         )
-    return {
-        name: _tensor(file, name, entry, 8 + header_bytes)
-        for name, entry in entries.items()
-        if not name.endswith(FOLLOWING)
-    }
+    return {name: _tensor(file, name, entry, 8 + header_bytes) for name, entry in entries.items()}
 
 
 def _decode(file: Path, header: bytes) -> Mapping[str, _Entry]:

@@ -1,0 +1,1 @@
+"""`livescale bench models`: kinds of models, each against a peer."""
