@@ -5,12 +5,14 @@ Pure.
 
 from collections.abc import Collection
 
-from livescale.services.gateway.asked import asked_logprobs, asked_tokens, choices, only_prompt
+from livescale.services.gateway.asked import asked_logprobs, asked_prompt_logprobs, asked_tokens, choices, only_prompt
+from livescale.services.gateway.beams import MOST_BEAMS
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.rendering import check_rendering
 from livescale.services.gateway.repetition import check_repetition
 from livescale.services.gateway.sampling_options import stop_strings
+from livescale.services.gateway.structured_options import TextFormat
 from livescale.services.gateway.tools import check_tools
 
 MOST_CHARACTERS = 4_096  # of all stop strings, and of all bad words; every token is compared with them
@@ -26,6 +28,7 @@ def check_options(body: GenerationOptions) -> None:
     if body.repetition_detection is not None:
         check_repetition(body.repetition_detection)
     _check_logprobs(body)
+    _check_beams(body)
     _check_texts(body)
     if isinstance(body, ChatRequest):
         check_rendering(body)
@@ -57,6 +60,39 @@ def _check_logprobs(body: GenerationOptions) -> None:
         raise bad_request("'prompt_logprobs' cannot be streamed; leave one of them out.", param="prompt_logprobs")
     if isinstance(body, CompletionRequest) and body.logprobs is True:
         raise bad_request("'logprobs' is a number here: of the likeliest tokens to tell.", param="logprobs")
+
+
+def _check_beams(body: GenerationOptions) -> None:
+    """A search compares continuations as the model sees them, so nothing else may say what is likely."""
+    if not body.use_beam_search:
+        if body.length_penalty != 1:
+            raise bad_request("'length_penalty' is for requests with 'use_beam_search': true.", "length_penalty")
+        return
+    if body.n > MOST_BEAMS:
+        raise bad_request(f"'n' is {body.n}; with 'use_beam_search' there are {MOST_BEAMS} at most.", "n")
+    best_of = body.best_of if isinstance(body, CompletionRequest) else None
+    others = {
+        "best_of": best_of not in (None, body.n),
+        "presence_penalty": body.presence_penalty,
+        "frequency_penalty": body.frequency_penalty,
+        "repetition_penalty": body.repetition_penalty not in (None, 1),
+        "logit_bias": body.logit_bias,
+        "bad_words": body.bad_words,
+        "allowed_token_ids": body.allowed_token_ids,
+        "min_tokens": body.min_tokens,
+        "prompt_logprobs": asked_prompt_logprobs(body) is not None,
+        "logprob_token_ids": body.logprob_token_ids,
+        "response_format": not isinstance(body.response_format, TextFormat | None),
+        "structured_outputs": body.structured_outputs,
+        "guided_json": body.guided_json,
+        "guided_regex": body.guided_regex,
+        "guided_choice": body.guided_choice,
+        "guided_grammar": body.guided_grammar,
+        "tools": isinstance(body, ChatRequest) and body.tools and body.tool_choice != "none",
+    }
+    for param, given in others.items():
+        if given:
+            raise bad_request(f"{param!r} does not go with 'use_beam_search'; leave one of them out.", param)
 
 
 def check_choices(body: GenerationOptions, prompts: int, most: int) -> None:

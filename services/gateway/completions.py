@@ -8,7 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from livescale.services.gateway.access import Visit
-from livescale.services.gateway.asked import choices
+from livescale.services.gateway.asked import asked_logprobs, choices
+from livescale.services.gateway.beam_response import BeamResponse
+from livescale.services.gateway.beams import BeamSearch
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.checks import check_choices, check_options
@@ -17,6 +19,7 @@ from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.generation import Backend, Generation
 from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.models import RegisteredModels, context_tokens
+from livescale.services.gateway.output import Output
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.prompts import Prompts, echoes_of, envelope_of
 from livescale.services.gateway.reading import reading_of
@@ -37,6 +40,7 @@ from livescale.services.gateway.submission import (
 from livescale.services.gateway.templates import Templates, render_chat
 from livescale.services.gateway.uses import check_generates
 from livescale.shared.bus.contract import Context
+from livescale.shared.messages.requests import Submit
 from livescale.shared.runtime.clock import Ids
 
 
@@ -105,7 +109,8 @@ class Completions:
         body, text, reading = asked.body, asked.text, asked.reading
         check_choices(body, len(asked.prompts), self.settings.max_prompts)
         prompts = [truncated(body, prompt, asked.context_limit) for prompt in asked.prompts]
-        grammar = await self.grammars.of(body, text, None if reading is None else reading.constraint)
+        client = request.state.visit.who
+        grammar = await self.grammars.of(body, text, None if reading is None else reading.constraint, client)
         if reading is not None and reading.grammar:
             grammar = reading.grammar
         rules = TokenRules(await self._bad_words(body, text), grammar)
@@ -152,7 +157,7 @@ class Completions:
             Generation(self.backend, submit, output, context, follows=index % each > 0)
             for index, (submit, output) in enumerate(zip(submits, outputs, strict=True))
         ]
-        return CompletionResponse(
+        made = (
             shape,
             envelope,
             asked.prompts,
@@ -164,6 +169,17 @@ class Completions:
             body.stream_interval,
             deadline,
         )
+        if not body.use_beam_search:
+            return CompletionResponse(*made)
+        return BeamResponse(*made, searches=self._searches(body, submits, context), top=asked_logprobs(body))
+
+    def _searches(self, body: GenerationOptions, submits: list[Submit], context: Context) -> list[BeamSearch]:
+        """The search for each prompt; each of its beams is a submission."""
+
+        def generate(submit: Submit, output: Output, follows: bool) -> Generation:
+            return Generation(self.backend, submit, output, context, follows=follows)
+
+        return [BeamSearch(submit, body.n, body.length_penalty, generate) for submit in submits[:: body.n]]
 
 
 async def _answer(request: Request, body: GenerationOptions, response: CompletionResponse) -> Response:

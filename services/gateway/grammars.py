@@ -2,27 +2,34 @@
 
 import asyncio
 import hashlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Self
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
 
 from livescale.services.gateway.checkpoint_text import CheckpointText
-from livescale.services.gateway.errors import bad_request
+from livescale.services.gateway.errors import bad_request, overloaded
 from livescale.services.gateway.grammar_process import MEMORY_BYTES, Trial, Tried
 from livescale.services.gateway.structured_options import Constraint, StructuredOptions, constraint_of
 from livescale.shared.process.bounded_process import BoundedProcess
 
 PROCESSOR_SECONDS = 0.5  # for one grammar
 LARGEST_ANSWER = 1 << 20
+WAIT_SECONDS = 5.0  # that a grammar waits for the trials of others
 KEPT = 256  # grammars whose trial is remembered
 
 log = structlog.get_logger()
 
 
 class Grammars:
-    """Tries one grammar after the other, and remembers how the last ones did."""
+    """Tries one grammar after the other, and remembers how the last ones did.
+
+    Of each client one at most waits for the trials of others, so that many grammars of one do not hold up another's.
+    """
 
     def __init__(self, processor_seconds: float = PROCESSOR_SECONDS) -> None:
         self._processor_seconds = processor_seconds
@@ -30,6 +37,7 @@ class Grammars:
             "livescale.services.gateway.grammar_process", str(processor_seconds), largest_answer=LARGEST_ANSWER
         )
         self._turn = asyncio.Lock()
+        self._turns = WeakValueDictionary[str, asyncio.Lock]()  # of each client
         self._tried: dict[bytes, Tried] = {}
 
     async def __aenter__(self) -> Self:
@@ -40,10 +48,12 @@ class Grammars:
     ) -> None:
         await self._process.end()
 
-    async def of(self, body: StructuredOptions, text: CheckpointText, of_tools: Constraint | None = None) -> str:
-        """The grammar of the answer that the body asks for, or its tools, in llguidance's notation; empty for free
+    async def of(
+        self, body: StructuredOptions, text: CheckpointText, of_tools: Constraint | None = None, client: str = ""
+    ) -> str:
+        """The grammar of the answer that the body or its tools ask for, in llguidance's notation; empty for free
         text. Raises ApiError 400, which names the parameter."""
-        constraint = constraint_of(body) or of_tools
+        constraint = of_tools or constraint_of(body)
         if constraint is None:
             return ""
         if not text.eos_token_ids:
@@ -52,21 +62,21 @@ class Grammars:
                 "use stop strings.",
                 param=constraint.param,
             )
-        return await self.check(constraint)
+        return await self.check(constraint, client)
 
-    async def check(self, constraint: Constraint) -> str:
+    async def check(self, constraint: Constraint, client: str = "") -> str:
         """The grammar of the constraint, in llguidance's notation. Raises ApiError 400 where it cannot be met, or takes
-        too much."""
-        tried = await self._try(Trial(constraint.kind, constraint.source))
+        too much, and 503 where too many others are tried."""
+        tried = await self._try(Trial(constraint.kind, constraint.source), client)
         if tried.refusal:
             raise bad_request(f"{constraint.param!r} is refused: {tried.refusal}.", param=constraint.param)
         return tried.grammar
 
-    async def _try(self, trial: Trial) -> Tried:
+    async def _try(self, trial: Trial, client: str) -> Tried:
         work = msgspec.msgpack.encode(trial)
         key = hashlib.blake2b(work, digest_size=16).digest()
         if key not in self._tried:  # one that is known waits for no other's trial
-            async with self._turn:
+            async with self._place(client):
                 if key not in self._tried:
                     answer = await self._process.ask(work)
                     if answer is None:
@@ -76,6 +86,19 @@ class Grammars:
         while len(self._tried) > KEPT:
             del self._tried[next(iter(self._tried))]
         return tried
+
+    @asynccontextmanager
+    async def _place(self, client: str) -> AsyncIterator[None]:
+        """Have the process. Raises ApiError 503 where that takes too long."""
+        own = self._turns.setdefault(client, asyncio.Lock())
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(WAIT_SECONDS):
+                    await stack.enter_async_context(own)
+                    await stack.enter_async_context(self._turn)
+            except TimeoutError:
+                raise overloaded("Too many grammars are tried just now; send the request again.") from None
+            yield
 
     def _overrun(self) -> Tried:
         log.warning("grammar_overran")

@@ -24,11 +24,8 @@ class Refused:
 POOLING: tuple[type, ...] = (PoolingRequest, EmbeddingRequest, ScoreRequest, RerankRequest)
 OLD_TOOLS = "Use tools and tool_choice"
 TEXT_ONLY = "Only text is understood; leave it out"
-NO_BEAMS = "There is no beam search; use n or best_of"
 
 _REFUSED: Mapping[str, Refused] = {
-    "length_penalty": Refused(NO_BEAMS, (1,)),
-    "use_beam_search": Refused(NO_BEAMS, (False,)),
     "logits_processors": Refused("No code of clients runs here; use logit_bias or bad_words", ([],)),
     "thinking_token_budget": Refused("Reasoning is not told apart from the answer; use max_tokens", (-1,)),
     "watermarking": Refused("No text is watermarked; leave it out", (False,)),
@@ -91,9 +88,6 @@ REFUSED: Mapping[type, Mapping[str, Refused]] = {
     },
     **dict.fromkeys(POOLING, _POOLING_REFUSED),
     ResponsesRequest: {
-        "tools": Refused("Give tools to /v1/chat/completions", ([],)),
-        "tool_choice": Refused("Give tools to /v1/chat/completions", ("none", "auto")),
-        "max_tool_calls": Refused("Give tools to /v1/chat/completions"),
         "conversation": Refused("Use previous_response_id"),
         "prompt": Refused("There are no stored prompts; use input"),
         "service_tier": Refused("All requests are served alike; leave it out", ("auto", "default")),
@@ -115,7 +109,7 @@ IGNORED: Mapping[type, Mapping[str, str]] = {
     ResponsesRequest: {
         "user": "For OpenAI's records",
         "safety_identifier": "For OpenAI's records",
-        "parallel_tool_calls": "There are no tools",
+        "max_tool_calls": "It counts tools that run at the server, and none do",
         "stream_options": "Nothing is hidden in the length of events",
     },
 }

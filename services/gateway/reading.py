@@ -68,12 +68,13 @@ def reading_of(body: ChatRequest, spec: ModelSpec, text: CheckpointText, origin:
     tools and how the model calls them is not known, or where tools do not go with other parameters."""
     tools = body.tools if body.tools and body.tool_choice != "none" else []
     forced = bool(tools) and body.tool_choice not in (None, "auto")
-    if constraint_of(body) is not None:
-        if forced:
-            raise bad_request(
-                "'tool_choice' makes the answer a call, so it goes with no other form; leave out one of them.",
-                "tool_choice",
-            )
+    form = constraint_of(body)
+    if form is not None and forced:
+        raise bad_request(
+            "'tool_choice' makes the answer a call, so it goes with no other form; leave out one of them.",
+            "tool_choice",
+        )
+    if form is not None and not tools:
         return None  # an answer of that form has neither reasoning nor calls
     own = "" if text.template is None else text.template.source
     source = body.chat_template or own
@@ -94,6 +95,8 @@ def reading_of(body: ChatRequest, spec: ModelSpec, text: CheckpointText, origin:
     if not formats:
         return None
     read = replace(read, formats=formats)
+    if form is not None:
+        return _formed(read, body, tools, text, form)
     return _strict(read, body, tools, text) if any(tool.function.strict for tool in tools) else read
 
 
@@ -129,19 +132,37 @@ def _strict(read: Reading, body: ChatRequest, tools: list[Tool], text: Checkpoin
     return _held(read, body, tools, text)
 
 
-def _held(read: Reading, body: ChatRequest, tools: list[Tool], text: CheckpointText) -> Reading:
-    """The same with a grammar, and a constraint by which it can be tried: that has no tokens."""
+def _formed(read: Reading, body: ChatRequest, tools: list[Tool], text: CheckpointText, form: Constraint) -> Reading:
+    """Answers are of that form, or calls."""
+    if form.kind != "json" or read.formats not in ((HERMES,), (THINK, HERMES)):
+        raise bad_request(
+            f"{form.param!r} goes with 'tools' where it is JSON, and the model writes calls as Hermes does; here calls "
+            "could not be told apart from the answer. Leave out one of them.",
+            form.param,
+            code="unsupported_parameter",
+        )
+    return _held(read, body, tools, text, form)
+
+
+def _held(
+    read: Reading, body: ChatRequest, tools: list[Tool], text: CheckpointText, form: Constraint | None = None
+) -> Reading:
+    """The same with a grammar, and a constraint by which it can be tried: that has no tokens. The `form` is that of
+    answers without calls."""
     thoughts: Thoughts = "none"
     if THINK in read.formats:
         thoughts = "opened" if read.opened else "possible"
     plain = ToolGrammars(tools, thoughts, read.telling.several)
     tokens = {marker: text.added_tokens[marker] for marker in MARKERS if marker in text.added_tokens}
-    constraint = Constraint("tools", "grammar", _grammar(read, plain))
+    param = "tools" if form is None else form.param
+    constraint = Constraint(param, "grammar", _grammar(read, plain, form))
     check_company(body, constraint)
-    return replace(read, constraint=constraint, grammar=_grammar(read, replace(plain, tokens=tokens)))
+    return replace(read, constraint=constraint, grammar=_grammar(read, replace(plain, tokens=tokens), form))
 
 
-def _grammar(read: Reading, grammars: ToolGrammars) -> str:
+def _grammar(read: Reading, grammars: ToolGrammars, form: Constraint | None) -> str:
+    if form is not None:
+        return grammars.of_calls_or(form.source)
     if read.named:
         return grammars.of_arguments(read.named)
     return grammars.of_calls() if CALL_LIST in read.formats else grammars.of_strict_calls()

@@ -18,6 +18,7 @@ from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import EventStreamResponse, Wait, Write, json_answer, while_connected
 from livescale.services.gateway.responses_objects import DeletedResponse, ResponseEvent, ResponseObject
 from livescale.services.gateway.responses_request import (
+    InputItem,
     ResponsesRequest,
     chat_of,
     check_request,
@@ -198,10 +199,8 @@ class ResponsesApi:
         """The response after it was stored, where its client wants that; it says whether it is."""
         if not exchange.body.store:
             return made
-        messages = exchange.messages
-        if made.output:
-            said = "".join(part.text for message in made.output for part in message.content)
-            messages = [*messages, ChatMessage(role="assistant", content=said)]
+        items = msgspec.convert(msgspec.to_builtins(made.output), list[InputItem])  # they may be given back as such
+        messages = [*exchange.messages, *messages_of(items)]
         kept = KeptResponse(
             id=made.id,
             response=_json(made),

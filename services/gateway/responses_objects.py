@@ -7,9 +7,17 @@ from msgspec import UNSET, UnsetType
 
 from livescale.services.gateway.errors import ErrorDetail
 from livescale.services.gateway.logprobs import ContentLogprob
-from livescale.services.gateway.responses_request import ReasoningOptions, TextOptions
+from livescale.services.gateway.responses_request import (
+    FunctionTool,
+    ReasoningOptions,
+    ResponsesToolChoice,
+    TextOptions,
+)
 
 ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
@@ -24,9 +32,37 @@ class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
     """An output item: the model's message, in parts."""
 
     id: str
-    status: Literal["in_progress", "completed", "incomplete"]
+    status: ItemStatus
     role: Literal["assistant"] = "assistant"
     content: list[OutputText] = []
+
+
+class ReasoningText(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning_text"):
+    """What the model thought."""
+
+    text: str
+
+
+class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
+    """The model's reasoning before its answer; nothing sums it up."""
+
+    id: str
+    status: ItemStatus
+    summary: list[Any] = []
+    content: list[ReasoningText] = []
+
+
+class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
+    """A function that the model calls. What it answers comes back under the `call_id`."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str = ""
+
+
+OutputItem = OutputMessage | OutputReasoning | OutputCall
 
 
 class InputTokensDetails(msgspec.Struct, frozen=True):
@@ -65,7 +101,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     object: Literal["response"] = "response"
     status: ResponseStatus
-    output: list[OutputMessage] = []
+    output: list[OutputItem] = []
     usage: ResponseUsage | None = None
     error: ErrorDetail | None = None
     incomplete_details: IncompleteDetails | None = None
@@ -82,8 +118,8 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     background: bool = False
     store: bool = True
     parallel_tool_calls: bool = True
-    tool_choice: Literal["auto"] = "auto"
-    tools: list[Any] = []
+    tool_choice: ResponsesToolChoice = "auto"
+    tools: list[FunctionTool] = []
 
 
 class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,10 +131,12 @@ class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
     output_index: int | UnsetType = UNSET
     content_index: int | UnsetType = UNSET
     item_id: str | UnsetType = UNSET
-    item: OutputMessage | UnsetType = UNSET
-    part: OutputText | UnsetType = UNSET
+    item: OutputItem | UnsetType = UNSET
+    part: OutputText | ReasoningText | UnsetType = UNSET
     delta: str | UnsetType = UNSET
     text: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
     logprobs: list[ContentLogprob] | UnsetType = UNSET
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from livescale.services.gateway.bodies import (
     CalledFunction,
@@ -17,6 +18,14 @@ from livescale.services.gateway.bodies import (
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.sampling_options import TopLogprobs
 from livescale.services.gateway.structured_options import JsonObjectFormat, JsonSchemaFormat, NamedSchema, TextFormat
+from livescale.services.gateway.tools import (
+    MOST_TOOLS,
+    FunctionDefinition,
+    FunctionName,
+    NamedTool,
+    Tool,
+    ToolChoice,
+)
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -57,12 +66,19 @@ class FunctionCallOutput(msgspec.Struct, frozen=True, tag_field="type", tag="fun
     status: str | None = None
 
 
+class ReasoningPart(msgspec.Struct, frozen=True):
+    """A part of reasoning."""
+
+    text: str
+    type: Literal["reasoning_text"] = "reasoning_text"
+
+
 class ReasoningItem(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning"):
-    """Reasoning of an earlier answer, which is left out of the conversation."""
+    """Reasoning of an earlier answer. The chat template decides whether the model sees it again."""
 
     id: str | None = None
-    summary: list[dict[str, Any]] = []
-    content: list[dict[str, Any]] | None = None
+    summary: Annotated[list[dict[str, Any]], Meta(description="Accepted and ignored")] = []
+    content: list[ReasoningPart] | None = None
     encrypted_content: str | None = None
     status: str | None = None
 
@@ -88,6 +104,19 @@ class ReasoningOptions(msgspec.Struct, frozen=True):
     summary: Annotated[str | None, Meta(description="Accepted and ignored")] = None
 
 
+class FunctionTool(FunctionDefinition, frozen=True, kw_only=True, tag_field="type", tag="function"):
+    """A function that the model may call. No tools run at the server."""
+
+
+class ChosenFunction(msgspec.Struct, frozen=True, tag_field="type", tag="function", forbid_unknown_fields=True):
+    """The function that the model has to call."""
+
+    name: str
+
+
+ResponsesToolChoice = Literal["none", "auto", "required"] | ChosenFunction
+
+
 class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
     """POST /v1/responses: answer the input, after the conversation of an earlier response if one is named."""
 
@@ -105,7 +134,15 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_logprobs: TopLogprobs | None = None
-    include: Annotated[list[Literal["message.output_text.logprobs"]], Meta(max_length=8)] = []
+    include: Annotated[
+        list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]],
+        Meta(max_length=8, description="Reasoning is told anyway, and not encrypted"),
+    ] = []
+    tools: Annotated[list[FunctionTool], Meta(max_length=MOST_TOOLS)] = []
+    tool_choice: Annotated[
+        ResponsesToolChoice, Meta(description="Whether the model calls functions: none, auto, required, or this one")
+    ] = "auto"
+    parallel_tool_calls: Annotated[bool, Meta(description="With false, only the first call is told")] = True
     truncation: Annotated[
         Literal["auto", "disabled"], Meta(description="auto: cut a conversation that is too long at its beginning")
     ] = "disabled"
@@ -128,22 +165,35 @@ def check_request(body: ResponsesRequest) -> None:
 
 
 def messages_of(items: str | Sequence[InputItem]) -> list[ChatMessage]:
-    """The items as messages of a chat. Calls that follow each other are of one message of the assistant."""
+    """The items as messages of a chat. Reasoning and calls belong to the message of the assistant beside them."""
     if isinstance(items, str):
         return [ChatMessage(role="user", content=items)]
     messages: list[ChatMessage] = []
     for item in items:
         match item:
+            case InputMessage(role="assistant", content=content):
+                said = _open_turn(messages)
+                if said.content is not None or said.tool_calls:  # another message follows
+                    messages.append(said)
+                    said = ChatMessage(role="assistant")
+                messages.append(replace(said, content=_text(content)))
             case InputMessage(role=role, content=content):
                 messages.append(ChatMessage(role=role, content=_text(content)))
             case FunctionCallOutput(call_id=call_id, output=output):
                 messages.append(ChatMessage(role="tool", content=_text(output), tool_call_id=call_id))
             case FunctionCallItem(call_id=call_id, name=name, arguments=arguments):
                 call = ToolCall(function=CalledFunction(name, arguments), id=call_id)
-                earlier = messages.pop() if messages and messages[-1].role == "assistant" else None
-                said = ChatMessage(role="assistant") if earlier is None else earlier
-                messages.append(msgspec.structs.replace(said, tool_calls=[*said.tool_calls, call]))
+                said = _open_turn(messages)
+                messages.append(replace(said, tool_calls=[*said.tool_calls, call]))
+            case ReasoningItem(content=thoughts) if thoughts:
+                thought = "".join(part.text for part in thoughts)
+                messages.append(ChatMessage(role="assistant", reasoning_content=thought))
     return messages
+
+
+def _open_turn(messages: list[ChatMessage]) -> ChatMessage:
+    """Take out the message of the assistant that goes on; a new one where another one spoke last."""
+    return messages.pop() if messages and messages[-1].role == "assistant" else ChatMessage(role="assistant")
 
 
 def _text(content: str | list[InputPart]) -> str | list[TextPart]:
@@ -172,6 +222,9 @@ def chat_of(body: ResponsesRequest, earlier: list[ChatMessage]) -> ChatRequest:
         reasoning_effort=body.reasoning.effort,
         prompt_cache_key=body.prompt_cache_key,
         response_format=_format(body.text.format),
+        tools=[_tool(tool) for tool in body.tools] or None,
+        tool_choice=None if body.tool_choice == "auto" else _choice(body.tool_choice),
+        parallel_tool_calls=body.parallel_tool_calls,
     )
 
 
@@ -181,6 +234,14 @@ def _format(
     if not isinstance(asked, NamedSchemaFormat):
         return asked
     return JsonSchemaFormat(NamedSchema(**msgspec.structs.asdict(asked)))
+
+
+def _tool(tool: FunctionTool) -> Tool:
+    return Tool(function=FunctionDefinition(**msgspec.structs.asdict(tool)))
+
+
+def _choice(choice: ResponsesToolChoice) -> ToolChoice:
+    return NamedTool(function=FunctionName(choice.name)) if isinstance(choice, ChosenFunction) else choice
 
 
 def typed_items(body: dict[str, Any]) -> None:

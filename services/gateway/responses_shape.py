@@ -1,6 +1,6 @@
 """How pieces of text become a response and its events. Pure."""
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -8,13 +8,11 @@ from msgspec.structs import replace
 
 from livescale.services.gateway.envelope import Envelope, Usage
 from livescale.services.gateway.errors import ErrorDetail
-from livescale.services.gateway.logprobs import ContentLogprob
 from livescale.services.gateway.output import TextPiece, WholeChoice
+from livescale.services.gateway.responses_items import Items, Told
 from livescale.services.gateway.responses_objects import (
     IncompleteDetails,
     InputTokensDetails,
-    OutputMessage,
-    OutputText,
     OutputTokensDetails,
     ResponseEvent,
     ResponseObject,
@@ -22,56 +20,44 @@ from livescale.services.gateway.responses_objects import (
 )
 from livescale.services.gateway.responses_request import ResponsesRequest
 
-PLACE: dict[str, Any] = {"output_index": 0, "content_index": 0}
-
 
 class ResponsesShape:
-    """Makes the objects of one /v1/responses, streamed and whole. A response has one choice: its message."""
+    """Makes the objects of one /v1/responses, streamed and whole. A response has one choice, made of items."""
 
     prefix = "resp"
 
     def __init__(self, body: ResponsesRequest) -> None:
         self._body = body
         self._number = 0
-        self._so_far: WholeChoice | None = None
+        self._items: Items | None = None
         self.begun: ResponseObject | None = None  # the response as its client knows it
 
     def chunks(
         self, envelope: Envelope, index: int, piece: TextPiece, prompt: list[int] | None
     ) -> list[msgspec.Struct]:
         events = [] if prompt is None else self._opening(envelope)
-        assert self._so_far is not None
-        assert self.begun is not None
-        self._so_far.add(piece)
-        item = _item_id(self.begun.id)
-        logprobs = _logprobs(envelope, piece)
-        if piece.text or logprobs:
-            told = self._event("output_text.delta", item_id=item, delta=piece.text, logprobs=logprobs, **PLACE)
-            events.append(told)
-        if piece.finish_reason is not None:
-            message = _message(self.begun.id, envelope, self._so_far)
-            [part] = message.content
-            events += [
-                self._event("output_text.done", item_id=item, text=part.text, logprobs=part.logprobs, **PLACE),
-                self._event("content_part.done", item_id=item, part=part, **PLACE),
-                self._event("output_item.done", output_index=0, item=message),
-            ]
-        return list(events)
+        assert self._items is not None
+        return [*events, *map(self._told, self._items.add(piece, envelope))]
 
     def ending(self, envelope: Envelope, usage: Usage) -> list[msgspec.Struct]:
-        assert self._so_far is not None
-        whole = self.whole(envelope, [self._so_far], usage)
+        assert self._items is not None
+        whole = self._whole(envelope, self._items, usage)
         return [self._event(whole.status, response=whole)]
 
     def whole(self, envelope: Envelope, choices: list[WholeChoice], usage: Usage) -> ResponseObject:
         [choice] = choices
+        items = Items(envelope.id)
+        items.add(_as_piece(choice), envelope)
+        return self._whole(envelope, items, usage)
+
+    def _whole(self, envelope: Envelope, items: Items, usage: Usage) -> ResponseObject:
         begun = self.begun = self.begun or self.new(envelope)
-        cut, details = choice.finish_reason == "length", usage.completion_tokens_details
+        details = usage.completion_tokens_details
         return replace(
             begun,
-            status="incomplete" if cut else "completed",
-            incomplete_details=IncompleteDetails("max_output_tokens") if cut else None,
-            output=[_message(begun.id, envelope, choice)],
+            status="incomplete" if items.cut else "completed",
+            incomplete_details=IncompleteDetails("max_output_tokens") if items.cut else None,
+            output=items.done,
             usage=ResponseUsage(
                 usage.prompt_tokens,
                 InputTokensDetails(usage.prompt_tokens_details.cached_tokens),
@@ -101,6 +87,9 @@ class ResponsesShape:
             reasoning=body.reasoning,
             background=body.background,
             store=body.store,
+            parallel_tool_calls=body.parallel_tool_calls,
+            tool_choice=body.tool_choice,
+            tools=body.tools,
         )
 
     def failed(self, error: ErrorDetail) -> ResponseEvent:
@@ -109,31 +98,26 @@ class ResponsesShape:
         return self._event("failed", response=replace(self.begun, status="failed", error=error))
 
     def _opening(self, envelope: Envelope) -> list[ResponseEvent]:
-        self._so_far = WholeChoice([])
+        self._items = Items(envelope.id)
         self.begun = self.new(envelope)
-        item = OutputMessage(id=_item_id(self.begun.id), status="in_progress")
-        return [
-            self._event("created", response=self.begun),
-            self._event("in_progress", response=self.begun),
-            self._event("output_item.added", output_index=0, item=item),
-            self._event("content_part.added", item_id=item.id, part=OutputText(text=""), **PLACE),
-        ]
+        return [self._event("created", response=self.begun), self._event("in_progress", response=self.begun)]
+
+    def _told(self, told: Told) -> ResponseEvent:
+        return self._event(told.kind, **told.fields)
 
     def _event(self, kind: str, **fields: Any) -> ResponseEvent:  # noqa: ANN401 fields of an event
         self._number += 1
         return ResponseEvent(type=f"response.{kind}", sequence_number=self._number - 1, **fields)
 
 
-def _message(response_id: str, envelope: Envelope, choice: WholeChoice) -> OutputMessage:
-    status: Literal["completed", "incomplete"] = "incomplete" if choice.finish_reason == "length" else "completed"
-    part = OutputText(text=choice.text, logprobs=_logprobs(envelope, choice))
-    return OutputMessage(id=_item_id(response_id), status=status, content=[part])
-
-
-def _logprobs(envelope: Envelope, told: TextPiece | WholeChoice) -> list[ContentLogprob]:
-    logprobs = envelope.chat_logprobs(told)
-    return [] if logprobs is None else logprobs.content
-
-
-def _item_id(response_id: str) -> str:
-    return f"msg-{response_id.partition('-')[2]}"
+def _as_piece(choice: WholeChoice) -> TextPiece:
+    """A whole choice as the one piece that it might have come in."""
+    return TextPiece(
+        choice.text,
+        tuple(choice.token_ids),
+        choice.finish_reason,
+        choice.stop_reason,
+        tuple(choice.logprobs),
+        reasoning=choice.reasoning,
+        calls=tuple(call for pieces in choice.calls for call in pieces),
+    )

@@ -65,6 +65,12 @@ class SamplingOptions(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[list[TokenId], Meta(max_length=MOST_LOGPROBS)],
         Meta(description="With logprobs: tell how likely these tokens are, in place of the likeliest"),
     ] = []
+    use_beam_search: Annotated[
+        bool, Meta(description="The n likeliest continuations as a whole are the choices; n is at most 10")
+    ] = False
+    length_penalty: Annotated[
+        float, Meta(description="With use_beam_search: the higher, the better are long ones", ge=-10, le=10)
+    ] = 1.0
     stop: Annotated[StopString | Stops | None, Meta(description="Up to 64 strings that end the text")] = None
     stop_token_ids: Annotated[
         Annotated[list[TokenId], Meta(max_length=256)], Meta(description="Tokens that end the text")

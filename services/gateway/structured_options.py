@@ -17,6 +17,9 @@ from livescale.shared.model.grammar import MOST_GRAMMAR_BYTES
 # Space between parts of JSON: none, a blank, or a new line with its indent. It ends, so that an answer does.
 WHITESPACE = r"( |\n {0,32})?"
 MOST_ALTERNATIVES = 1024
+# Keywords of a schema whose value is a value, and those that have schemas by name.
+VALUES = frozenset(("const", "enum", "default", "examples"))
+BY_NAME = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
 Schema = dict[str, Any]
 SchemaOrText = Annotated[Schema | str, Meta(description="A JSON schema, as such or as text")]
 Pattern = Annotated[str, Meta(min_length=1, description="A regular expression of the whole answer")]
@@ -179,10 +182,18 @@ def _schema(given: Schema | str, param: str) -> Schema:
 
 def _closed(schema: Schema) -> Schema:
     """The schema, whose objects have no properties that it does not name."""
-    closed = {name: _closed_inside(value) for name, value in schema.items()}
+    closed = {
+        name: value if name in VALUES else _closed_by_name(value) if name in BY_NAME else _closed_inside(value)
+        for name, value in schema.items()
+    }
     if "properties" in closed:
         closed.setdefault("additionalProperties", False)
     return closed
+
+
+def _closed_by_name(value: object) -> object:
+    """Schemas by names that are the client's, and no keywords."""
+    return {name: _closed_inside(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def _closed_inside(value: object) -> object:

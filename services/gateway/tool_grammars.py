@@ -48,11 +48,26 @@ class ToolGrammars:
             rules = [r"before[lazy]: /(?s:.*?)<tool_call>/", "free: FREE"]
             rules.append(r"FREE: /(?s:.*)/ & ~/(?s:.*)<tool_call>(?s:.*)/")
         rules.append(rf'call: "\n"? ({self._any_call()}) "}}" "\n"? {self._mark(END_CALL)}')
+        rules += self._strict_rules()
+        return self._grammar(f"(before call){'*' if self.several else '?'} free", rules)
+
+    def of_calls_or(self, schema: str) -> str:
+        """The answer is JSON by this schema, or calls as Hermes writes them."""
+        rules = [
+            rf'call: "\n"? {self._mark(CALL)} "\n"? ({self._any_call()}) "}}" "\n"? {self._mark(END_CALL)}',
+            f"form: %json {schema}",
+            *self._strict_rules(),
+        ]
+        return self._grammar(f"(call{'+' if self.several else ''} | form)", rules)
+
+    def _strict_rules(self) -> list[str]:
+        """Each call with its arguments, which follow the schemas of tools that are strict."""
+        rules = []
         for index, tool in enumerate(self.tools):
             head = json.dumps(f'{{"name": {json.dumps(tool.function.name)}, "arguments": ')
             arguments = _arguments(index, tool, follows=bool(tool.function.strict))
             rules += [f"call_{index}: {head} arguments_{index}", arguments]
-        return self._grammar(f"(before call){'*' if self.several else '?'} free", rules)
+        return rules
 
     def _any_call(self) -> str:
         return " | ".join(f"call_{index}" for index in range(len(self.tools)))

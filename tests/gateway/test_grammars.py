@@ -22,6 +22,10 @@ BOMB = {
 }
 
 
+def bomb(**more: str) -> Constraint:
+    return Constraint("guided_json", "json", msgspec.json.encode({**BOMB, **more}).decode())
+
+
 async def refusal(grammars: Grammars, **fields: object) -> tuple[str | None, str]:
     body = parse_body(msgspec.json.encode({"prompt": "a", **fields}), CompletionRequest)
     constraint = constraint_of(body)
@@ -116,3 +120,26 @@ async def test_a_form_that_cannot_be_met_reaches_no_worker(served: ServedGateway
     status, answer = await served.post("/v1/completions", {**asked, "guided_json": {}, "min_tokens": 1})
     assert (status, answer["error"]["param"]) == (400, "min_tokens")
     assert not served.cluster.submitted
+
+
+async def test_many_grammars_of_one_client_do_not_hold_up_another_ones() -> None:
+    bombs = [bomb(title=str(number)) for number in range(8)]
+    async with Grammars(processor_seconds=0.1) as grammars:
+        tried = [asyncio.create_task(grammars.check(one, "alice")) for one in bombs]
+        await asyncio.sleep(0)
+        await grammars.check(Constraint("guided_regex", "regex", "a+"), "bob")
+        assert sum(one.done() for one in tried) <= 1
+        for one in tried:
+            one.cancel()
+        await asyncio.gather(*tried, return_exceptions=True)
+
+
+async def test_a_grammar_that_waits_too_long_is_refused_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("livescale.services.gateway.grammars.WAIT_SECONDS", 0.05)
+    async with Grammars() as grammars:
+        slow = asyncio.create_task(grammars.check(bomb()))
+        await asyncio.sleep(0)
+        with pytest.raises(ApiError) as refused:
+            await grammars.check(Constraint("guided_regex", "regex", "a+"), "bob")
+        assert (refused.value.status, refused.value.retry_after_ms) == (503, 1_000)
+        await asyncio.gather(slow, return_exceptions=True)

@@ -107,12 +107,14 @@ VALUES: Mapping[str, Any] = {
     "store": False,
     "background": True,
     "max_output_tokens": 2,
-    "include": [LOGPROBS],
+    "include": [LOGPROBS, "reasoning.encrypted_content"],
     "truncation": "auto",
     "text": {"format": {"type": "text"}, "verbosity": "low"},
     "reasoning": {"effort": "low", "summary": "auto"},
     "metadata": {"a": "b"},
     "repetition_detection": {"max_pattern_size": 2, "min_count": 2},
+    "use_beam_search": True,
+    "length_penalty": 0.5,
     "return_token_offsets": True,
     "return_mm_kwargs": False,
     "session_id": "s" * 100,
@@ -126,13 +128,18 @@ OTHER_VALUES: Mapping[type, Mapping[str, Any]] = {
         "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
         "tool_choice": {"type": "none"},
     },
+    ResponsesRequest: {"tools": [{"type": "function", "name": "f"}]},
 }
 NEEDED: Mapping[str, Mapping[str, object]] = {
     "stream_options": {"stream": True},
     "top_logprobs": {"logprobs": True},
+    "length_penalty": {"use_beam_search": True},
     "logprob_token_ids": {"logprobs": True},
 }
-NEEDED_OF_RESPONSES = {"top_logprobs": {"include": [LOGPROBS]}}
+NEEDED_OF_RESPONSES: Mapping[str, Mapping[str, object]] = {
+    "top_logprobs": {"include": [LOGPROBS]},
+    "tools": {"tool_choice": "none"},
+}
 ENDPOINTS = {
     CompletionRequest: (
         "/v1/completions",

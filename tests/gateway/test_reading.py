@@ -9,6 +9,7 @@ from livescale.services.gateway.chat_template import ChatTemplate
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.reading import reading_of
+from livescale.services.gateway.structured_options import JsonSchemaFormat, NamedSchema
 from livescale.services.gateway.tool_calls.formats import ARGUMENTS, CALL_LIST, HARMONY, HERMES, MISTRAL, THINK
 from livescale.services.gateway.tools import FunctionDefinition, FunctionName, NamedTool, Tool
 from livescale.shared.messages.parameters import ModelSpec
@@ -110,7 +111,19 @@ def test_markers_that_are_tokens_go_by_their_ids() -> None:
 
 
 def test_an_answer_of_a_form_is_not_read() -> None:
-    assert reading_of(chat(tools=[F], guided_regex="a"), spec(), text(), "a", "assistant: <think>") is None
+    assert reading_of(chat(guided_regex="a"), spec(), text(), "a", "assistant: <think>") is None
+
+
+def test_an_answer_of_a_form_may_be_calls_where_these_can_be_told_apart() -> None:
+    form = JsonSchemaFormat(NamedSchema("a", schema={"type": "integer"}))
+    reading = reading_of(chat(tools=[F], response_format=form), spec(), text(), "a", PROMPT)
+    assert reading is not None
+    assert reading.constraint is not None
+    assert reading.constraint.param == "response_format"
+    assert "form: %json" in reading.grammar
+    with pytest.raises(ApiError) as refused:
+        reading_of(chat(tools=[F], guided_regex="a"), spec(), text(), "a", PROMPT)
+    assert refused.value.detail.param == "guided_regex"
 
 
 def test_calls_of_strict_tools_are_held_to_their_schemas() -> None:

@@ -12,7 +12,14 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response
 
 from tests.gateway.conftest import ServedGateway, eventually, serve_gateway
+from tests.gateway.test_tools import ANOTHER, ARGUMENTS, CALL, says, writes
 
+FUNCTION: dict[str, Any] = {
+    "type": "function",
+    "name": "weather",
+    "parameters": {"type": "object", "properties": {}},
+    "strict": False,
+}
 IMAGE = [{"type": "input_image", "image_url": "x"}]
 TEXT = "Shaפjo says: ñandú…"
 
@@ -170,7 +177,9 @@ async def test_what_fails_on_its_way_ends_with_a_failed_response(served: ServedG
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
             "input[0].content[0].type",
         ),
-        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [FUNCTION, FUNCTION]}, "tools[1].function.name"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"background": True, "stream": True}, "background"),
         ({"text": {"format": {"type": "yaml"}}}, "text.format.type"),
@@ -194,3 +203,70 @@ async def test_a_bug_in_the_background_is_one_responses_failure(
     failed = await status_of(served, begun.id, "failed")
     assert failed.error is not None
     assert (await served.get("/live"))[0] == 200
+
+
+THOUGHT = "<think>\nHm.\n</think>\n\n"
+
+
+@pytest.mark.parametrize("said", [THOUGHT + CALL + ANOTHER, CALL.removeprefix("Yes."), THOUGHT + "Yes."])
+async def test_reasoning_and_calls_are_items_streamed_and_whole(served: ServedGateway, said: str) -> None:
+    model = writes(served, "hermes", "think")
+    says(served, said)
+    asked: Any = {"model": model, "input": "Is it warm?", "tools": [FUNCTION], "extra_headers": {"x-request-id": "a"}}
+    whole = await served.client.responses.create(**asked)
+    async with served.client.responses.stream(**asked) as stream:
+        events = [event async for event in stream]
+        streamed = await stream.get_final_response()
+    kinds = [item.type for item in whole.output]
+    assert kinds == [kind for kind, mark in PARTS_OF.items() for _ in range(said.count(mark))]
+    assert [part_of(item) for item in streamed.output] == [part_of(item) for item in whole.output]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    added = [event.item.id for event in events if event.type == "response.output_item.added"]
+    done = [event.item for event in events if event.type == "response.output_item.done"]
+    assert added == [item.id for item in done]
+    assert len(set(added)) == len(kinds)
+    calls = [item for item in done if item.type == "function_call"]
+    for call in calls:
+        pieces = [
+            event.delta
+            for event in events
+            if event.type == "response.function_call_arguments.delta" and event.item_id == call.id
+        ]
+        assert "".join(pieces) == call.arguments
+    assert (whole.tools[0].type, whole.tool_choice, whole.status) == ("function", "auto", "completed")
+
+
+PARTS_OF = {"reasoning": "<think>", "message": "Yes.", "function_call": "<tool_call>"}
+
+
+def part_of(item: Any) -> dict[str, Any]:
+    told: dict[str, Any] = item.model_dump(exclude={"id", "parsed_arguments"})
+    for part in told.get("content") or []:
+        part.pop("parsed", None)
+    return told
+
+
+async def test_a_call_goes_on_with_what_it_answered(served: ServedGateway) -> None:
+    model = writes(served, "hermes", "think")
+    says(served, THOUGHT + CALL)
+    asked: Any = {"model": model, "tools": [FUNCTION]}
+    first = await served.client.responses.create(**asked, input="Is it warm?")
+    call = first.output[-1]
+    assert call.type == "function_call"
+    result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "It is cold."}
+    await served.client.responses.create(**asked, input=[result], previous_response_id=first.id)
+    given: Any = [{"role": "user", "content": "Is it warm?"}, *(item.model_dump() for item in first.output), result]
+    await served.client.responses.create(**asked, input=given, store=False)
+    kept, whole = (served.tokenizer.decode(one.prompt) for one in served.cluster.submitted[-2:])
+    assert kept == whole
+    assert kept.index("Is it warm?") < kept.index("Yes.") < kept.index("It is cold.")
+
+
+async def test_a_response_can_be_made_to_call(served: ServedGateway) -> None:
+    says(served, ARGUMENTS)
+    choice: Any = {"type": "function", "name": "weather"}
+    tools: Any = [FUNCTION]
+    made = await served.client.responses.create(model="tiny", input="a", tools=tools, tool_choice=choice)
+    [call] = made.output
+    assert call.type == "function_call"
+    assert (call.name, call.arguments) == ("weather", ARGUMENTS)

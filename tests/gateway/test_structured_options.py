@@ -77,3 +77,15 @@ def test_objects_can_be_closed_and_space_forbidden() -> None:
     told = msgspec.json.decode(constraint.source)
     assert told["additionalProperties"] is told["properties"]["a"]["additionalProperties"] is False
     assert told["x-guidance"] == {"whitespace_flexible": False}
+
+
+def test_values_and_names_in_a_schema_are_left_as_they_are() -> None:
+    value = {"properties": {"a": 1}}
+    schema = {"properties": {"const": value, "properties": {"type": "string"}}, "enum": [value], "default": value}
+    found = constraint_of(body(structured_outputs={"json": schema, "disable_additional_properties": True}))
+    assert found is not None
+    closed = msgspec.json.decode(found.source)
+    assert (closed["enum"], closed["default"]) == ([value], value)
+    assert closed["additionalProperties"] is False
+    assert closed["properties"]["properties"] == {"type": "string"}
+    assert closed["properties"]["const"]["additionalProperties"] is False

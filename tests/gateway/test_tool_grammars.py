@@ -5,6 +5,7 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
 
 from livescale.services.gateway.grammar_process import Trial, translate
+from livescale.services.gateway.structured_options import schema_text
 from livescale.services.gateway.tool_grammars import MARKERS, ToolGrammars
 from livescale.services.gateway.tools import FunctionDefinition, Tool
 from livescale.shared.model.grammar import byte_tokenizer, grammar_limits
@@ -49,6 +50,8 @@ def grammar_of(form: str, grammars: ToolGrammars) -> str:
             return grammars.of_calls()
         case "strict":
             return grammars.of_strict_calls()
+        case "formed":
+            return grammars.of_calls_or(schema_text({"type": "integer"}))
         case name:
             return grammars.of_arguments(name)
 
@@ -57,6 +60,14 @@ def grammar_of(form: str, grammars: ToolGrammars) -> str:
     ("form", "said", "right", "wrong"),
     [
         ("weather", {}, [BONN], ['{"city": "Oslo"}', "{}", "Hm"]),
+        (
+            "formed",
+            {},
+            ["17", hermes("weather", BONN), f"{hermes('clock', '{}')}\n{hermes('weather', BONN)}"],
+            ["seven", "", hermes("weather", "{}"), f"17{hermes('weather', BONN)}"],
+        ),
+        ("formed", {"thoughts": "possible"}, ["<think>Hm.</think>\n\n17", "17"], ["<think>Hm."]),
+        ("formed", {"several": False}, [hermes("clock", "{}")], [hermes("clock", "{}") * 2]),
         ("clock", {}, ["{}", '{"a": [1]}'], ["[]"]),
         ("weather", {"thoughts": "opened"}, [f"Hm </think>\n\n{BONN}"], [BONN]),
         (
