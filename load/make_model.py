@@ -27,7 +27,7 @@ from livescale.load.teach import Lesson, Progress, Transcript, lessons, read_tra
 from livescale.services.gateway.chat_template import ChatTemplate
 from livescale.shared.messages.parameters import Family, ModelConfig
 from livescale.shared.model.architectures import architecture_of, find_architecture
-from livescale.shared.model.block_layout import ITEM_BYTES
+from livescale.shared.model.block_layout import ITEM_BYTES, PANEL_ROWS
 from livescale.shared.model.checkpoint import load_model_config
 from livescale.shared.model.declaration.architecture import Architecture
 from livescale.shared.model.declaration.tensors import Shapes
@@ -95,7 +95,8 @@ def make_model(
     quantized: Quantized | None = None,
 ) -> Path:
     """A checkpoint of about 1M (tiny), 30M (small), 120M (medium), 500M (large) or 50M (light-kv) parameters; the same
-    bytes for the same seed. The KV of light-kv weighs against its parameters as that of an 8B model does.
+    bytes for the same seed. Of experts those count that a token uses. The KV of light-kv weighs against its parameters
+    as that of an 8B model does.
 
     With `transcripts`, a file, the model is taught the answers in them. The matrices of its layers may be quantized.
 
@@ -180,6 +181,7 @@ def _config(family: Family, shape: ModelShape, tokenizer: Tokenizer) -> dict[str
         "tie_word_embeddings": False,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
         **architecture.example,
+        **_expert_sizes(shape, architecture.example),
     }
 
 
@@ -211,6 +213,15 @@ def _save_pooling(directory: Path, hidden_size: int) -> None:
         directory / "1_Pooling" / "config.json",
         {"word_embedding_dimension": hidden_size, "pooling_mode_mean_tokens": True},
     )
+
+
+def _expert_sizes(shape: ModelShape, example: Mapping[str, object]) -> dict[str, int]:
+    """The features of experts: those that a row uses have as many together as the MLP of this shape."""
+    chosen = example.get("num_experts_per_tok")
+    if not isinstance(chosen, int):
+        return {}
+    each = -(-shape.intermediate_size // (chosen * PANEL_ROWS)) * PANEL_ROWS
+    return {key: each for key in ("intermediate_size", "moe_intermediate_size") if key in {**asdict(shape), **example}}
 
 
 def _generation_config(family: Family, tokenizer: Tokenizer) -> dict[str, object]:

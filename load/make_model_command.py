@@ -47,7 +47,8 @@ def make_model_command(
 ) -> None:
     """Make a checkpoint with random parameters, a tokenizer and a chat template in DIRECTORY.
 
-    The size tiny has about 1M parameters, small 30M, medium 120M and large 500M. light-kv has 50M, and KV that is as
+    The size tiny has about 1M parameters, small 30M, medium 120M and large 500M; of experts those count that
+    a token uses. light-kv has 50M, and KV that is as
     light beside them as that of an 8B model: all parameters weigh as much as the KV of 122,000 tokens. In the others it
     is 6 to 16 times as heavy. The same seed makes the same bytes.
 

@@ -60,8 +60,8 @@ BENCHES = {
         "livescale.load.bench.engine.command:engine",
         "Compare the engine on one core with transformers, vLLM and llama.cpp.",
     ),
-    "models": LazyCommand(
-        "livescale.load.bench.models.command:models",
+    "embeddings": LazyCommand(
+        "livescale.load.bench.models.embeddings_command:embeddings",
         "Compare encoders' vectors on one core with sentence-transformers.",
     ),
     "control": LazyCommand(
@@ -98,6 +98,10 @@ BENCHES = {
     "requests": LazyCommand(
         "livescale.load.bench.requests.command:requests",
         "Measure what it costs that answers have a form, and whether they have it.",
+    ),
+    "models": LazyCommand(
+        "livescale.load.bench.models.command:models",
+        "Compare every architecture with transformers, and experts with a dense model.",
     ),
     "systems": LazyCommand(
         "livescale.load.bench.systems.command:systems", "Compare systems on one trace, in a simulation."

@@ -75,9 +75,10 @@ def check(checkpoint: str, dtype: DType, as_json: bool) -> None:
     try:
         directory = resolve_model_path(checkpoint)
         config = load_model_config(directory)
-        check_dtype(config, dtype)
         architecture = architecture_of(config)
-        files.find_tensors(directory, architecture.stored_shapes(config), architecture.unused)
+        check_dtype(config, dtype)
+        shapes, stacked = architecture.stored_shapes(config), architecture.stacked(config)
+        files.find_tensors(directory, shapes, stacked, architecture.unused)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     needs = needs_of(config, dtype)

@@ -21,9 +21,10 @@ from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.block_layout import ITEM_BYTES, BlockLayout, block_layouts, check_dtype, tensor_bytes
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config, open_regular
 from livescale.shared.model.declaration.architecture import Source
+from livescale.shared.model.declaration.experts import each_name
 from livescale.shared.model.declaration.tensors import EMBEDDING, HEAD, Cut, model_parameters
 from livescale.shared.model.panels import lay_in_panels
-from livescale.shared.model.sharding import ShardSlice, check_shards, find_shard_slice
+from livescale.shared.model.sharding import ShardSlice, check_shards, experts_of, find_shard_slice
 
 SCRATCH_BYTES = 8 << 20  # converting in pieces keeps them in the processor's cache
 # Fields of a configuration that came after models were stored, and what they are where they say nothing.
@@ -36,6 +37,7 @@ LATER: dict[str, object] = {
     "norm_offset": 0.0,
     "rotary_dim": 0,
     "interleaved": False,
+    "experts": None,
     "encodes": False,
     "position_offset": 0,
     "token_types": 0,
@@ -90,26 +92,33 @@ class Checkpoint:
             raise ValueError(f"block {index} has {layout.size_bytes} bytes, not {into.nbytes}")
         end = 0
         for tensor in layout.tensors:
-            source = self.sources[tensor.name]
             if tensor.packing is not None:
                 into[end : tensor.offset] = bytes(tensor.offset - end)
                 end = tensor.offset + tensor_bytes(tensor, self.dtype)
                 self._read_packed(tensor, shard, into[tensor.offset : end])
                 continue
-            stored = self.stored[source.name].rows(source.start, source.start + source.rows)
-            cut = find_shard_slice(self.cuts[tensor.name], self.config, shard, self.shards)
             into[end : tensor.offset] = bytes(tensor.offset - end)
             end = tensor.offset + prod(tensor.shape) * ITEM_BYTES[self.dtype]
-            with _open(stored.file) as stream:
-                _read_tensor(stored, cut, stream, into[tensor.offset : end], self.dtype)
-            if source.order:
-                _order_heads(np.frombuffer(into[tensor.offset : end], SERVED_BITS[self.dtype]), tensor, source.order)
+            cut = find_shard_slice(self.cuts[tensor.name], self.config, shard, self.shards)
+            names = each_name(tensor.name, experts_of(self.config, shard, self.shards))
+            size = (end - tensor.offset) // len(names)
+            for start, name in zip(range(tensor.offset, end, size), names, strict=True):
+                self._read_part(name, tensor.shape, cut, into[start : start + size])
             if tensor.layout == "panels":
-                lay_in_panels(np.frombuffer(into[tensor.offset : end], np.uint16).reshape(tensor.shape))
+                lay_in_panels(np.frombuffer(into[tensor.offset : end], np.uint16).reshape(-1, tensor.shape[-1]))
         into[end:] = bytes(layout.size_bytes - end)
         if index == len(self.layouts) - 1:
             self._check_tied_head()
         return xxhash.xxh3_64_intdigest(into)
+
+    def _read_part(self, name: str, shape: Sequence[int], cut: ShardSlice | None, into: memoryview) -> None:
+        """Read what the checkpoint has of a tensor of this shape under one of its names."""
+        source = self.sources[name]
+        stored = self.stored[source.name].rows(source.start, source.start + source.rows)
+        with _open(stored.file) as stream:
+            _read_tensor(stored, cut, stream, into, self.dtype)
+        if source.order:
+            _order_heads(np.frombuffer(into, SERVED_BITS[self.dtype]), shape, source.order)
 
     def _read_packed(self, tensor: Tensor, shard: int, into: memoryview) -> None:
         assert self.config.quantization is not None
@@ -155,7 +164,8 @@ def open_checkpoint(path: Path, dtype: DType, shards: int = 1, layout: Layout = 
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from None
     architecture = architecture_of(config)
-    stored = find_tensors(path, architecture.stored_shapes(config), architecture.unused)
+    shapes = architecture.stored_shapes(config)
+    stored = find_tensors(path, shapes, architecture.stacked(config), architecture.unused)
     return Checkpoint(path, config, dtype, block_layouts(config, dtype, shards, layout), stored, shards, layout)
 
 
@@ -180,9 +190,9 @@ def _told_block(block: Block) -> dict[str, object]:
     return fields
 
 
-def _order_heads(values: Bits, tensor: Tensor, order: Sequence[int]) -> None:
+def _order_heads(values: Bits, shape: Sequence[int], order: Sequence[int]) -> None:
     """Rearrange the rows of each head of queries or keys, as RoPE pairs them here."""
-    heads = values.reshape(-1, len(order), *tensor.shape[1:])
+    heads = values.reshape(-1, len(order), *shape[1:])
     heads[:] = heads[:, list(order)]
 
 

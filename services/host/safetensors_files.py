@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from livescale.shared.model.checkpoint import CheckpointError, open_regular, read_file
+from livescale.shared.model.declaration.experts import Stacked
 from livescale.shared.model.declaration.tensors import HEAD, Shapes
 from livescale.shared.model.packed.stored import OPTIONAL, ORDER, WORDS, ZEROS
 
@@ -50,6 +51,10 @@ class StoredTensor:
     shape: tuple[int, ...]
     start: int
     size_bytes: int
+
+    def all_rows(self) -> "StoredTensor":
+        """The matrices of the tensor one below the other, as one matrix in the same file."""
+        return replace(self, shape=(prod(self.shape[:-1]), self.shape[-1]))
 
     def rows(self, start: int, stop: int) -> "StoredTensor":
         """The rows from `start` up to `stop`, as a tensor in the same file."""
@@ -121,13 +126,15 @@ class _Index(msgspec.Struct, frozen=True):
     weight_map: dict[str, str]
 
 
-def find_tensors(directory: Path, shapes: Shapes, unneeded: tuple[str, ...] = ()) -> dict[str, StoredTensor]:
-    """Find every tensor of `shapes`, and the head where a checkpoint repeats a tied one. Names that begin with one of
-    the `unneeded` are passed over.
+def find_tensors(
+    directory: Path, shapes: Shapes, stacked: Mapping[str, Stacked] = {}, unneeded: tuple[str, ...] = ()
+) -> dict[str, StoredTensor]:
+    """Find every tensor of `shapes`, and the head where a checkpoint repeats a tied one. Tensors may lie in others as
+    `stacked` says. Names that begin with one of the `unneeded` are passed over.
 
     Raises CheckpointError where one is missing or has another shape, and for tensors that the model does not use.
     """
-    stored = _whole_names(_stored(directory), shapes)
+    stored = _taken_apart(_whole_names(_stored(directory), shapes), shapes, stacked)
     missing = [name for name in shapes if name not in stored]
     if missing:
         raise CheckpointError(f"{directory}: tensors missing from the safetensors files: {_some(missing)}; {AGAIN}")
@@ -159,6 +166,19 @@ def _whole_names(stored: Mapping[str, StoredTensor], shapes: Shapes) -> Mapping[
     if any(name.startswith(base) for name in stored):
         return stored
     return {base + name if base + name in shapes else name: tensor for name, tensor in stored.items()}
+
+
+def _taken_apart(
+    stored: Mapping[str, StoredTensor], shapes: Shapes, stacked: Mapping[str, Stacked]
+) -> Mapping[str, StoredTensor]:
+    """The tensors with the parts of those of all experts in their place."""
+    parts = {
+        name: stored[where.name].all_rows().rows(where.start, where.start + where.rows)
+        for name, where in stacked.items()
+        if name not in stored and where.name in stored and list(stored[where.name].shape) == where.shape
+    }
+    whole = {stacked[name].name for name in parts} - shapes.keys()
+    return {name: tensor for name, tensor in stored.items() if name not in whole} | parts
 
 
 def _check_dtype(tensor: StoredTensor, shapes: Shapes) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, structs
 
+from livescale.shared.messages.experts import Experts
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
 from livescale.shared.messages.quantization import Packing, Quantization
 
@@ -54,6 +55,7 @@ class LayerKind(Message, frozen=True, kw_only=True):
     their input, and their output. `norms_sum`: whether the sum of their output and the residual is normalized, that of
     the last MLP by the norm before the head. `gated`: whether what is activated is multiplied by the output of another
     matrix. `residual_scale`: the factor of what is added to the residual.
+    `experts`: whether the MLP is the model's experts.
     """
 
     window: Count = 0
@@ -69,6 +71,7 @@ class LayerKind(Message, frozen=True, kw_only=True):
     output_bias: bool = False
     mlp_bias: bool = False
     residual_scale: Factor = 1.0
+    experts: bool = False
 
 
 LLAMA_LAYER = LayerKind()
@@ -119,6 +122,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     norm_offset: Amount = 0.0
     rotary_dim: Count = 0
     interleaved: bool = False
+    experts: Experts | None = None
     encodes: bool = False
     position_offset: Annotated[int, Meta(ge=0, le=1_024)] = 0
     token_types: Annotated[int, Meta(ge=0, le=1_024)] = 0
@@ -135,8 +139,17 @@ class ModelConfig(Message, frozen=True, kw_only=True):
             raise ValueError(f"`layer_kinds` are {len(self.layer_kinds)} for {self.num_hidden_layers} layers")
         if max(self.layer_kinds, default=0) >= max(len(self.kinds), 1):
             raise ValueError(f"`layer_kinds` name more kinds than `kinds` has, {len(self.kinds)}")
+        if self.experts is None and any(kind.experts for kind in self.kinds):
+            raise ValueError("`kinds` have experts, and the model has none")
+        if self.experts is not None and self.quantization is not None:
+            raise ValueError("quantized experts are not served; use the checkpoint in bfloat16")
         if self.quantization is not None and len(self.quantization.layers) not in (0, self.num_hidden_layers):
             raise ValueError(f"`quantization` has {len(self.quantization.layers)} of {self.num_hidden_layers} layers")
+
+    @property
+    def has_dense_layers(self) -> bool:
+        """Whether the MLP of some layer is not the experts."""
+        return not all(self.kind(layer).experts for layer in range(self.num_hidden_layers))
 
     def kind(self, layer: int) -> LayerKind:
         """Return what the layer of this number computes."""

@@ -92,9 +92,5 @@ def tensor_bytes(tensor: Tensor, dtype: DType) -> int:
 
 
 def _fills_panels(tensor: str, shape: list[int]) -> bool:
-    return (
-        len(shape) == 2
-        and not tensor.startswith(LOOKED_UP)
-        and shape[0] % PANEL_ROWS == 0
-        and shape[1] % PANEL_STEP == 0
-    )
+    is_looked_up = tensor.startswith(LOOKED_UP)
+    return len(shape) >= 2 and not is_looked_up and shape[-2] % PANEL_ROWS == 0 and shape[-1] % PANEL_STEP == 0

@@ -1,7 +1,8 @@
 """Tensor parallelism (Megatron-LM): which part of each tensor a rank has. Pure.
 
 Queries, keys, values, gate and up are cut by rows, in whole heads. What follows them is cut by columns, so that its
-products have to be added. Embedding and head are cut by the vocabulary. Every rank has all norms, and ranks that need
+products have to be added. Experts are divided among ranks where their number allows it (expert parallelism), else each
+is cut as an MLP is. Embedding and head are cut by the vocabulary. Every rank has all norms, and ranks that need
 the same key head each have it.
 """
 
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from livescale.shared.messages.experts import Experts
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.model.declaration.tensors import Cut
 
@@ -46,7 +48,20 @@ def shard_config(config: ModelConfig, shard: int, shards: int) -> ModelConfig:
         num_key_value_heads=max(1, config.num_key_value_heads // shards),
         intermediate_size=config.intermediate_size // shards,
         vocab_size=len(vocabulary(config, shard, shards)),
+        experts=config.experts and _experts_of(config.experts, shard, shards),
     )
+
+
+def experts_of(config: ModelConfig, shard: int, shards: int) -> range:
+    """The experts of this rank, counted as in the whole model."""
+    return range(0) if config.experts is None else _experts_of(config.experts, shard, shards).here
+
+
+def _experts_of(experts: Experts, shard: int, shards: int) -> Experts:
+    if experts.count % shards:
+        return replace(experts, features=experts.features // shards)
+    held = experts.count // shards
+    return replace(experts, first=shard * held, held=held)
 
 
 def vocabulary(config: ModelConfig, shard: int, shards: int) -> range:
@@ -56,7 +71,8 @@ def vocabulary(config: ModelConfig, shard: int, shards: int) -> range:
 
 
 def find_shard_slice(cut: Cut | None, config: ModelConfig, shard: int, shards: int) -> ShardSlice | None:
-    """The slice that rank `shard` has of a tensor that is cut in this way; None is all of it."""
+    """The slice that rank `shard` has of a tensor that is cut in this way; None is all of it. Of experts it is the
+    slice of each one that the rank has."""
     if shards == 1:
         return None
     part = shard_config(config, shard, shards)
@@ -72,6 +88,11 @@ def find_shard_slice(cut: Cut | None, config: ModelConfig, shard: int, shards: i
         case "tokens":
             tokens = vocabulary(config, shard, shards)
             return ShardSlice(0, tokens.start, tokens.stop)
+        case "experts" | "expert_columns":
+            own = None if part.experts is None else part.experts.features
+            if own is None or config.experts is None or own == config.experts.features:
+                return None  # whole experts
+            return ShardSlice(int(cut == "expert_columns"), shard * own, (shard + 1) * own)
         case "once" | None:
             return None
 
@@ -86,8 +107,11 @@ def _problems(config: ModelConfig, shards: int) -> Iterator[str]:
         yield f"does not divide num_attention_heads, {heads}"
     if key_heads % shards and shards % key_heads:
         yield f"neither divides num_key_value_heads, {key_heads}, nor is a multiple of it"
-    if config.intermediate_size % shards:
+    if config.has_dense_layers and config.intermediate_size % shards:
         yield f"does not divide intermediate_size, {config.intermediate_size}"
+    experts = config.experts
+    if experts is not None and experts.count % shards and experts.features % shards:
+        yield f"divides neither the {experts.count} experts nor their {experts.features} features"
     yield from _cut_groups(config, shards)
     if not vocabulary(config, shards - 1, shards):
         yield f"is too many for a vocabulary of {config.vocab_size}"

@@ -151,6 +151,6 @@ def test_a_malformed_index_is_refused(sharded: Path, text: str) -> None:
 
 def test_an_unknown_architecture_is_refused_before_its_files_are_opened(single: Path) -> None:
     config = json.loads((single / "config.json").read_text())
-    (single / "config.json").write_text(json.dumps(config | {"model_type": "mixtral"}))
+    (single / "config.json").write_text(json.dumps(config | {"model_type": "mpt"}))
     (single / "model.safetensors").unlink()
-    assert "model_type 'mixtral' is not supported: supported are" in refused(single)
+    assert "model_type 'mpt' is not supported: supported are" in refused(single)

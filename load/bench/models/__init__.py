@@ -1,1 +1,1 @@
-"""`livescale bench models`: kinds of models, each against a peer."""
+"""`livescale bench models`: architectures beside transformers, and experts beside a dense model."""

@@ -1,76 +1,121 @@
-"""`livescale bench models`: kinds of models, side by side with others in one run, on one core."""
+"""`livescale bench models`: every architecture beside transformers, and experts beside a dense model."""
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import get_args
+from contextlib import ExitStack
+from functools import partial
+from typing import IO, get_args
 
 import click
 
-from livescale.load.bench.engine.processes import EngineProcessFailed
-from livescale.load.bench.models.embeddings import embedding_rows, measure_embeddings
-from livescale.load.bench.page import render_bench, report_option
+from livescale.load.bench.engine.cases import Case, DecodeCase, PrefillCase
+from livescale.load.bench.engine.processes import EngineProcess, EngineProcessFailed, Program, engine_processes
+from livescale.load.bench.models.rows import BENCH, PAIRS, against_dense, against_transformers
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.kept import KEPT, kept_model
-from livescale.load.report import check_report_path
+from livescale.load.peers.protocol import StepSeconds
 from livescale.load.sizes import Size
+from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.kernels.variants import KernelsName
+from livescale.shared.model.architectures import find_architecture, model_types
 
-BENCH = "models"
+OWN = Program("livescale", "livescale.load.bench.engine.own")
+TRANSFORMERS = Program("transformers", "livescale.load.peers.transformers_peer")
+PREFILL: Case = PrefillCase("prefill 512", (512,))
+DECODE: Case = DecodeCase("decode b8", 8)
 LOG = KEPT / "bench-models.log"
-SIZES: dict[str, Size] = {"30m": "small", "120m": "medium"}
+
+GENERATING = tuple(name for name in model_types() if (found := find_architecture(name)) and found.generates)
+
+option = partial(click.option, show_default=True, show_envvar=True)
 
 
 @click.command()
-@click.option(
-    "--sizes",
-    type=click.Choice(list(SIZES)),
+@option(
+    "--families",
+    type=click.Choice(GENERATING),
     multiple=True,
-    default=("120m",),
-    envvar="LIVESCALE_SIZES",
-    show_envvar=True,
-    show_default=True,
-    help="Sizes of the model, in parameters; may be given several times.",
+    default=GENERATING,
+    envvar="LIVESCALE_FAMILIES",
+    help="Architectures; may be given several times.",
 )
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=5,
-    envvar="LIVESCALE_ROUNDS",
-    show_envvar=True,
-    show_default=True,
-    help="Number of rounds; their medians count.",
+@option("--rounds", type=click.IntRange(1), default=3, envvar="LIVESCALE_ROUNDS", help="Number of rounds.")
+@option(
+    "--size",
+    type=click.Choice(("small", "medium", "large")),
+    default="large",
+    envvar="LIVESCALE_SIZE",
+    help="Size of the models with experts and of the dense one that they are compared with.",
 )
-@click.option(
+@option(
     "--kernels",
     type=click.Choice(get_args(KernelsName)),
     default="auto",
     envvar="LIVESCALE_KERNELS",
-    show_envvar=True,
-    show_default=True,
-    help="Kernels of this engine, as in `livescale run worker --help`.",
+    help="Kernels of this engine. The bars depend on them.",
 )
-@report_option("livescale-models.html")
-def models(sizes: Sequence[str], rounds: int, kernels: KernelsName, report: Path) -> None:
-    """Compare encoders' vectors with sentence-transformers, on one core.
+def models(families: Sequence[str], rounds: int, size: Size, kernels: KernelsName) -> None:
+    """Compare each architecture at 120M parameters with transformers, and experts with a dense model.
 
-    Each has one thread, computes in bfloat16 and gets the same token ids; they run in turn. Rates are texts a second of
-    CPU time. sentence-transformers is one of the peers that `make bench-peers` installs.
+    Rates are tokens a second of CPU time, on one core; the engines are asked in turn. Of models with experts as many
+    parameters are at work as a dense model has: 2 of 8 experts, and 8 of 64.
     """
-    check_report_path(report)
     printer = RecordPrinter(BENCH)
     LOG.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with LOG.open("w", encoding="utf-8") as log:
-            for size in sizes:
-                checkpoint = kept_model(SIZES[size], printer.progress, "bert")
-                run = measure_embeddings(checkpoint, kernels, rounds, log, printer.progress)
-                for record in embedding_rows(BENCH, size, run):
-                    printer.emit(record)
-    except EngineProcessFailed as error:
-        raise click.ClickException(f"{error}\nIts log is {LOG}") from None
-    kept = printer.finish()
-    intro = f"Medians of {rounds} rounds, in bfloat16, on one core."
-    report.write_text(render_bench("Kinds of models", intro, [], printer.records, printer.conditions()))
-    printer.progress(f"Report: {report}")
-    sys.exit(0 if kept else 1)
+    with LOG.open("w", encoding="utf-8") as log:
+        try:
+            for family in families:
+                _beside_transformers(printer, family, rounds, kernels, log)
+            _beside_dense(printer, [pair for pair in PAIRS if {*pair} <= {*families}], rounds, size, kernels, log)
+        except EngineProcessFailed as error:
+            raise click.ClickException(f"{error}; see {LOG}") from None
+    sys.exit(0 if printer.finish() else 1)
+
+
+def _beside_transformers(printer: RecordPrinter, family: str, rounds: int, kernels: KernelsName, log: IO[str]) -> None:
+    checkpoint = kept_model("medium", printer.progress, family)
+    vocab_size = open_checkpoint(checkpoint, "bfloat16").config.vocab_size
+    with engine_processes(checkpoint, log, kernels) as members:
+        started = [members.start(program) for program in (OWN, TRANSFORMERS)]
+        engines = {member.name: member for member, _ in started}
+        printer.progress(f"{family}: {rounds} rounds of both engines")
+        rates = _ask_in_turn(engines, (PREFILL, DECODE), vocab_size, rounds)
+    for record in against_transformers(family, rates[OWN.name], rates[TRANSFORMERS.name], started[0][1].kernels):
+        printer.emit(record)
+
+
+def _beside_dense(
+    printer: RecordPrinter,
+    pairs: Sequence[tuple[str, str]],
+    rounds: int,
+    size: Size,
+    kernels: KernelsName,
+    log: IO[str],
+) -> None:
+    with ExitStack() as running:
+        engines, vocab_size = dict[str, EngineProcess](), 0
+        for family in dict.fromkeys(family for pair in pairs for family in pair):
+            checkpoint = kept_model(size, printer.progress, family)
+            vocab_size = open_checkpoint(checkpoint, "bfloat16").config.vocab_size
+            members = running.enter_context(engine_processes(checkpoint, log, kernels))
+            engines[family], _ = members.start(OWN)
+        if engines:
+            printer.progress(f"{rounds} rounds of {', '.join(engines)}")
+            rates = _ask_in_turn(engines, (PREFILL,), vocab_size, rounds)
+            for record in against_dense(PREFILL.name, rates):
+                printer.emit(record)
+
+
+def _ask_in_turn(
+    engines: dict[str, EngineProcess], cases: Sequence[Case], vocab_size: int, rounds: int
+) -> dict[str, dict[str, list[float]]]:
+    """The rates of each engine by case. Each is the first as often as the last, and a round before counts for none."""
+    rates: dict[str, dict[str, list[float]]] = {name: {case.name: [] for case in cases} for name in engines}
+    for number in range(rounds + 1):
+        for case in cases:
+            question = case.question(number + 1, vocab_size)
+            for name in list(engines)[:: 1 if number % 2 else -1]:
+                took = engines[name].ask(question, StepSeconds)
+                if number:
+                    rates[name][case.name].append(case.tokens / took.cpu)
+    return rates

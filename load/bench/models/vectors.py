@@ -1,4 +1,4 @@
-"""This engine making vectors of prompts that arrive together, as a process of `livescale bench models`."""
+"""This engine making vectors of prompts that arrive together, as a process of `livescale bench embeddings`."""
 
 import time
 from pathlib import Path

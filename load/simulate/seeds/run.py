@@ -123,7 +123,8 @@ class SeedRun:
             for model in copies(self._reports.of_running()):
                 history.copied_at.setdefault(model, now)
             await self._learn_all()
-            history.amiss = self._clients.missing() or await unrest(self._cluster, self._reports)
+            lacking = [f"no copy of {name} is back" for name in history.sizes if name not in history.copied_at]
+            history.amiss = self._clients.missing() or await unrest(self._cluster, self._reports) or lacking
             if not history.amiss:
                 history.rested_at = virtual_time.machine_time()
             if not history.amiss or now >= deadline:

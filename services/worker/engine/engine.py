@@ -93,7 +93,8 @@ class TorchEngine:
         self._input: EncoderInput | None = None
         self._layers: dict[int, AnyLayer] = {}
         self._graphs: LayerGraphs | None = None
-        if on_gpu.graphs and ranks is None:  # no graph waits for another rank
+        # No graph waits for another rank, and which rows experts get differs from step to step.
+        if on_gpu.graphs and ranks is None and config.experts is None:
             self._graphs = LayerGraphs(config, self.store.cache, CudaCapture(memory.device))
         self._embedding_scale = None
         if config.embedding_scale != 1.0:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from livescale.services.worker.engine.attention import Rows
+from livescale.services.worker.engine.experts import make_experts
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.matrices import Activated, Gated, make_gated, make_linear
 from livescale.services.worker.engine.norms import Norm, norm_of
@@ -96,6 +97,11 @@ class NormedSum:
         return self._norm(self._matrix.plus(rows, residual))
 
 
+def unchanged(rows: torch.Tensor) -> torch.Tensor:
+    """What stands before experts, which do all that an MLP does."""
+    return rows
+
+
 class Layer:
     """Decoder layer `index`, made of the tensors of its block. With `ranks` it is the part of rank `rank`."""
 
@@ -120,8 +126,7 @@ class Layer:
         self._qkv = parts.projections()
         self._output = parts.output("self_attn.o_proj", "self_attn")
         self._mlp_norm = parts.norm("post_attention_layernorm")
-        self._gated = parts.activated()
-        self._down = parts.output("mlp.down_proj", "mlp")
+        self._gated, self._down = parts.mlp()
 
     @property
     def parts(self) -> tuple[Norm, Linear, ResidualLinear, Norm, Gated, ResidualLinear]:
@@ -176,7 +181,15 @@ class Parts:
         weight = self._tensors[f"self_attn.{name}.weight"].float() + self._config.norm_offset
         return AcrossRanks(weight, self._config.rms_norm_eps, self._ranks)
 
-    def activated(self) -> Gated:
+    def mlp(self) -> tuple[Gated, ResidualLinear]:
+        """What makes features of rows, and what is added to the residual. Experts do all of it in the second."""
+        kind, experts = self._kind, self._config.experts
+        if kind.experts and experts is not None:
+            made = make_experts(experts, self._tensors, self._kernels, kind.activation)
+            return unchanged, self._added(made, "mlp")
+        return self._activated(), self.output("mlp.down_proj", "mlp")
+
+    def _activated(self) -> Gated:
         """The matrices of the MLP before the last one, and what stands between."""
         activation = self._kind.activation
         if self._kind.gated:
@@ -185,7 +198,10 @@ class Parts:
 
     def output(self, name: str, place: str) -> ResidualLinear:
         """A matrix whose product is added to the residual, with the norm of this place."""
-        made = row_parallel(make_linear(self._tensors, name, kernels=self._kernels), self._ranks)
+        return self._added(make_linear(self._tensors, name, kernels=self._kernels), place)
+
+    def _added(self, matrix: Linear, place: str) -> ResidualLinear:
+        made = row_parallel(matrix, self._ranks)
         factor = self._kind.residual_scale
         if self._kind.norms_sum:
             return NormedSum(made, self.norm(f"{place}.sum_layernorm"))

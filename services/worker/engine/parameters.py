@@ -28,8 +28,8 @@ Tensors = Mapping[str, torch.Tensor]
 def block_tensors(block: Block, buffer: View, dtype: DType) -> dict[str, torch.Tensor]:
     """The tensors of `block` by name, as views of `buffer`, which is writable and has at least the block's size.
 
-    Matrices in panels are `[out / 64, in / 2, 64, 2]`, packed ones are `PackedMatrix`. Raises ValueError for a buffer
-    that is too small.
+    Matrices in panels are `[out / 64, in / 2, 64, 2]`, those of experts one after the other; packed ones are
+    `PackedMatrix`. Raises ValueError for a buffer that is too small.
     """
     if buffer.nbytes < block.size_bytes:
         raise ValueError(f"block {block.index} ({block.name}) has {block.size_bytes} bytes, its buffer {buffer.nbytes}")
@@ -47,8 +47,8 @@ def block_tensors(block: Block, buffer: View, dtype: DType) -> dict[str, torch.T
 def _shape(tensor: Tensor) -> list[int]:
     if tensor.layout == "plain":
         return tensor.shape
-    outputs, inputs = tensor.shape
-    return [outputs // PANEL_ROWS, inputs // 2, PANEL_ROWS, 2]
+    *experts, outputs, inputs = tensor.shape
+    return [*experts, outputs // PANEL_ROWS, inputs // 2, PANEL_ROWS, 2]
 
 
 class Linear(Protocol):

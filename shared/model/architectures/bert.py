@@ -5,7 +5,7 @@ from livescale.shared.model.declaration.encoder import describe_encoder, encoder
 
 ARCHITECTURE = Architecture(
     "BertModel",
-    "BERT: MiniLM, BGE, E5",
+    "MiniLM, BGE, E5",
     describe_encoder,
     renamed=encoder_names("bert") | {"pooler": "bert.pooler.dense", "score": "classifier"},
     layers="bert.encoder.layer.",

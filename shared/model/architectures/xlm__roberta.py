@@ -5,7 +5,7 @@ from livescale.shared.model.declaration.encoder import describe_after_padding, e
 
 ARCHITECTURE = Architecture(
     "XLMRobertaModel",
-    "BGE-M3, multilingual E5",
+    "BGE-M3",
     describe_after_padding,
     renamed=encoder_names("roberta") | {"pooler": "classifier.dense", "score": "classifier.out_proj"},
     layers="roberta.encoder.layer.",

@@ -9,9 +9,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from livescale.shared.messages.experts import Experts
 from livescale.shared.messages.parameters import Activation, LayerKind, ModelConfig
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
-from livescale.shared.model.declaration.quantization import read_quantization
+from livescale.shared.model.declaration.experts import Stacked, each_name, renamed_part, stacked_sources
+from livescale.shared.model.declaration.quantization import KEYS, read_quantization
 from livescale.shared.model.declaration.rotation import Rotation, RotationReader, pair_order
 from livescale.shared.model.declaration.tensors import Shapes, model_parameters
 from livescale.shared.model.packed.form import WEIGHT, packing_of
@@ -43,7 +45,8 @@ class Source:
 class Architecture:
     """An architecture as transformers has it, in the class `class_name`; `serves` says what people run of it.
 
-    `renamed` has the checkpoint's name by ours, each the part that follows `model.layers.N.` and precedes `.weight`.
+    `renamed` has the checkpoint's name by ours, each the part that follows `model.layers.N.` and precedes `.weight`;
+    `*` stands for the number of an expert.
     `joined` has the parts whose rows lie one after the other in a tensor of the checkpoint, by its name. `layers` is
     what precedes the number of a layer in its names, and `{last}` stands for the last number. `unused` are the
     beginnings of the names of tensors that nothing needs. `example` are the keys of config.json, besides the sizes, of
@@ -66,11 +69,17 @@ class Architecture:
 
     def sources(self, config: ModelConfig) -> dict[str, Source]:
         """Where each parameter of the model lies in its checkpoint, by our name."""
-        shapes = {one.name: one.shape for block in model_parameters(config).values() for one in block}
+        shapes = _stored_parts(config)
         order = pair_order(config.head_dim, config.rotary_dim, config.interleaved)
         turned = tuple(order) if order != sorted(order) else ()
         last = config.num_hidden_layers - 1
         return {name: self._source(name, shapes, turned if name.endswith(ORDERED) else (), last) for name in shapes}
+
+    def stacked(self, config: ModelConfig) -> dict[str, Stacked]:
+        """Where a checkpoint that has the tensors of all experts as one has each of them, by the names of one that does
+        not."""
+        sources = self.sources(config)
+        return {sources[ours].name: where for ours, where in stacked_sources(config)}
 
     def _source(self, name: str, shapes: Shapes, order: tuple[int, ...], last: int) -> Source:
         place, part, kind = _split(name)
@@ -80,11 +89,11 @@ class Architecture:
             if part in parts:
                 before = [shapes[f"{place}{one}.{kind}"][0] for one in parts[: parts.index(part)]]
                 return Source(f"{theirs}{whole}.{kind}", sum(before), rows, order)
-        return Source(f"{theirs}{self.renamed.get(part, part).format(last=last)}.{kind}", 0, rows, order)
+        return Source(f"{theirs}{renamed_part(part, self.renamed).format(last=last)}.{kind}", 0, rows, order)
 
     def stored_shapes(self, config: ModelConfig) -> Shapes:
         """The tensors that a checkpoint has, by its names."""
-        shapes = {one.name: one.shape for block in model_parameters(config).values() for one in block}
+        shapes = _stored_parts(config)
         stored: Shapes = {}
         for name, source in self.sources(config).items():
             known = stored.get(source.name, [0])
@@ -98,9 +107,23 @@ class Architecture:
 
     def quantized(self, config: ModelConfig, read: ConfigFile) -> ModelConfig:
         """The model with what its file says of quantized matrices. Raises CheckpointError."""
+        quantized = [key for key in KEYS if read.mapping(key)]
+        if quantized and config.experts is not None:
+            raise CheckpointError(f"{quantized[0]}: quantized experts are not served; use the checkpoint in bfloat16")
         sources = self.sources(config)
         found = read_quantization(read, config, lambda name: sources[name].name.removesuffix(WEIGHT))
         return replace(config, quantization=found)
+
+
+def _stored_parts(config: ModelConfig) -> Shapes:
+    """The shape of each tensor by our names, where those of an expert are tensors of their own."""
+    experts = range(0) if config.experts is None else range(config.experts.count)
+    parts: Shapes = {}
+    for block in model_parameters(config).values():
+        for one in block:
+            names = each_name(one.name, experts)
+            parts |= dict.fromkeys(names, one.shape if names == [one.name] else one.shape[1:])
+    return parts
 
 
 def _split(name: str) -> tuple[str, str, str]:
@@ -202,7 +225,9 @@ class Dense:
             return kind
         return replace(kind, attention_scale=(kind.attention_scale or self.head_dim**-0.5) * rotation.score_factor)
 
-    def model(self, *kinds: LayerKind, rotation: Rotation | None = None, **fields: bool | float) -> ModelConfig:
+    def model(
+        self, *kinds: LayerKind, rotation: Rotation | None = None, **fields: bool | float | Experts | None
+    ) -> ModelConfig:
         """The model whose layers are of these kinds: one for all, or one for each in order. They rotate as `rotation`
         says, or as the file does, unless they do so in their own way. `fields` are what only this architecture has."""
         rotation = rotation or self.rotations.read()
@@ -227,8 +252,11 @@ class Dense:
             max_position_embeddings=self.positions,
             rope_scaling=rotation.scaling,
             tie_word_embeddings=self.tied,
-            kinds=[] if distinct == [LayerKind()] else distinct,
-            layer_kinds=[distinct.index(kind) for kind in each] if len(distinct) > 1 else [],
             rotary_dim=rotation.rotary_dim,
         )
-        return replace(common, **fields)
+        return replace(
+            common,
+            kinds=[] if distinct == [LayerKind()] else distinct,
+            layer_kinds=[distinct.index(kind) for kind in each] if len(distinct) > 1 else [],
+            **fields,
+        )

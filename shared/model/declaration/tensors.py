@@ -8,7 +8,7 @@ adjacent (q, k, v; gate, up), so that they can be one matrix.
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.messages.parameters import LayerKind, ModelConfig
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -17,7 +17,10 @@ SCORE = "score.weight"  # of models that give scores of a prompt
 
 # What ranks divide among them: rows of queries, of keys and values, of the MLP's features, of the vocabulary; or the
 # columns that belong to queries or features, whose products have to be added. `once` is added by the first rank alone.
-Cut = Literal["queries", "keys", "features", "tokens", "query_columns", "feature_columns", "once"]
+# Experts are divided whole, or where the number of ranks does not allow it, each by its features.
+Cut = Literal[
+    "queries", "keys", "features", "tokens", "query_columns", "feature_columns", "once", "experts", "expert_columns"
+]
 Shapes = dict[str, list[int]]
 
 
@@ -105,6 +108,17 @@ def _mlp(config: ModelConfig, layer: int) -> Iterator[Parameter]:
     kind, hidden, features = config.kind(layer), config.hidden_size, config.intermediate_size
     if kind.norms_before:
         yield Parameter("post_attention_layernorm.weight", [hidden])
+    if kind.experts:
+        yield from _experts(config)
+    else:
+        yield from _dense(kind, hidden, features)
+    if kind.norms_after:
+        yield Parameter("mlp.output_layernorm.weight", [hidden])
+    if kind.norms_sum and layer < config.num_hidden_layers - 1:  # the last one's is the norm before the head
+        yield from _norm(config, "mlp.sum_layernorm")
+
+
+def _dense(kind: LayerKind, hidden: int, features: int) -> Iterator[Parameter]:
     if kind.gated:
         yield Parameter("mlp.gate_proj.weight", [features, hidden], "features")
     yield Parameter("mlp.up_proj.weight", [features, hidden], "features")
@@ -115,7 +129,14 @@ def _mlp(config: ModelConfig, layer: int) -> Iterator[Parameter]:
     yield Parameter("mlp.down_proj.weight", [hidden, features], "feature_columns")
     if kind.mlp_bias:
         yield Parameter("mlp.down_proj.bias", [hidden], "once")
-    if kind.norms_after:
-        yield Parameter("mlp.output_layernorm.weight", [hidden])
-    if kind.norms_sum and layer < config.num_hidden_layers - 1:  # the last one's is the norm before the head
-        yield from _norm(config, "mlp.sum_layernorm")
+
+
+def _experts(config: ModelConfig) -> Iterator[Parameter]:
+    """The router, and one tensor of each kind for all experts."""
+    experts, hidden = config.experts, config.hidden_size
+    assert experts is not None
+    here, features = len(experts.here), experts.features
+    yield Parameter("mlp.gate.weight", [experts.count, hidden])
+    yield Parameter("mlp.experts.gate_proj.weight", [here, features, hidden], "experts")
+    yield Parameter("mlp.experts.up_proj.weight", [here, features, hidden], "experts")
+    yield Parameter("mlp.experts.down_proj.weight", [here, hidden, features], "expert_columns")

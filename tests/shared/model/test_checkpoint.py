@@ -116,7 +116,7 @@ def test_a_checkpoint_without_end_tokens_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"model_type": "mixtral"}, "model_type 'mixtral'"),
+        ({"model_type": "mpt"}, "model_type 'mpt'"),
         ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClassification"),
         ({"quantization_config": {"quant_method": "aqlm"}}, "quantization_config"),
         ({"compression_config": {"bits": 4}}, "compression_config"),

@@ -274,7 +274,7 @@ def reference(name: str, dtype: DType = "float32") -> "transformers.PreTrainedMo
         elif parameter_name.endswith("bias"):
             parameter.data = 0.3 * noise
         else:
-            parameter.data = noise * (0.6 if "embed" in parameter_name else 1.6 / parameter.shape[1] ** 0.5)
+            parameter.data = noise * (0.6 if "embed" in parameter_name else 1.6 / parameter.shape[-1] ** 0.5)
         # Values that bfloat16 has, so that both dtypes serve the same parameters.
         parameter.data = parameter.data.bfloat16().float()
     model.tie_weights()

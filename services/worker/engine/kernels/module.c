@@ -6,7 +6,7 @@
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
 
-#include "kernels.h"
+#include "experts.h"
 
 typedef struct {
     PyObject_HEAD
@@ -131,6 +131,17 @@ static PyObject *run_layer(PyObject *self, PyObject *const *given, Py_ssize_t co
     Py_RETURN_NONE;
 }
 
+static PyObject *run_experts(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[6];
+    if (!take("run_experts", given, count, n, 6))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    kernels_run_experts(KERNELS(self), (Type)n[0], (const Experts *)n[1], (const void *)n[2], (const void *)n[3],
+                        (void *)n[4], n[5]);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 static PyObject *lay_out(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     int64_t n[5];
     if (!take("lay_out", given, count, n, 5))
@@ -211,6 +222,7 @@ static PyMethodDef methods[] = {
     {"gelu_times", FAST(gelu_times), "(type, in, out, rows, size)"},
     {"attend", FAST(attend), "(type, rows, stride, out, runs, run count, attention)"},
     {"run_layer", FAST(run_layer), "(type, layer, hidden, rows, runs, run count, epsilon)"},
+    {"run_experts", FAST(run_experts), "(type, experts, rows, residual, out, row count)"},
     {"lay_out", FAST(lay_out), "(type, matrix, outputs, inputs, panels)"},
     {"make_rope_tables", FAST(py_make_rope_tables), "(type, frequencies, half, positions, cosines, sines)"},
     {"digest", py_digest, METH_NOARGS, "A hash of results: kernels with other digests compute other bits."},

@@ -88,6 +88,11 @@ class Kernels(Protocol):
     ) -> None:
         """Run a whole layer on `hidden` `[row, hidden]`, in place."""
 
+    def run_experts(
+        self, type: int, experts: Address, rows: Address, residual: Address, out: Address, row_count: int, /
+    ) -> None:
+        """Run the experts of each row: `[row, hidden]` -> `[row, hidden]`, plus `residual` unless that is 0."""
+
     def lay_out(self, type: int, matrix: Address, outputs: int, inputs: int, panels: Address, /) -> None:
         """Lay a matrix `[out, in]` out in `panels`, which must be zero."""
 

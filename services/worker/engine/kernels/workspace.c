@@ -14,7 +14,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void release(void *given) {
     Workspace *own = given;
-    free(own->memory);
+    for (int i = 0; i < WORKSPACES; i++)
+        free(own[i].memory);
     free(own);
 }
 
@@ -31,13 +32,14 @@ static void *or_end(void *memory) {
     return memory;
 }
 
-void *workspace(int64_t bytes) {
+void *workspace_for(Purpose purpose, int64_t bytes) {
     pthread_once(&once, create_key);
-    Workspace *own = pthread_getspecific(key);
-    if (!own) {
-        own = or_end(calloc(1, sizeof *own));
-        pthread_setspecific(key, own);
+    Workspace *all = pthread_getspecific(key);
+    if (!all) {
+        all = or_end(calloc(WORKSPACES, sizeof *all));
+        pthread_setspecific(key, all);
     }
+    Workspace *own = &all[purpose];
     if (own->bytes < bytes) {
         free(own->memory);
         own->bytes = (bytes + 4095) / 4096 * 4096;

@@ -3,6 +3,11 @@
 
 #include <stdint.h>
 
-/* Returns at least so many bytes, aligned to 64, until this thread calls again. Their contents are undefined. Without
-   memory the process ends with a message. */
-void *workspace(int64_t bytes);
+/* Who works: an operation, or experts, which call operations. */
+typedef enum { OPERATION, EXPERTS, WORKSPACES } Purpose;
+
+/* Returns at least so many bytes, aligned to 64, until this thread calls again for this purpose. Their contents are
+   undefined. Without memory the process ends with a message. */
+void *workspace_for(Purpose purpose, int64_t bytes);
+
+static inline void *workspace(int64_t bytes) { return workspace_for(OPERATION, bytes); }

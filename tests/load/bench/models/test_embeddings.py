@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from livescale.load.bench.engine.processes import EngineProcessFailed, engine_processes
-from livescale.load.bench.models import command
 from livescale.load.bench.models import embeddings as bench
+from livescale.load.bench.models import embeddings_command as command
 from livescale.load.bench.models.embeddings import (
     OWN,
     SENTENCES,
@@ -27,7 +27,7 @@ from tests.load.bench.bench_output import records_in
 def test_medians_are_compared_and_bars_told(own: float, near: float, kept: list[bool]) -> None:
     rates = {OWN.name: [1.0, own, 99.0], SENTENCES.name: [9.0, 10.0, 11.0]}
     run = EmbeddingRun(rates, {OWN.name: near, SENTENCES.name: 0.999})
-    rate, own_cosine, theirs = embedding_rows("models", "120m", run)
+    rate, own_cosine, theirs = embedding_rows("embeddings", "120m", run)
     assert (rate.value, rate.against, rate.bar) == (own, 10.0, 1.2)
     assert [rate.ok, own_cosine.ok, theirs.ok] == [*kept, None]
 
@@ -65,7 +65,7 @@ def test_without_the_peer_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest
 def test_the_command_prints_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "kept_model", lambda size, tell, family: tiny_checkpoint(family))
     monkeypatch.setattr(command, "LOG", tmp_path / "log")
-    result = CliRunner().invoke(command.models, ["--rounds", "1", "--report", str(tmp_path / "report.html")])
+    result = CliRunner().invoke(command.embeddings, ["--rounds", "1", "--report", str(tmp_path / "report.html")])
     cases = [record["case"] for record in records_in(result.stdout)]
     assert sum(case.startswith("embeddings, 120m") for case in cases) == 3, result.output
     assert (tmp_path / "report.html").exists()

@@ -96,8 +96,10 @@ static inline __attribute__((always_inline)) void multiply(const bf16 *const row
     }
 }
 
-/* Computes the scores of positions `begin` .. `stop`, and updates the largest score of each row. */
-static void score(const Tile *tile, Softmax *softmax, const int32_t *keys, int64_t begin, int64_t stop) {
+/* Computes the scores of positions `begin` .. `stop`, and updates the largest score of each row. Where `is_plain`, a
+   constant, there is neither a cap nor a start: rows see every position before theirs. */
+static inline __attribute__((always_inline)) void score(const Tile *tile, Softmax *softmax, const int32_t *keys,
+                                                        int64_t begin, int64_t stop, int is_plain) {
     __m512 sums[ROWS][VECTORS], most[ROWS];
     for (int row = 0; row < ROWS; row++)
         most[row] = _mm512_set1_ps(softmax->most[row]);
@@ -108,9 +110,9 @@ static void score(const Tile *tile, Softmax *softmax, const int32_t *keys, int64
         multiply(tile->queries, keys + at * (tile->head_dim / 2), tile->head_dim / 2, sums);
         for (int row = 0; row < ROWS; row++) {
             __mmask32 seen = first_halves(tile->lengths[row] - at);
-            for (int v = 0; tile->cap && v < VECTORS; v++)
+            for (int v = 0; !is_plain && tile->cap && v < VECTORS; v++)
                 sums[row][v] = bend(sums[row][v], tile->scale, tile->cap);
-            if (tile->starts[row] > at) {
+            if (!is_plain && tile->starts[row] > at) {
                 __mmask32 hidden = first_halves(tile->starts[row] - at);
                 seen &= ~hidden;
                 for (int v = 0; v < VECTORS; v++)
@@ -129,15 +131,16 @@ static void score(const Tile *tile, Softmax *softmax, const int32_t *keys, int64
 
 /* Turns the scores of positions `begin` .. `stop` into weights, and computes the factors by which earlier sums shrink.
    */
-static void weigh(const Tile *tile, Softmax *softmax, const int32_t *keys, int64_t begin, int64_t stop) {
+static inline __attribute__((always_inline)) void weigh(const Tile *tile, Softmax *softmax, const int32_t *keys,
+                                                        int64_t begin, int64_t stop, int is_plain) {
     const __mmask16 all = (1 << ROWS) - 1;
-    float scale = tile->cap ? 1.0f : tile->scale;
+    float scale = !is_plain && tile->cap ? 1.0f : tile->scale;
     __m512 before = _mm512_maskz_loadu_ps(all, softmax->most);
-    score(tile, softmax, keys, begin, stop);
+    score(tile, softmax, keys, begin, stop, is_plain);
     __m512 less = _mm512_sub_ps(before, _mm512_maskz_loadu_ps(all, softmax->most));
     _mm512_mask_storeu_ps(softmax->faded, all, exponential(_mm512_mul_ps(less, _mm512_set1_ps(scale))));
     for (int row = 0; row < ROWS; row++) {
-        if (tile->starts[row] >= stop) { /* it sees nothing of this span */
+        if (!is_plain && tile->starts[row] >= stop) { /* it sees nothing of this span */
             memset(softmax->weights[row], 0, (stop - begin) * sizeof(bf16));
             softmax->faded[row] = 1.0f;
             continue;
@@ -166,8 +169,9 @@ static void gather(const Softmax *softmax, const int32_t *values, int64_t pairs,
 }
 
 /* Computes eight rows of one head, and stores the first `count` of them. */
-static void attend_tile(const Tile *tile, int64_t count, const int32_t *keys, const int32_t *values, int64_t padded,
-                        float *gathered) {
+static inline __attribute__((always_inline)) void attend_rows(const Tile *tile, int64_t count, const int32_t *keys,
+                                                              const int32_t *values, int64_t padded, float *gathered,
+                                                              int is_plain) {
     Softmax softmax;
     int64_t size = tile->head_dim, end = (tile->lengths[ROWS - 1] + HALVES - 1) / HALVES * HALVES;
     memset(gathered, 0, (size + HALVES - 1) / HALVES * HALVES * ROWS * sizeof(float));
@@ -175,7 +179,7 @@ static void attend_tile(const Tile *tile, int64_t count, const int32_t *keys, co
         softmax.most[row] = -__builtin_inff(), softmax.sum[row] = 0.0f;
     for (int64_t begin = tile->starts[0] / SPAN * SPAN; begin < end; begin += SPAN) {
         int64_t stop = begin + SPAN < end ? begin + SPAN : end;
-        weigh(tile, &softmax, keys, begin, stop);
+        weigh(tile, &softmax, keys, begin, stop, is_plain);
         int64_t seen = stop < tile->lengths[ROWS - 1] ? stop : tile->lengths[ROWS - 1];
         for (int64_t d = 0; d < size; d += HALVES)
             gather(&softmax, values + (d * padded + begin * HALVES) / 2, (seen - begin + 1) / 2, gathered + d * ROWS);
@@ -187,6 +191,14 @@ static void attend_tile(const Tile *tile, int64_t count, const int32_t *keys, co
             store_floats(tile->out[row] + d, first_floats(size - d),
                          _mm512_mul_ps(sum, _mm512_set1_ps(1.0f / softmax.sum[row])));
         }
+}
+
+static void attend_tile(const Tile *tile, int64_t count, const int32_t *keys, const int32_t *values, int64_t padded,
+                        float *gathered) {
+    if (tile->cap || tile->starts[ROWS - 1])
+        attend_rows(tile, count, keys, values, padded, gathered, 0);
+    else
+        attend_rows(tile, count, keys, values, padded, gathered, 1);
 }
 
 void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run, const Attention *attention,

@@ -1,0 +1,71 @@
+"""Layers whose MLP is many experts (Shazeer et al.): how config.json describes them, and how their tensors lie. Pure.
+
+A block has one tensor of each kind for all experts, `[expert, out, in]`. A checkpoint has a tensor for each expert, or,
+as transformers 5 has them in memory, gate and up of all experts as one.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
+
+STACK = ".mlp.experts."
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+class Stacked(NamedTuple):
+    """Rows of a tensor of this shape that has the matrices of all experts, one below the other."""
+
+    name: str
+    shape: list[int]
+    start: int
+    rows: int
+
+
+def read_experts(config: ConfigFile, count: int, chosen: int, features: int, *, normalized: bool = True) -> Experts:
+    """The experts that a configuration describes, with what transformers takes where it says nothing.
+
+    Both spellings of their number are read. Raises CheckpointError.
+    """
+    count = config.size("num_local_experts", config.size("num_experts", count))
+    chosen = config.size("num_experts_per_tok", chosen)
+    if chosen > count:
+        raise CheckpointError(f"num_experts_per_tok is {chosen}, and there are {count} experts")
+    return Experts(count=count, chosen=chosen, features=features, normalized=normalized)
+
+
+def each_name(name: str, experts: range) -> list[str]:
+    """The names by which a checkpoint has a tensor of all `experts`: one for each. Other tensors have one name."""
+    before, stack, after = name.partition(STACK)
+    return [f"{before}{stack}{number}.{after}" for number in experts] if stack else [name]
+
+
+def renamed_part(part: str, renamed: Mapping[str, str]) -> str:
+    """What a checkpoint calls a part of a layer; `*` stands for the number of an expert."""
+    number = NUMBER.search(part)
+    if number is None:
+        return renamed.get(part, part)
+    return renamed.get(NUMBER.sub("*", part, count=1), part).replace("*", number[0])
+
+
+def stacked_sources(config: ModelConfig) -> Iterator[tuple[str, Stacked]]:
+    """Where the tensors of experts lie in a checkpoint that has those of all experts as one, by our names."""
+    experts, hidden = config.experts, config.hidden_size
+    if experts is None:
+        return
+    for layer in range(config.num_hidden_layers):
+        if not config.kind(layer).experts:
+            continue
+        prefix = f"model.layers.{layer}.mlp"
+        yield f"{prefix}.gate.weight", Stacked(f"{prefix}.gate.weight", [experts.count, hidden], 0, experts.count)
+        for number in range(experts.count):
+            for name, parts in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",))):
+                rows, width = (hidden, experts.features) if len(parts) == 1 else (experts.features, hidden)
+                shape = [experts.count, len(parts) * rows, width]
+                for place, part in enumerate(parts):
+                    start = (number * len(parts) + place) * rows
+                    ours = f"{prefix}.experts.{number}.{part}.weight"
+                    yield ours, Stacked(f"{prefix}.experts.{name}", shape, start, rows)
