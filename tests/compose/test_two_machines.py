@@ -18,7 +18,7 @@ from tests.compose.streams import MODEL, loaded, register
 pytestmark = [pytest.mark.docker]
 
 FILES = ("docker-compose.yml", "docker-compose.two-machines.yml")
-HEALTHY_SECONDS = 120.0
+HEALTHY_SECONDS = 240.0
 RATE = "8mbit"  # a model takes seconds
 CUT_SECONDS = 5.0
 

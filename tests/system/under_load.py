@@ -45,9 +45,15 @@ class ExpectedStreams:
 
 
 def make_streams(
-    model: str, dtype: DType, count: int, tokens: int, family: Family = "llama", layout: Layout = "panels"
+    model: str,
+    dtype: DType,
+    count: int,
+    tokens: int,
+    family: Family = "llama",
+    layout: Layout = "panels",
+    checkpoint: Path | None = None,
 ) -> ExpectedStreams:
-    """A third greedy, the others sampled; one after the other over `SECONDS`.
+    """A third greedy, the others sampled; one after the other over `SECONDS`. Of the family's tiny model, or another.
 
     Matrices are laid out as `livescale up` does on CPUs: by torch's kernels each layout has bits of its own.
     """
@@ -63,7 +69,8 @@ def make_streams(
         )
         for index in range(count)
     ]
-    return ExpectedStreams(model, asks, asyncio.run(undisturbed(tiny_checkpoint(family), dtype, asks, layout)))
+    directory = checkpoint or tiny_checkpoint(family)
+    return ExpectedStreams(model, asks, asyncio.run(undisturbed(directory, dtype, asks, layout)))
 
 
 @dataclass
@@ -158,7 +165,14 @@ def free_port() -> int:
         return port
 
 
-def at_once(model: str, dtype: DType, count: int = 12, tokens: int = 150, family: Family = "llama") -> ExpectedStreams:
+def at_once(
+    model: str,
+    dtype: DType,
+    count: int = 12,
+    tokens: int = 150,
+    family: Family = "llama",
+    checkpoint: Path | None = None,
+) -> ExpectedStreams:
     """So many together that none of the instances is left without."""
-    streams = make_streams(model, dtype, count, tokens, family)
+    streams = make_streams(model, dtype, count, tokens, family, checkpoint=checkpoint)
     return dataclasses.replace(streams, asks=[replace(ask, at=0.0) for ask in streams.asks])

@@ -1,0 +1,71 @@
+"""Quantized models through the whole system: live, over two ranks, and past a death.
+
+All streams have the tokens of an undisturbed run.
+"""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from livescale.load.sizes import Quantized
+from tests.system.conftest import start, stop
+from tests.system.scaling import WORKERS, targets, watching
+from tests.system.under_load import SystemUnderLoad, at_once
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+RATE = "4e5"  # bytes a second
+
+
+def a_model(quantized: Quantized, *options: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("loaded", [pytest.param((quantized, options), id=quantized)], indirect=True)
+
+
+@pytest.fixture
+def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SystemUnderLoad]:
+    """Four workers behind slow links, and what an undisturbed engine answers."""
+    from livescale.load.make_model import make_model
+
+    quantized, options = request.param
+    made = make_model(tmp_path / "model", "qwen2", "tiny", 7, quantized=quantized)
+    streams = at_once("m", "bfloat16", 9, 80, checkpoint=made)
+    words = "--workers", str(WORKERS), "--link-rate", RATE, "--dtype", "bfloat16", *options
+    system = start(tmp_path, *words, checkpoint=made)
+    try:
+        yield SystemUnderLoad(system, streams)
+    finally:
+        assert stop(system) == 0
+
+
+@a_model("int4", "--live", "zigzag")
+async def test_requests_go_on_when_their_source_is_killed_in_a_live_scale(loaded: SystemUnderLoad) -> None:
+    async with watching(loaded) as scaling:
+        watch = scaling.watch
+        await scaling.rest(1)
+        [source] = watch.serving()
+        await scaling.have(2)
+        await watch.until(lambda: len(targets(scaling)) == 1, "it is live")
+        loading = scaling.load()
+        await watch.until(lambda: bool(watch.speakers), "a request was handed over")
+        await scaling.signal(source, signal.SIGKILL)
+        watch.lose(source)
+        await watch.until(lambda: len(watch.serving("m")) == 2, "two serve")
+        await scaling.check("source killed", loading)
+
+
+@a_model("int8", "--live", "zigzag", "--tensor-parallel-size", "2")
+async def test_two_ranks_go_live_with_the_tokens_of_an_undisturbed_run(loaded: SystemUnderLoad) -> None:
+    async with watching(loaded) as scaling:
+        watch = scaling.watch
+        await scaling.rest(1, ranks=2)
+        # In bfloat16 two ranks add otherwise than one: one instance of them, undisturbed, says what is right.
+        alone = {record.index: record.token_ids for record in await scaling.load()}
+        loaded.streams = replace(loaded.streams, expected=alone)
+        await scaling.have(2)
+        await watch.until(lambda: len(targets(scaling)) == 1, "it is live")
+        loading = scaling.load()
+        await watch.until(lambda: len(watch.serving()) == WORKERS, "all serve")
+        loaded.check("ranks", await loading)
