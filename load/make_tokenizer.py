@@ -10,6 +10,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from livescale.shared.messages.parameters import Family
+from livescale.shared.model.architectures import find_architecture
 
 LINES = 6_000
 WORDS_PER_LINE = 12
@@ -31,6 +32,7 @@ class Dialect:
     turn: tuple[str, str, str]  # what stands before the role, after it, and at the end
     chat_template: str
     template_in_own_file: bool
+    encodes: bool = False  # a text, or two of them, stands between tokens of their own
 
 
 DIALECTS: dict[Family, Dialect] = {
@@ -71,12 +73,26 @@ DIALECTS: dict[Family, Dialect] = {
     ),
 }
 
+ENCODER = Dialect(
+    special_tokens=("[PAD]", "[UNK]", "[CLS]", "[SEP]"),
+    bos=None,
+    end_of_text="[PAD]",
+    end_of_turn="[SEP]",
+    turn=("", "", ""),
+    chat_template="",
+    template_in_own_file=False,
+    encodes=True,
+)
+
 # Special in checkpoints that use them.
 TAUGHT_TOKENS = ("[TOOL_CALLS]", "<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", "<|call|>")
 
 
 def dialect_of(family: Family) -> Dialect:
-    """The dialect of a made model: Qwen's for all generations of Qwen, Llama's for all others."""
+    """The dialect of a made model: Qwen's for all generations of Qwen, Llama's for all others that generate."""
+    architecture = find_architecture(family)
+    if architecture is not None and not architecture.generates:
+        return ENCODER
     return DIALECTS["qwen2" if family.startswith("qwen") else "llama"]
 
 
@@ -118,6 +134,11 @@ def make_tokenizer(dialect: Dialect, vocab_size: int, seed: int, texts: Sequence
     if dialect.bos is not None:
         bos = (dialect.bos, tokenizer.token_to_id(dialect.bos))
         tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos[0]} $A", special_tokens=[bos])
+    if dialect.encodes:
+        special = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=special
+        )
     return tokenizer
 
 
@@ -130,7 +151,9 @@ def save_tokenizer(tokenizer: Tokenizer, dialect: Dialect, directory: Path) -> N
         "eos_token": dialect.end_of_turn,
         "pad_token": dialect.end_of_text,
     }
-    if dialect.template_in_own_file:
+    if not dialect.chat_template:
+        pass
+    elif dialect.template_in_own_file:
         (directory / "chat_template.jinja").write_text(dialect.chat_template)
     else:
         config["chat_template"] = dialect.chat_template

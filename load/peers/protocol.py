@@ -67,6 +67,12 @@ class AskKept(msgspec.Struct, frozen=True, tag=True):
     prompt: list[int]
 
 
+class AskVectors(msgspec.Struct, frozen=True, tag=True):
+    """Make the vector of each prompt; all have one length, and arrive at the same time."""
+
+    prompts: Prompts
+
+
 class AskMultiply(msgspec.Struct, frozen=True, tag=True):
     """One pass of so many rows through the matrices of all layers."""
 
@@ -84,7 +90,18 @@ class AskLayerCost(msgspec.Struct, frozen=True, tag=True):
     steps: int
 
 
-Question = AskGreedy | AskForced | AskPrefill | AskDecode | AskMixed | AskKept | AskMultiply | AskRead | AskLayerCost
+Question = (
+    AskGreedy
+    | AskForced
+    | AskPrefill
+    | AskDecode
+    | AskMixed
+    | AskKept
+    | AskVectors
+    | AskMultiply
+    | AskRead
+    | AskLayerCost
+)
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -139,6 +156,13 @@ class Kept(msgspec.Struct, frozen=True, tag=True):
     fetched: StepSeconds
 
 
+class Vectors(msgspec.Struct, frozen=True, tag=True):
+    """A vector of float32 for each prompt, as bytes, and what all of them took."""
+
+    vectors: list[bytes]
+    took: StepSeconds
+
+
 class MemoryRate(msgspec.Struct, frozen=True, tag=True):
     """How fast memory was read, in bytes a second."""
 
@@ -153,4 +177,4 @@ class LayerCost(msgspec.Struct, frozen=True, tag=True):
     outside: float
 
 
-Answer = Ready | EngineFailed | GreedyTokens | StepSeconds | Mixed | Kept | MemoryRate | LayerCost
+Answer = Ready | EngineFailed | GreedyTokens | StepSeconds | Mixed | Kept | Vectors | MemoryRate | LayerCost

@@ -60,6 +60,10 @@ BENCHES = {
         "livescale.load.bench.engine.command:engine",
         "Compare the engine on one core with transformers, vLLM and llama.cpp.",
     ),
+    "embeddings": LazyCommand(
+        "livescale.load.bench.models.embeddings_command:embeddings",
+        "Compare encoders' vectors on one core with sentence-transformers.",
+    ),
     "control": LazyCommand(
         "livescale.load.bench.control.command:control",
         "Measure the latency that gateway, router and bus add to the engine.",

@@ -77,7 +77,8 @@ def check(checkpoint: str, dtype: DType, as_json: bool) -> None:
         config = load_model_config(directory)
         architecture = architecture_of(config)
         check_dtype(config, dtype)
-        files.find_tensors(directory, architecture.stored_shapes(config), architecture.stacked(config))
+        shapes, stacked = architecture.stored_shapes(config), architecture.stacked(config)
+        files.find_tensors(directory, shapes, stacked, architecture.unused)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     needs = needs_of(config, dtype)

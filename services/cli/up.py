@@ -220,7 +220,8 @@ def check_checkpoint(model: ModelSettings) -> None:
         directory = find_files(model)
         config = load_model_config(directory)
         if Path(model.path).is_dir():
-            files.find_tensors(directory, architecture_of(config).stored_shapes(config))
+            architecture = architecture_of(config)
+            files.find_tensors(directory, architecture.stored_shapes(config), architecture.unused)
         text.load_checkpoint_text(directory, time.time)
     except BadSettings as error:
         raise click.UsageError(str(error)) from None

@@ -114,10 +114,12 @@ class CheckpointText:
         encoded = self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return encoded.ids, [list(offsets) for offsets in encoded.offsets]
 
-    def encode_pair(self, one: str, other: str, *, add_special_tokens: bool) -> list[int]:
-        """The token ids of two texts that are to be compared, as the tokenizer joins them."""
-        ids: list[int] = self.tokenizer.encode(one, other, add_special_tokens=add_special_tokens).ids
-        return ids
+    def encode_pair(self, one: str, other: str, *, add_special_tokens: bool) -> tuple[list[int], int]:
+        """The token ids of two texts that are to be compared, as the tokenizer joins them, and where the second begins;
+        0 where it does not tell them apart."""
+        encoding = self.tokenizer.encode(one, other, add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
+        return ids, encoding.type_ids.index(1) if 1 in encoding.type_ids else 0
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, without special tokens."""
@@ -221,9 +223,13 @@ def _read_tokenizer(path: Path) -> Tokenizer:
     if data is None:
         raise BadCheckpoint(f"{path} is missing: tokenization needs the fast tokenizer's file")
     try:
-        return Tokenizer.from_buffer(data)
+        tokenizer = Tokenizer.from_buffer(data)
     except Exception as error:  # noqa: BLE001 the library raises nothing narrower
         raise BadCheckpoint(f"{path} cannot be read: {error}") from None
+    # Texts are neither cut nor padded unless a client asks for it, whatever the file's last user asked for.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _template(directory: Path, about: _TokenizerConfig, wall: Wall) -> ChatTemplate | None:

@@ -81,8 +81,11 @@ class Pooling:
             )
         return tokens
 
-    async def make(self, asked: Asked, texts: Sequence[list[int]], sampling: Sampling) -> list[TokenLogprobs]:
-        """What workers tell of each text's only token. When one fails, the others are cancelled."""
+    async def make(
+        self, asked: Asked, texts: Sequence[list[int]], samplings: Sequence[Sampling]
+    ) -> list[TokenLogprobs]:
+        """What workers tell of each text's only token, for which they are asked by its own sampling. When one fails,
+        the others are cancelled."""
         visit: Visit = asked.request.state.visit
         visit.reserve(sum(map(len, texts)))
         timeout = min(asked.body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
@@ -103,7 +106,7 @@ class Pooling:
                 cache_salt=salt_of(visit.who, asked.body.cache_salt),
                 traceparent=caller,
             )
-            for index, tokens in enumerate(texts)
+            for index, (tokens, sampling) in enumerate(zip(texts, samplings, strict=True))
         ]
         told = await self._all(submits, context)
         visit.spend(sum(map(len, texts)))

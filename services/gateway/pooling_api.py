@@ -99,7 +99,7 @@ class PoolingApi:
         texts = [
             await self.pooling.encode(asked, one, "input") for one in split_prompts(body.input, MOST_INPUTS, "input")
         ]
-        told = await self.pooling.make(asked, texts, VECTOR)
+        told = await self.pooling.make(asked, texts, [VECTOR] * len(texts))
         return [vector_of(one) for one in told], usage_of(texts)
 
     async def _scores(
@@ -111,13 +111,17 @@ class PoolingApi:
         check_scores(asked.name, asked.text.use)
         if not asked.text.use.scores_pairs:
             return await self._angles(asked, pairs, param)
-        encoded = [asked.text.encode_pair(*pair, add_special_tokens=asked.body.add_special_tokens) for pair in pairs]
-        texts = [self.pooling.fitting(asked, tokens, param) for tokens in encoded]
+        texts, seconds = list[list[int]](), list[int]()
+        for pair in pairs:
+            tokens, second = asked.text.encode_pair(*pair, add_special_tokens=asked.body.add_special_tokens)
+            texts.append(self.pooling.fitting(asked, tokens, param))
+            cut = len(tokens) - len(texts[-1]) if asked.body.truncation_side == "left" else 0
+            seconds.append(max(0, second - cut))
         if asked.text.use.labels:
-            told = await self.pooling.make(asked, texts, VECTOR)
+            told = await self.pooling.make(asked, texts, [Sampling(pools=True, second=second) for second in seconds])
             return [float(likelihoods(vector_of(one), asked.text.use)[0]) for one in told], usage_of(texts)
         named = Sampling(logprobs=0, logprob_token_ids=[*asked.text.use.verdict])
-        told = await self.pooling.make(asked, texts, named)
+        told = await self.pooling.make(asked, texts, [named] * len(texts))
         return [verdict(one) for one in told], usage_of(texts)
 
     async def _angles(
@@ -126,7 +130,7 @@ class PoolingApi:
         """The cosines between the vectors of each pair. The vector of a text that comes often is made once."""
         distinct = list(dict.fromkeys(text for pair in pairs for text in pair))
         texts = [await self.pooling.encode(asked, one, param) for one in distinct]
-        told = await self.pooling.make(asked, texts, VECTOR)
+        told = await self.pooling.make(asked, texts, [VECTOR] * len(texts))
         vectors = {text: vector_of(one) for text, one in zip(distinct, told, strict=True)}
         return [cosine(vectors[one], vectors[other]) for one, other in pairs], usage_of(texts)
 

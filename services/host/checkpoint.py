@@ -38,6 +38,10 @@ LATER: dict[str, object] = {
     "rotary_dim": 0,
     "interleaved": False,
     "experts": None,
+    "encodes": False,
+    "position_offset": 0,
+    "token_types": 0,
+    "pooler": False,
     "pooling": "none",
     "normalized": False,
     "bare_scores": False,
@@ -160,7 +164,8 @@ def open_checkpoint(path: Path, dtype: DType, shards: int = 1, layout: Layout = 
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from None
     architecture = architecture_of(config)
-    stored = find_tensors(path, architecture.stored_shapes(config), architecture.stacked(config))
+    shapes = architecture.stored_shapes(config)
+    stored = find_tensors(path, shapes, architecture.stacked(config), architecture.unused)
     return Checkpoint(path, config, dtype, block_layouts(config, dtype, shards, layout), stored, shards, layout)
 
 

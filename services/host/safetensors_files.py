@@ -29,8 +29,8 @@ AGAIN = "download or convert the checkpoint again"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 INDEX_LIMIT_BYTES = 16 << 20
-# inv_freq was once saved with Llama checkpoints; it follows from the configuration.
-HARMLESS = ("rotary_emb.inv_freq", *OPTIONAL)
+# Tensors that were once saved with checkpoints, and follow from the configuration.
+HARMLESS = ("rotary_emb.inv_freq", "embeddings.position_ids", *OPTIONAL)
 MAX_NAMED = 5
 LONGEST_NAMED = 256
 
@@ -126,9 +126,11 @@ class _Index(msgspec.Struct, frozen=True):
     weight_map: dict[str, str]
 
 
-def find_tensors(directory: Path, shapes: Shapes, stacked: Mapping[str, Stacked] = {}) -> dict[str, StoredTensor]:
+def find_tensors(
+    directory: Path, shapes: Shapes, stacked: Mapping[str, Stacked] = {}, unneeded: tuple[str, ...] = ()
+) -> dict[str, StoredTensor]:
     """Find every tensor of `shapes`, and the head where a checkpoint repeats a tied one. Tensors may lie in others as
-    `stacked` says.
+    `stacked` says. Names that begin with one of the `unneeded` are passed over.
 
     Raises CheckpointError where one is missing or has another shape, and for tensors that the model does not use.
     """
@@ -143,7 +145,11 @@ def find_tensors(directory: Path, shapes: Shapes, stacked: Mapping[str, Stacked]
                 "use the config.json that belongs to these files"
             )
         _check_dtype(stored[name], shapes)
-    unused = [name for name in stored if name not in shapes and name != HEAD and not name.endswith(HARMLESS)]
+    unused = [
+        name
+        for name in stored
+        if name not in shapes and name != HEAD and not name.startswith(unneeded) and not name.endswith(HARMLESS)
+    ]
     if unused:
         raise CheckpointError(
             f"{stored[unused[0]].file}: tensors that the architecture of config.json does not use: {_some(unused)}; "

@@ -165,6 +165,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
             context_blocks=int(self.context_share * (kv_blocks + host_kv_blocks)),
             context_seconds=self.context_seconds,
             pools=config.pooling != "none",
+            encodes=config.encodes,
         )
 
     def __post_init__(self) -> None:

@@ -38,7 +38,7 @@ class RopeScaling(Message, frozen=True, kw_only=True):
 
 # Whether queries and keys are normalized before they rotate: not, each head by itself, or all heads of a row at once.
 HeadNorm = Literal["none", "head", "row"]
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu_tanh", "gelu"]
 # What a model makes of a prompt: the likelihood of its next token, or one vector: the last row, the first, or the mean.
 Pooling = Literal["none", "last", "cls", "mean"]
 Factor = Annotated[float, Meta(gt=0, le=1e6)]
@@ -52,8 +52,10 @@ class LayerKind(Message, frozen=True, kw_only=True):
     pair of numbers of a head, zeros for those that do not rotate; None follows from the model's `rope_theta` and
     `rope_scaling`. `attention_scale`: the factor of scores; 0 is 1 / sqrt(head_dim). `score_cap`: scores are bent
     towards this limit by a tangent; 0 is none. `norms_before` and `norms_after`: whether attention and MLP normalize
-    their input, and their output. `residual_scale`: the factor of what is added to the residual. `experts`: whether the
-    MLP is the model's experts.
+    their input, and their output. `norms_sum`: whether the sum of their output and the residual is normalized, that of
+    the last MLP by the norm before the head. `gated`: whether what is activated is multiplied by the output of another
+    matrix. `residual_scale`: the factor of what is added to the residual.
+    `experts`: whether the MLP is the model's experts.
     """
 
     window: Count = 0
@@ -63,6 +65,8 @@ class LayerKind(Message, frozen=True, kw_only=True):
     head_norm: HeadNorm = "none"
     norms_before: bool = True
     norms_after: bool = False
+    norms_sum: bool = False
+    gated: bool = True
     activation: Activation = "silu"
     output_bias: bool = False
     mlp_bias: bool = False
@@ -82,10 +86,14 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     norms. A checkpoint's heads rotate in their first `rotary_dim` numbers, 0 is all; where they are `interleaved`,
     pairs are neighbours. In blocks the two numbers of a pair are half a head apart.
 
+    The rows of a model that `encodes` see each other, so that a prompt is computed in one piece; its norms are
+    LayerNorms, and to its embeddings those of positions are added, from row `position_offset` of their table on, and
+    those of `token_types` types: the second of two texts has the second type.
+
     A model with a `pooling` makes vectors and no tokens; they have the length 1 where it is `normalized`. With `labels`
-    a matrix makes of them as many scores, which are likelihoods once they are bent, unless they are `bare_scores`.
-    `classifier_from_token`: the tokens by which a model that generates says that
-    a text does not fit another one, or does.
+    a matrix makes of them as many scores, with a `pooler` after another matrix and a tangent. Scores are likelihoods
+    once they are bent, unless they are `bare_scores`. `classifier_from_token`: the tokens by which a model that
+    generates says that a text does not fit another one, or does.
 
     `quantization` says which matrices are packed.
     """
@@ -115,6 +123,10 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     rotary_dim: Count = 0
     interleaved: bool = False
     experts: Experts | None = None
+    encodes: bool = False
+    position_offset: Annotated[int, Meta(ge=0, le=1_024)] = 0
+    token_types: Annotated[int, Meta(ge=0, le=1_024)] = 0
+    pooler: bool = False
     pooling: Pooling = "none"
     normalized: bool = False
     bare_scores: bool = False

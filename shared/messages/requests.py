@@ -26,7 +26,8 @@ class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
     `grammar`: of the answer, in llguidance's notation (Lark, or JSON); only tokens that it permits are chosen, and an
     end-of-sequence token once it is complete. Empty permits all.
     `pools`: make a vector of the prompt in place of a token, as the model's `pooling` says. It counts as the request's
-    only token.
+    only token. `second`: where the second of two texts begins in the prompt, for models that tell them apart; 0 is
+    nowhere.
     """
 
     temperature: Amount = 0.0
@@ -44,6 +45,7 @@ class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
     logprob_token_ids: Annotated[list[TokenId], Meta(max_length=MOST_LOGPROBS)] = []
     grammar: Annotated[str, Meta(max_length=MOST_GRAMMAR)] = ""
     pools: bool = False
+    second: Count = 0
 
 
 class TokenLogprobs(Struct, frozen=True, array_like=True):

@@ -13,7 +13,7 @@ from functools import partial
 from math import prod
 
 from livescale.shared.messages.parameters import Block, DType, Layout, ModelConfig, Tensor
-from livescale.shared.model.declaration.tensors import EMBEDDING, Shapes, model_parameters
+from livescale.shared.model.declaration.tensors import LOOKED_UP, Shapes, model_parameters
 from livescale.shared.model.packed.form import packed_bytes, packing_of
 from livescale.shared.model.sharding import shard_config
 
@@ -92,4 +92,5 @@ def tensor_bytes(tensor: Tensor, dtype: DType) -> int:
 
 
 def _fills_panels(tensor: str, shape: list[int]) -> bool:
-    return len(shape) >= 2 and tensor != EMBEDDING and shape[-2] % PANEL_ROWS == 0 and shape[-1] % PANEL_STEP == 0
+    is_looked_up = tensor.startswith(LOOKED_UP)
+    return len(shape) >= 2 and not is_looked_up and shape[-2] % PANEL_ROWS == 0 and shape[-1] % PANEL_STEP == 0

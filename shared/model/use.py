@@ -3,12 +3,12 @@ or to give scores. Pure."""
 
 from msgspec.structs import replace
 
-from livescale.shared.messages.parameters import ModelConfig
-from livescale.shared.model.declaration.architecture import Architecture
+from livescale.shared.messages.parameters import ModelConfig, Pooling
+from livescale.shared.model.declaration.architecture import GENERATES, Architecture
 from livescale.shared.model.declaration.config_file import REMEDIES, CheckpointError, ConfigFile
 from livescale.shared.model.sentence_files import SentenceModel
 
-GENERATES, POOLS, CLASSIFIES = "ForCausalLM", "Model", "ForSequenceClassification"
+POOLS, CLASSIFIES = "Model", "ForSequenceClassification"
 DEFAULT_LABELS = 2  # of transformers, where config.json names none
 IDENTITY = "Identity"
 TOLD_BY = "sbert_ce_default_activation_function"
@@ -16,21 +16,23 @@ TOLD_BY = "sbert_ce_default_activation_function"
 
 def read_use(raw: ConfigFile, architecture: Architecture, sentence: SentenceModel | None) -> ModelConfig:
     """The configuration with what the model makes of a prompt. Raises CheckpointError."""
+    encodes = not architecture.generates
     kind = _kind(raw.texts("architectures"), architecture)
     # Before anything else is looked at, because these say that nothing else of the file means what it says elsewhere.
     raw.refuse(*REMEDIES)
     config = architecture.describe(raw)
-    tokens = raw.texts("classifier_from_token")
+    tokens = [] if encodes else raw.texts("classifier_from_token")
     raw.flag("is_original_qwen3_reranker")
     if tokens:
         return replace(config, classifier_from_token=_two(tokens))
     if kind == CLASSIFIES:
         labels = len(raw.mapping("id2label")) or DEFAULT_LABELS
-        return replace(config, pooling="last", labels=labels, bare_scores=_bare(raw))
+        pooling: Pooling = "cls" if encodes else "last"
+        return replace(config, pooling=pooling, labels=labels, pooler=encodes, bare_scores=_bare(raw))
     if sentence is None and kind == GENERATES:
         return config
-    said = sentence or SentenceModel("last", normalized=True)
-    if said.pooling != "last":
+    said = sentence or SentenceModel("cls" if encodes else "last", normalized=True)
+    if said.pooling != "last" and not encodes:
         raise CheckpointError(
             f"pooling by {said.pooling!r} is not served of this architecture: a row sees those before it only, so the "
             "vector is the last row's; use a checkpoint with pooling_mode_lasttoken"
@@ -39,12 +41,13 @@ def read_use(raw: ConfigFile, architecture: Architecture, sentence: SentenceMode
 
 
 def _kind(classes: list[str], architecture: Architecture) -> str:
-    stem = architecture.class_name.removesuffix(GENERATES)
-    known = {stem + kind: kind for kind in (GENERATES, POOLS, CLASSIFIES)}
+    generates = architecture.generates
+    stem = architecture.class_name.removesuffix(GENERATES if generates else POOLS)
+    known = {stem + kind: kind for kind in (GENERATES, POOLS, CLASSIFIES)[not generates :]}
     found = next((known[one] for one in classes if one in known), None)
     if classes and found is None:
         raise CheckpointError(f"architectures {str(classes)[:200]} has none of {', '.join(known)}; use one of these")
-    return found or GENERATES
+    return found or (GENERATES if generates else POOLS)
 
 
 def _two(tokens: list[str]) -> list[str]:

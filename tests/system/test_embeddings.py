@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.checkpoints import pooling_checkpoint
+from tests.checkpoints import pooling_checkpoint, tiny_checkpoint
 from tests.system.conftest import System, start, stop
 from tests.system.scaling import LAYERS_RUN, WORKERS, count, targets, watching
 from tests.system.under_load import ExpectedStreams, SystemUnderLoad
@@ -53,7 +53,7 @@ class EmbedderUnderLoad(SystemUnderLoad):
 def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbedderUnderLoad]:
     """Four workers behind slow links."""
     family, options = request.param
-    checkpoint = pooling_checkpoint(family, tmp_path)
+    checkpoint = tiny_checkpoint(family) if family == "bert" else pooling_checkpoint(family, tmp_path)
     system: System = start(tmp_path, "--workers", str(WORKERS), "--link-rate", RATE, *options, checkpoint=checkpoint)
     chance = random.Random(4)
     texts = [chance.choices(range(1_000), k=chance.choice([1, 9, 70, 300])) for _ in range(TEXTS)]
@@ -64,7 +64,9 @@ def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbedderU
 
 
 def with_options(*options: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("loaded", [pytest.param(("qwen3", options), id="qwen3")], indirect=True)
+    """A decoder that pools by its last row, and an encoder that takes the mean of all."""
+    given = [pytest.param((family, options), id=family) for family in ("qwen3", "bert")]
+    return pytest.mark.parametrize("loaded", given, indirect=True)
 
 
 @with_options("--live", "zigzag")

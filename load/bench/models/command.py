@@ -17,7 +17,7 @@ from livescale.load.peers.protocol import StepSeconds
 from livescale.load.sizes import Size
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.kernels.variants import KernelsName
-from livescale.shared.model.architectures import model_types
+from livescale.shared.model.architectures import find_architecture, model_types
 
 OWN = Program("livescale", "livescale.load.bench.engine.own")
 TRANSFORMERS = Program("transformers", "livescale.load.peers.transformers_peer")
@@ -25,15 +25,17 @@ PREFILL: Case = PrefillCase("prefill 512", (512,))
 DECODE: Case = DecodeCase("decode b8", 8)
 LOG = KEPT / "bench-models.log"
 
+GENERATING = tuple(name for name in model_types() if (found := find_architecture(name)) and found.generates)
+
 option = partial(click.option, show_default=True, show_envvar=True)
 
 
 @click.command()
 @option(
     "--families",
-    type=click.Choice(model_types()),
+    type=click.Choice(GENERATING),
     multiple=True,
-    default=model_types(),
+    default=GENERATING,
     envvar="LIVESCALE_FAMILIES",
     help="Architectures; may be given several times.",
 )

@@ -110,7 +110,10 @@ class TorchBackend:
         return [call for chunk in chunks for call in self._calls_of(chunk)]
 
     def _calls_of(self, chunk: ScheduledChunk) -> Iterator[AttentionCall]:
-        if chunk.decode:
+        if chunk.whole:
+            stretch = self._store.stretch(chunk.blocks, chunk.stop)
+            yield ChunkAttention(stretch, chunk.stop, self._group, None, self._masked, causal=False)
+        elif chunk.decode:
             for position in range(chunk.start, chunk.stop):
                 yield RowAttention(self._store.stretch(chunk.blocks, position + 1), self._masked)
         else:
@@ -161,7 +164,8 @@ class ChunkAttention:
     """Rows of a prompt that attend together; the last of them sees all of `stretch` `[layer, 2, kv_head, token,
     head_dim]`.
 
-    `mask` `[row, token]` hides the future. It is None where rows and tokens are the same positions.
+    `mask` `[row, token]` hides the future. It is None where rows and tokens are the same positions, and where rows see
+    all of them, not being `causal`.
     """
 
     def __init__(
@@ -171,8 +175,11 @@ class ChunkAttention:
         group: int,
         mask: torch.Tensor | None,
         masked: Mapping[int, LayerKind],
+        *,
+        causal: bool = True,
     ) -> None:
         self.rows = rows
+        self._causal = causal and mask is None
         self._mask = mask
         self._masked = masked
         self._positions = range(stretch.shape[3] - rows, stretch.shape[3])
@@ -186,7 +193,7 @@ class ChunkAttention:
         if layer in self._masked:
             result = attend_masked(self._masked[layer], heads_first, keys, values, self._positions)
             return result.permute(2, 0, 1, 3).reshape(self.rows, -1)
-        result = scaled_dot_product_attention(heads_first, keys, values, self._mask, is_causal=self._mask is None)
+        result = scaled_dot_product_attention(heads_first, keys, values, self._mask, is_causal=self._causal)
         return result.permute(2, 0, 1, 3).reshape(self.rows, -1)
 
 
@@ -239,6 +246,7 @@ class Rows:
             raise ValueError(f"a batch has 1 to {MAX_BATCH_ROWS} rows, not {len(token_ids)}")
         ends = accumulate(len(chunk.tokens) for chunk in chunks)
         sampled = [end - 1 for chunk, end in zip(chunks, ends, strict=True) if chunk.sampling is not None]
+        self.chunks = chunks
         self.count = len(token_ids)
         self.token_ids = torch.tensor(token_ids, device=device)
         # Where only decodes run these are all.

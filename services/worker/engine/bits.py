@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from livescale.services.worker.engine.kernels.variants import FLASHINFER, TORCH, KernelChoice
-from livescale.services.worker.engine.layer import TorchNorm
+from livescale.services.worker.engine.norms import TorchNorm
 from livescale.services.worker.engine.parameters import TorchLinear, slab_rows, stable_silu
 from livescale.services.worker.engine.rope import turn
 from livescale.shared.memory.devices import CPU

@@ -10,14 +10,16 @@ import torch
 from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels, find_compiled
 from livescale.services.worker.engine.kv_store import KvStore
-from livescale.services.worker.engine.layer import CompiledNorm, Layer
+from livescale.services.worker.engine.layer import Layer
 from livescale.services.worker.engine.matrices import CompiledGated, CompiledLinear
+from livescale.services.worker.engine.norms import CompiledNorm
 from livescale.services.worker.engine.parameters import DTYPES
 from livescale.services.worker.engine.rope import RopeTable
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
 
 RUN_NUMBERS = 4  # as kernels.h has them
+WHOLE = 2
 
 
 class CompiledAttention:
@@ -66,7 +68,9 @@ class CompiledAttention:
         for chunk in chunks:
             self._check(chunk)
             slot = chunk.blocks.start * self._store.block_tokens
-            for start in range(chunk.start, chunk.stop, self._run_rows):
+            if chunk.whole:
+                runs.extend((chunk.stop, slot, 0, WHOLE))
+            for start in range(chunk.stop if chunk.whole else chunk.start, chunk.stop, self._run_rows):
                 runs.extend((min(chunk.stop - start, self._run_rows), slot, start, int(chunk.decode)))
             rows += len(chunk.tokens)
         return CompiledStep(self, runs, rows)
@@ -85,8 +89,7 @@ def numbers_of(kind: LayerKind) -> tuple[int, int, int]:
 
 
 class CompiledStep:
-    """The attention of one step. `runs` has four numbers a run: rows, slot of position 0, first position, whether
-    generated."""
+    """The attention of one step. `runs` has four numbers a run: rows, slot of position 0, first position, kind."""
 
     def __init__(self, attention: CompiledAttention, runs: "array[int]", rows: int) -> None:
         self._attention = attention

@@ -23,6 +23,7 @@ from livescale.services.worker.engine.contract import (
     slabs,
 )
 from livescale.services.worker.engine.cuda_graphs import CudaCapture, GraphedLayer, LayerGraphs
+from livescale.services.worker.engine.encoder_input import EncoderInput
 from livescale.services.worker.engine.head import Head
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import KvStore
@@ -81,7 +82,7 @@ class TorchEngine:
         self._attention: Attention
         self._memory: LayerMemory | None = None
         if self._kernels is None:
-            backend = choose_backend(self.store, group, max_model_len, on_gpu.flashinfer, kinds)
+            backend = choose_backend(self.store, group, max_model_len, on_gpu.flashinfer and not config.encodes, kinds)
             self._attention = TorchAttention(self.store, ropes, group, backend)
         else:
             compiled = CompiledAttention(self._kernels, self.store, ropes, group, max_model_len, kinds)
@@ -89,6 +90,7 @@ class TorchEngine:
             # Between two calls of a layer's parts ranks wait for each other.
             self._memory = LayerMemory(config, self._kernels, compiled) if ranks is None else None
         self._embedding: torch.Tensor | None = None
+        self._input: EncoderInput | None = None
         self._layers: dict[int, AnyLayer] = {}
         self._graphs: LayerGraphs | None = None
         # No graph waits for another rank, and which rows experts get differs from step to step.
@@ -111,6 +113,8 @@ class TorchEngine:
         tensors = block_tensors(self._manifest.blocks[index], buffer, self._manifest.dtype)
         if index == 0:
             self._embedding = tensors[EMBEDDING]
+            if self._config.encodes:
+                self._input = EncoderInput(self._config, tensors, self._kernels)
         elif index <= self._config.num_hidden_layers:
             layer = Layer(self._config, index - 1, tensors, self._kernels, self._ranks, self._manifest.shard)
             self._layers[index - 1] = self._fastest(layer)
@@ -137,6 +141,8 @@ class TorchEngine:
             hidden = embedding(rows.token_ids, self._embedding)
         else:
             hidden = embed_part(rows.token_ids, self._embedding, self._own_tokens, self._ranks)
+        if self._input is not None:
+            hidden = self._input.add_to(hidden, rows.chunks)
         return hidden if self._embedding_scale is None else hidden * self._embedding_scale
 
     @torch.inference_mode()

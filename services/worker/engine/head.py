@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.contract import BlockMissing
 from livescale.services.worker.engine.kernels.variants import Kernels
-from livescale.services.worker.engine.layer import Norm, bent_logits, make_norm
+from livescale.services.worker.engine.layer import bent_logits
 from livescale.services.worker.engine.matrices import make_linear
+from livescale.services.worker.engine.norms import Norm, make_norm
 from livescale.services.worker.engine.parameters import Linear, Tensors
 from livescale.services.worker.engine.pooling import Pooler
 from livescale.services.worker.engine.sampling import choose_tokens, score_tokens

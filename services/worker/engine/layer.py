@@ -1,65 +1,20 @@
-"""A decoder layer, whose kind says what it has besides what a layer of Llama has, and its RMSNorm."""
+"""A layer, whose kind says what it has besides what a layer of Llama has."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
-from torch.nn.functional import rms_norm
 
 from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.experts import make_experts
-from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
-from livescale.services.worker.engine.matrices import Gated, make_gated, make_linear
+from livescale.services.worker.engine.kernels.variants import Kernels
+from livescale.services.worker.engine.matrices import Activated, Gated, make_gated, make_linear
+from livescale.services.worker.engine.norms import Norm, norm_of
 from livescale.services.worker.engine.packed import unpacked
-from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors
+from livescale.services.worker.engine.parameters import Linear, Tensors
 from livescale.services.worker.engine.tensor_parallel import Ranks, ResidualLinear, added, row_parallel
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
 
 ADDED_BIASES = ("self_attn.o_proj.bias", "mlp.down_proj.bias")
-
-
-class Norm(Protocol):
-    """RMSNorm of each row, with the weights of one place in the model."""
-
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Normalize each row: `[row, hidden]` -> `[row, hidden]`."""
-
-
-class TorchNorm:
-    """RMSNorm by torch's kernels, on any device."""
-
-    def __init__(self, weight: torch.Tensor, epsilon: float, offset: float = 0.0) -> None:
-        self._weight = weight.float() + offset if offset else weight
-        self._epsilon = epsilon
-
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        normed = rms_norm(hidden.to(self._weight.dtype), self._weight.shape, self._weight, self._epsilon)
-        return normed.to(hidden.dtype)
-
-
-class CompiledNorm:
-    """RMSNorm by the compiled kernels, in one pass over each row."""
-
-    def __init__(self, kernels: Kernels, weight: torch.Tensor, epsilon: float, offset: float = 0.0) -> None:
-        self._rms_norm = kernels.rms_norm
-        self._type = TYPES[DTYPES[weight.dtype]]
-        self._weight = weight
-        self.address, self._size = weight.data_ptr(), len(weight)
-        self.epsilon, self.offset = epsilon, offset
-
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        hidden = hidden.contiguous()
-        normed = torch.empty_like(hidden)
-        numbers = hidden.data_ptr(), self.address, normed.data_ptr(), hidden.shape[0], self._size
-        self._rms_norm(self._type, *numbers, self.epsilon, self.offset)
-        return normed
-
-
-def make_norm(weight: torch.Tensor, epsilon: float, kernels: Kernels | None, offset: float = 0.0) -> Norm:
-    """RMSNorm by the compiled kernels, or torch's where `kernels` is None. `offset` is added to the weights."""
-    if kernels is None:
-        return TorchNorm(weight, epsilon, offset)
-    return CompiledNorm(kernels, weight, epsilon, offset)
 
 
 class NormedHeads:
@@ -128,9 +83,18 @@ class NormedOutput:
         return residual + self(rows)
 
 
-def as_it_is(hidden: torch.Tensor) -> torch.Tensor:
-    """Return the rows unchanged: the norm of a place that has none."""
-    return hidden
+class NormedSum:
+    """A matrix whose product is added to the residual, and their sum is normalized."""
+
+    def __init__(self, matrix: ResidualLinear, norm: Norm) -> None:
+        self._matrix = matrix
+        self._norm = norm
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._norm(self._matrix(rows))
+
+    def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return self._norm(self._matrix.plus(rows, residual))
 
 
 def unchanged(rows: torch.Tensor) -> torch.Tensor:
@@ -160,7 +124,7 @@ class Layer:
         self.index = index
         self._input_norm = parts.norm("input_layernorm")
         self._qkv = parts.projections()
-        self._output = parts.output("self_attn.o_proj", "self_attn.output_layernorm")
+        self._output = parts.output("self_attn.o_proj", "self_attn")
         self._mlp_norm = parts.norm("post_attention_layernorm")
         self._gated, self._down = parts.mlp()
 
@@ -197,10 +161,7 @@ class Parts:
 
     def norm(self, name: str) -> Norm:
         """The norm of this name, or one that does nothing where there is none."""
-        weight = self._tensors.get(f"{name}.weight")
-        if weight is None:
-            return as_it_is
-        return make_norm(weight, self._config.rms_norm_eps, self._kernels, self._config.norm_offset)
+        return norm_of(self._config, self._tensors, name, self._kernels)
 
     def projections(self) -> Linear:
         """Make the matrix of queries, keys and values, with norms of heads where the kind has them."""
@@ -222,21 +183,31 @@ class Parts:
 
     def mlp(self) -> tuple[Gated, ResidualLinear]:
         """What makes features of rows, and what is added to the residual. Experts do all of it in the second."""
-        kind, experts, norm = self._kind, self._config.experts, "mlp.output_layernorm"
+        kind, experts = self._kind, self._config.experts
         if kind.experts and experts is not None:
             made = make_experts(experts, self._tensors, self._kernels, kind.activation)
-            return unchanged, self._added(made, norm)
-        gated = make_gated(self._tensors, "mlp.gate_proj", "mlp.up_proj", self._kernels, kind.activation)
-        return gated, self.output("mlp.down_proj", norm)
+            return unchanged, self._added(made, "mlp")
+        return self._activated(), self.output("mlp.down_proj", "mlp")
 
-    def output(self, name: str, norm: str) -> ResidualLinear:
-        """A matrix whose product is added to the residual."""
-        return self._added(make_linear(self._tensors, name, kernels=self._kernels), norm)
+    def _activated(self) -> Gated:
+        """The matrices of the MLP before the last one, and what stands between."""
+        activation = self._kind.activation
+        if self._kind.gated:
+            return make_gated(self._tensors, "mlp.gate_proj", "mlp.up_proj", self._kernels, activation)
+        return Activated(make_linear(self._tensors, "mlp.up_proj", kernels=self._kernels), activation, self._kernels)
 
-    def _added(self, matrix: Linear, norm: str) -> ResidualLinear:
+    def output(self, name: str, place: str) -> ResidualLinear:
+        """A matrix whose product is added to the residual, with the norm of this place."""
+        return self._added(make_linear(self._tensors, name, kernels=self._kernels), place)
+
+    def _added(self, matrix: Linear, place: str) -> ResidualLinear:
         made = row_parallel(matrix, self._ranks)
         factor = self._kind.residual_scale
-        return NormedOutput(made, self.norm(norm), factor) if self._kind.norms_after or factor != 1.0 else made
+        if self._kind.norms_sum:
+            return NormedSum(made, self.norm(f"{place}.sum_layernorm"))
+        if self._kind.norms_after or factor != 1.0:
+            return NormedOutput(made, self.norm(f"{place}.output_layernorm"), factor)
+        return made
 
 
 def bent_logits(logits: torch.Tensor, config: ModelConfig) -> torch.Tensor:

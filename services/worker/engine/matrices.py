@@ -128,6 +128,23 @@ class Gated(Protocol):
         """Compute it of each row: `[row, in]` -> `[row, out]`."""
 
 
+class Activated:
+    """GELU of one matrix's output, by compiled kernels, or torch's where `kernels` is None."""
+
+    def __init__(self, matrix: Linear, activation: Activation, kernels: Kernels | None) -> None:
+        self._matrix = matrix
+        self._activation = activation
+        self._kernels = kernels
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        made = self._matrix(rows)
+        if self._kernels is None or self._activation != "gelu":
+            return stable_gelu(made, "none" if self._activation == "gelu" else "tanh")
+        result = torch.empty_like(made)
+        self._kernels.gelu(TYPES[DTYPES[made.dtype]], made.data_ptr(), result.data_ptr(), *made.shape)
+        return result
+
+
 class TorchGated:
     """SwiGLU or GeGLU by torch's kernels, on any device."""
 

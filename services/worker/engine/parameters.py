@@ -138,11 +138,11 @@ def stable_silu(rows: torch.Tensor) -> torch.Tensor:
     return silu(rows) if rows.is_cuda else torch.stack([silu(row) for row in rows])
 
 
-def stable_gelu(rows: torch.Tensor) -> torch.Tensor:
-    """GELU of `[row, n]` by its approximation with a tangent, on a CPU row by row for the same reason."""
+def stable_gelu(rows: torch.Tensor, approximate: str = "tanh") -> torch.Tensor:
+    """GELU of `[row, n]` by its approximation with a tangent, or "none", on a CPU row by row for the same reason."""
     if rows.is_cuda:
-        return gelu(rows, approximate="tanh")
-    return torch.stack([gelu(row, approximate="tanh") for row in rows])
+        return gelu(rows, approximate=approximate)
+    return torch.stack([gelu(row, approximate=approximate) for row in rows])
 
 
 def slab_rows(device: str) -> int:

@@ -44,7 +44,8 @@ class VocabularyLearner:
     def load(self, command: Load) -> None:
         """Learn the vocabulary of what is loaded, once the engine is made for it."""
         self.end()
-        if self._runner.applies_grammars and command.rank == 0:
+        generates = command.manifest.config.pooling == "none"
+        if generates and self._runner.applies_grammars and command.rank == 0:
             self._learning = self._start(self._learn(command), f"vocabulary {command.model}")
 
     def end(self) -> None:

@@ -123,7 +123,15 @@ def _piece(told: StagePiece, limits: SchedulerLimits) -> ScheduledChunk:
     scoring = Scoring(tuple(told.following), told.top) if told.following else None
     blocks = range(told.first_block, told.first_block + told.blocks)
     piece = ScheduledChunk(
-        told.request_id, tuple(told.tokens), told.start, blocks, told.decode, _sampling(told), scoring=scoring
+        told.request_id,
+        tuple(told.tokens),
+        told.start,
+        blocks,
+        told.decode,
+        _sampling(told),
+        None,
+        scoring,
+        limits.encodes,
     )
     room = min(told.blocks * limits.kv_block_tokens, limits.max_model_len)
     if piece.stop > room or blocks.stop > limits.kv_blocks:

@@ -41,7 +41,7 @@ class BlockAllocation:
     def keep_prefixes(self) -> None:
         """Begin to keep what is computed of prompts, for prompts that begin the same. The KV of all layers is here from
         now on."""
-        if self.prefixes is None and self.limits.enable_prefix_caching:
+        if self.prefixes is None and self.limits.keeps_prefixes:
             self.prefixes = PrefixCache(self.kv, self.limits.kv_block_tokens, self.limits.host_kv_blocks)
             self.contexts = SessionCache(self.prefixes, self.limits)
 

@@ -178,7 +178,7 @@ class ScheduledChunk(Struct, frozen=True):
 
     A prompt's rows attend from cut to cut, whatever else is in the chunk. Generated positions (`decode`) attend row by
     row, however many there are. So a resumed request that replays them gets the bits that they had when they were
-    generated one by one.
+    generated one by one. The rows of a `whole` prompt see each other.
     """
 
     request_id: str
@@ -189,13 +189,16 @@ class ScheduledChunk(Struct, frozen=True):
     sampling: TokenSampling | None = field(default=None, name="draw")
     entry: LayerEntry | None = None
     scoring: Scoring | None = None
+    whole: bool = False
 
     def __post_init__(self) -> None:
         fits_chunk = self.start % PROMPT_CUT == 0 and len(self.tokens) <= PREFILL_CHUNK
-        if not self.tokens or not (self.decode or fits_chunk):
+        if self.whole:
+            fits_chunk = self.start == 0 and len(self.tokens) <= MAX_BATCH_ROWS and not self.decode
+        if not self.tokens or not ((self.decode and not self.whole) or fits_chunk):
             raise ValueError(
                 f"{self.request_id}: positions {self.start} .. {self.stop} are no chunk of a prompt: it begins at a"
-                f" multiple of {PROMPT_CUT} and has 1 to {PREFILL_CHUNK} rows"
+                f" multiple of {PROMPT_CUT} and has 1 to {PREFILL_CHUNK} rows, or is all of it"
             )
 
     @property

@@ -74,6 +74,8 @@ def share_rows(prefilling: Iterable[Sequence], budget: RowBudget) -> Iterator[Sc
     if first is None:
         return
     its_own = min(rows, PREFILL_CHUNK, first.left, max(budget.cut, _fitting(first, rows, work) // 2))
+    if first.whole:
+        its_own = first.left
     kept = its_own
     for sequence in sorted(line, key=_eagerness):
         if sequence is first:

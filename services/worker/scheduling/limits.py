@@ -14,8 +14,8 @@ class SchedulerLimits:
     output together. With prompts beside them, decodes shall take at most `tbt_ratio` times as long as alone.
 
     `host_kv_blocks` more blocks in host memory keep prompts. Conversations are kept for `context_seconds`, in at most
-    `context_blocks` blocks of both kinds. A model that `pools` makes vectors and no tokens. Raises ValueError where a
-    step has no room for all requests and one chunk.
+    `context_blocks` blocks of both kinds. A model that `pools` makes vectors and no tokens, and one that `encodes` runs
+    a prompt in one piece. Raises ValueError where a step has no room for all requests and one chunk.
     """
 
     max_num_seqs: int
@@ -31,6 +31,7 @@ class SchedulerLimits:
     context_blocks: int = 0
     context_seconds: float = 1800.0
     pools: bool = False
+    encodes: bool = False
 
     def __post_init__(self) -> None:
         least = self.max_num_seqs + PREFILL_CHUNK
@@ -39,6 +40,11 @@ class SchedulerLimits:
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, must be {least} (max_num_seqs and one chunk"
                 f" of {PREFILL_CHUNK}, or prompts would starve) to {MAX_BATCH_ROWS}"
             )
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether KV of prompts is kept for those that begin alike. Where rows see each other it is of no use."""
+        return self.enable_prefix_caching and not self.encodes
 
     def blocks(self, tokens: int) -> int:
         """The number of KV blocks that hold so many tokens."""
@@ -63,6 +69,11 @@ class SchedulerLimits:
             )
         if total > self.max_model_len:
             return f"prompt and max_tokens are {total} tokens, max_model_len is {self.max_model_len}"
+        if self.encodes and total > self.max_num_batched_tokens:
+            return (
+                f"prompt is {total} tokens, and one step, in which it has to run, has at most "
+                f"{self.max_num_batched_tokens}; shorten it, or raise --max-num-batched-tokens"
+            )
         if self.most_blocks(request) > self.kv_blocks:
             room = self.kv_blocks * self.kv_block_tokens
             return f"prompt and max_tokens are {total} tokens, the whole KV cache holds {room}"

@@ -73,7 +73,7 @@ class Scheduler:
         `filled` is in the cache already.
         """
         self._arrivals += 1
-        sequence = self._allocation.waiting[request.request_id] = Sequence(request, self._arrivals)
+        sequence = self._allocation.waiting[request.request_id] = Sequence(request, self._arrivals, self.limits.encodes)
         if entry is not None:
             sequence.entry, sequence.late = entry, LateKv(entry.layer, entry.stop)
         if filled is not None:
@@ -83,7 +83,7 @@ class Scheduler:
     def reserve(self, name: str, request: Submit) -> Reservation | None:
         """Keep KV blocks for a request that passed `check`. None while there is no room."""
         self._arrivals += 1
-        return self._allocation.reserve(name, Sequence(request, self._arrivals))
+        return self._allocation.reserve(name, Sequence(request, self._arrivals, self.limits.encodes))
 
     def take_over(self, name: str, command: TakeOver) -> Sequence:
         """Go on with the request of a reservation, all KV of which is here. Raises ValueError."""

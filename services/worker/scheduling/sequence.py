@@ -61,12 +61,13 @@ class Sequence:
     prompt from the second on, where the request asks for them. `filled` is a second place of its KV. `prefix` is the
     last segment of the prompt that the prefix cache keeps, or None where it may keep no more. `cached` counts the
     tokens of the prompt that were in the cache when the sequence began. One that `awaits_mask` is run once it is known
-    which tokens its grammar permits.
+    which tokens its grammar permits. The rows of a `whole` one see each other, and are never run in parts.
     """
 
-    def __init__(self, request: Submit, arrival: int) -> None:
+    def __init__(self, request: Submit, arrival: int, whole: bool = False) -> None:
         self.request = request
         self.arrival = arrival
+        self.whole = whole
         self.prompt_tokens = len(request.prompt)
         self.stops = tuple(request.stop_token_ids)
         self.tokens = [*request.prompt, *request.generated]
@@ -177,6 +178,10 @@ class Sequence:
         return KvImport(self.request_id, self.blocks[:count], late.layers, late.data)
 
     def _chunks_from(self, start: int, budget: int, cut: int) -> Iterator[ScheduledChunk]:
+        if self.whole:
+            if self.prompt_tokens <= budget:
+                yield self._chunk(0, self.prompt_tokens, decode=False)
+            return
         while start < self.prompt_tokens:
             rows = min(PREFILL_CHUNK - start % PREFILL_CHUNK, self.prompt_tokens - start)
             if rows > budget:
@@ -220,7 +225,9 @@ class Sequence:
         tokens = tuple(self.tokens[start:stop])
         sampling = self._sampling() if stop == len(self.tokens) else None
         scoring = None if decode else self._scoring(start, stop)
-        return ScheduledChunk(self.request_id, tokens, start, self.blocks, decode, sampling, self.entry, scoring)
+        return ScheduledChunk(
+            self.request_id, tokens, start, self.blocks, decode, sampling, self.entry, scoring, self.whole
+        )
 
     def _scoring(self, start: int, stop: int) -> Scoring | None:
         asked = self.request.prompt_logprobs

@@ -1,4 +1,5 @@
-"""The architectures that are served, one module each. A module is found by being here."""
+"""The architectures that are served, one module each. A module is found by being here, called as the `model_type`:
+where that has a hyphen, the module has two underscores."""
 
 from functools import cache
 from importlib import import_module
@@ -11,7 +12,7 @@ from livescale.shared.model.declaration.architecture import Architecture
 @cache
 def model_types() -> tuple[str, ...]:
     """List the `model_type` of each architecture that is declared here."""
-    return tuple(sorted(module.name for module in iter_modules(__path__)))
+    return tuple(sorted(module.name.replace("__", "-") for module in iter_modules(__path__)))
 
 
 def architecture_of(config: ModelConfig) -> Architecture:
@@ -26,6 +27,6 @@ def find_architecture(model_type: str) -> Architecture | None:
     """The declaration of an architecture, None where there is none."""
     if model_type not in model_types():
         return None
-    architecture = import_module(f"{__name__}.{model_type}").ARCHITECTURE
+    architecture = import_module(f"{__name__}.{model_type.replace('-', '__')}").ARCHITECTURE
     assert isinstance(architecture, Architecture)
     return architecture

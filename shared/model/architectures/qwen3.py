@@ -13,7 +13,7 @@ def describe(config: ConfigFile) -> ModelConfig:
 
 ARCHITECTURE = Architecture(
     "Qwen3ForCausalLM",
-    "Qwen3 (dense), Qwen3-Embedding, Qwen3-Reranker",
+    "Qwen3 (dense), -Embedding, -Reranker",
     describe,
     example={"tie_word_embeddings": True, "rms_norm_eps": 1e-6},
 )

@@ -19,6 +19,8 @@ from livescale.shared.model.declaration.tensors import Shapes, model_parameters
 from livescale.shared.model.packed.form import WEIGHT, packing_of
 from livescale.shared.model.packed.stored import stored_parts
 
+GENERATES = "ForCausalLM"
+LAYERS = "model.layers."
 FULL, SLIDING = "full_attention", "sliding_attention"
 LONGEST_HEAD = 4_096
 MOST_LAYERS = 10_000
@@ -45,8 +47,10 @@ class Architecture:
 
     `renamed` has the checkpoint's name by ours, each the part that follows `model.layers.N.` and precedes `.weight`;
     `*` stands for the number of an expert.
-    `joined` has the parts whose rows lie one after the other in a tensor of the checkpoint, by its name. `example` are
-    the keys of config.json, besides the sizes, of a small model of this kind.
+    `joined` has the parts whose rows lie one after the other in a tensor of the checkpoint, by its name. `layers` is
+    what precedes the number of a layer in its names, and `{last}` stands for the last number. `unused` are the
+    beginnings of the names of tensors that nothing needs. `example` are the keys of config.json, besides the sizes, of
+    a small model of this kind.
     """
 
     class_name: str
@@ -54,14 +58,22 @@ class Architecture:
     describe: Callable[[ConfigFile], ModelConfig]
     renamed: Mapping[str, str] = field(default_factory=dict)
     joined: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    layers: str = LAYERS
+    unused: tuple[str, ...] = ()
     example: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def generates(self) -> bool:
+        """Whether its checkpoints may generate text; the others make vectors and scores only."""
+        return self.class_name.endswith(GENERATES)
 
     def sources(self, config: ModelConfig) -> dict[str, Source]:
         """Where each parameter of the model lies in its checkpoint, by our name."""
         shapes = _stored_parts(config)
         order = pair_order(config.head_dim, config.rotary_dim, config.interleaved)
         turned = tuple(order) if order != sorted(order) else ()
-        return {name: self._source(name, shapes, turned if name.endswith(ORDERED) else ()) for name in shapes}
+        last = config.num_hidden_layers - 1
+        return {name: self._source(name, shapes, turned if name.endswith(ORDERED) else (), last) for name in shapes}
 
     def stacked(self, config: ModelConfig) -> dict[str, Stacked]:
         """Where a checkpoint that has the tensors of all experts as one has each of them, by the names of one that does
@@ -69,14 +81,15 @@ class Architecture:
         sources = self.sources(config)
         return {sources[ours].name: where for ours, where in stacked_sources(config)}
 
-    def _source(self, name: str, shapes: Shapes, order: tuple[int, ...]) -> Source:
+    def _source(self, name: str, shapes: Shapes, order: tuple[int, ...], last: int) -> Source:
         place, part, kind = _split(name)
+        theirs = place.replace(LAYERS, self.layers)
         rows = shapes[name][0]
         for whole, parts in self.joined.items():
             if part in parts:
                 before = [shapes[f"{place}{one}.{kind}"][0] for one in parts[: parts.index(part)]]
-                return Source(f"{place}{whole}.{kind}", sum(before), rows, order)
-        return Source(f"{place}{renamed_part(part, self.renamed)}.{kind}", 0, rows, order)
+                return Source(f"{theirs}{whole}.{kind}", sum(before), rows, order)
+        return Source(f"{theirs}{renamed_part(part, self.renamed).format(last=last)}.{kind}", 0, rows, order)
 
     def stored_shapes(self, config: ModelConfig) -> Shapes:
         """The tensors that a checkpoint has, by its names."""
@@ -116,7 +129,7 @@ def _stored_parts(config: ModelConfig) -> Shapes:
 def _split(name: str) -> tuple[str, str, str]:
     """A name as what precedes the part, the part, and what follows it."""
     stem, _, kind = name.rpartition(".")
-    if not stem.startswith("model.layers."):
+    if not stem.startswith(LAYERS):
         return "", stem, kind
     place = ".".join(stem.split(".")[:3]) + "."
     return place, stem.removeprefix(place), kind

@@ -12,6 +12,7 @@ LARGEST_SIZE = 2**24
 # Keys that change nothing of what is computed from tokens: how a model was trained, stored or is to be sampled from.
 HARMLESS = {
     *("_name_or_path", "_attn_implementation", "_attn_implementation_autoset", "architectures", "auto_map"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "is_matryoshka", "matryoshka_dimensions"),
     *("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout", "classifier_dropout"),
     *("dtype", "torch_dtype", "transformers_version", "model_type", "name", "id2label", "label2id", "problem_type"),
     *("initializer_range", "use_cache", "cache_implementation", "pretraining_tp", "torchscript", "use_bfloat16"),

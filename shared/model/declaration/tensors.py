@@ -12,6 +12,7 @@ from livescale.shared.messages.parameters import LayerKind, ModelConfig
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+LOOKED_UP = "model.embed_"  # tables of which rows are taken
 SCORE = "score.weight"  # of models that give scores of a prompt
 
 # What ranks divide among them: rows of queries, of keys and values, of the MLP's features, of the vocabulary; or the
@@ -34,13 +35,39 @@ class Parameter(NamedTuple):
 def model_parameters(config: ModelConfig) -> dict[str, list[Parameter]]:
     """The tensors of each block, by the block's name, in the order in which they lie."""
     vocabulary = [config.vocab_size, config.hidden_size]
-    blocks = {"embedding": [Parameter(EMBEDDING, vocabulary, "tokens")]}
+    blocks = {"embedding": [Parameter(EMBEDDING, vocabulary, "tokens"), *_input(config)]}
     for layer in range(config.num_hidden_layers):
         blocks[f"layer-{layer}"] = list(layer_parameters(config, layer))
-    head = [] if config.tie_word_embeddings or config.pooling != "none" else [Parameter(HEAD, vocabulary, "tokens")]
+    return blocks | {"head": [*_norm(config, "model.norm"), *_head(config, vocabulary)]}
+
+
+def _input(config: ModelConfig) -> Iterator[Parameter]:
+    """What is added to embeddings where rows see each other."""
+    if config.encodes:
+        positions = config.max_position_embeddings + config.position_offset
+        yield Parameter("model.embed_positions.weight", [positions, config.hidden_size])
+        yield Parameter("model.embed_types.weight", [config.token_types, config.hidden_size])
+        yield from _norm(config, "model.embed_norm")
+
+
+def _head(config: ModelConfig, vocabulary: list[int]) -> Iterator[Parameter]:
+    hidden = config.hidden_size
+    if config.pooler:
+        yield Parameter("pooler.weight", [hidden, hidden])
+        yield Parameter("pooler.bias", [hidden])
     if config.labels:
-        head = [Parameter(SCORE, [config.labels, config.hidden_size])]
-    return blocks | {"head": [Parameter("model.norm.weight", [config.hidden_size]), *head]}
+        yield Parameter(SCORE, [config.labels, hidden])
+        if config.encodes:
+            yield Parameter("score.bias", [config.labels])
+    elif config.pooling == "none" and not config.tie_word_embeddings:
+        yield Parameter(HEAD, vocabulary, "tokens")
+
+
+def _norm(config: ModelConfig, name: str) -> Iterator[Parameter]:
+    """The weights of a norm of whole rows; LayerNorm has biases."""
+    yield Parameter(f"{name}.weight", [config.hidden_size])
+    if config.encodes:
+        yield Parameter(f"{name}.bias", [config.hidden_size])
 
 
 def layer_parameters(config: ModelConfig, layer: int) -> Iterator[Parameter]:
@@ -73,6 +100,8 @@ def _attention(config: ModelConfig, layer: int) -> Iterator[Parameter]:
         yield Parameter("self_attn.o_proj.bias", [hidden], "once")
     if kind.norms_after:
         yield Parameter("self_attn.output_layernorm.weight", [hidden])
+    if kind.norms_sum:
+        yield from _norm(config, "self_attn.sum_layernorm")
 
 
 def _mlp(config: ModelConfig, layer: int) -> Iterator[Parameter]:
@@ -85,13 +114,17 @@ def _mlp(config: ModelConfig, layer: int) -> Iterator[Parameter]:
         yield from _dense(kind, hidden, features)
     if kind.norms_after:
         yield Parameter("mlp.output_layernorm.weight", [hidden])
+    if kind.norms_sum and layer < config.num_hidden_layers - 1:  # the last one's is the norm before the head
+        yield from _norm(config, "mlp.sum_layernorm")
 
 
 def _dense(kind: LayerKind, hidden: int, features: int) -> Iterator[Parameter]:
-    yield Parameter("mlp.gate_proj.weight", [features, hidden], "features")
+    if kind.gated:
+        yield Parameter("mlp.gate_proj.weight", [features, hidden], "features")
     yield Parameter("mlp.up_proj.weight", [features, hidden], "features")
     if kind.mlp_bias:
-        yield Parameter("mlp.gate_proj.bias", [features], "features")
+        if kind.gated:
+            yield Parameter("mlp.gate_proj.bias", [features], "features")
         yield Parameter("mlp.up_proj.bias", [features], "features")
     yield Parameter("mlp.down_proj.weight", [hidden, features], "feature_columns")
     if kind.mlp_bias:

@@ -3,7 +3,7 @@ short."""
 
 from typing import Any
 
-from livescale.shared.model.architectures import model_types
+from livescale.shared.model.architectures import find_architecture, model_types
 
 CONTEXT = 2_200
 SHAPE: dict[str, Any] = {
@@ -19,6 +19,7 @@ SHAPE: dict[str, Any] = {
     "eos_token_id": 1,
     "pad_token_id": 2,
 }
+OF_DECODERS = ("num_key_value_heads", "rms_norm_eps")
 WINDOW = 150
 FIELDS: dict[str, dict[str, Any]] = {
     "llama": {"attention_bias": True, "mlp_bias": True, "head_dim": 20, "tie_word_embeddings": True},
@@ -73,14 +74,27 @@ FIELDS: dict[str, dict[str, Any]] = {
             "full_attention": {"rope_type": "linear", "rope_theta": 9e4, "factor": 4.0},
         },
     },
+    "bert": {"layer_norm_eps": 1e-5, "type_vocab_size": 2, "max_position_embeddings": 512, "hidden_act": "gelu"},
+    "roberta": {"layer_norm_eps": 1e-3, "type_vocab_size": 1, "max_position_embeddings": 515, "hidden_act": "gelu_new"},
+    "xlm-roberta": {"layer_norm_eps": 1e-5, "type_vocab_size": 1, "max_position_embeddings": 514, "pad_token_id": 1},
 }
 
 
 def fields_of(model_type: str) -> dict[str, Any]:
     """The keys of the small model's config.json."""
-    return {**SHAPE, **FIELDS[model_type]}
+    shape = SHAPE if generates(model_type) else {key: value for key, value in SHAPE.items() if key not in OF_DECODERS}
+    return {**shape, **FIELDS[model_type]}
 
 
 def architecture_names() -> list[str]:
-    """The small models, by the names under which `models.checkpointed` has them."""
-    return [f"{model_type}-small" for model_type in model_types()]
+    """The small models that generate, by the names under which `models.checkpointed` has them."""
+    return [f"{model_type}-small" for model_type in model_types() if generates(model_type)]
+
+
+def generates(model_type: str) -> bool:
+    architecture = find_architecture(model_type)
+    assert architecture is not None
+    return architecture.generates
+
+
+ENCODERS = [model_type for model_type in model_types() if not generates(model_type)]

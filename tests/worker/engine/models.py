@@ -28,7 +28,7 @@ from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.engine.tensor_parallel import Ranks
 from livescale.shared.messages.parameters import DType, Layout, Manifest
 from livescale.shared.model.architectures import model_types
-from tests.worker.engine.architectures import fields_of
+from tests.worker.engine.architectures import fields_of, generates
 
 BLOCK_TOKENS = 16
 CONTEXT = 2_200
@@ -177,6 +177,7 @@ ONE_LAYER: dict[str, Config] = {
 SMALL_CONFIGS: dict[str, Config] = {
     f"{model_type}-small": partial(transformers.AutoConfig.for_model, model_type, **fields_of(model_type))
     for model_type in model_types()
+    if generates(model_type)
 }
 
 ALL_CONFIGS = ONE_LAYER | CONFIGS | PANEL_CONFIGS | CUT_CONFIGS | GPU_CONFIGS | SMALL_CONFIGS

@@ -17,6 +17,15 @@ static void rms_norm_halves(const void *in, const void *weight, void *out, int64
     rms_norm_of(BFLOAT16, in, weight, out, rows, size, epsilon, offset);
 }
 
+static void layer_norm_halves(const void *in, const void *weight, const void *bias, void *out, int64_t rows,
+                              int64_t size, float epsilon) {
+    layer_norm_of(BFLOAT16, in, weight, bias, out, rows, size, epsilon);
+}
+
+static void gelu_halves(const void *in, void *out, int64_t rows, int64_t size) {
+    gelu_of(BFLOAT16, in, out, rows, size);
+}
+
 static void silu_times_halves(const void *in, void *out, int64_t rows, int64_t size) {
     gate_of(BFLOAT16, 0, in, out, rows, size);
 }
@@ -36,8 +45,8 @@ static void lay_out_halves(const void *matrix, int64_t out, int64_t in, void *pa
     lay_out_as(BFLOAT16, matrix, out, in, panels);
 }
 
-const Operations amx_operations = {multiply_by_tiles, rms_norm_halves, silu_times_halves, gelu_times_halves,
-                                   attend_by_tiles, lay_out_halves};
+const Operations amx_operations = {multiply_by_tiles, rms_norm_halves,   layer_norm_halves, gelu_halves,
+                                   silu_times_halves, gelu_times_halves, attend_by_tiles,   lay_out_halves};
 
 #include "end_target.h"
 #endif

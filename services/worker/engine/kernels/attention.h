@@ -170,7 +170,7 @@ ALWAYS void begin_work(Type type, const Work *work, const void *rows, int64_t st
         Query query = query_of(work, number);
         const void *from = address(type, rows, query.row * stride + query.head * work->cache->head_dim);
         pack_row(type, from, work->cache->head_dim, work->packed_queries + number * work->inputs);
-        work->lengths[number] = work->run->begin + query.row + 1;
+        work->lengths[number] = seen_by(work->run, query.row);
         work->starts[number] = first_seen(work->attention, work->run->begin + query.row);
     }
     for (int64_t tile = 0; tile * TILE < work->queries; tile++) {
@@ -251,8 +251,8 @@ ALWAYS void attend_head(Type type, const void *rows, int64_t stride, void *out, 
     for (int64_t begin = work.starts[0] / SPAN * SPAN; begin < end; begin += SPAN) {
         int64_t stop = end - begin < SPAN ? end : begin + SPAN;
         pack_span(type, &work, begin, stop);
-        /* Rows whose positions end before this span do not see it. */
-        int64_t first = begin > run->begin ? (begin - run->begin) * cache->group / TILE : 0;
+        /* Rows that see no position of this span are left out. */
+        int64_t first = begin > run->begin && run->kind != WHOLE ? (begin - run->begin) * cache->group / TILE : 0;
         for (int64_t tile = first; tile < tiles + 2; tile++) {
             if (tile < tiles)
                 score_tile(&work, tile, begin, stop);

@@ -1,4 +1,4 @@
-/* Operations on each row by itself: RMSNorm, SwiGLU, rotary position embedding. Include this after wide.h. */
+/* Operations on each row by itself: RMSNorm, LayerNorm, GELU, SwiGLU, rotary position embedding. Include this after wide.h. */
 #pragma once
 
 /* `count` is the number of values from `i` on. It is a constant in all iterations of a loop except the last. */
@@ -31,6 +31,61 @@ ALWAYS void rms_norm_of(Type type, const void *in, const void *weight, void *out
             scale_values(type, in, scale, weight, offset, out, i, WIDE);
         if (whole < size)
             scale_values(type, in, scale, weight, offset, out, whole, size - whole);
+    }
+}
+
+/* `count` values from `i` on, minus `mean`; the lanes behind them are zero. */
+ALWAYS Wide centred(Type type, const void *in, Wide mean, int64_t i, int64_t count) {
+    Wide values = wide_load_some(type, address(type, in, i), count);
+    FOR_EACH_VECTOR values.v[v] = values.v[v] - mean.v[v];
+    if (count < WIDE) {
+        float lanes[WIDE];
+        wide_store(FLOAT32, lanes, values);
+        for (int64_t lane = count; lane < WIDE; lane++)
+            lanes[lane] = 0.0f;
+        values = wide_load(FLOAT32, lanes);
+    }
+    return values;
+}
+
+ALWAYS void layer_norm_of(Type type, const void *in, const void *weight, const void *bias, void *out, int64_t rows,
+                          int64_t size, float epsilon) {
+    for (int64_t row = 0; row < rows; row++, in = address(type, in, size), out = (void *)address(type, out, size)) {
+        Wide sums = wide_everywhere(0.0f), squares = sums;
+        for (int64_t i = 0; i < size; i += WIDE)
+            sums = wide_add(sums, wide_load_some(type, address(type, in, i), size - i));
+        Wide mean = wide_everywhere(wide_sum(sums) / (float)size);
+        for (int64_t i = 0; i < size; i += WIDE) {
+            Wide values = centred(type, in, mean, i, size - i);
+            squares = wide_multiply_add(values, values, squares);
+        }
+        Wide scale = wide_everywhere(1.0f / __builtin_sqrtf(wide_sum(squares) / (float)size + epsilon));
+        for (int64_t i = 0; i < size; i += WIDE) {
+            Wide values = wide_multiply(centred(type, in, mean, i, size - i), scale);
+            Wide factor = wide_load_some(type, address(type, weight, i), size - i);
+            Wide added = wide_load_some(type, address(type, bias, i), size - i);
+            wide_store_some(type, (void *)address(type, out, i), wide_multiply_add(values, factor, added), size - i);
+        }
+    }
+}
+
+/* GELU: x times the part of a normal distribution below x. It is half of erfc(|x| / sqrt(2)) for negative x, and one
+   minus that for others (Abramowitz and Stegun 7.1.26, whose error is below 1.5e-7). */
+ALWAYS void gelu_of(Type type, const void *in, void *out, int64_t rows, int64_t size) {
+    for (int64_t i = 0; i < rows * size; i += WIDE) {
+        Wide x = wide_load_some(type, address(type, in, i), rows * size - i), power;
+        FOR_EACH_VECTOR power.v[v] = x.v[v] * x.v[v] * everywhere(-0.5f * LOG2_E);
+        power = wide_power_of_two(type, power);
+        FOR_EACH_VECTOR {
+            Floats one = everywhere(1.0f), t = one / multiply_add(magnitude(x.v[v]), everywhere(0.231641888f), one);
+            Floats sum = multiply_add(t, everywhere(0.5307027145f), everywhere(-0.7265760135f));
+            sum = multiply_add(sum, t, everywhere(0.7107068705f));
+            sum = multiply_add(sum, t, everywhere(-0.142248368f));
+            sum = multiply_add(sum, t, everywhere(0.127414796f));
+            Floats below = sum * t * power.v[v];
+            x.v[v] = x.v[v] * where_negative(x.v[v], below, one - below);
+        }
+        wide_store_some(type, (void *)address(type, out, i), x, rows * size - i);
     }
 }
 

@@ -57,10 +57,18 @@ typedef struct {
 } Cache;
 
 /* Consecutive rows of one request: `rows` of them, from position `begin` on. The request's position 0 is in `slot`, a
-   multiple of 16. Rows of a prompt may be computed together; generated rows (`decode`) are computed one by one. */
+   multiple of 16. Rows of a prompt may be computed together and generated rows are computed one by one; both see the
+   positions up to their own. The rows of a WHOLE request are all of it, and see each other. */
 typedef struct {
-    int64_t rows, slot, begin, decode;
+    int64_t rows, slot, begin, kind;
 } Run;
+
+enum { PROMPT, GENERATED, WHOLE }; /* kinds of runs */
+
+/* The number of positions up to the last one that row number `row` of a run sees. */
+static inline int64_t seen_by(const Run *run, int64_t row) {
+    return run->kind == WHOLE ? run->rows : run->begin + row + 1;
+}
 
 /* Attention of one layer: its part of the cache, and tables `[position, head_dim]` of cosines and sines. The first half
    of the sines is negated. A row sees `window` positions, its own included. Scores are multiplied by `scale`, and then
@@ -82,7 +90,7 @@ static inline int64_t first_seen(const Attention *attention, int64_t position) {
     return attention->window && position >= attention->window ? position + 1 - attention->window : 0;
 }
 
-/* The number of rows that a layer computes at a time, and the most that a run has. */
+/* The number of rows that a layer computes at a time, and the most that one of its runs has. */
 #define LAYER_ROWS 256
 
 /* The buffers for the intermediate results of LAYER_ROWS rows of a layer, in the order of computation. */
@@ -114,6 +122,12 @@ typedef struct {
        `offset`. */
     void (*rms_norm)(const void *in, const void *weight, void *out, int64_t rows, int64_t size, float epsilon,
                      float offset);
+    /* LayerNorm: from each row `[size]` its mean is taken, and it is divided by the root of its variance plus epsilon,
+       multiplied by `weight`, and `bias` is added. */
+    void (*layer_norm)(const void *in, const void *weight, const void *bias, void *out, int64_t rows, int64_t size,
+                       float epsilon);
+    /* GELU by the error function, of each number of `[row, size]`. */
+    void (*gelu)(const void *in, void *out, int64_t rows, int64_t size);
     /* SwiGLU: `[row, 2, size]` -> `out` `[row, size]`, the SiLU of the first half times the second half; or GeGLU, with
        GELU by its approximation with a tangent. */
     void (*silu_times)(const void *in, void *out, int64_t rows, int64_t size);
@@ -153,6 +167,9 @@ void kernels_multiply(const Kernels *kernels, Type type, const Linear *linear, c
                       void *out, int64_t count);
 void kernels_rms_norm(const Kernels *kernels, Type type, const void *in, const void *weight, void *out, int64_t rows,
                       int64_t size, float epsilon, float offset);
+void kernels_layer_norm(const Kernels *kernels, Type type, const void *in, const void *weight, const void *bias,
+                        void *out, int64_t rows, int64_t size, float epsilon);
+void kernels_gelu(const Kernels *kernels, Type type, const void *in, void *out, int64_t rows, int64_t size);
 void kernels_silu_times(const Kernels *kernels, Type type, const void *in, void *out, int64_t rows, int64_t size);
 void kernels_gelu_times(const Kernels *kernels, Type type, const void *in, void *out, int64_t rows, int64_t size);
 void kernels_attend(const Kernels *kernels, Type type, void *rows, int64_t stride, void *out, const Run *runs,

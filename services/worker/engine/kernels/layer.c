@@ -9,7 +9,7 @@ typedef struct {
     const Operations *operations;
     int64_t size;
     const Linear *linear;
-    const void *in, *weight, *residual;
+    const void *in, *weight, *bias, *residual;
     void *out;
     int64_t rows, width;
     float epsilon, offset;
@@ -43,6 +43,32 @@ void kernels_rms_norm(const Kernels *kernels, Type type, const void *in, const v
     RowsJob job = {.operations = &kernels->variant->of[type], .size = size_of(type), .in = in, .weight = weight,
                    .out = out, .width = size, .epsilon = epsilon, .offset = offset};
     divide(kernels, rows, norm_share, &job);
+}
+
+static void layer_norm_share(void *context, Share rows) {
+    const RowsJob *job = context;
+    int64_t first = rows.begin * job->width * job->size;
+    job->operations->layer_norm((const char *)job->in + first, job->weight, job->bias, (char *)job->out + first,
+                                rows.end - rows.begin, job->width, job->epsilon);
+}
+
+void kernels_layer_norm(const Kernels *kernels, Type type, const void *in, const void *weight, const void *bias,
+                        void *out, int64_t rows, int64_t size, float epsilon) {
+    RowsJob job = {.operations = &kernels->variant->of[type], .size = size_of(type), .in = in, .weight = weight,
+                   .bias = bias, .out = out, .width = size, .epsilon = epsilon};
+    divide(kernels, rows, layer_norm_share, &job);
+}
+
+static void gelu_of_share(void *context, Share rows) {
+    const RowsJob *job = context;
+    int64_t first = rows.begin * job->width * job->size;
+    job->operations->gelu((const char *)job->in + first, (char *)job->out + first, rows.end - rows.begin, job->width);
+}
+
+void kernels_gelu(const Kernels *kernels, Type type, const void *in, void *out, int64_t rows, int64_t size) {
+    RowsJob job = {.operations = &kernels->variant->of[type], .size = size_of(type), .in = in, .out = out,
+                   .width = size};
+    divide(kernels, rows, gelu_of_share, &job);
 }
 
 static void silu_share(void *context, Share rows) {

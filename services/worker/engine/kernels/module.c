@@ -66,6 +66,28 @@ static PyObject *rms_norm(PyObject *self, PyObject *const *given, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
+static PyObject *layer_norm(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[7];
+    float epsilon;
+    if (!take_epsilon("layer_norm", given, count, n, 7, &epsilon, NULL))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    kernels_layer_norm(KERNELS(self), (Type)n[0], (const void *)n[1], (const void *)n[2], (const void *)n[3],
+                       (void *)n[4], n[5], n[6], epsilon);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static PyObject *gelu(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[5];
+    if (!take("gelu", given, count, n, 5))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    kernels_gelu(KERNELS(self), (Type)n[0], (const void *)n[1], (void *)n[2], n[3], n[4]);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 static PyObject *silu_times(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     int64_t n[5];
     if (!take("silu_times", given, count, n, 5))
@@ -194,6 +216,8 @@ static PyObject *levels(PyObject *module, PyObject *nothing) {
 static PyMethodDef methods[] = {
     {"multiply", FAST(multiply), "(type, linear, rows, residual, out, row count)"},
     {"rms_norm", FAST(rms_norm), "(type, in, weight, out, rows, size, epsilon, offset)"},
+    {"layer_norm", FAST(layer_norm), "(type, in, weight, bias, out, rows, size, epsilon)"},
+    {"gelu", FAST(gelu), "(type, in, out, rows, size)"},
     {"silu_times", FAST(silu_times), "(type, in, out, rows, size)"},
     {"gelu_times", FAST(gelu_times), "(type, in, out, rows, size)"},
     {"attend", FAST(attend), "(type, rows, stride, out, runs, run count, attention)"},

@@ -18,6 +18,13 @@
                                 float epsilon, float offset) {                                                         \
         rms_norm_of(type, in, weight, out, rows, size, epsilon, offset);                                               \
     }                                                                                                                  \
+    static void name##_layer_norm(const void *in, const void *weight, const void *bias, void *out, int64_t rows,       \
+                                  int64_t size, float epsilon) {                                                       \
+        layer_norm_of(type, in, weight, bias, out, rows, size, epsilon);                                               \
+    }                                                                                                                  \
+    static void name##_gelu(const void *in, void *out, int64_t rows, int64_t size) {                                   \
+        gelu_of(type, in, out, rows, size);                                                                            \
+    }                                                                                                                  \
     static void name##_silu_times(const void *in, void *out, int64_t rows, int64_t size) {                             \
         gate_of(type, 0, in, out, rows, size);                                                                         \
     }                                                                                                                  \
@@ -36,7 +43,8 @@ OPERATIONS_IN(BFLOAT16, halves)
 OPERATIONS_IN(FLOAT32, floats)
 
 const Operations OPERATIONS[2] = {
-    [BFLOAT16] = {halves_multiply, halves_rms_norm, halves_silu_times, halves_gelu_times, halves_attend,
-                  halves_lay_out},
-    [FLOAT32] = {floats_multiply, floats_rms_norm, floats_silu_times, floats_gelu_times, floats_attend, floats_lay_out},
+    [BFLOAT16] = {halves_multiply, halves_rms_norm, halves_layer_norm, halves_gelu, halves_silu_times,
+                  halves_gelu_times, halves_attend, halves_lay_out},
+    [FLOAT32] = {floats_multiply, floats_rms_norm, floats_layer_norm, floats_gelu, floats_silu_times,
+                 floats_gelu_times, floats_attend, floats_lay_out},
 };

@@ -47,6 +47,23 @@ class Kernels(Protocol):
     ) -> None:
         """RMSNorm of each row, times `weight` plus `offset`."""
 
+    def layer_norm(
+        self,
+        type: int,
+        hidden: Address,
+        weight: Address,
+        bias: Address,
+        out: Address,
+        rows: int,
+        size: int,
+        epsilon: float,
+        /,
+    ) -> None:
+        """LayerNorm of each row, times `weight` plus `bias`."""
+
+    def gelu(self, type: int, hidden: Address, out: Address, rows: int, size: int, /) -> None:
+        """GELU of each number of `[row, size]`, by the error function."""
+
     def silu_times(self, type: int, gate_up: Address, out: Address, rows: int, size: int, /) -> None:
         """`[row, 2, size]` -> `[row, size]`: SiLU of the first half, times the second."""
 

@@ -10,8 +10,8 @@ from torch.nn.functional import silu
 from livescale.services.worker.engine.compiled_layer import CompiledAttention
 from livescale.services.worker.engine.kernels.variants import TYPES, VARIANTS, Kernels
 from livescale.services.worker.engine.kv_store import KvStore, allocate_kv_memory
-from livescale.services.worker.engine.layer import CompiledNorm, TorchNorm
 from livescale.services.worker.engine.matrices import CompiledLinear
+from livescale.services.worker.engine.norms import CompiledNorm, TorchNorm
 from livescale.services.worker.engine.parameters import DTYPES
 from livescale.services.worker.engine.rope import rope_tables
 from livescale.services.worker.scheduling.batch import ScheduledChunk

@@ -222,7 +222,7 @@ void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run
                 tile.queries[i] = queries + row * stride + head * size;
                 tile.out[i] = out + (row * heads + head) * size;
                 tile.starts[i] = first_seen(attention, run->begin + row) - base;
-                tile.lengths[i] = begin + row + 1;
+                tile.lengths[i] = seen_by(run, row) - base;
             }
             int64_t count = run->rows - first < ROWS ? run->rows - first : ROWS;
             attend_tile(&tile, count, keys, values, padded, scratch);

@@ -12,15 +12,16 @@ static void attend_run(void *rows, int64_t stride, void *out, const Run *run, co
     int64_t width = cache->kv_heads * cache->group * cache->head_dim;
     float *scratch = workspace(scratch_floats(run->begin + run->rows, cache->head_dim) * sizeof(float));
     rotate_and_store_by_vectors(rows, stride, run, attention, kv_heads);
-    if (!run->decode)
+    if (run->kind != GENERATED)
         attend_chunk(rows, stride, out, run, attention, scratch, kv_heads);
-    for (int64_t i = 0; run->decode && i < run->rows; i++)
+    for (int64_t i = 0; run->kind == GENERATED && i < run->rows; i++)
         attend_row((bf16 *)rows + i * stride, (bf16 *)out + i * width, run->slot, run->begin + i + 1, attention,
                    scratch, kv_heads);
 }
 
 Operations avx512_bf16_operations(void) {
-    return (Operations){multiply_by_dot_products, rms_norm_by_vectors, silu_times_by_vectors,
-                        gelu_times_by_vectors, attend_run, portable_avx512[BFLOAT16].lay_out};
+    const Operations *portable = &portable_avx512[BFLOAT16];
+    return (Operations){multiply_by_dot_products, rms_norm_by_vectors,   portable->layer_norm, portable->gelu,
+                        silu_times_by_vectors,    gelu_times_by_vectors, attend_run,           portable->lay_out};
 }
 #endif

@@ -1,0 +1,14 @@
+"""RoBERTa: BERT with one type of tokens, whose positions are counted from 2 on."""
+
+from livescale.shared.model.declaration.architecture import Architecture
+from livescale.shared.model.declaration.encoder import describe_after_padding, encoder_names
+
+ARCHITECTURE = Architecture(
+    "RobertaModel",
+    "RoBERTa",
+    describe_after_padding,
+    renamed=encoder_names("roberta") | {"pooler": "classifier.dense", "score": "classifier.out_proj"},
+    layers="roberta.encoder.layer.",
+    unused=("roberta.pooler.", "pooler.", "lm_head."),
+    example={"type_vocab_size": 1, "layer_norm_eps": 1e-5, "hidden_act": "gelu", "pad_token_id": 1},
+)
