@@ -221,7 +221,8 @@ def check_checkpoint(model: ModelSettings) -> None:
         config = load_model_config(directory)
         if Path(model.path).is_dir():
             architecture = architecture_of(config)
-            files.find_tensors(directory, architecture.stored_shapes(config), architecture.unused)
+            shapes, stacked = architecture.stored_shapes(config), architecture.stacked(config)
+            files.find_tensors(directory, shapes, stacked, architecture.unused)
         text.load_checkpoint_text(directory, time.time)
     except BadSettings as error:
         raise click.UsageError(str(error)) from None
