@@ -25,7 +25,7 @@ def group_of(shapes: Mapping[str, Sequence[int]]) -> int:
 
 
 def quantization_config(how: Quantized, group: int) -> dict[str, Any]:
-    """What config.json says of it."""
+    """Return what config.json says of a checkpoint that is quantized so."""
     if how == "fp8":
         blocks = {"weight_block_size": [BLOCK, BLOCK], "modules_to_not_convert": ["lm_head"]}
         return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", **blocks}

@@ -105,7 +105,7 @@ def needs_of(config: ModelConfig, dtype: DType) -> Needs:
 
 
 def told_packing(packing: Packing) -> str:
-    """How matrices are quantized, in words."""
+    """Say in words how the matrices of a checkpoint are quantized."""
     group = f"groups of {packing.group} inputs" if packing.group else "one scale an output"
     return f"{packing.codes} ({group}, scales in {packing.scales})"
 

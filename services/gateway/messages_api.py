@@ -19,7 +19,7 @@ class MessagesApi:
     completions: Completions
 
     async def create(self, request: Request) -> Response:
-        """Answer POST /v1/messages."""
+        """Answer POST /v1/messages, whole or as a stream of Anthropic's events."""
         data = await read_body(request, self.completions.settings.max_body_bytes)
         body = parse_body(data, MessagesRequest)
         response = await self.completions.converse(request, chat_of_messages(body), MessagesShape())
@@ -28,7 +28,7 @@ class MessagesApi:
         return json_answer(await while_connected(request.receive, response.collect()))
 
     async def count(self, request: Request) -> Response:
-        """Answer POST /v1/messages/count_tokens."""
+        """Answer POST /v1/messages/count_tokens: the tokens of the prompt, without an answer."""
         data = await read_body(request, self.completions.settings.max_body_bytes)
         body = chat_of_messages(parse_body(data, CountRequest))
         asked = await self.completions.prompt_of_chat(body, origin="")

@@ -25,7 +25,7 @@ CacheControl = Annotated[
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
-    """Text that somebody says."""
+    """A block of text in a message."""
 
     text: str
     cache_control: CacheControl = None
@@ -46,7 +46,7 @@ class RedactedThinking(msgspec.Struct, frozen=True, tag_field="type", tag="redac
 
 
 class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use", forbid_unknown_fields=True):
-    """A call that the model made."""
+    """A block of a message in the history: a call that the model made."""
 
     id: str
     name: str
@@ -56,7 +56,7 @@ class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"
 
 
 class ToolResultBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_result", forbid_unknown_fields=True):
-    """What a called tool answered."""
+    """A block of a message in the history: what a called tool answered."""
 
     tool_use_id: str
     content: str | list[TextBlock] = ""
@@ -69,7 +69,7 @@ BLOCKS = frozenset(("text", "thinking", "redacted_thinking", "tool_use", "tool_r
 
 
 class MessageParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One message of the conversation."""
+    """One message of the conversation, by the user or by the model."""
 
     role: Literal["user", "assistant", "system"]
     content: str | list[Block]
@@ -108,7 +108,7 @@ class Thinking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OutputFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """JSON by a schema."""
+    """The form of an answer: JSON by a schema."""
 
     schema: Schema = {}
     type: Literal["json_schema"] = "json_schema"

@@ -24,7 +24,7 @@ ERRORS = {
 
 
 class MessageError(msgspec.Struct, frozen=True):
-    """What went wrong, of this type."""
+    """What went wrong, with Anthropic's type of the error."""
 
     type: str
     message: str
@@ -54,14 +54,14 @@ class ThinkingContent(msgspec.Struct, frozen=True, tag_field="type", tag="thinki
 
 
 class TextContent(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
-    """What the model says."""
+    """A block of the answer: what the model says."""
 
     text: str
     citations: None = None
 
 
 class ToolUseContent(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"):
-    """A tool that the model calls."""
+    """A block of the answer: a tool that the model calls, with its input."""
 
     id: str
     name: str
@@ -72,7 +72,7 @@ Content = ThinkingContent | TextContent | ToolUseContent
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """The model's message."""
+    """The answer of POST /v1/messages: the model's message and its usage."""
 
     id: str
     type: Literal["message"] = "message"

@@ -50,7 +50,7 @@ class Pooling:
     models: RegisteredModels
 
     async def ask(self, request: Request, body: PoolingOptions) -> Asked:
-        """Find the model that a body asks."""
+        """Find the model that a body asks, and give the request an id. Raises ApiError."""
         entry = await self.models.find_or_only(body.model)
         text = await self.models.text(entry)
         id, wall = self.ids.new("req"), self.backend.clock.wall()

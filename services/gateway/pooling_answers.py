@@ -16,7 +16,7 @@ class PoolingUsage(msgspec.Struct, frozen=True):
 
 
 class Embedding(msgspec.Struct, frozen=True, kw_only=True):
-    """The vector of one input."""
+    """The vector of one input, with the input's place in the request."""
 
     object: Literal["embedding"] = "embedding"
     index: int
@@ -24,7 +24,7 @@ class Embedding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Embeddings(msgspec.Struct, frozen=True, kw_only=True):
-    """The vectors of all inputs, in order."""
+    """The answer of POST /v1/embeddings: the vectors of all inputs, in order."""
 
     id: str
     object: Literal["list"] = "list"
@@ -54,7 +54,7 @@ class PooledList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """How well one pair of texts fits."""
+    """How well one pair of texts fits, with the pair's place in the request."""
 
     object: Literal["score"] = "score"
     index: int
@@ -62,7 +62,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scores(msgspec.Struct, frozen=True, kw_only=True):
-    """The scores of all pairs, in order."""
+    """The answer of POST /score: the scores of all pairs, in order."""
 
     id: str
     object: Literal["list"] = "list"
@@ -73,7 +73,7 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankedDocument(msgspec.Struct, frozen=True):
-    """A document's text."""
+    """The text of a document, where a request wants it back."""
 
     text: str
 
@@ -87,7 +87,7 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):
-    """The documents, the best first."""
+    """The answer of POST /rerank: the documents, the best first."""
 
     id: str
     model: str

@@ -35,7 +35,7 @@ class PoolingApi:
     pooling: Pooling
 
     async def embeddings(self, request: Request) -> Response:
-        """Answer POST /v1/embeddings."""
+        """Answer POST /v1/embeddings: a vector of each input."""
         body = await self._body(request, EmbeddingRequest)
         asked = await self.pooling.ask(request, body)
         check_embeds(asked.name, asked.text.use)
@@ -49,7 +49,7 @@ class PoolingApi:
         return json_answer(answers.Embeddings(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
 
     async def pool(self, request: Request) -> Response:
-        """Answer POST /pooling."""
+        """Answer POST /pooling: vectors, or the likelihoods of labels."""
         body = await self._body(request, PoolingRequest)
         asked = await self.pooling.ask(request, body)
         check_pools(asked.name, asked.text.use)
@@ -63,7 +63,7 @@ class PoolingApi:
         return json_answer(answers.PooledList(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
 
     async def score(self, request: Request) -> Response:
-        """Answer POST /score."""
+        """Answer POST /score: how well the texts of each pair fit."""
         body = await self._body(request, ScoreRequest)
         asked = await self.pooling.ask(request, body)
         pairs = _pairs(body.text_1, body.text_2)
@@ -73,7 +73,7 @@ class PoolingApi:
         return json_answer(answers.Scores(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
 
     async def rerank(self, request: Request) -> Response:
-        """Answer POST /rerank."""
+        """Answer POST /rerank: documents by how well they fit a query."""
         body = await self._body(request, RerankRequest)
         asked = await self.pooling.ask(request, body)
         pairs = [(body.query, document) for document in body.documents]
@@ -136,7 +136,7 @@ class PoolingApi:
 
 
 def usage_of(texts: Sequence[Sequence[int]]) -> answers.PoolingUsage:
-    """The tokens of all texts."""
+    """Count the tokens of all texts, as an answer's usage."""
     tokens = sum(map(len, texts))
     return answers.PoolingUsage(tokens, tokens)
 

@@ -9,7 +9,7 @@ from livescale.services.gateway.pooling_api import PoolingApi
 
 
 def pooling_operations(api: PoolingApi) -> list[Operation]:
-    """The operations, one for each path."""
+    """Return the operations for vectors and scores, one for each path."""
     embeddings = Operation(
         "POST",
         "/v1/embeddings",

@@ -27,7 +27,7 @@ class Prompts:
 
 
 def envelope_of(asked: Prompts, id: str, created: int) -> Envelope:
-    """What all objects of the answer share."""
+    """Return what all objects of a request's answer share: id, time, model."""
     body, options = asked.body, asked.body.stream_options
     names = TokenNames(asked.text.token_text, body.return_tokens_as_token_ids)
     of_prompt = body.prompt_logprobs

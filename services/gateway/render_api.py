@@ -54,7 +54,7 @@ class RenderApi:
         return json_answer(self._rendered(request, asked, 0, asked.said))
 
     async def completion(self, request: Request) -> Response:
-        """Answer POST /v1/completions/render."""
+        """Answer POST /v1/completions/render: the token ids of each prompt."""
         body = parse_body(await read_body(request, self.completions.settings.max_body_bytes), CompletionRequest)
         asked = await self.completions.prompts_of_texts(body)
         texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt

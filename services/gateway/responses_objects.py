@@ -38,7 +38,7 @@ class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 
 
 class ReasoningText(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning_text"):
-    """What the model thought."""
+    """A part of a reasoning item: what the model thought."""
 
     text: str
 

@@ -67,7 +67,7 @@ class FunctionCallOutput(msgspec.Struct, frozen=True, tag_field="type", tag="fun
 
 
 class ReasoningPart(msgspec.Struct, frozen=True):
-    """A part of reasoning."""
+    """A part of a reasoning item that a client sends back."""
 
     text: str
     type: Literal["reasoning_text"] = "reasoning_text"

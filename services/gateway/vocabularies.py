@@ -41,7 +41,7 @@ class Vocabularies:
         self._kept: dict[tuple[str, str | None], asyncio.Future[CompressedTokenizer]] = {}
 
     async def serve(self, bus: Bus, info: ServiceInfo) -> None:
-        """Answer VOCABULARY from now on."""
+        """Answer the bus call VOCABULARY from now on."""
         await bus.serve(info, [Endpoint(VOCABULARY, self.answer, limit=64)])
 
     async def answer(self, ask: AskVocabulary, context: Context) -> VocabularyPart:

@@ -40,7 +40,7 @@ class Coded:
         return Coded(self.codes[start:stop], self.scales[start:stop], zeros)
 
     def ordered(self, order: tuple[int, ...]) -> "Coded":
-        """The rows of each head in another order."""
+        """Return the rows of each head in another order."""
         places = np.arange(len(self.codes)).reshape(-1, len(order))[:, list(order)].reshape(-1)
         zeros = None if self.zeros is None else self.zeros[places]
         return Coded(self.codes[places], self.scales[places], zeros)

@@ -27,5 +27,5 @@ class Experts(Message, frozen=True, kw_only=True):
 
     @property
     def here(self) -> range:
-        """The experts that this rank has."""
+        """The range of experts that this rank has."""
         return range(self.first, self.first + (self.held or self.count))

@@ -1,8 +1,7 @@
 """Settings: frozen structs, read once in a process's main and passed down.
 
-Every field is a flag (`--max-num-seqs`), an environment variable (`LIVESCALE_MAX_NUM_SEQS`) and a key of the
-configuration file (`max-num-seqs`); flag > environment > file > default. A misspelt key is refused by name.
-Each service's own struct lies in `services/<service>/settings.py` and inherits `ProcessSettings`.
+Each field is a flag (`--max-num-seqs`), a variable (`LIVESCALE_MAX_NUM_SEQS`) and a key of the configuration file
+(`max-num-seqs`), in this order. A misspelt key is refused by name. Each service's struct inherits `ProcessSettings`.
 """
 
 from typing import Annotated, Literal

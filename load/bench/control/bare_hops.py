@@ -152,7 +152,7 @@ def bare_hops(nats_url: str) -> Iterator[str]:
 
 @contextmanager
 def started(role: str, nats_url: str, descriptor: int) -> Iterator[None]:
-    """One of them, once it listens."""
+    """Start one of the bare processes, and return once it listens."""
     command = [sys.executable, "-c", f"from {__name__} import main; main({role!r}, {descriptor})"]
     env = {**os.environ, NATS_URL: nats_url}  # it holds a password, and arguments are for all to see
     with subprocess.Popen(command, pass_fds=[descriptor], stdout=subprocess.PIPE, env=env) as process:

@@ -102,7 +102,7 @@ def make_experts(experts: Experts, tensors: Tensors, kernels: Kernels | None, ac
 
 
 def wide_router(tensors: Tensors) -> Tensors:
-    """The router in float32."""
+    """Widen the router's matrix to float32, in which its product is computed."""
     return {f"{ROUTER}.weight": tensors[f"{ROUTER}.weight"].float()}
 
 

@@ -37,7 +37,7 @@ class Head:
         self.masks: Masks | None = None  # of grammars, once the vocabulary is here
 
     def add(self, tensors: Tensors) -> None:
-        """Take the tensors of the last block."""
+        """Take the tensors of the last block: a norm and a matrix, or what pools."""
         config = self._config
         if config.pooling != "none":
             self._pooler = Pooler(config, tensors, self._kernels)

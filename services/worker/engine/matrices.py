@@ -108,7 +108,7 @@ def number_type(weight: torch.Tensor) -> DType:
 
 
 def packing_numbers(weight: torch.Tensor) -> tuple[int, int, int, int]:
-    """`Packing` of kernels.h."""
+    """Return the numbers that fill `Packing` of kernels.h."""
     return weight.numbers if isinstance(weight, PackedMatrix) else NOT_PACKED
 
 

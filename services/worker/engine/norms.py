@@ -67,7 +67,7 @@ class TorchLayerNorm:
 
 
 class CompiledLayerNorm:
-    """LayerNorm by the compiled kernels."""
+    """LayerNorm of each row, with weights and biases, by the compiled kernels."""
 
     def __init__(self, kernels: Kernels, weight: torch.Tensor, bias: torch.Tensor, epsilon: float) -> None:
         self._layer_norm = kernels.layer_norm
@@ -99,5 +99,5 @@ def norm_of(config: ModelConfig, tensors: Tensors, name: str, kernels: Kernels |
 
 
 def as_it_is(hidden: torch.Tensor) -> torch.Tensor:
-    """The norm of a place that has none."""
+    """Return the rows unchanged: the norm of a place that has none."""
     return hidden

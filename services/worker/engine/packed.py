@@ -27,7 +27,7 @@ class PackedMatrix(torch.Tensor):
 
     @property
     def numbers(self) -> tuple[int, int, int, int]:
-        """`Packing` of kernels.h."""
+        """Return the numbers that fill `Packing` of kernels.h."""
         packing = self.packing
         return CODES[packing.codes], group_of(packing, self.inputs), SCALES[packing.scales], int(packing.zeros)
 

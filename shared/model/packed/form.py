@@ -41,5 +41,5 @@ def panel_parts(packing: Packing, inputs: int) -> tuple[int, int, int]:
 
 
 def packed_bytes(packing: Packing, outputs: int, inputs: int) -> int:
-    """The bytes of a packed matrix."""
+    """Count the bytes of a packed matrix: codes, scales and zeros."""
     return -(-outputs // PANEL_OUTPUTS) * sum(panel_parts(packing, inputs))
