@@ -119,7 +119,6 @@ def test_unknown_parameters_are_refused_by_name() -> None:
     ("name", "value"),
     [
         ("suffix", "end"),
-        ("use_beam_search", True),
     ],
 )
 def test_unsupported_parameters_are_refused_by_name(name: str, value: object) -> None:
