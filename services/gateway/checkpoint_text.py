@@ -183,7 +183,10 @@ def load_checkpoint_text(directory: Path, wall: Wall) -> CheckpointText:
 
 
 def _use(directory: Path, tokenizer: Tokenizer) -> ModelUse:
-    config = load_model_config(directory)
+    try:
+        config = load_model_config(directory)
+    except CheckpointError as error:
+        raise BadCheckpoint(str(error)) from None
     ids = []
     for token in config.classifier_from_token:
         id = tokenizer.token_to_id(token)
