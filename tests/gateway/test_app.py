@@ -53,7 +53,10 @@ async def test_the_key_guards_the_api_and_the_operators_endpoints(checkpoint: Pa
                     assert (await answer.json())["error"]["code"] == "invalid_api_key"
         assert (await served.get("/live"))[0] == 200
         document = (await served.get("/openapi.json"))[1]
-        assert document["components"]["securitySchemes"]["key"] == {"type": "http", "scheme": "bearer"}
+        assert document["components"]["securitySchemes"] == {
+            "key": {"type": "http", "scheme": "bearer"},
+            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
 
 
 async def test_the_url_is_told_in_the_ready_file(checkpoint: Path, tmp_path: Path) -> None:

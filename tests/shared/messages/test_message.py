@@ -53,7 +53,8 @@ def values(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
         case msgspec.inspect.LiteralType(values=literals):
             return st.sampled_from(literals)
         case msgspec.inspect.ListType() | msgspec.inspect.VarTupleType():
-            many = st.lists(values(kind.item_type), min_size=kind.min_length or 0, max_size=3)
+            most = 3 if kind.max_length is None else min(kind.max_length, 3)
+            many = st.lists(values(kind.item_type), min_size=kind.min_length or 0, max_size=most)
             return many if isinstance(kind, msgspec.inspect.ListType) else many.map(tuple)
         case msgspec.inspect.DictType(key_type=key, value_type=value):
             return st.dictionaries(values(key), values(value), max_size=3)
@@ -103,9 +104,11 @@ def with_layer_kinds(config: ModelConfig) -> st.SearchStrategy[ModelConfig]:
 def test_both_packages_write_the_same_bytes_and_read_the_same_message(kind: type[Message], data: st.DataObject) -> None:
     message = data.draw(messages(kind))
     ours = encode(message)
-    # Not byte by byte: of 16 fields and more msgspec writes the longer header, also where most are left out.
     theirs = msgpack.packb(msgspec.to_builtins(message, builtin_types=(bytes,)))
     assert msgpack.unpackb(ours) == msgpack.unpackb(theirs)
+    if "Sampling(" not in repr(message):
+        # A struct of 16 fields has the longer header from msgspec, also where most of them are left out.
+        assert theirs == ours
     assert msgpack.unpackb(ours)["type"] == kind.__name__
     assert decode(kind, msgpack.packb(msgpack.unpackb(ours))) == message
     assert decode(kind, encode(message, json=True), json=True) == message
