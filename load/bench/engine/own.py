@@ -35,6 +35,7 @@ from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.engine.kernels.variants import KernelsName, choose_kernels
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.sizes import block_bytes
+from livescale.services.worker.grammars.masks import StepMasks
 from livescale.services.worker.main import runner_maker
 from livescale.services.worker.scheduling.batch import Batch, Chosen, TokenSampling
 from livescale.services.worker.scheduling.limits import SchedulerLimits
@@ -169,11 +170,11 @@ class Own:
         """Logits are seen where the engine chooses from them."""
         seen: list[bytes] = []
 
-        def see(logits: torch.Tensor, samplings: Sequence[TokenSampling]) -> Chosen:
+        def see(logits: torch.Tensor, samplings: Sequence[TokenSampling], permitted: StepMasks) -> Chosen:
             seen.append(logits[0].float().numpy().tobytes())
-            return choose_tokens(logits, samplings)
+            return choose_tokens(logits, samplings, permitted)
 
-        with patch("livescale.services.worker.engine.engine.choose_tokens", see):
+        with patch("livescale.services.worker.engine.head.choose_tokens", see):
             chosen = self._run(self._ask([prompt], tokens))
         return GreedyTokens(chosen[0], seen)
 
