@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from livescale.services.gateway.repetition import RepetitionDetection
-from livescale.services.gateway.sampling_options import Choices, TokenId, TopLogprobs
+from livescale.services.gateway.sampling_options import Choices, RequestPriority, RequestTimeout, TokenId, TopLogprobs
 from livescale.services.gateway.structured_options import StructuredOptions
 from livescale.services.gateway.tools import ToolChoice, Tools
 from livescale.shared.messages.membership import Role
@@ -86,11 +86,8 @@ class GenerationOptions(StructuredOptions, frozen=True, kw_only=True):
         Annotated[str, Meta(min_length=1, max_length=64)] | None,
         Meta(description="Names a conversation: the KV of its prompt and answer is kept for its next request"),
     ] = None
-    priority: Annotated[int, Meta(description="Smaller is served earlier", ge=-(2**31), le=2**31 - 1)] = 0
-    timeout: Annotated[
-        Annotated[float, Meta(gt=0)] | None,
-        Meta(description="Seconds until the request ends with an error; the gateway sets default and maximum"),
-    ] = None
+    priority: RequestPriority = 0
+    timeout: RequestTimeout = None
 
 
 class CompletionRequest(GenerationOptions, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from livescale.services.gateway.sampling_options import TokenId
+from livescale.services.gateway.sampling_options import RequestPriority, RequestTimeout, TokenId
 
 Texts = Annotated[
     str | list[str | TokenId | list[TokenId]],
@@ -30,11 +30,8 @@ class PoolingOptions(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[str, Meta(min_length=1, max_length=1024)] | None,
         Meta(description="Share KV of texts that begin alike with requests of this salt and API key only"),
     ] = None
-    priority: Annotated[int, Meta(description="Smaller is served earlier", ge=-(2**31), le=2**31 - 1)] = 0
-    timeout: Annotated[
-        Annotated[float, Meta(gt=0)] | None,
-        Meta(description="Seconds until the request ends with an error; the gateway sets default and maximum"),
-    ] = None
+    priority: RequestPriority = 0
+    timeout: RequestTimeout = None
 
 
 class PoolingRequest(PoolingOptions, frozen=True, kw_only=True):

@@ -17,6 +17,11 @@ Stops = Annotated[list[StopString], Meta(max_length=64)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)]
 Choices = Annotated[int, Meta(ge=1, le=MOST_CHOICES)]
+RequestPriority = Annotated[int, Meta(description="Smaller is served earlier", ge=-(2**31), le=2**31 - 1)]
+RequestTimeout = Annotated[
+    Annotated[float, Meta(gt=0)] | None,
+    Meta(description="Seconds until the request ends with an error; the gateway sets default and maximum"),
+]
 
 
 class SamplingOptions(msgspec.Struct, frozen=True, kw_only=True):

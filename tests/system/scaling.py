@@ -238,3 +238,18 @@ def targets(scaling: ScalingSystem) -> list[str]:
     """Return the workers that are live and have a layer. All requests that wait there are taken away first, with no
     layer done."""
     return sorted(id for id, report in scaling.watch.reports.items() if report.state == "live" and report.live_layers)
+
+
+async def check_a_killed_source(scaling: ScalingSystem) -> None:
+    """Kill the only source of a live scale once it has handed a request over. All streams go on with their tokens."""
+    watch = scaling.watch
+    await scaling.rest(1)
+    [source] = watch.serving()
+    await scaling.have(2)
+    await watch.until(lambda: len(targets(scaling)) == 1, "it is live")
+    loading = scaling.load()
+    await watch.until(lambda: bool(watch.speakers), "a request was handed over")
+    await scaling.signal(source, signal.SIGKILL)
+    watch.lose(source)
+    await watch.until(lambda: len(watch.serving(scaling.model)) == 2, "two serve")
+    await scaling.check("source killed", loading)

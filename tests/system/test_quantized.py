@@ -3,7 +3,6 @@
 All streams have the tokens of an undisturbed run.
 """
 
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from livescale.load.sizes import Quantized
 from tests.system.conftest import start, stop
-from tests.system.scaling import WORKERS, targets, watching
+from tests.system.scaling import WORKERS, check_a_killed_source, targets, watching
 from tests.system.under_load import SystemUnderLoad, at_once
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -43,17 +42,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SystemUnd
 @a_model("int4", "--live", "zigzag")
 async def test_requests_go_on_when_their_source_is_killed_in_a_live_scale(loaded: SystemUnderLoad) -> None:
     async with watching(loaded) as scaling:
-        watch = scaling.watch
-        await scaling.rest(1)
-        [source] = watch.serving()
-        await scaling.have(2)
-        await watch.until(lambda: len(targets(scaling)) == 1, "it is live")
-        loading = scaling.load()
-        await watch.until(lambda: bool(watch.speakers), "a request was handed over")
-        await scaling.signal(source, signal.SIGKILL)
-        watch.lose(source)
-        await watch.until(lambda: len(watch.serving("m")) == 2, "two serve")
-        await scaling.check("source killed", loading)
+        await check_a_killed_source(scaling)
 
 
 @a_model("int8", "--live", "zigzag", "--tensor-parallel-size", "2")
