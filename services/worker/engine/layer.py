@@ -15,6 +15,7 @@ from livescale.services.worker.engine.tensor_parallel import Ranks, ResidualLine
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
 
 ADDED_BIASES = ("self_attn.o_proj.bias", "mlp.down_proj.bias")
+EXPERT_BIASES = ("mlp.experts.down_proj.bias",)  # where each rank has a part of each expert
 
 
 class NormedHeads:
@@ -119,7 +120,8 @@ class Layer:
         if kernels is None:
             own = {name: unpacked(tensor) for name, tensor in own.items()}
         if rank:  # a bias of what ranks add together is added once
-            own = {name: tensor for name, tensor in own.items() if not name.endswith(ADDED_BIASES)}
+            once = ADDED_BIASES + EXPERT_BIASES * (config.experts is not None and config.experts.cut_inside)
+            own = {name: tensor for name, tensor in own.items() if not name.endswith(once)}
         parts = Parts(config, config.kind(index), own, kernels, ranks)
         self.index = index
         self._input_norm = parts.norm("input_layernorm")
