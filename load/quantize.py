@@ -59,7 +59,8 @@ def quantize_all(how: Quantized, tensors: Mapping[str, torch.Tensor], group: int
 
 def quantize_experts(name: str, matrices: torch.Tensor) -> dict[str, torch.Tensor]:
     """The tensors that a checkpoint of gpt-oss has in place of `[expert, input, output]`: two codes a byte."""
-    groups = matrices.float().transpose(1, 2).unflatten(2, (-1, FP4_BLOCK))
+    experts, inputs, outputs = matrices.shape
+    groups = matrices.float().transpose(1, 2).reshape(experts, outputs, inputs // FP4_BLOCK, FP4_BLOCK)
     # The largest number of a block is at most 6 after its scale, a power of two, is taken out.
     exponents = (groups.abs().amax(3, keepdim=True) / FP4_VALUES[-1]).log2().ceil().clamp(-120, 120)
     scaled, values = groups / 2.0**exponents, torch.tensor(FP4_VALUES)

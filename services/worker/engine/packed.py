@@ -51,6 +51,7 @@ def matrices_of(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     """What a tensor has of each expert."""
     if not isinstance(tensor, PackedMatrix):
         return tensor.unbind(0)
+    assert tensor.experts is not None
     return [_same_form(piece, tensor) for piece in tensor.as_subclass(torch.Tensor).view(tensor.experts, -1)]
 
 
