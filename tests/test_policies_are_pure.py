@@ -19,6 +19,7 @@ POLICIES = (
     "services/gateway/rate_limits.py",
     "services/gateway/shapes.py",
     "services/host/cache.py",
+    "services/monitor/advice.py",
     "services/monitor/arbitration.py",
     "services/monitor/journal.py",
     "services/monitor/needs.py",
