@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId, TraceParent
 
 FinishReason = Literal["stop", "length", "cancelled", "deadline", "error"]
+HttpError = Annotated[int, Meta(ge=400, le=599)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -181,7 +182,7 @@ class Tokens(Message, frozen=True, kw_only=True, omit_defaults=True):
     prompt_logprobs: list[TokenLogprobs] = []
     finish_reason: FinishReason | None = None
     error: str | None = None
-    code: Annotated[int, Meta(ge=400, le=599)] | None = None
+    code: HttpError | None = None
     cached_tokens: Count = 0
 
 

@@ -75,18 +75,25 @@ def named_tokens(params: Sampling) -> list[int]:
     return [*biased, *params.allowed_token_ids, *params.logprob_token_ids, *words]
 
 
+class Withheld(Struct, frozen=True):
+    """Why a sampling got no token: the `reason` why its request ends, with the `code` of its last row of tokens; or no
+    reason, and the step is to be made again."""
+
+    reason: str = ""
+    code: int = 422
+
+
 class Chosen(Struct, frozen=True):
     """The token of each sampling of a step, in their order, and by place the log-probabilities that were asked for:
     those of prompts by the place of the chunk.
 
-    `withheld` are the places without a token, whatever `tokens` say: with the reason why the request fails, or with
-    nothing, and the step is to be made again.
+    `withheld` are the places without a token, whatever `tokens` say.
     """
 
     tokens: list[int]
     logprobs: dict[int, TokenLogprobs] = {}
     prompts: dict[int, list[TokenLogprobs]] = {}
-    withheld: dict[int, str] = {}
+    withheld: dict[int, Withheld] = {}
 
 
 NOTHING_CHOSEN = Chosen([])
