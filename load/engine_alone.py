@@ -21,18 +21,30 @@ from livescale.services.worker.scheduling.batch import Batch
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.parameters import DType, Layout, Manifest
+from livescale.shared.messages.ranks import Meeting
 from livescale.shared.messages.requests import Sampling, Submit
 
 CONTEXT = 512
+LOOPBACK = "127.0.0.1"
 MOST_WAITING = 1_000_000  # callers here ask for everything at once
 NEVER = 4e9
 
 
 class EngineAlone:
-    """The scheduler and the engine of a worker, called directly. `on_step` hears of each step that was done."""
+    """The scheduler and the engine of a worker, called directly. `on_step` hears of each step that was done.
 
-    def __init__(self, runner: Runner, scheduler: Scheduler, on_step: Callable[[Batch], None] = lambda _: None) -> None:
+    The `followers` are the other ranks' engines, which take the same steps.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        on_step: Callable[[Batch], None] = lambda _: None,
+        followers: Sequence[Runner] = (),
+    ) -> None:
         self._runner = runner
+        self._followers = followers
         self.pauses = runner.pauses
         self._scheduler = scheduler
         self._on_step = on_step
@@ -66,7 +78,8 @@ class EngineAlone:
                 await self._work.wait()
                 self.idle.clear()
                 continue
-            outputs = self._scheduler.complete(batch, await self._runner.step(batch), time())
+            chosen, *_ = await asyncio.gather(*(one.step(batch) for one in (self._runner, *self._followers)))
+            outputs = self._scheduler.complete(batch, chosen, time())
             self._on_step(batch)
             for output in outputs:
                 self._tokens[output.row.request_id] += output.row.token_ids
@@ -77,11 +90,12 @@ class EngineAlone:
 
 @asynccontextmanager
 async def engine_alone(
-    checkpoint: Path, dtype: DType, layout: Layout = "plain", context: int = CONTEXT
+    checkpoint: Path, dtype: DType, layout: Layout = "plain", context: int = CONTEXT, shards: int = 1
 ) -> AsyncIterator[EngineAlone]:
     """The checkpoint, loaded as a worker would with its default settings, and by the kernels that the environment names
-    for workers. By torch's kernels the bits of a layout are its own."""
-    opened = open_checkpoint(checkpoint, dtype, layout=layout)
+    for workers; or as `shards` workers would that are one instance, and have bits of their own. By torch's kernels the
+    bits of a layout are its own, too."""
+    opened = open_checkpoint(checkpoint, dtype, shards, layout)
     memory = [memoryview(bytearray(layout.size_bytes)) for layout in opened.layouts]
     manifest = opened.manifest([opened.read_block(index, view) for index, view in enumerate(memory)])
     async with engine_over(manifest, memory, context) as engine:
@@ -96,16 +110,33 @@ async def engine_over(
     settings = WorkerSettings(kv_bytes=64 * MIB, max_num_waiting=MOST_WAITING)
     asked = cast(KernelsName, os.environ.get("LIVESCALE_KERNELS", "auto"))
     kernels = choose_kernels(asked, settings.threads)
-    runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, kernels=kernels)
+    runners = [
+        EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, kernels=kernels)
+        for _ in range(manifest.shards)
+    ]
     try:
-        kv_blocks = await runner.load(manifest, context)
-        for index, view in enumerate(memory):
-            await runner.add_block(index, view)
-        limits = settings.limits(manifest.config, context, kv_blocks)
-        async with running(EngineAlone(runner, Scheduler(limits))) as engine:
+        kv_blocks = await _load(runners, manifest, memory, context)
+        scheduler = Scheduler(settings.limits(manifest.config, context, kv_blocks))
+        async with running(EngineAlone(runners[0], scheduler, followers=runners[1:])) as engine:
             yield engine
     finally:
-        await runner.close()
+        for runner in runners:
+            await runner.close()
+
+
+async def _load(runners: Sequence[EngineRunner], manifest: Manifest, memory: Sequence[memoryview], context: int) -> int:
+    """Give each rank its blocks. Returns how many KV blocks all of them have."""
+    if len(runners) > 1:
+        meeting = Meeting(address=LOOPBACK, port=await runners[0].open_meeting(LOOPBACK))
+        ranks = enumerate(runners)
+        await asyncio.gather(*(one.meet(rank, len(runners), LOOPBACK, meeting) for rank, one in ranks))
+    shards = [manifest.of_shard(rank) for rank in range(manifest.shards)]
+    loading = (one.load(shard, context) for one, shard in zip(runners, shards, strict=True))
+    kv_blocks = await asyncio.gather(*loading)
+    for rank, (runner, shard) in enumerate(zip(runners, shards, strict=True)):
+        for index in range(len(shard.blocks)):
+            await runner.add_block(index, memory[rank * len(shard.blocks) + index])
+    return min(kv_blocks)
 
 
 @asynccontextmanager
@@ -120,10 +151,15 @@ async def running(engine: EngineAlone) -> AsyncIterator[EngineAlone]:
 
 
 async def undisturbed(
-    checkpoint: Path, dtype: DType, asks: Sequence[Ask], layout: Layout = "plain", context: int = CONTEXT
+    checkpoint: Path,
+    dtype: DType,
+    asks: Sequence[Ask],
+    layout: Layout = "plain",
+    context: int = CONTEXT,
+    shards: int = 1,
 ) -> dict[int, list[int]]:
-    """Token ids by the requests' indices, from one engine in this process."""
-    async with engine_alone(checkpoint, dtype, layout, context) as engine:
+    """Token ids by the requests' indices, from one engine in this process, or one of so many ranks."""
+    async with engine_alone(checkpoint, dtype, layout, context, shards) as engine:
         answers = await asyncio.gather(*(_ask(engine, ask) for ask in asks))
     return {ask.index: tokens for ask, tokens in zip(asks, answers, strict=True)}
 

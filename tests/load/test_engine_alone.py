@@ -17,3 +17,12 @@ async def test_the_undisturbed_run_takes_however_many_requests_there_were() -> N
         tiny_checkpoint("llama"), "float32", [Ask(index, 0.0, [index + 2], 2) for index in range(120)]
     )
     assert [len(answers[index]) for index in range(120)] == [2] * 120
+
+
+async def test_several_ranks_are_an_engine_whose_bits_are_their_own() -> None:
+    asks = [Ask(index, 0.0, [5, 6, index], 40, temperature=0.8, seed=index) for index in range(3)]
+    one, two, again = [
+        await undisturbed(tiny_checkpoint("mixtral"), "bfloat16", asks, "panels", shards=shards) for shards in (1, 2, 2)
+    ]
+    assert two == again != one
+    assert [len(tokens) for tokens in two.values()] == [40] * 3

@@ -1,4 +1,4 @@
-"""Architectures with windows, norms of heads and outputs, and rotations by layer, through the whole system.
+"""Architectures with windows, norms of heads and outputs, rotations by layer and experts, through the whole system.
 
 All streams have the tokens of an undisturbed run, past the window too.
 """
@@ -11,11 +11,11 @@ import pytest
 from livescale.shared.messages.parameters import Family
 from tests.system.conftest import start, stop
 from tests.system.scaling import WORKERS, check_a_killed_source, targets, watching
-from tests.system.under_load import SystemUnderLoad, at_once
+from tests.system.under_load import SystemUnderLoad, at_once, ranks_of
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-FAMILIES: tuple[Family, ...] = ("mistral", "gemma3_text")
+FAMILIES: tuple[Family, ...] = ("mistral", "gemma3_text", "mixtral")
 RATE = "1e6"  # bytes a second
 
 
@@ -29,7 +29,7 @@ def with_options(*options: str) -> pytest.MarkDecorator:
 def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SystemUnderLoad]:
     """Four workers behind slow links, and what an undisturbed engine answers."""
     family, options = request.param
-    streams = at_once("m", "float32", 9, 80, family)
+    streams = at_once("m", "float32", 9, 80, family, ranks=ranks_of(options))
     system = start(tmp_path, "--workers", str(WORKERS), "--link-rate", RATE, *options, family=family)
     try:
         yield SystemUnderLoad(system, streams)

@@ -18,7 +18,7 @@ RATE = 1e6  # bytes a second
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
-    streams = at_once("m", "float32", 16, 80, "qwen2")
+    streams = at_once("m", "float32", 16, 80, "qwen2", ranks=2)
     options = "--workers", str(WORKERS), "--tensor-parallel-size", "2", "--link-rate", str(RATE), "--live", "zigzag"
     running = start(tmp_path_factory.mktemp("live-ranks"), *options, family="qwen2")
     try:

@@ -7,11 +7,9 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
-from livescale.load.records import find_fault
 from livescale.shared.messages.parameters import DType
 from tests.system.conftest import start, stop
 from tests.system.scaling import ScalingSystem, count, is_busy, watching
@@ -27,25 +25,14 @@ WORKERS, INSTANCES = 6, 3
 @pytest.fixture(scope="module")
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     dtype: DType = request.param
-    streams = at_once("m", dtype, 12, 80, "qwen2")
+    streams = at_once("m", dtype, 12, 80, "qwen2", ranks=2)
     ranks = "--workers", str(WORKERS), "--tensor-parallel-size", "2", "--dtype", dtype
     options = *ranks, "--link-rate", str(RATE[dtype]), "--live", "pipeline"
     running = start(tmp_path_factory.mktemp("rank-pipelines"), *options, family="qwen2")
     try:
-        made = SystemUnderLoad(running, streams)
-        yield made if dtype == "float32" else asyncio.run(undisturbed(made))
+        yield SystemUnderLoad(running, streams)
     finally:
         assert stop(running) == 0
-
-
-async def undisturbed(loaded: SystemUnderLoad) -> SystemUnderLoad:
-    """In bfloat16 two workers round otherwise than one: what is expected are the tokens of one such instance alone."""
-    async with watching(loaded) as scaling:
-        await scaling.rest(1, ranks=2, workers=WORKERS)
-        records = await scaling.load()
-        assert [fault for record in records if (fault := find_fault(record))] == []
-        expected = {record.index: record.token_ids for record in records}
-        return replace(loaded, streams=replace(loaded.streams, expected=expected))
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ STOPPED_SECONDS = 15.0  # longer than a rank waits for another
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     """Three workers, two of which are an instance."""
-    streams = make_streams("m", "float32", 8, TOKENS, "qwen2")
+    streams = make_streams("m", "float32", 8, TOKENS, "qwen2", ranks=2)
     sizes = ("--workers", "3", "--tensor-parallel-size", "2", "--kill-hung-s", "0")
     running = start(tmp_path_factory.mktemp("ranks"), "--transport", "socket", *sizes, family="qwen2")
     try:

@@ -52,10 +52,12 @@ def make_streams(
     family: Family = "llama",
     layout: Layout = "panels",
     checkpoint: Path | None = None,
+    ranks: int = 1,
 ) -> ExpectedStreams:
     """A third greedy, the others sampled; one after the other over `SECONDS`. Of the family's tiny model, or another.
 
-    Matrices are laid out as `livescale up` does on CPUs: by torch's kernels each layout has bits of its own.
+    Matrices are laid out as `livescale up` does on CPUs: by torch's kernels each layout has bits of its own. Instances
+    of several `ranks` have bits of their own, too: sums of their parts are rounded otherwise.
     """
     chance = random.Random(11)
     asks = [
@@ -70,7 +72,7 @@ def make_streams(
         for index in range(count)
     ]
     directory = checkpoint or tiny_checkpoint(family)
-    return ExpectedStreams(model, asks, asyncio.run(undisturbed(directory, dtype, asks, layout)))
+    return ExpectedStreams(model, asks, asyncio.run(undisturbed(directory, dtype, asks, layout, shards=ranks)))
 
 
 @dataclass
@@ -165,6 +167,12 @@ def free_port() -> int:
         return port
 
 
+def ranks_of(options: Sequence[str]) -> int:
+    """How many ranks an instance has in a system with these options."""
+    size = "--tensor-parallel-size"
+    return int(options[options.index(size) + 1]) if size in options else 1
+
+
 def at_once(
     model: str,
     dtype: DType,
@@ -172,7 +180,8 @@ def at_once(
     tokens: int = 150,
     family: Family = "llama",
     checkpoint: Path | None = None,
+    ranks: int = 1,
 ) -> ExpectedStreams:
     """So many together that none of the instances is left without."""
-    streams = make_streams(model, dtype, count, tokens, family, checkpoint=checkpoint)
+    streams = make_streams(model, dtype, count, tokens, family, checkpoint=checkpoint, ranks=ranks)
     return dataclasses.replace(streams, asks=[replace(ask, at=0.0) for ask in streams.asks])
