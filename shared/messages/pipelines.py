@@ -45,6 +45,7 @@ class StagePiece(Message, frozen=True, kw_only=True):
     `prompt` (each token once) and `generated` are the tokens so far, where the choice depends on them. Where the last
     stage has the prompt and the first `known` of those generated from earlier pieces, they are left out. It is told how
     likely the `following` tokens are, each after one of the first positions, and `top` of the likeliest.
+    `adapter`: the version of the adapter that it uses.
     """
 
     request_id: Name
@@ -62,6 +63,7 @@ class StagePiece(Message, frozen=True, kw_only=True):
     known: Count = 0
     following: list[Count] = []
     top: Count = 0
+    adapter: Name | None = None
 
 
 class StageFill(Message, frozen=True, kw_only=True):

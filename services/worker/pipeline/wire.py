@@ -101,6 +101,7 @@ def _told(piece: ScheduledChunk) -> StagePiece:
         first_block=piece.blocks.start,
         blocks=len(piece.blocks),
         decode=piece.decode,
+        adapter=piece.adapter,
     )
     if piece.scoring is not None:
         told = replace(told, following=list(piece.scoring.following), top=piece.scoring.top)
@@ -139,6 +140,7 @@ def _piece(told: StagePiece, limits: SchedulerLimits) -> ScheduledChunk:
         None,
         scoring,
         limits.encodes,
+        told.adapter,
     )
     room = min(told.blocks * limits.kv_block_tokens, limits.max_model_len)
     if piece.stop > room or blocks.stop > limits.kv_blocks:
