@@ -1,37 +1,35 @@
 """What a simulated cluster used over time: workers by what they do, host memory, and bytes on the network."""
 
 import itertools
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable
 
 from livescale.shared.bus.codec import decode
 from livescale.shared.bus.contract import M
-from livescale.shared.links.calendars import LocalCalendar
 from livescale.shared.messages.membership import HostReport, LeaseChanged, WorkerReport
+from livescale.shared.simulation.fair_flows import FairFlow, FairFlows
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.simulation.virtual_time import machine_time
-from livescale.shared.topology.paths import Resource
 
 Steps = list[tuple[float, float]]  # from when on, how much
 
 
-class CountedCalendar(LocalCalendar):
-    """Bookings of links, with the bytes that crossed the network in each second.
+class CountedFlows(FairFlows):
+    """Flows, with the bytes that crossed the network in each second."""
 
-    Links know one time, and that of a process that slept is behind it: by `away` seconds, for the process that calls.
-    """
-
-    def __init__(self, away: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._away = away
-        self.network_bytes: Counter[int] = Counter()
+        self.network_bytes: dict[int, float] = defaultdict(float)
 
-    def book(self, path: Sequence[Resource], size_bytes: int, since: float) -> float:
-        away = self._away()
-        if path and path[0].kind == "nic_out":
-            self.network_bytes[int(since + away)] += size_bytes
-        return super().book(path, size_bytes, since + away) - away
+    def passed(self, flow: FairFlow, start: float, end: float, size_bytes: float) -> None:
+        if flow.path[0].kind != "nic_out":
+            return
+        counted = 0.0
+        for second in range(int(start), int(end) + 1):
+            until = size_bytes * (min(second + 1, end) - start) / (end - start) if end > start else size_bytes
+            self.network_bytes[second] += until - counted
+            counted = until
 
 
 class UsageWatch:

@@ -99,6 +99,10 @@ def rate_limited(message: str, retry_seconds: float) -> ApiError:
     return ApiError(429, message, type="rate_limit_error", code="rate_limit_exceeded", retry_after_ms=after)
 
 
+def grammar_failed(message: str) -> ApiError:
+    return ApiError(400, message, code="grammar_failed")
+
+
 def internal(message: str) -> ApiError:
     return ApiError(500, message, type="server_error", code="internal_error")
 
@@ -121,10 +125,12 @@ def from_bus(error: BusError, model: str | None = None) -> ApiError:
 
 def from_end(code: int | None, reason: str) -> ApiError:
     """The client's view of an accepted request that ended with an error. `code` is an HTTP status, None where the
-    engine failed."""
+    engine failed; 422 where the answer cannot follow the request's grammar."""
     match code:
-        case 400 | 413 | 422:
+        case 400 | 413:
             return bad_request(reason)
+        case 422:
+            return grammar_failed(reason)
         case 503:
             return overloaded(reason, None)
         case _:

@@ -27,6 +27,7 @@ from livescale.shared.bus.contract import (
     A,
     BusError,
     Call,
+    CallTimeout,
     Context,
     Disconnected,
     Endpoint,
@@ -45,8 +46,9 @@ from livescale.shared.bus.subscription import QueuedSubscription
 from livescale.shared.runtime.clock import Clock, SystemClock
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 
-FLUSH_SECONDS = 5.0
-WATCHDOG_SECONDS = 5.0
+FLUSH_SECONDS, WATCHDOG_SECONDS = 5.0, 5.0
+# A server that gets no CPU for a while has lost nothing: a process that gave up would only have to start again.
+SETTLE_SECONDS, AGAIN_SECONDS = 30.0, 0.1
 
 log = structlog.get_logger()
 
@@ -75,7 +77,7 @@ class NatsBus:
         await connect(bus._client, url, name, timeout, callbacks, files)
         bus._inbox = bus._client.new_inbox()
         try:
-            await bus._start()
+            await bus._start(timeout)
         except BaseException:
             await bus.close()
             raise
@@ -127,7 +129,7 @@ class NatsBus:
         theirs = await self._listen(self._prefix + fill_wildcards(topic.pattern, holes), deliver)
         subscription.on_close(partial(self._unsubscribe, subscription, theirs))
         self._subscriptions.append(subscription)
-        await self.flush()
+        await self._settle(SETTLE_SECONDS)
         return subscription
 
     async def serve(self, info: ServiceInfo, endpoints: list[Endpoint]) -> Withdraw:
@@ -141,7 +143,7 @@ class NatsBus:
             listening.append((theirs, MicroEndpoint(subject, queue, served)))
             self._serving.append(theirs)
             service.endpoints.append(listening[-1][1])
-        await self.flush()
+        await self._settle(SETTLE_SECONDS)
         return partial(self._withdraw, service, listening)
 
     async def _withdraw(self, service: MicroService, listening: list[tuple[NatsSubscription, MicroEndpoint]]) -> None:
@@ -177,7 +179,19 @@ class NatsBus:
         await close(self._client)
         self._caller.fail_all()
 
-    async def _start(self) -> None:
+    async def _settle(self, seconds: float) -> None:
+        """Wait until the server has our subscriptions; after a reconnect it is told them again. Raises as `flush`."""
+        last = self._clock.now() + seconds
+        while True:
+            try:
+                return await self.flush()
+            except (CallTimeout, Disconnected) as error:
+                if self._closing or self._client.is_closed or self._clock.now() >= last:
+                    raise
+                self._log.warning("bus_slow", "the echo", error=str(error))
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _start(self, seconds: float) -> None:
         self._tasks = [
             asyncio.create_task(self._outgoing.run(), name="bus outgoing"),
             asyncio.create_task(self._watch(), name="bus watchdog"),
@@ -185,7 +199,7 @@ class NatsBus:
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
         await self._listen(f"{self._inbox}.*", self._on_answer)
-        await self.flush()
+        await self._settle(seconds)
 
     async def _register(self, info: ServiceInfo) -> MicroService:
         service = MicroService(info, datetime.now(UTC).isoformat().replace("+00:00", "Z"))

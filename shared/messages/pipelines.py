@@ -6,7 +6,7 @@ of the link that only two neighbours know; what they are is said over the bus.
 """
 
 from livescale.shared.messages.message import Count, Message, Name, Positive
-from livescale.shared.messages.requests import Sampling, TokenLogprobs
+from livescale.shared.messages.requests import HttpError, Sampling, TokenLogprobs
 from livescale.shared.messages.transfers import Node, Secret
 
 
@@ -45,6 +45,7 @@ class StagePiece(Message, frozen=True, kw_only=True):
     `prompt` (each token once) and `generated` are the tokens so far, where the choice depends on them. Where the last
     stage has the prompt and the first `known` of those generated from earlier pieces, they are left out. It is told how
     likely the `following` tokens are, each after one of the first positions, and `top` of the likeliest.
+    `adapter`: the version of the adapter that it uses.
     """
 
     request_id: Name
@@ -62,6 +63,7 @@ class StagePiece(Message, frozen=True, kw_only=True):
     known: Count = 0
     following: list[Count] = []
     top: Count = 0
+    adapter: Name | None = None
 
 
 class StageFill(Message, frozen=True, kw_only=True):
@@ -116,7 +118,7 @@ class StageDone(Message, frozen=True, kw_only=True):
 
     `logprobs` are by place among the tokens, and `prompts`, of tokens of prompts, by place among the pieces. `withheld`
     are the places where no token was chosen, with the reason why the request fails; without one it only comes later.
-    `unfilled`: the workers that did not do their fills.
+    `codes` has one for each, as `Tokens` has. `unfilled`: the workers that did not do their fills.
     """
 
     pipeline: Name
@@ -125,6 +127,7 @@ class StageDone(Message, frozen=True, kw_only=True):
     logprobs: list[tuple[Count, TokenLogprobs]] = []
     prompts: list[tuple[Count, list[TokenLogprobs]]] = []
     withheld: list[tuple[Count, str]] = []
+    codes: list[HttpError] = []
     unfilled: list[Name] = []
     error: str | None = None
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId, TraceParent
 
 FinishReason = Literal["stop", "length", "cancelled", "deadline", "error"]
+HttpError = Annotated[int, Meta(ge=400, le=599)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -69,6 +70,13 @@ class PromptLogprobs(Message, frozen=True, kw_only=True):
     told: list[TokenLogprobs] = []
 
 
+class AdapterUse(Message, frozen=True, kw_only=True):
+    """An adapter that a request uses: the name under which it is registered, and the version of its content."""
+
+    name: Name
+    version: Name
+
+
 class Submit(Message, frozen=True, kw_only=True):
     """Gateway -> router: serve this request. Also what a worker admits.
 
@@ -82,6 +90,7 @@ class Submit(Message, frozen=True, kw_only=True):
     where no instance has the KV cache for that.
     `context_id`: names the conversation, of which workers keep the KV.
     `cache_salt`: only requests with the same one share KV of prompts that begin alike.
+    `adapter`: what is added to the products of the model's matrices.
     `traceparent`: the gateway's span, of which the spans of all who work on the request are children.
     """
 
@@ -104,6 +113,7 @@ class Submit(Message, frozen=True, kw_only=True):
     context_id: Name | None = None
     cache_salt: Name | None = None
     traceparent: TraceParent | None = None
+    adapter: AdapterUse | None = None
 
 
 class Submitted(Message, frozen=True, kw_only=True):
@@ -172,7 +182,7 @@ class Tokens(Message, frozen=True, kw_only=True, omit_defaults=True):
     prompt_logprobs: list[TokenLogprobs] = []
     finish_reason: FinishReason | None = None
     error: str | None = None
-    code: Annotated[int, Meta(ge=400, le=599)] | None = None
+    code: HttpError | None = None
     cached_tokens: Count = 0
 
 

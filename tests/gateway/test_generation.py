@@ -236,7 +236,8 @@ async def test_a_lost_request_is_submitted_again_with_the_version_that_made_its_
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "name"), [(400, 400, None), (503, 503, "overloaded"), (None, 500, "internal_error")]
+    ("code", "status", "name"),
+    [(400, 400, None), (422, 400, "grammar_failed"), (503, 503, "overloaded"), (None, 500, "internal_error")],
 )
 async def test_an_end_by_the_router_says_whose_fault_it_was(
     served: ServedGateway, code: int | None, status: int, name: str | None

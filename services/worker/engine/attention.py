@@ -262,6 +262,7 @@ class Rows:
         sampled = [end - 1 for chunk, end in zip(chunks, ends, strict=True) if chunk.sampling is not None]
         self.chunks = chunks
         self.count = len(token_ids)
+        self.adapted = any(chunk.adapter is not None for chunk in chunks)
         self.token_ids = torch.tensor(token_ids, device=device)
         # Where only decodes run these are all.
         self.sampled = slice(None) if len(sampled) == self.count else torch.tensor(sampled, dtype=torch.long)

@@ -5,12 +5,13 @@ Torch's kernels, on a CPU or a GPU, see the same number of rows at every call; a
 prompts are cut at fixed positions, generated positions attend one by one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import torch
 from torch.nn.functional import embedding
 
+from livescale.services.worker.engine.adapters import Adapters
 from livescale.services.worker.engine.attention import Attention, Rows, TorchAttention
 from livescale.services.worker.engine.compiled_layer import CompiledAttention, CompiledLayer, LayerMemory, in_one_call
 from livescale.services.worker.engine.contract import (
@@ -92,6 +93,9 @@ class TorchEngine:
         self._embedding: torch.Tensor | None = None
         self._input: EncoderInput | None = None
         self._layers: dict[int, AnyLayer] = {}
+        self._whole: dict[int, Layer] = {}  # the same, and what adapters add
+        self._adapted: dict[int, Layer] = {}
+        self._adapters = Adapters(config, kernels, memory.device)
         self._graphs: LayerGraphs | None = None
         # No graph waits for another rank, and which rows experts get differs from step to step.
         if on_gpu.graphs and ranks is None and config.experts is None:
@@ -120,11 +124,26 @@ class TorchEngine:
             if sinks is not None:
                 self._attention.take_sinks(index - 1, sinks)
             layer = Layer(self._config, index - 1, tensors, self._kernels, self._ranks, self._manifest.shard)
+            self._whole[index - 1] = layer
             self._layers[index - 1] = self._fastest(layer)
         else:
             self._head.add(tensors)
         if self._embedding is not None:
             self._head.tie(self._embedding)
+
+    @torch.inference_mode()
+    def add_adapter(self, manifest: Manifest, buffer: View) -> None:
+        """Take an adapter, whose one block is in `buffer`. Rows use it by its version. Raises ValueError where it is
+        for another model, and where the model is cut for several ranks."""
+        if manifest.config != self._manifest.config or manifest.dtype != self._manifest.dtype:
+            raise ValueError(f"adapter {manifest.version} is for another model")
+        if self._manifest.shards > 1:
+            raise ValueError(f"adapter {manifest.version}: a model that is cut for several ranks takes none")
+        self._adapters.add(manifest, buffer)
+
+    def remove_adapter(self, version: str) -> None:
+        """Forget an adapter that no row uses any more; idempotent."""
+        self._adapters.remove(version)
 
     def _fastest(self, layer: Layer) -> AnyLayer:
         if self._graphs is not None:
@@ -158,13 +177,21 @@ class TorchEngine:
         if missing:
             raise BlockMissing(f"cannot run layer {missing[0]}: block {missing[0] + 1} was not added")
         hidden = padded(hidden) if self._kernels is None else hidden
+        layers = self._with_adapters(rows) if rows.adapted else self._layers
         for layer in range(start, end):
             if layer == self._config.num_hidden_layers - 1:
                 self.on_last_layer()
-            hidden = self._layers[layer](hidden, rows)
+            hidden = layers[layer](hidden, rows)
             if layer in self._leaving:
                 self._export(layer)
         return hidden[: rows.count]
+
+    def _with_adapters(self, rows: Rows) -> Mapping[int, AnyLayer]:
+        """The layers with what the adapters of these rows add. Raises AdapterMissing."""
+        self._adapters.begin(rows.chunks)
+        for index in self._whole.keys() - self._adapted.keys():
+            self._adapted[index] = self._whole[index].adapted(self._adapters)
+        return self._adapted
 
     def _export(self, layer: int) -> None:
         for export, layers in self._leaving[layer]:

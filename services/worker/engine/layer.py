@@ -1,13 +1,14 @@
 """A layer, whose kind says what it has besides what a layer of Llama has."""
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 
+from livescale.services.worker.engine.adapters import AdaptedMatrices, Adapters, Matrices
 from livescale.services.worker.engine.attention import Rows
-from livescale.services.worker.engine.experts import make_experts
 from livescale.services.worker.engine.kernels.variants import Kernels
-from livescale.services.worker.engine.matrices import Activated, Gated, make_gated, make_linear
+from livescale.services.worker.engine.matrices import Activated, Gated, join_gated
 from livescale.services.worker.engine.norms import Norm, norm_of
 from livescale.services.worker.engine.packed import unpacked
 from livescale.services.worker.engine.parameters import Linear, Tensors
@@ -122,13 +123,23 @@ class Layer:
         if rank:  # a bias of what ranks add together is added once
             once = ADDED_BIASES + EXPERT_BIASES * (config.experts is not None and config.experts.cut_inside)
             own = {name: tensor for name, tensor in own.items() if not name.endswith(once)}
-        parts = Parts(config, config.kind(index), own, kernels, ranks)
         self.index = index
+        self._matrices = Matrices(own, kernels)
+        self._parts = Parts(config, config.kind(index), own, kernels, ranks)
+        self._take(self._parts, self._matrices)
+
+    def adapted(self, adapters: Adapters) -> "Layer":
+        """The same layer with what the adapters of rows add to its matrices."""
+        made = copy(self)
+        made._take(self._parts, AdaptedMatrices(self._matrices, adapters, self.index))
+        return made
+
+    def _take(self, parts: "Parts", matrices: Matrices | AdaptedMatrices) -> None:
         self._input_norm = parts.norm("input_layernorm")
-        self._qkv = parts.projections()
-        self._output = parts.output("self_attn.o_proj", "self_attn")
+        self._qkv = parts.projections(matrices)
+        self._output = parts.output(matrices.linear("self_attn.o_proj"), "self_attn")
         self._mlp_norm = parts.norm("post_attention_layernorm")
-        self._gated, self._down = parts.mlp()
+        self._gated, self._down = parts.mlp(matrices)
 
     @property
     def parts(self) -> tuple[Norm, Linear, ResidualLinear, Norm, Gated, ResidualLinear]:
@@ -165,10 +176,10 @@ class Parts:
         """The norm of this name, or one that does nothing where there is none."""
         return norm_of(self._config, self._tensors, name, self._kernels)
 
-    def projections(self) -> Linear:
+    def projections(self, matrices: Matrices | AdaptedMatrices) -> Linear:
         """Make the matrix of queries, keys and values, with norms of heads where the kind has them."""
         kind, head_dim = self._kind, self._config.head_dim
-        made = make_linear(self._tensors, *(f"self_attn.{name}_proj" for name in "qkv"), kernels=self._kernels)
+        made = matrices.linear(*(f"self_attn.{name}_proj" for name in "qkv"))
         if kind.head_norm == "none":
             return made
         q, kv = self._config.num_attention_heads * head_dim, self._config.num_key_value_heads * head_dim
@@ -183,26 +194,22 @@ class Parts:
         weight = self._tensors[f"self_attn.{name}.weight"].float() + self._config.norm_offset
         return AcrossRanks(weight, self._config.rms_norm_eps, self._ranks)
 
-    def mlp(self) -> tuple[Gated, ResidualLinear]:
+    def mlp(self, matrices: Matrices | AdaptedMatrices) -> tuple[Gated, ResidualLinear]:
         """What makes features of rows, and what is added to the residual. Experts do all of it in the second."""
         kind, experts = self._kind, self._config.experts
         if kind.experts and experts is not None:
-            made = make_experts(experts, self._tensors, self._kernels, kind.activation)
-            return unchanged, self._added(made, "mlp")
-        return self._activated(), self.output("mlp.down_proj", "mlp")
+            return unchanged, self.output(matrices.experts(experts, kind.activation), "mlp")
+        return self._activated(matrices), self.output(matrices.linear("mlp.down_proj"), "mlp")
 
-    def _activated(self) -> Gated:
+    def _activated(self, matrices: Matrices | AdaptedMatrices) -> Gated:
         """The matrices of the MLP before the last one, and what stands between."""
         activation = self._kind.activation
         if self._kind.gated:
-            return make_gated(self._tensors, "mlp.gate_proj", "mlp.up_proj", self._kernels, activation)
-        return Activated(make_linear(self._tensors, "mlp.up_proj", kernels=self._kernels), activation, self._kernels)
+            return join_gated(matrices.linear, "mlp.gate_proj", "mlp.up_proj", self._kernels, activation)
+        return Activated(matrices.linear("mlp.up_proj"), activation, self._kernels)
 
-    def output(self, name: str, place: str) -> ResidualLinear:
+    def output(self, matrix: Linear, place: str) -> ResidualLinear:
         """A matrix whose product is added to the residual, with the norm of this place."""
-        return self._added(make_linear(self._tensors, name, kernels=self._kernels), place)
-
-    def _added(self, matrix: Linear, place: str) -> ResidualLinear:
         made = row_parallel(matrix, self._ranks)
         factor = self._kind.residual_scale
         if self._kind.norms_sum:

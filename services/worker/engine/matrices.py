@@ -1,6 +1,7 @@
 """A model's matrices, on the device that holds them: by torch's kernels (`parameters.py`) or by the compiled ones."""
 
 from array import array
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -161,7 +162,7 @@ class TorchGated:
 class CompiledGated:
     """SwiGLU or GeGLU by the compiled kernels: both matrices as one, and the rest in one pass over their output."""
 
-    def __init__(self, kernels: Kernels, both: CompiledLinear, activation: Activation) -> None:
+    def __init__(self, kernels: Kernels, both: Linear, activation: Activation) -> None:
         self._gate = kernels.silu_times if activation == "silu" else kernels.gelu_times
         self.both = both
         self.activation = activation
@@ -176,6 +177,13 @@ class CompiledGated:
 
 def make_gated(tensors: Tensors, gate: str, up: str, kernels: Kernels | None, activation: Activation = "silu") -> Gated:
     """SwiGLU or GeGLU by the compiled kernels, or torch's where `kernels` is None."""
+    return join_gated(lambda *names: make_linear(tensors, *names, kernels=kernels), gate, up, kernels, activation)
+
+
+def join_gated(
+    linear: Callable[..., Linear], gate: str, up: str, kernels: Kernels | None, activation: Activation
+) -> Gated:
+    """The same of matrices that `linear` makes of their names."""
     if kernels is None:
-        return TorchGated(TorchLinear(tensors, gate), TorchLinear(tensors, up), activation)
-    return CompiledGated(kernels, CompiledLinear(kernels, tensors, gate, up), activation)
+        return TorchGated(linear(gate), linear(up), activation)
+    return CompiledGated(kernels, linear(gate, up), activation)

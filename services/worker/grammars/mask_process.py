@@ -43,12 +43,14 @@ class Matchers:
         (self._slow if is_slow else self._quick).submit(self._compute, ask)
 
     def _compute(self, ask: AskMask) -> None:
-        begun = time.perf_counter()
+        begun = time.thread_time()
+        self._masks.begin(ask.slot, ask.number, threading.get_native_id(), begun)
         try:
-            self._masks.finish(ask.slot, ask.number, self._failure(ask))
+            failure = self._failure(ask)
         except Exception as error:  # noqa: BLE001 whatever it is, it is this request's
-            self._masks.finish(ask.slot, ask.number, f"{type(error).__name__}: {error}")
-        self._seconds[ask.slot] = time.perf_counter() - begun
+            failure = f"{type(error).__name__}: {error}"
+        seconds = self._seconds[ask.slot] = time.thread_time() - begun
+        self._masks.finish(ask.slot, ask.number, seconds, failure)
 
     def _failure(self, ask: AskMask) -> str:
         """Compute the mask, and return why that failed, or nothing."""

@@ -5,6 +5,7 @@ A slot has the number of the mask in it, what became of it, and a bit for each t
 
 import mmap
 import os
+from dataclasses import dataclass
 from enum import IntEnum
 
 import msgspec
@@ -44,6 +45,15 @@ class MaskState(IntEnum):
     FAILED = 1
 
 
+@dataclass(frozen=True)
+class Working:
+    """The mask that is being computed in a slot, by which thread, and what that had used of a processor before."""
+
+    number: int
+    thread: int
+    begun: float
+
+
 class SharedMasks:
     """`slots` masks for a vocabulary, in the memory of the open file `file`. One side writes a slot, then its number;
     the other one reads the number first."""
@@ -51,7 +61,16 @@ class SharedMasks:
     def __init__(self, file: int, slots: int, vocab_size: int) -> None:
         words = -(-vocab_size // 32)
         kind = np.dtype(
-            [("number", np.int64), ("state", np.int64), ("reason", f"S{REASON_BYTES}"), ("mask", np.int32, words)]
+            [
+                ("number", np.int64),
+                ("state", np.int64),
+                ("thread", np.int64),  # 0 while nothing is computed
+                ("next", np.int64),  # the number of what is
+                ("begun", np.float64),
+                ("seconds", np.float64),
+                ("reason", f"S{REASON_BYTES}"),
+                ("mask", np.int32, words),
+            ]
         )
         size = kind.itemsize * slots
         if os.fstat(file).st_size < size:
@@ -75,8 +94,29 @@ class SharedMasks:
         words: Words = self._slots["mask"][slot]
         return words
 
-    def finish(self, slot: int, number: int, failure: str = "") -> None:
-        """Say that mask `number` is in the slot, or why not."""
+    def seconds(self, slot: int) -> float:
+        """What the slot's mask took of a processor."""
+        return float(self._slots["seconds"][slot])
+
+    def working(self, slot: int) -> Working | None:
+        """What is being computed in the slot; None where nothing is."""
+        number, thread, begun = (self._slots[name][slot] for name in ("next", "thread", "begun"))
+        return Working(int(number), int(thread), float(begun)) if thread else None
+
+    def begin(self, slot: int, number: int, thread: int, begun: float) -> None:
+        """Say that a thread, which has used `begun` seconds of a processor, computes mask `number` of the slot."""
+        self._slots["next"][slot] = number
+        self._slots["begun"][slot] = begun
+        self._slots["thread"][slot] = thread
+
+    def stop(self, slot: int) -> None:
+        """Say that nothing is computed in the slot."""
+        self._slots["thread"][slot] = 0
+
+    def finish(self, slot: int, number: int, seconds: float, failure: str = "") -> None:
+        """Say that mask `number` is in the slot, or why not, and what it took of a processor."""
         self._slots["state"][slot] = MaskState.FAILED if failure else MaskState.MADE
         self._slots["reason"][slot] = failure.encode()[:REASON_BYTES]
+        self._slots["seconds"][slot] = seconds
+        self.stop(slot)
         self._numbers[slot] = number

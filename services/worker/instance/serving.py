@@ -8,7 +8,7 @@ import structlog
 from livescale.services.worker.engine.contract import RankLost, Runner
 from livescale.services.worker.instance.frames import TokenFrames
 from livescale.services.worker.instance.metrics import WorkerMetrics
-from livescale.services.worker.scheduling.batch import Batch, Chosen, LayerEntry
+from livescale.services.worker.scheduling.batch import Batch, Chosen, LayerEntry, Withheld
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.outputs import TokenHistory, TokenOutput, earlier_tokens
 from livescale.services.worker.scheduling.scheduler import Scheduler
@@ -166,9 +166,9 @@ class ServingLoop:
         self.wake()
         self.on_step()
 
-    def give_up(self, scheduler: Scheduler, sequence: RunningSequence, error: str) -> None:
-        """End a request, which gets `error` as its answer, and go on with the others."""
-        self._stepped(scheduler, scheduler.give_up(sequence, error))
+    def give_up(self, scheduler: Scheduler, sequence: RunningSequence, why: Withheld) -> None:
+        """End a request, which gets the reason as its answer, and go on with the others."""
+        self._stepped(scheduler, scheduler.give_up(sequence, why))
         self.wake()
 
     def release(self, request_id: str, taker: str, layers: int) -> None:

@@ -5,9 +5,11 @@ import hashlib
 
 import structlog
 
-from livescale.services.worker.grammars.masks import MasksFailed, Vocabulary
+from livescale.services.worker.grammars.mask_computer import MasksFailed
+from livescale.services.worker.grammars.masks import Vocabulary
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.scheduling.batch import Withheld
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.shared.bus.contract import Bus, BusError
@@ -19,7 +21,7 @@ from livescale.shared.subjects import VOCABULARY
 ASK_SECONDS = 5.0
 RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 8.0
-NO_VOCABULARY = "grammars cannot be applied here, as the model's vocabulary is missing"
+NO_VOCABULARY = "Grammars cannot be applied here, as the model's vocabulary is missing."
 WAIT_SECONDS = 30.0  # that a request waits for the vocabulary at most
 
 log = structlog.get_logger()
@@ -72,7 +74,7 @@ class VocabularyLearner:
         except TimeoutError:
             failure = NO_VOCABULARY
         if failure is not None:
-            self._serving.give_up(scheduler, sequence, failure)
+            self._serving.give_up(scheduler, sequence, Withheld(failure, code=503))
         sequence.awaits_mask = False
         self._serving.wake()
 
@@ -85,7 +87,7 @@ class VocabularyLearner:
                 await self._runner.learn(vocabulary, command.manifest.config.vocab_size)
             except MasksFailed as error:
                 log.warning("vocabulary_not_learned", model=model, error=str(error))
-                self._failure = f"grammars cannot be applied here: {error}"
+                self._failure = f"Grammars cannot be applied here: {error}."
                 return
             except (BusError, BadVocabulary) as error:
                 log.info("vocabulary_not_here", model=model, error=str(error))

@@ -20,7 +20,7 @@ from livescale.services.worker.pipeline.kv_moves import KvMover
 from livescale.services.worker.pipeline.pasts import PastWindow
 from livescale.services.worker.pipeline.shares import Shares
 from livescale.services.worker.pipeline.stages import Stages, StagesFailed
-from livescale.services.worker.pipeline.wire import stage_pieces
+from livescale.services.worker.pipeline.wire import stage_pieces, withheld
 from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
@@ -112,7 +112,7 @@ class PipelineLeader:
             return self.give_up(
                 f"step {done.step}: {len(done.tokens)} tokens came, {samplings} of the vocabulary are due"
             )
-        chosen = Chosen(done.tokens, dict(done.logprobs), dict(done.prompts), dict(done.withheld))
+        chosen = Chosen(done.tokens, dict(done.logprobs), dict(done.prompts), withheld(done))
         del self._steps[done.step]
         self._filling.ended(done.step, done.unfilled)
         self._counts.steps.inc()

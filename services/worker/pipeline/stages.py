@@ -108,7 +108,8 @@ class StageRun:
                         tokens=passed.chosen.tokens,
                         logprobs=list(passed.chosen.logprobs.items()),
                         prompts=list(passed.chosen.prompts.items()),
-                        withheld=list(passed.chosen.withheld.items()),
+                        withheld=[(place, why.reason) for place, why in passed.chosen.withheld.items()],
+                        codes=[why.code for why in passed.chosen.withheld.values()],
                         unfilled=unfilled,
                     )
                 )

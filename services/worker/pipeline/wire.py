@@ -13,13 +13,14 @@ from livescale.services.worker.scheduling.batch import (
     ScheduledChunk,
     Scoring,
     TokenSampling,
+    Withheld,
     named_tokens,
     needs_past,
 )
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, StageBatch, StageFill, StagePiece
+from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, StageBatch, StageDone, StageFill, StagePiece
 
 
 def stage_pieces(pieces: Sequence[ScheduledChunk]) -> list[StagePiece]:
@@ -49,6 +50,12 @@ def fill_pieces(fill: StageFill, limits: SchedulerLimits) -> list[ScheduledChunk
     if rows > MAX_BATCH_ROWS:
         raise ValueError(f"fills: they have {rows} rows, at most {MAX_BATCH_ROWS} can be run")
     return [_piece(piece, limits) for piece in fill.pieces]
+
+
+def withheld(done: StageDone) -> dict[int, Withheld]:
+    """Return the places without a token, and why."""
+    codes = done.codes or [Withheld().code] * len(done.withheld)
+    return {place: Withheld(reason, code) for (place, reason), code in zip(done.withheld, codes, strict=False)}
 
 
 def kv_spans(pieces: Sequence[ScheduledChunk]) -> list[KvSpan]:
@@ -94,6 +101,7 @@ def _told(piece: ScheduledChunk) -> StagePiece:
         first_block=piece.blocks.start,
         blocks=len(piece.blocks),
         decode=piece.decode,
+        adapter=piece.adapter,
     )
     if piece.scoring is not None:
         told = replace(told, following=list(piece.scoring.following), top=piece.scoring.top)
@@ -132,6 +140,7 @@ def _piece(told: StagePiece, limits: SchedulerLimits) -> ScheduledChunk:
         None,
         scoring,
         limits.encodes,
+        told.adapter,
     )
     room = min(told.blocks * limits.kv_block_tokens, limits.max_model_len)
     if piece.stop > room or blocks.stop > limits.kv_blocks:

@@ -75,18 +75,25 @@ def named_tokens(params: Sampling) -> list[int]:
     return [*biased, *params.allowed_token_ids, *params.logprob_token_ids, *words]
 
 
+class Withheld(Struct, frozen=True):
+    """Why a sampling got no token: the `reason` why its request ends, with the `code` of its last row of tokens; or no
+    reason, and the step is to be made again."""
+
+    reason: str = ""
+    code: int = 422
+
+
 class Chosen(Struct, frozen=True):
     """The token of each sampling of a step, in their order, and by place the log-probabilities that were asked for:
     those of prompts by the place of the chunk.
 
-    `withheld` are the places without a token, whatever `tokens` say: with the reason why the request fails, or with
-    nothing, and the step is to be made again.
+    `withheld` are the places without a token, whatever `tokens` say.
     """
 
     tokens: list[int]
     logprobs: dict[int, TokenLogprobs] = {}
     prompts: dict[int, list[TokenLogprobs]] = {}
-    withheld: dict[int, str] = {}
+    withheld: dict[int, Withheld] = {}
 
 
 NOTHING_CHOSEN = Chosen([])
@@ -178,7 +185,8 @@ class ScheduledChunk(Struct, frozen=True):
 
     A prompt's rows attend from cut to cut, whatever else is in the chunk. Generated positions (`decode`) attend row by
     row, however many there are. So a resumed request that replays them gets the bits that they had when they were
-    generated one by one. The rows of a `whole` prompt see each other.
+    generated one by one. The rows of a `whole` prompt see each other. `adapter` is the version of the adapter that they
+    use.
     """
 
     request_id: str
@@ -190,6 +198,7 @@ class ScheduledChunk(Struct, frozen=True):
     entry: LayerEntry | None = None
     scoring: Scoring | None = None
     whole: bool = False
+    adapter: str | None = None
 
     def __post_init__(self) -> None:
         fits_chunk = self.start % PROMPT_CUT == 0 and len(self.tokens) <= PREFILL_CHUNK

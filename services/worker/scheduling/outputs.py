@@ -18,7 +18,11 @@ class TokenOutput:
 
 
 def token_output(
-    sequence: Sequence, tokens: list[int], finish_reason: FinishReason | None = None, error: str | None = None
+    sequence: Sequence,
+    tokens: list[int],
+    finish_reason: FinishReason | None = None,
+    error: str | None = None,
+    code: int | None = None,
 ) -> TokenOutput:
     """Make the row for the sequence's last tokens, which are `tokens`."""
     row = Tokens(
@@ -29,6 +33,7 @@ def token_output(
         prompt_logprobs=sequence.prompt_logprobs if sequence.generated == len(tokens) > 0 else [],
         finish_reason=finish_reason,
         error=error,
+        code=code,
         cached_tokens=sequence.cached,
     )
     return TokenOutput(sequence.request.gateway, row)

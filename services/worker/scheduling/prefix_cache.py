@@ -199,11 +199,14 @@ class PrefixCache:
 
     def _segments(self, sequence: Sequence, stop: int, first: int = 0) -> Iterator[Segment]:
         """Yield the prompt's segments from number `first` on that end at position `stop` or before. The first of all
-        begins with the request's salt, so that prompts of another one follow nowhere."""
+        begins with the request's adapter and salt, so that prompts of another one follow nowhere."""
         size, salt = self._block_tokens, sequence.request.cache_salt
+        first_of_all: tuple[str, ...] = () if salt is None else (salt,)
+        if sequence.adapter is not None:
+            first_of_all = (sequence.adapter, salt or "")
         for start in range(first * size, min(stop, sequence.prompt_tokens) - size + 1, size):
             tokens = tuple(sequence.tokens[start : start + size])
-            yield tokens if start or salt is None else (salt, *tokens)
+            yield tokens if start else (*first_of_all, *tokens)
 
     def check_invariants(self) -> None:
         """Check that each segment is in a block of its own, and that these blocks have no owner. Raises

@@ -4,7 +4,7 @@ from collections.abc import Container, Iterator
 
 from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.allocation import BlockAllocation
-from livescale.services.worker.scheduling.batch import Batch, Chosen, LayerEntry, PrefixUse
+from livescale.services.worker.scheduling.batch import Batch, Chosen, LayerEntry, PrefixUse, Withheld
 from livescale.services.worker.scheduling.batching import Scheduled, choose_chunks, prompt_budget
 from livescale.services.worker.scheduling.flights import broken_flights
 from livescale.services.worker.scheduling.limits import SchedulerLimits
@@ -215,10 +215,10 @@ class Scheduler:
                 outputs.append(self._advance(sequence, token, chosen.logprobs.get(place), now))
         return outputs + self.expire(now)
 
-    def give_up(self, sequence: Sequence, error: str) -> list[TokenOutput]:
-        """End a sequence, if it is still here and there is an `error`."""
+    def give_up(self, sequence: Sequence, why: Withheld) -> list[TokenOutput]:
+        """End a sequence, if it is still here and there is a reason."""
         is_here = self.get(sequence.request_id) is sequence
-        return [self._end(sequence, "error", error=error)] if error and is_here else []
+        return [self._end(sequence, "error", error=why.reason, code=why.code)] if why.reason and is_here else []
 
     def expire(self, now: float) -> list[TokenOutput]:
         """End all requests that are past their deadline. `complete` does so, too."""
@@ -286,12 +286,17 @@ class Scheduler:
         return token_output(sequence, [token])
 
     def _end(
-        self, sequence: Sequence, finish_reason: FinishReason, tokens: list[int] | None = None, error: str | None = None
+        self,
+        sequence: Sequence,
+        finish_reason: FinishReason,
+        tokens: list[int] | None = None,
+        error: str | None = None,
+        code: int | None = None,
     ) -> TokenOutput:
         if self._allocation.contexts is not None and finish_reason != "error":
             self._allocation.contexts.end(sequence)
         self.release(sequence.request_id)
-        return token_output(sequence, tokens or [], finish_reason, error)
+        return token_output(sequence, tokens or [], finish_reason, error, code)
 
 
 def _land(chosen: list[Scheduled]) -> None:

@@ -70,6 +70,7 @@ class Sequence:
         self.whole = whole
         self.prompt_tokens = len(request.prompt)
         self.stops = tuple(request.stop_token_ids)
+        self.adapter = None if request.adapter is None else request.adapter.version
         self.tokens = [*request.prompt, *request.generated]
         self.logprobs = list(request.logprobs)
         asked = request.prompt_logprobs
@@ -158,7 +159,8 @@ class Sequence:
         while start < self.computed:
             decode = start >= self.prompt_tokens
             stop = min(start + PREFILL_CHUNK, self.computed if decode else min(self.computed, self.prompt_tokens))
-            yield ScheduledChunk(self.request_id, tuple(self.tokens[start:stop]), start, self.blocks, decode)
+            tokens = tuple(self.tokens[start:stop])
+            yield ScheduledChunk(self.request_id, tokens, start, self.blocks, decode, adapter=self.adapter)
             start = stop
 
     def reach(self, position: int) -> None:
@@ -226,7 +228,7 @@ class Sequence:
         sampling = self._sampling() if stop == len(self.tokens) else None
         scoring = None if decode else self._scoring(start, stop)
         return ScheduledChunk(
-            self.request_id, tokens, start, self.blocks, decode, sampling, self.entry, scoring, self.whole
+            self.request_id, tokens, start, self.blocks, decode, sampling, self.entry, scoring, self.whole, self.adapter
         )
 
     def _scoring(self, start: int, stop: int) -> Scoring | None:

@@ -1,5 +1,8 @@
 """One suite for both buses: `net` opens connections to one server, local or real."""
 
+import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -48,13 +51,27 @@ class RealServer:
         self.port = 0
         self.url = ""
         self._running = AsyncExitStack()
+        self._server: NatsServer | None = None
 
     async def up(self) -> None:
-        server = await self._running.enter_async_context(NatsServer.start(self.store, self.port))
+        server = self._server = await self._running.enter_async_context(NatsServer.start(self.store, self.port))
         self.url, self.port = server.url, int(server.url.rsplit(":", 1)[1])
 
     async def down(self) -> None:
         await self._running.aclose()
+
+    def freeze(self) -> None:
+        """Have the server's process do nothing, until `thaw`."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def _process(self) -> asyncio.subprocess.Process:
+        assert self._server is not None
+        return self._server.process
 
 
 @pytest.fixture

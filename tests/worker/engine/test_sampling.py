@@ -9,7 +9,7 @@ from msgspec import structs
 
 from livescale.services.worker.engine.sampling import choose_tokens, likeliest, log_probabilities, uniform
 from livescale.services.worker.grammars.masks import StepMasks
-from livescale.services.worker.scheduling.batch import Past, TokenSampling
+from livescale.services.worker.scheduling.batch import Past, TokenSampling, Withheld
 from livescale.shared.messages.requests import Sampling, TokenLogprobs
 from tests.worker.engine.models import checkpointed
 from tests.worker.serving import random_prompt, serve, submit
@@ -50,7 +50,7 @@ def test_each_row_is_chosen_by_its_own_sampling() -> None:
 def test_only_tokens_that_a_grammar_permits_are_chosen_and_log_probabilities_stay_the_models() -> None:
     mask = np.zeros(2, np.int32)
     mask[0], mask[1] = 1 << 5 | 1 << 9, 1 << 3
-    rows, permitted = LOGITS.repeat(3, 1), StepMasks({1: mask, 2: mask}, {0: "late"})
+    rows, permitted = LOGITS.repeat(3, 1), StepMasks({1: mask, 2: mask}, {0: Withheld("late")})
     params = Sampling(temperature=1.5, bad_words=[[5]], logprobs=2)
     samplings = [TokenSampling(one, 0, past=Past()) for one in (Sampling(), Sampling(logprobs=2), params)]
     drawn = [
@@ -58,7 +58,7 @@ def test_only_tokens_that_a_grammar_permits_are_chosen_and_log_probabilities_sta
     ]
     assert {chosen.tokens[1] for chosen in drawn} == {max((5, 9, 35), key=lambda token: float(LOGITS[0, token]))}
     assert {chosen.tokens[2] for chosen in drawn} == {9, 35}
-    assert {chosen.withheld[0] for chosen in drawn} == {"late"}
+    assert {chosen.withheld[0] for chosen in drawn} == {Withheld("late")}
     free = choose_tokens(LOGITS.clone(), [TokenSampling(Sampling(logprobs=2), 0)])
     assert drawn[0].logprobs[1].top == free.logprobs[0].top
 

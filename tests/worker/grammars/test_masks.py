@@ -6,6 +6,7 @@ import signal
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import llguidance
 import msgspec
@@ -14,7 +15,16 @@ import pytest
 from tokenizers import Tokenizer
 
 from livescale.services.worker.grammars import masks as module
-from livescale.services.worker.grammars.masks import Masks, MasksFailed, StepMasks, Vocabulary, without_masks
+from livescale.services.worker.grammars.mask_computer import MasksFailed
+from livescale.services.worker.grammars.masks import (
+    LATER,
+    TOO_LARGE,
+    TOO_SLOW,
+    Masks,
+    StepMasks,
+    Vocabulary,
+    without_masks,
+)
 from livescale.services.worker.scheduling.batch import Past, ScheduledChunk, TokenSampling
 from livescale.shared.messages.requests import Sampling
 from tests.checkpoints import tiny_checkpoint
@@ -45,7 +55,7 @@ def taken(masks: Masks, *chunks: ScheduledChunk) -> StepMasks:
     while True:
         masks.begin_step(chunks)
         step = masks.take_step(chunks)
-        if "" not in step.withheld.values():
+        if LATER not in step.withheld.values():
             return step
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -83,60 +93,111 @@ def test_the_mask_is_that_of_the_tokens_wherever_they_were_generated(masks: Mask
 
 def test_tokens_that_the_grammar_forbids_fail_this_request_alone(masks: Masks) -> None:
     step = taken(masks, chunk([5, 6, 7], "bad"), chunk([], "good"))
-    assert step.withheld[0].startswith("its grammar failed")
+    assert "cannot be followed" in step.withheld[0].reason
     assert list(step.masks) == [1]
 
 
-def test_a_late_mask_is_withheld_until_its_request_was_held_up_for_too_long(
-    masks: Masks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_LATE_SECONDS", 0.1)
+@contextmanager
+def stopped(masks: Masks) -> Iterator[int]:
+    """Let the process of masks compute nothing; its id."""
+    pid = masks._computer.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield pid
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_late_mask_is_withheld_and_no_other_one(masks: Masks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_LATE_SECONDS", 0.0)
     taken(masks, chunk([], "in time"))
     both = chunk([], "in time"), chunk([], "late")
-    assert masks._process is not None
-    masks._process.send_signal(signal.SIGSTOP)
-    try:
-        masks.begin_step(both)
-        first = masks.take_step(both)
-        assert list(first.masks) == [0]
-        assert first.withheld == {1: ""}
-        time.sleep(0.2)
-        masks.begin_step(both)
-        second = masks.take_step(both)
-        assert list(second.masks) == [0]
-        assert "held it up" in second.withheld[1]
-    finally:
-        masks._process.send_signal(signal.SIGCONT)
-    assert not taken(masks, chunk([], "in time")).withheld
+    with stopped(masks):
+        for _ in range(2):
+            masks.begin_step(both)
+            step = masks.take_step(both)
+            assert list(step.masks) == [0]
+            assert step.withheld == {1: LATER}, "a machine that stood still took nothing of a processor"
+    step = taken(masks, *both)
+    assert list(step.masks) == [0]
+    assert step.withheld == {1: TOO_SLOW}
 
 
-def test_a_process_that_died_is_started_again_and_told_everything() -> None:
+def test_what_late_masks_take_of_a_processor_is_added_up(masks: Masks, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = written(masks, "reference", random.Random(8))
+    spent = 0.0
+    for count in range(2):
+        with stopped(masks):
+            masks.begin_step([chunk(answer[:count], "sum")])
+            assert masks.take_step([chunk(answer[:count], "sum")]).withheld == {0: LATER}
+        assert not taken(masks, chunk(answer[:count], "sum")).withheld
+        spent += masks._shared.seconds(masks._requests["sum"].slot)
+    assert masks._requests["sum"].late_seconds == spent > 0.0
+    assert permitted(masks, chunk(answer[:2], "sum")) == permitted(masks, chunk(answer[:2], "reference"))
+    monkeypatch.setattr(module, "MOST_LATE_SECONDS", spent / 2)
+    assert taken(masks, chunk(answer[:3], "sum")).withheld == {0: TOO_SLOW}
+
+
+@pytest.fixture
+def own_masks() -> Iterator[Masks]:
     made = Masks(Vocabulary(zlib.compress(TOKENIZER), (END,)), VOCAB_SIZE)
     made.start()
-    try:
-        answer = written(made, "a", random.Random(5))
-        expected = permitted(made, chunk(answer[:3], "b"))
-        assert made._process is not None
-        os.kill(made._process.pid, 9)
-        assert permitted(made, chunk(answer[:3], "c")) == expected
-        assert permitted(made, chunk(answer[:3], "b")) == expected
-    finally:
-        made.close()
+    yield made
+    made.close()
 
 
-def test_a_slot_comes_back_though_the_process_died_of_its_request() -> None:
-    made = Masks(Vocabulary(zlib.compress(TOKENIZER), (END,)), VOCAB_SIZE)
-    made.start()
-    try:
-        del made._free[1:]
-        assert made._process is not None
-        os.kill(made._process.pid, signal.SIGSTOP)
-        made.begin("a", GRAMMAR, [])
-        made.forget("a")
-        os.kill(made._process.pid, signal.SIGKILL)
-        assert permitted(made, chunk([], "b"))
-    finally:
-        made.close()
+def at_work(masks: Masks, request_id: str, begun: float) -> None:
+    """Have it look as if the process computed a mask of the request since it had used so much of a processor."""
+    followed, pid = masks._requests[request_id], masks._computer.pid
+    assert pid is not None
+    masks._shared.begin(followed.slot, followed.number, pid, begun)
+
+
+def test_a_mask_that_is_computed_for_ever_ends_its_request_and_no_other_one(own_masks: Masks) -> None:
+    both = chunk([], "endless"), chunk([], "waits")
+    with stopped(own_masks) as pid:
+        own_masks.begin_step(both)
+        at_work(own_masks, "endless", -0.5)
+        assert own_masks.take_step(both).withheld == {0: LATER, 1: LATER}
+        at_work(own_masks, "endless", -2.0)
+        assert own_masks.is_done("endless")
+        assert not own_masks.is_done("waits")
+        assert own_masks.take_step(both).withheld == {0: TOO_SLOW, 1: LATER}
+    assert taken(own_masks, *both).withheld == {0: TOO_SLOW}
+    assert own_masks._computer.pid != pid
+
+
+def test_a_process_that_died_is_started_again_and_told_everything(own_masks: Masks) -> None:
+    answer = written(own_masks, "a", random.Random(5))
+    expected = permitted(own_masks, chunk(answer[:3], "b"))
+    assert own_masks._computer.pid is not None
+    os.kill(own_masks._computer.pid, signal.SIGKILL)
+    assert permitted(own_masks, chunk(answer[:3], "c")) == expected
+    assert permitted(own_masks, chunk(answer[:3], "b")) == expected
+
+
+def test_a_request_of_which_the_process_died_twice_ends_and_no_other_one(own_masks: Masks) -> None:
+    for index in range(2):
+        with stopped(own_masks) as pid:
+            own_masks.begin("large", GRAMMAR, [])
+            own_masks.begin("waits", GRAMMAR, [])
+            at_work(own_masks, "large", 0.0)
+            os.kill(pid, signal.SIGKILL)
+        assert not taken(own_masks, chunk([], f"after {index}")).withheld
+    both = chunk([], "large"), chunk([], "waits")
+    assert not taken(own_masks, both[1]).withheld
+    assert taken(own_masks, *both).withheld == {0: TOO_LARGE}
+
+
+def test_a_slot_comes_back_though_the_process_died_of_its_request(own_masks: Masks) -> None:
+    del own_masks._free[1:]
+    with stopped(own_masks) as pid:
+        own_masks.begin("a", GRAMMAR, [])
+        own_masks.forget("a")
+        os.kill(pid, signal.SIGKILL)
+    assert permitted(own_masks, chunk([], "b"))
 
 
 def test_what_is_no_tokenizer_cannot_be_used() -> None:
@@ -148,4 +209,4 @@ def test_what_is_no_tokenizer_cannot_be_used() -> None:
 
 def test_without_a_vocabulary_only_rows_with_a_grammar_have_to_wait() -> None:
     free = ScheduledChunk("free", (1,), 0, range(1), True, TokenSampling(Sampling(), 0))
-    assert without_masks([free, chunk([])]).withheld == {1: ""}
+    assert without_masks([free, chunk([])]).withheld == {1: LATER}

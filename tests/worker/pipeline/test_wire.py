@@ -14,10 +14,11 @@ from livescale.services.worker.pipeline.wire import (
     kv_spans,
     layers_of,
     stage_pieces,
+    withheld,
 )
-from livescale.services.worker.scheduling.batch import KvSlice, Past, ScheduledChunk, Scoring, TokenSampling
+from livescale.services.worker.scheduling.batch import KvSlice, Past, ScheduledChunk, Scoring, TokenSampling, Withheld
 from livescale.services.worker.scheduling.limits import SchedulerLimits
-from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, Stage, StageBatch, StageFill
+from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, Stage, StageBatch, StageDone, StageFill
 from livescale.shared.messages.requests import Sampling
 from livescale.shared.messages.transfers import Node
 from tests.worker.engine.made_up import BLOCK_TOKENS, VOCABULARY, manifest
@@ -61,6 +62,12 @@ def test_a_stage_is_told_which_tokens_follow_where_their_log_probabilities_are_a
     longer = structs.replace(piece, scoring=Scoring((6, 7, 8, 9), 3))
     with pytest.raises(ValueError, match="4 tokens follow 3 of a"):
         batch_pieces(batch(longer), MANIFEST, LIMITS)
+
+
+def test_the_leader_is_told_why_a_place_has_no_token_and_whose_fault_that_is() -> None:
+    done = StageDone(pipeline="p", step=1, tokens=[0, 0], withheld=[(0, ""), (1, "no")], codes=[422, 503])
+    assert withheld(done) == {0: Withheld(), 1: Withheld("no", 503)}
+    assert withheld(structs.replace(done, codes=[])) == {0: Withheld(), 1: Withheld("no", 422)}
 
 
 def test_the_first_stage_gets_no_activation() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, Chosen
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, Chosen, Withheld
 from livescale.services.worker.scheduling.outputs import TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
@@ -230,7 +230,9 @@ def _withheld(scheduler: Scheduler, reason: str) -> tuple[Batch, list[TokenOutpu
     batch = scheduler.next_batch()
     assert batch is not None
     place = [chunk.request_id for chunk in batch.chunks if chunk.sampling is not None].index("a")
-    return batch, scheduler.complete(batch, Chosen([50] * len(batch.samplings), withheld={place: reason}), 0.0)
+    return batch, scheduler.complete(
+        batch, Chosen([50] * len(batch.samplings), withheld={place: Withheld(reason)}), 0.0
+    )
 
 
 @pytest.mark.parametrize("prompt", [[1, 2, 3], range(200)])
@@ -255,9 +257,10 @@ def test_a_step_whose_token_is_withheld_is_made_again_for_this_request_alone(pro
 def test_a_token_that_never_comes_ends_its_request_with_the_reason() -> None:
     scheduler = _scheduler(submit("a"), submit("b"))
     _, outputs = _withheld(scheduler, "its grammar failed")
-    assert {output.row.request_id: output.row.error for output in outputs} == {"a": "its grammar failed", "b": None}
+    told = {output.row.request_id: (output.row.error, output.row.code) for output in outputs}
+    assert told == {"a": ("its grammar failed", 422), "b": (None, None)}
     assert "a" not in scheduler
-    assert scheduler.give_up(scheduler.in_order[0], "") == []
+    assert scheduler.give_up(scheduler.in_order[0], Withheld()) == []
 
 
 def test_a_request_that_awaits_its_mask_is_not_run() -> None:

@@ -1,0 +1,208 @@
+"""LoRA adapters (Hu et al.): low-rank products that are added to those of a model's matrices, for some rows.
+
+Rows are gathered by adapter, so that each adapter's matrices are multiplied once a step. The kernels are those of all
+matrices: a row's bits depend neither on the other rows nor on their adapters.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from livescale.services.worker.engine.experts import make_experts
+from livescale.services.worker.engine.kernels.variants import Kernels
+from livescale.services.worker.engine.matrices import make_linear
+from livescale.services.worker.engine.parameters import Linear, Tensors, block_tensors
+from livescale.services.worker.scheduling.batch import ScheduledChunk
+from livescale.shared.links.contract import View
+from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.parameters import Activation, Manifest, ModelConfig
+from livescale.shared.model.declaration.adapter import DOWN, UP
+from livescale.shared.model.declaration.tensors import layer_parameters
+from livescale.shared.model.packed.form import WEIGHT
+
+Names = tuple[str, ...]
+# Matrices with the same input, which the compiled kernels multiply as one.
+JOINED: tuple[Names, ...] = (
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    ("self_attn.o_proj",),
+    ("mlp.gate_proj", "mlp.up_proj"),
+    ("mlp.down_proj",),
+)
+# Torch's kernels multiply these one by one.
+APART: tuple[Names, ...] = (*JOINED[:2], ("mlp.gate_proj",), ("mlp.up_proj",), JOINED[3])
+RANK_STEP = 32  # of which the inputs of a product are a multiple; the rest are zeros
+
+
+Part = tuple[torch.Tensor | None, torch.Tensor | None, int]  # A, B and the outputs of a matrix
+
+
+class AdapterMissing(RuntimeError):
+    """A step needs an adapter that was not added."""
+
+
+class Matrices:
+    """Makes the matrices of a layer from its tensors, each once."""
+
+    def __init__(self, tensors: Tensors, kernels: Kernels | None) -> None:
+        self._tensors = tensors
+        self._kernels = kernels
+        self._made: dict[Names, Linear] = {}
+
+    def linear(self, *names: str) -> Linear:
+        """Matrices with the same input as one linear map."""
+        if names not in self._made:
+            self._made[names] = make_linear(self._tensors, *names, kernels=self._kernels)
+        return self._made[names]
+
+    def experts(self, experts: Experts, activation: Activation) -> Linear:
+        """The layer's experts."""
+        if () not in self._made:
+            self._made[()] = make_experts(experts, self._tensors, self._kernels, activation)
+        return self._made[()]
+
+
+class LowRank:
+    """What an adapter adds to a linear map: one product with all of its A, then one with its B side by side."""
+
+    def __init__(self, parts: Sequence[Part], kernels: Kernels | None) -> None:
+        """`parts` has A `[rank, in]`, B `[out, rank]` and `out` of each matrix of the map, None where it has none."""
+        downs = [down for down, _, _ in parts if down is not None]
+        ranks, outputs = sum(map(len, downs)), sum(out for _, _, out in parts)
+        rank = -(-ranks // RANK_STEP) * RANK_STEP
+        stacked = downs[0].new_zeros(rank, downs[0].shape[1])
+        stacked[:ranks] = torch.cat(downs)
+        diagonal = downs[0].new_zeros(outputs, rank)
+        row = column = 0
+        for down, up, out in parts:
+            if down is not None and up is not None:
+                diagonal[row : row + out, column : column + len(down)] = up
+                column += len(down)
+            row += out
+        self._down = make_linear({f"down{WEIGHT}": stacked}, "down", kernels=kernels)
+        self._up = make_linear({f"up{WEIGHT}": diagonal}, "up", kernels=kernels)
+
+    def plus(self, rows: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
+        """`product` `[row, out]` plus what the adapter makes of `rows` `[row, in]`. Any number of rows."""
+        count = len(rows)
+        made = self._up.plus(self._down(self._down.padded(rows)), self._up.padded(product))
+        return made[:count]
+
+
+class Adapter:
+    """One adapter's matrices, by layer and by the first name of each linear map that it changes."""
+
+    def __init__(self, config: ModelConfig, tensors: Tensors, kernels: Kernels | None) -> None:
+        self._maps: dict[tuple[int, str], LowRank] = {}
+        for layer in sorted({int(name.split(".")[2]) for name in tensors}):
+            prefix = f"model.layers.{layer}."
+            outs = {
+                one.name.removeprefix(prefix).removesuffix(WEIGHT): one.shape[0]
+                for one in layer_parameters(config, layer)
+            }
+            for names in APART if kernels is None else JOINED:
+                parts = [
+                    (tensors.get(f"{prefix}{name}{DOWN}"), tensors.get(f"{prefix}{name}{UP}"), outs[name])
+                    for name in names
+                    if name in outs
+                ]
+                if any(down is not None for down, _, _ in parts):
+                    self._maps[layer, names[0]] = LowRank(parts, kernels)
+
+    def find(self, layer: int, name: str) -> LowRank | None:
+        """What it adds to the linear map of this name; None where it leaves that as it is."""
+        return self._maps.get((layer, name))
+
+
+Group = tuple[Adapter, torch.Tensor | slice | None]
+
+
+class Adapters:
+    """The adapters of one model, by version, and which rows of the step that runs use which of them."""
+
+    def __init__(self, config: ModelConfig, kernels: Kernels | None, device: torch.device) -> None:
+        self._config = config
+        self._kernels = kernels
+        self._device = device
+        self._adapters: dict[str, Adapter] = {}
+        self.groups: list[Group] = []  # of the step that runs: rows, None for all of them
+
+    def __len__(self) -> int:
+        return len(self._adapters)
+
+    def add(self, manifest: Manifest, buffer: View) -> None:
+        """Take an adapter, whose one block is in `buffer`. Nothing of the buffer is kept."""
+        tensors = block_tensors(manifest.blocks[0], buffer, manifest.dtype)
+        here = {name: tensor.to(self._device) for name, tensor in tensors.items()}
+        self._adapters[manifest.version] = Adapter(self._config, here, self._kernels)
+
+    def remove(self, version: str) -> None:
+        """Forget an adapter; idempotent."""
+        self._adapters.pop(version, None)
+
+    def begin(self, chunks: Sequence[ScheduledChunk]) -> None:
+        """Note which rows use which adapter. Raises AdapterMissing."""
+        self.groups = []
+        places: dict[str, list[int]] = {}
+        row = 0
+        for chunk in chunks:
+            if chunk.adapter is not None:
+                places.setdefault(chunk.adapter, []).extend(range(row, row + len(chunk.tokens)))
+            row += len(chunk.tokens)
+        missing = places.keys() - self._adapters.keys()
+        if missing:
+            raise AdapterMissing(f"adapter {min(missing)} was not added")
+        self.groups = [(self._adapters[one], _index(own, row, self._device)) for one, own in places.items()]
+
+
+def _index(rows: list[int], count: int, device: torch.device) -> torch.Tensor | slice | None:
+    """These rows of `count`, in the way in which they are taken fastest."""
+    if len(rows) == count:
+        return None
+    if rows[-1] - rows[0] == len(rows) - 1:
+        return slice(rows[0], rows[-1] + 1)
+    return torch.tensor(rows, device=device)
+
+
+class AdaptedLinear:
+    """A linear map to whose product the adapters of a step's rows add theirs."""
+
+    def __init__(self, base: Linear, adapters: Adapters, layer: int, name: str) -> None:
+        self._base = base
+        self._adapters = adapters
+        self._layer = layer
+        self._name = name
+
+    def padded(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._base.padded(rows)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._adapted(rows, self._base(rows))
+
+    def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return self._adapted(rows, self._base.plus(rows, residual))
+
+    def _adapted(self, rows: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
+        for adapter, index in self._adapters.groups:
+            added = adapter.find(self._layer, self._name)
+            if added is None:
+                continue
+            if index is None:
+                product = added.plus(rows, product)
+            else:
+                product[index] = added.plus(rows[index], product[index])
+        return product
+
+
+class AdaptedMatrices:
+    """The matrices of layer `index`, with what the adapters of rows add to them."""
+
+    def __init__(self, matrices: Matrices, adapters: Adapters, index: int) -> None:
+        self._matrices = matrices
+        self._adapters = adapters
+        self._index = index
+
+    def linear(self, *names: str) -> Linear:
+        return AdaptedLinear(self._matrices.linear(*names), self._adapters, self._index, names[0])
+
+    def experts(self, experts: Experts, activation: Activation) -> Linear:
+        return self._matrices.experts(experts, activation)
