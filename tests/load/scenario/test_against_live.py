@@ -23,7 +23,7 @@ seconds: 4
 models:
   - {name: chat, path: CHECKPOINT, max-instances: 2}
 arrivals:
-  - {rate: 1, prompt-tokens: 300, output-tokens: 4, bursts: [{at: 1, seconds: 1, rate: 60}]}
+  - {rate: 1, prompt-tokens: 300, output-tokens: 4, bursts: [{at: 1, seconds: 1, rate: 150}]}
 settings: {workers: 2}
 """
 
