@@ -267,6 +267,8 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     `priority`: where workers are short, models of a higher one are served first, from those of a lower one.
     `disaggregation`: whether its instances hand requests over to others that decode them; None as the system does.
     `tool_call_parser`, `reasoning_parser`: how it writes calls and reasoning; None as its chat template says.
+    `base`: of an adapter, the model that it changes, and in `base_path` that model's directory. `path` is then a
+    directory in peft's format, and instances of the base fetch the adapter when a request asks for it.
     """
 
     name: Name
@@ -285,6 +287,8 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     disaggregation: Disaggregation | None = None
     tool_call_parser: ToolCallParser | None = None
     reasoning_parser: ReasoningParser | None = None
+    base: Name | None = None
+    base_path: Path | None = None
 
     def disaggregation_in(self, system: Disaggregation) -> Disaggregation:
         """Whether its instances hand requests over, where the system's setting is `system`. Instances of several ranks
