@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,7 +93,7 @@ def check(adapted: AdaptedSystem, answers: dict[str, dict[int, RequestRecord]], 
         assert verdict.ok, f"{name}: {verdict}"
 
 
-async def post(system: System, path: str, body: dict[str, object]) -> tuple[int, str]:
+async def post(system: System, path: str, body: Mapping[str, object]) -> tuple[int, str]:
     async with aiohttp.ClientSession() as session, session.post(system.url + path, json=body) as answer:
         return answer.status, await answer.text()
 

@@ -6,7 +6,7 @@ matrices: a row's bits depend neither on the other rows nor on their adapters.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -178,6 +178,9 @@ class AdapterEngine(Protocol):
     def add_adapter(self, manifest: Manifest, buffer: View) -> None: ...
 
 
+E = TypeVar("E", bound=AdapterEngine)
+
+
 class AdapterFetches:
     """Fetches the adapters that rows of `chunks` use and that are missing. Make it on the event loop and call it on the
     torch thread, which waits: so steps keep their order."""
@@ -187,8 +190,8 @@ class AdapterFetches:
         self._fetch = fetch
         self._loop = asyncio.get_running_loop()
 
-    def __call__(self, engine: AdapterEngine) -> None:
-        """Raises AdapterMissing where one does not come."""
+    def __call__(self, engine: E) -> E:
+        """Return the engine once it has them. Raises AdapterMissing where one does not come."""
         missing = self._wanted - engine.adapters if self._wanted else set()
         for version in sorted(missing):
             if self._fetch is None:
@@ -199,6 +202,7 @@ class AdapterFetches:
             except Exception as error:
                 raise AdapterMissing(f"adapter {version} did not come: {error}") from error
             engine.add_adapter(adapter.manifest, adapter.data)
+        return engine
 
 
 async def _fetched(fetch: FetchAdapter, version: str) -> AdapterData:

@@ -222,8 +222,7 @@ class EngineRunner:
         """Run `chunks` through a part of the model. Raises BlockMissing."""
 
         def timed() -> StageResult:
-            adapt(self._loaded())
-            engine, begun = self._loaded(), time.perf_counter()
+            engine, begun = adapt(self._loaded()), time.perf_counter()
             passed = engine.run_blocks(blocks, chunks, activation)
             self.rates.observe_part(chunks, layers_share(blocks, engine.store.layers), time.perf_counter() - begun)
             return passed
@@ -238,8 +237,7 @@ class EngineRunner:
         """
 
         def timed() -> None:
-            adapt(self._loaded())
-            engine, begun = self._loaded(), time.perf_counter()
+            engine, begun = adapt(self._loaded()), time.perf_counter()
             engine.run_layer(partials)
             self.rates.observe_layer(rows_of(partials), engine.store.layers, time.perf_counter() - begun)
 
