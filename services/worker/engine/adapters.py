@@ -199,9 +199,9 @@ class AdapterFetches:
             try:
                 coming = asyncio.run_coroutine_threadsafe(_fetched(self._fetch, version), self._loop)
                 adapter = coming.result(FETCH_SECONDS)
+                engine.add_adapter(adapter.manifest, adapter.data)
             except Exception as error:
                 raise AdapterMissing(f"adapter {version} did not come: {error}") from error
-            engine.add_adapter(adapter.manifest, adapter.data)
         return engine
 
 

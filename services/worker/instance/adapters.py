@@ -57,6 +57,7 @@ class AdapterStore:
         self._hashing = hashing
         self._limit_bytes = limit_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()  # of those in the engine, the least recently used first
+        self._fetched: dict[str, int] = {}  # bytes of all that were fetched
         self._bringing: dict[str, asyncio.Task[None]] = {}
         self._room = asyncio.Lock()
         self._sent = 0
@@ -132,9 +133,11 @@ class AdapterStore:
         """Evict adapters until one of this size fits. Raises AdapterUnavailable."""
         if size_bytes > self._limit_bytes:
             raise AdapterUnavailable(f"the adapter takes {size_bytes} bytes; raise --adapter-bytes of workers")
-        here = self._context.runner.adapters
+        here = set(self._context.runner.adapters)
         for gone in [version for version in self._sizes if version not in here]:
             del self._sizes[gone]  # with the model that it was for
+        for version in here - self._sizes.keys():  # which steps fetched themselves
+            self._sizes[version] = self._fetched[version]
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 while sum(self._sizes.values()) + size_bytes > self._limit_bytes:
@@ -199,6 +202,7 @@ class AdapterStore:
                 running.cancel()
         if failures:
             raise failures[0]
+        self._fetched[version] = manifest.size_bytes
         return AdapterData(manifest, memory)
 
     async def _order(self, entry: ModelEntry, host: Member, manifest: Manifest, ticket: int, secret: bytes) -> None:
