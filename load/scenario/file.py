@@ -30,7 +30,7 @@ SIMULATED = frozenset(
         *("system", "workers", "routers", "dtype", "min_instances", "max_instances", "fixed_share"),
         *("downscale_delay_s", "max_model_len", "tensor_parallel_size", "engine_profile", "engine_speed"),
         *("host_cache", "host_cache_ttl", "plan_policy", "group_setup_s"),
-        *("live", "live_every_hop", "live_when", "routing"),
+        *("scaling", "live", "live_every_hop", "live_when", "routing"),
         *("disaggregation", "prefill_share", "decode_scaling", "pre_scale_decode", "ttft_slo", "tbt_slo"),
         *WORKER_FLAGS,
         *(field.name for field in PASSED_ON["worker_options"] if field.name != "threads"),

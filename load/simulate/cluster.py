@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from livescale.load.simulate.client import HeadlessGateway
 from livescale.load.simulate.disk import ModelledDisk
 from livescale.load.simulate.event_log import EventLog
-from livescale.load.simulate.usage import CountedCalendar
+from livescale.load.simulate.usage import CountedFlows
 from livescale.services.host.actor import HostService
 from livescale.services.host.settings import HostSettings
 from livescale.services.monitor.actor import Monitor
@@ -33,13 +33,14 @@ from livescale.services.worker.resources import ResourceMaker
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.contract import ServiceInfo
 from livescale.shared.links.contract import Link
-from livescale.shared.links.shaping import Cluster, ShapedLink
+from livescale.shared.links.shaping import Cluster
 from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.membership import ServiceName
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.process.run import DESCRIPTIONS, Actor, Build, World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import Clock, CountedIds, LoopClock
+from livescale.shared.simulation.fair_links import FairLink, FairShares
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.modelled_links import ModelledNetwork
 from livescale.shared.simulation.sparse_memory import SparseArena
@@ -133,7 +134,8 @@ class VirtualCluster:
         self.disks = {
             f"host-{number}": ModelledDisk(told.models, host.disk) for number, host in enumerate(told.topology.hosts)
         }
-        self.calendar = CountedCalendar(lambda: self.clock.away)
+        self.flows = CountedFlows()
+        self._shares = FairShares(self.flows)
         self._ids = CountedIds()
         self._pids = count(1)
         self.places = told.places()
@@ -250,7 +252,7 @@ class VirtualCluster:
 
     async def _link(self, id: str, place: str) -> Link:
         beneath = self.network.open(id.encode())
-        return ShapedLink(beneath, Cluster(self.settings.topology, place), self.calendar)
+        return FairLink(beneath, Cluster(self.settings.topology, place), self._shares)
 
 
 @asynccontextmanager

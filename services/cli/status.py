@@ -42,7 +42,7 @@ def status(as_json: bool, verbose: bool, nats_url: str | None, namespace: str | 
 
     The columns ready and total count blocks of parameters. Queues that no router has reported are shown as unknown,
     in JSON as null. Recent events are deaths, restarts, and times when a process or the machine stood still. Where
-    requests wait, the monitor's last decision says why the model is scaled, or is not.
+    requests wait, or the monitor only advises, its last decision says why the model is scaled, or is not.
     """
     found = ask(find_bus(nats_url, namespace), ask_status)
     if as_json:
@@ -62,8 +62,10 @@ async def ask_status(bus: Bus) -> Status:
                     queues = received.message.queues
                     break
     await reports.close()
-    held = [queue.model for queue in queues or [] if queue.waiting_requests]
-    decisions, incidents = await ask_decisions(bus, held), await ask_incidents(bus, RECENT)
+    waiting = {queue.model for queue in queues or () if queue.waiting_requests}
+    last = await ask_decisions(bus, [queue.model for queue in queues or ()])
+    decisions = [each for each in last if each.advice or each.model in waiting]
+    incidents = await ask_incidents(bus, RECENT)
     return make_status(snapshot, queues, decisions, incidents, await ask_memory(bus, snapshot.members))
 
 

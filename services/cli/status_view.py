@@ -141,7 +141,8 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's queue. `scaling` is what the monitor says of a model with requests held, or None."""
+    """A model's queue. `scaling` is what the monitor says of a model with requests held, or advises; or
+    None."""
 
     model: str
     waiting_requests: int
@@ -277,6 +278,11 @@ def queue_rows(queues: Sequence[QueueLoad] | None, decisions: Mapping[str, Decis
 
 def scaling(decision: Decision) -> str:
     """The decision in words: to how many instances the model scales or holds, and why."""
-    change = f"{decision.action} to {decision.target}" if decision.action != "hold" else f"hold at {decision.current}"
+    advises = "advises " if decision.advice else ""
+    change = (
+        f"{advises}{decision.action} to {decision.target}"
+        if decision.action != "hold"
+        else f"hold at {decision.current}"
+    )
     roles = ", ".join(f"{count} {role}" for role, count in sorted(decision.roles.items(), reverse=True))
     return f"{change}{f' ({roles})' if roles else ''}: {decision.reason}"

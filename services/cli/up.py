@@ -99,7 +99,7 @@ OWN_GROUPS = {
     "Batches": (),
     "Prefix caching": ("enable_prefix_caching",),
     "Scaling": (
-        *("live", "live_every_hop", "live_when", "ttft_slo", "switch_kv"),
+        *("scaling", "live", "live_every_hop", "live_when", "ttft_slo", "switch_kv"),
         *("plan_policy", "group_setup_s", "keep_parameters"),
     ),
     "Host caches": ("host_cache", "host_cache_ttl"),

@@ -143,7 +143,8 @@ def tell_decisions(folded: Folded, verbose: bool) -> Iterator[str]:
     until = f" to {clock_time(last.at)}" if len(folded) > 1 else ""
     rules = Counter(each.rule for each in folded)
     times = ", ".join(f"{rule} {count} times" if count > 1 else rule for rule, count in rules.most_common())
-    yield f"{clock_time(folded[0].at)}{until} {last.action} {change}, by {last.by}" + (f": {times}" if until else "")
+    did = f"advises {last.action}" if last.advice else last.action
+    yield f"{clock_time(folded[0].at)}{until} {did} {change}, by {last.by}" + (f": {times}" if until else "")
     yield f"    {'last ' if until else ''}{last.rule}: {last.reason}"
     if verbose and last.inputs:
         yield "    from " + ", ".join(f"{name} {number(value)}" for name, value in sorted(last.inputs.items()))

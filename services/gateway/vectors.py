@@ -13,6 +13,7 @@ from livescale.services.gateway.uses import ModelUse
 from livescale.shared.messages.requests import TokenLogprobs
 
 Floats = npt.NDArray[np.float64]
+MOST_EXPONENT = 700.0  # e to more than this is no finite number
 
 
 class PooledOutput:
@@ -60,7 +61,7 @@ def likelihoods(made: Floats, use: ModelUse) -> Floats:
 def verdict(told: TokenLogprobs) -> float:
     """How likely the second of two named tokens is, of these two."""
     (_, no), (_, yes) = told.top
-    return float(1 / (1 + np.exp(no - yes)))
+    return float(1 / (1 + np.exp(min(no - yes, MOST_EXPONENT))))
 
 
 def cosine(one: Floats, other: Floats) -> float:

@@ -1,9 +1,11 @@
 """The monitor: it hears load, lets the policy decide, and asks the planner to scale."""
 
 import asyncio
+from collections.abc import Sequence
 
 import structlog
 
+from livescale.services.monitor.advice import as_advice
 from livescale.services.monitor.journal import Journal
 from livescale.services.monitor.policy import RetryTimes, RoleRule, ScalingPolicy
 from livescale.services.monitor.settings import MonitorSettings
@@ -35,6 +37,7 @@ class Monitor:
         self._signals = Signals(settings.stale_seconds)
         rule = RoleRule(settings.disaggregation, settings.prefill_share is None, settings.pre_scale_decode)
         self._policy = ScalingPolicy(self._signals, RetryTimes(CALL_SECONDS, settings.retry_seconds), rule)
+        self._is_advisory = settings.scaling == "advisory"
         self._journal = Journal()
         self._membership = Membership(world.bus, world.clock, "monitor", world.info.id, world.host, system=world.system)
         self._calls = asyncio.TaskGroup()
@@ -45,7 +48,7 @@ class Monitor:
             "livescale_monitor_decisions_total", "Decisions by model, action and rule", ["model_name", "action", "rule"]
         )
         self._target = world.telemetry.gauge(
-            "livescale_monitor_target_instances", "Instances last decided on", ["model_name"]
+            "livescale_monitor_target_instances", "Instances last decided on, or advised", ["model_name"]
         )
         world.telemetry.watch_gauge(
             "livescale_monitor_wanted_spares",
@@ -149,7 +152,7 @@ class Monitor:
         await self._learn_workers()
         self._evaluates = True
         while True:
-            for verdict in self._policy.decide(self._clock.now()):
+            for verdict in self._verdicts():
                 if self._journal.is_news(verdict):
                     self._decide(verdict)
             await asyncio.sleep(SPACING_SECONDS)
@@ -159,6 +162,13 @@ class Monitor:
             except TimeoutError:
                 continue
             self._news.clear()
+
+    def _verdicts(self) -> Sequence[ScalingVerdict]:
+        verdicts = self._policy.decide(self._clock.now())
+        if not self._is_advisory:
+            return verdicts
+        specs = {entry.spec.name: entry.spec for entry in self._signals.models()}
+        return [as_advice(verdict, specs[verdict.model]) for verdict in verdicts]
 
     def _tell_splits(self, report: RouterReport) -> None:
         """Tell what the router chose of prefill and decode, where it chooses: `livescale why` shows it."""
@@ -182,6 +192,7 @@ class Monitor:
             by="monitor",
             inputs=verdict.inputs,
             roles=dict(verdict.roles),
+            advice=verdict.is_advice,
             traceparent=self._signals.traceparent(verdict.model),
         )
         self._journal.add(decision)
@@ -194,9 +205,11 @@ class Monitor:
             target=verdict.target,
             rule=verdict.rule,
             reason=verdict.reason,
+            advice=verdict.is_advice,
         )
         if decision.action != "hold":
             self._target.labels(decision.model).set(decision.target)
+        if decision.action != "hold" and not decision.advice:
             self._policy.asked(decision, self._clock.now())
             self._calls.create_task(self._ask(decision), name=f"scale {decision.model}")
         self._bus.publish(DECISION, decision, model=decision.model)

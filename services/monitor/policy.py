@@ -80,6 +80,11 @@ class ScalingPolicy:
     def asked(self, decision: Decision, now: float) -> None:
         """Note that the planner was asked to carry out this decision."""
         self._asked[decision.model] = Asked(decision.id, decision.target, now)
+        if decision.rule == "yield":
+            self._idle_since.pop(decision.model, None)
+            self._surplus_since.pop(decision.model, None)
+        elif decision.rule == "idle" and decision.current == 2:
+            self._idle_since[decision.model] = now  # the last one has a delay of its own
 
     def planned(self, decision: Decision) -> None:
         """Note that a record of the planner shows its scale for a decision; from here on the scale counts."""
@@ -154,11 +159,7 @@ class ScalingPolicy:
         if not lacks:
             return {}
         donors = [donor for one in judged if (donor := self._donor(one, now)) is not None]
-        given = choose_donors(lacks, donors, sum(self._freeing(one, now) for one in judged))
-        for model in given:
-            for since in (self._idle_since, self._surplus_since):
-                since.pop(model, None)
-        return given
+        return choose_donors(lacks, donors, sum(self._freeing(one, now) for one in judged))
 
     def _donor(self, one: JudgedModel, now: float) -> Donor | None:
         spec, observed = one.entry.spec, one.observed
@@ -239,8 +240,6 @@ class ScalingPolicy:
             return Act("hold", current, "idle", f"{need.high} would do; giving back one after {delay:g} s")
         if observed.loading or observed.coming:
             return Act("hold", current, "loading", f"{need.high} would do; an instance that loads is busy")
-        if current == 2:
-            self._idle_since[spec.name] = now  # the last one has a delay of its own
         return Act("in", current - 1, "idle", f"{high} were enough for {delay:g} s: {need.reason}")
 
 

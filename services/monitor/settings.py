@@ -4,7 +4,13 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from livescale.shared.runtime.settings import DisaggregationName, PrefillShare, PreScaleDecode, ProcessSettings
+from livescale.shared.runtime.settings import (
+    DisaggregationName,
+    PrefillShare,
+    PreScaleDecode,
+    ProcessSettings,
+    ScalingMode,
+)
 
 
 class MonitorSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -13,6 +19,7 @@ class MonitorSettings(ProcessSettings, frozen=True, kw_only=True):
     stale_seconds: Annotated[
         float, Meta(description="Seconds after which a load report is too old: the monitor then changes nothing", gt=0)
     ] = 2.0
+    scaling: ScalingMode = "automatic"
     disaggregation: DisaggregationName = "off"
     prefill_share: PrefillShare | None = None
     pre_scale_decode: PreScaleDecode = True

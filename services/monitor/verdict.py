@@ -13,7 +13,10 @@ from livescale.shared.messages.scaling import Action
 
 @dataclass(frozen=True)
 class ScalingVerdict:
-    """What to do about one model, by which rule, and the numbers that it was decided from."""
+    """What to do about one model, by which rule, and the numbers that it was decided from.
+
+    Nobody is asked to carry out what `is_advice`.
+    """
 
     model: str
     action: Action
@@ -23,6 +26,7 @@ class ScalingVerdict:
     reason: str
     inputs: dict[str, float | None]
     roles: Mapping[Role, int] = field(default_factory=dict)
+    is_advice: bool = False
 
 
 @dataclass(frozen=True)

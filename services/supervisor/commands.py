@@ -143,6 +143,7 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
             }
         case "monitor":
             return {
+                "scaling": settings.scaling,
                 "disaggregation": settings.disaggregation,
                 **share,
                 "pre_scale_decode": settings.pre_scale_decode,

@@ -27,6 +27,7 @@ from livescale.shared.runtime.settings import (
     PrefillShare,
     PreScaleDecode,
     RoutingName,
+    ScalingMode,
     Settings,
     SwitchKv,
     TbtSlo,
@@ -256,6 +257,7 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     prefill_share: PrefillShare | None = None
     decode_scaling: DecodeScaling = "mutate"
     pre_scale_decode: PreScaleDecode = True
+    scaling: ScalingMode = "automatic"
     kv_transfer: KvTransferMode = "by-layer"
     ttft_slo: TtftSlo = 1.0
     tbt_slo: TbtSlo = 0.15

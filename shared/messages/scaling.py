@@ -16,8 +16,8 @@ class Decision(Message, frozen=True, kw_only=True):
     """What the monitor (or an operator) decided of one model, and from what. Unknown inputs are None.
 
     `roles`: how many instances are to have each role then; empty where roles are as the planner sees fit. To `switch`
-    is to have as many instances with other roles. `traceparent`: of the request that had waited longest then, where
-    requests are traced.
+    is to have as many instances with other roles. Nobody was asked to carry out `advice`. `traceparent`: of the
+    request that had waited longest then, where requests are traced.
     """
 
     id: Name
@@ -32,6 +32,7 @@ class Decision(Message, frozen=True, kw_only=True):
     inputs: dict[str, Annotated[float, Meta(ge=-1e15, le=1e15)] | None] = {}
     traceparent: TraceParent | None = None
     roles: dict[Role, Count] = {}
+    advice: bool = False
 
 
 class Scale(Message, frozen=True, kw_only=True):

@@ -37,8 +37,8 @@ def read_file(path: Path, limit: int) -> bytes:
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a file unbuffered. Raises OSError, and CheckpointError where it is no regular file."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise CheckpointError(f"{path}: not a regular file; download the checkpoint again")
-    return file
+    return os.fdopen(descriptor, "rb", buffering=0)

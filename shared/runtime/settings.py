@@ -123,6 +123,13 @@ DecodeScaling = Annotated[
         "new ones are loaded to decode, and only those that prefill and are not needed there change"
     ),
 ]
+ScalingMode = Annotated[
+    Literal["automatic", "advisory"],
+    Meta(
+        description="Whether the monitor has its decisions carried out, or is advisory: it decides and explains, and "
+        "operators scale. A model still gets its fewest instances"
+    ),
+]
 PreScaleDecode = Annotated[
     bool,
     Meta(

@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 
 from tests.monitor.reports import Watched, dead, decision, load, queues, record, serving, spare, spec
 
@@ -178,6 +179,7 @@ def test_the_last_instance_is_given_back_after_a_longer_time_of_its_own() -> Non
 
     assert hear(0.0, "w-1", "w-2") == ("hold", 2, "idle")
     assert hear(2.0, "w-1", "w-2") == ("in", 1, "idle")
+    watched.policy.asked(replace(decision(1, "in"), current=2, rule="idle"), 2.0)
     watched.signals.on_lease(dead("w-2"))
     assert hear(7.9, "w-1") == ("hold", 1, "idle")
     assert watched.reason(7.9) == "0 would do; giving back one after 6 s"

@@ -11,7 +11,8 @@ from livescale.load.records import RequestRecord, find_fault
 from livescale.load.simulate.client import replay
 from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
 from livescale.load.simulate.start import made_up_asks, quiet, register, until
-from livescale.load.simulate.usage import Steps, UsageWatch
+from livescale.load.simulate.usage import UsageWatch
+from livescale.load.workers_in_use import Steps
 from livescale.shared.messages.registry import AskSnapshot
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import SNAPSHOT
@@ -86,7 +87,7 @@ async def _play(scenario: Scenario, tell: Tell) -> SystemRun:
             workers=since(watch.workers, begun),
             cached=[(at, held * scale) for at, held in since(watch.cached, begun)],
             network=[
-                (at - begun, sent * scale) for at, sent in sorted(made.calendar.network_bytes.items()) if at >= begun
+                (at - begun, sent * scale) for at, sent in sorted(made.flows.network_bytes.items()) if at >= begun
             ],
             used_seconds=watch.used_seconds(begun + scenario.warm_up, begun + scenario.seconds),
             cpu_seconds=time.process_time() - cpu,

@@ -31,7 +31,7 @@ def role_settings() -> VirtualClusterSettings:
     base = settings(5)
     return replace(
         base,
-        topology=flat_topology(5, 2e7),  # which carry KV faster than an instance makes it, as they do for an 8B model
+        topology=flat_topology(5, 3e7),  # which carry KV faster than an instance makes it, as they do for an 8B model
         router=RouterSettings(disaggregation="on"),
         planner=PlannerSettings(live="zigzag", disaggregation="on"),
         monitor=MonitorSettings(disaggregation="on"),

@@ -2,33 +2,36 @@
 
 import asyncio
 
+import pytest
+
 from livescale.load.simulate.cluster import virtual_cluster
 from livescale.load.simulate.start import quiet
-from livescale.load.simulate.usage import CountedCalendar, UsageWatch, note
+from livescale.load.simulate.usage import CountedFlows, UsageWatch
 from livescale.shared.messages.scaling import Scale
 from livescale.shared.simulation import virtual_time
+from livescale.shared.simulation.fair_flows import FairMessage
 from livescale.shared.subjects import SCALE
 from livescale.shared.topology.paths import Resource
 from tests.load.simulate.clusters import CONFIG, registered, settings, until_serving
 
 
 def test_workers_count_from_their_load_and_the_network_carries_the_model_once_for_each() -> None:
-    async def main() -> tuple[UsageWatch, CountedCalendar, float]:
+    async def main() -> tuple[UsageWatch, CountedFlows, float]:
         async with virtual_cluster(settings(3)) as made:
             watch = UsageWatch(made.broker)
             await registered(made)
-            before = sum(made.calendar.network_bytes.values())
+            before = sum(made.flows.network_bytes.values())
             await made.operator.call(SCALE, Scale(model="m", instances=3), timeout=5.0)
             await until_serving(made, 3)
-            return watch, made.calendar, sum(made.calendar.network_bytes.values()) - before
+            return watch, made.flows, sum(made.flows.network_bytes.values()) - before
 
     with quiet():
-        watch, calendar, sent = virtual_time.run(main(), limit_seconds=300)
+        watch, flows, sent = virtual_time.run(main(), limit_seconds=300)
     assert [count for _, count in watch.workers] == [0, 1, 2, 3]
     size = max(held for _, held in watch.cached)
     assert size > CONFIG.num_hidden_layers
     assert 2 * size <= sent < 2.1 * size
-    assert calendar.network_bytes.total() >= sent
+    assert sum(flows.network_bytes.values()) >= sent
 
 
 def test_a_worker_that_died_is_no_longer_in_use() -> None:
@@ -44,32 +47,11 @@ def test_a_worker_that_died_is_no_longer_in_use() -> None:
         assert virtual_time.run(main(), limit_seconds=300) == [0, 1, 0]
 
 
-def test_used_seconds_are_those_between_two_times() -> None:
-    watch = UsageWatch.__new__(UsageWatch)
-    watch.workers = [(0.0, 1.0), (10.0, 3.0), (20.0, 2.0)]
-    assert watch.used_seconds(5.0, 30.0) == 5 + 30 + 20
-    assert watch.used_seconds(12.0, 14.0) == 6
-
-
-def test_only_what_crosses_the_network_counts() -> None:
-    calendar = CountedCalendar()
-    for kind, size in (("nic_out", 5), ("domain_out", 7), ("nic_out", 3)):
-        calendar.book((Resource(kind, "a", 10.0),), size, 4.2)  # type: ignore[arg-type]
-    calendar.book((), 9, 4.2)
-    assert calendar.network_bytes == {4: 8}
-
-
-def test_a_step_is_noted_only_where_something_changes() -> None:
-    steps = [(0.0, 1.0)]
-    for at, value in ((1.0, 1.0), (2.0, 4.0), (3.0, 4.0)):
-        note(steps, at, value)
-    assert steps == [(0.0, 1.0), (2.0, 4.0)]
-
-
-def test_a_process_that_slept_books_links_in_the_time_of_the_others() -> None:
-    away = 0.0
-    calendar = CountedCalendar(lambda: away)
-    link = Resource("nic_out", "h0", 100.0)
-    assert calendar.book([link], 100, 5.0) == 6.0
-    away = 4.0
-    assert calendar.book([link], 100, 2.0) == 3.0  # from 6 to 7 s for the others, and for the link
+def test_only_what_crosses_the_network_counts_in_the_seconds_in_which_it_passed() -> None:
+    flows = CountedFlows()
+    for kind, size in (("nic_out", 10), ("domain_out", 7)):
+        flow = flows.open([Resource(kind, "a", 10.0)])  # type: ignore[arg-type]
+        flows.add(flow, FairMessage(size, lambda: None), 4.2)
+        flows.settle(4.2)
+        flows.end(flow)
+    assert flows.network_bytes == pytest.approx({4: 8, 5: 2})

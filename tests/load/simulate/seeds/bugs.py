@@ -161,11 +161,11 @@ BUGS = [
         found_by=500023,
     ),
     Bug(
-        "half-of-the-bytes-booked",
-        "Links carry twice what they can: only half of each piece is booked.",
-        "shared/links/flows.py",
-        "departs = self._calendar.book(self._path, piece, since)",
-        "departs = self._calendar.book(self._path, piece // 2, since)",
+        "half-of-the-bytes-counted",
+        "Links carry twice what they can: only half of each message counts.",
+        "shared/simulation/fair_flows.py",
+        "self.messages[0].left / self.rate if",
+        "self.messages[0].left / 2 / self.rate if",
         found_by=500000,
     ),
     Bug(

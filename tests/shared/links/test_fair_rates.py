@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.planner.plans.rates import fair_rates
+from livescale.shared.links.fair_rates import fair_rates
 
 INFINITE = float("inf")
 
