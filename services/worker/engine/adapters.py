@@ -234,8 +234,11 @@ class AdaptedLinear:
                 continue
             if index is None:
                 product = added.plus(rows, product)
-            else:
+            elif isinstance(index, slice):
                 product[index] = added.plus(rows[index], product[index])
+            else:
+                made = added.plus(rows.index_select(0, index), product.index_select(0, index))
+                product.index_copy_(0, index, made)
         return product
 
 
