@@ -24,9 +24,13 @@ LOGPROBS = 5
 
 
 @click.command()
-@click.option("--steps", type=click.IntRange(10), default=400, show_default=True, help="Measured steps of each kind.")
-@click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="Answers by each schema.")
-@click.option("--schemas", type=click.IntRange(1), default=50, show_default=True, help="Unlike schemas.")
+@click.option(
+    "--steps", type=click.IntRange(10), default=400, show_default=True, help="Number of measured steps of each kind."
+)
+@click.option(
+    "--seeds", type=click.IntRange(1), default=10, show_default=True, help="Number of answers by each schema."
+)
+@click.option("--schemas", type=click.IntRange(1), default=50, show_default=True, help="Number of schemas.")
 @click.option(
     "--tokenizer",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
