@@ -26,7 +26,7 @@ def incoming(cached: int = 0) -> IncomingKv:
     sequence = Sequence(request, 0)
     sequence.blocks = range(3, 5)
     asked = Reserve(
-        prefill=Node(id="p", place="h/0", address=b"x"), ticket=1, secret=b"s" * 32, request=request, version="v"
+        prefill=Node(id="p", place="worker", address=b"x"), ticket=1, secret=b"s" * 32, request=request, version="v"
     )
     came, laid = (KvCoverage(POSITIONS, cached, LAYERS) for _ in range(2))
     return IncomingKv(asked, Scheduler(limits()), Reservation("r", sequence, cached), came, laid, LAYERS, 0.0)

@@ -1,6 +1,6 @@
 """What a worker sends of its requests: one frame a gateway, and large rows by themselves."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from livescale.services.worker.instance.frames import TokenFrames
 from livescale.services.worker.scheduling.outputs import TokenOutput
@@ -16,7 +16,7 @@ def row(id: str, gateway: str = "g-0", **more: object) -> TokenOutput:
     return TokenOutput(gateway, Tokens(request_id=id, index=0, token_ids=[1], **more))  # type: ignore[arg-type]
 
 
-def heard(send: Callable[[Bus], Awaitable[None] | None]) -> list[tuple[str, TokenFrame | RequestsEnded]]:
+def heard(send: Callable[[Bus], object]) -> list[tuple[str, TokenFrame | RequestsEnded]]:
     """Everything that two gateways and a router hear, with the hole of its subject."""
     told: list[tuple[str, TokenFrame | RequestsEnded]] = []
 
@@ -58,7 +58,7 @@ def test_a_step_is_one_frame_for_each_gateway_and_steps_are_counted() -> None:
 def test_what_may_be_half_of_what_the_bus_takes_is_sent_by_itself() -> None:
     vector = [TokenLogprobs(0.0, pooled=b"\0" * 8)]
     outputs = [row("a"), row("scored", prompt_logprobs=[TokenLogprobs(-1.0)]), row("b"), row("pooled", logprobs=vector)]
-    told = heard(lambda bus: TokenFrames("w-0", bus).send_all(outputs) and None)
+    told = heard(lambda bus: TokenFrames("w-0", bus).send_all(outputs))
     frames = [[one.request_id for one in frame.rows] for _, frame in told if isinstance(frame, TokenFrame)]
     assert sorted(frames) == [["a", "b"], ["pooled"], ["scored"]]
 
