@@ -6,12 +6,15 @@ Everything here is a pure function of traces.
 import random
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, islice
 
 import msgspec
 
 WINDOW_FORM = re.compile(r"(?P<start>\d+(\.\d+)?)?(?P<how>[:+])(?P<end>\d+(\.\d+)?)?")
+
+BURST_RATE = 1.5  # how many times the usual rate a burst has at least
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -57,6 +60,22 @@ def window(trace: Trace, part: Window) -> Trace:
         for arrival in trace
         if part.start <= arrival.at and (part.end is None or arrival.at < part.end)
     )
+
+
+def repeat_bursts(trace: Trace, times: int, seconds: float) -> Trace:
+    """The trace of so many seconds in which each request of a burst comes `times` times, evenly until the next one.
+
+    A burst is a second with half as many requests again as there are on average.
+    """
+    counts = Counter(int(arrival.at) for arrival in trace)
+    usual = len(trace) / seconds
+    found = list[Arrival]()
+    for number, arrival in enumerate(trace, 1):
+        after = trace[number].at if number < len(trace) else seconds
+        copies = times if counts[int(arrival.at)] > BURST_RATE * usual else 1
+        step = (after - arrival.at) / copies
+        found += [msgspec.structs.replace(arrival, at=arrival.at + copy * step) for copy in range(copies)]
+    return tuple(found)
 
 
 def upscale(trace: Trace, factor: float, seed: int, until: float | None = None) -> Trace:

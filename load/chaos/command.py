@@ -78,7 +78,7 @@ def describe_settings(settings: ChaosSettings) -> dict[str, str]:
 
 def show(console: Console, report: ChaosReport, run: ChaosRun) -> None:
     """Print the verdict, the faults and the first complaints for people."""
-    console.print(fault_table(run.seen_faults, run.seen, run.start, run.end))
+    console.print(fault_table(run))
     for line in report.complaints()[:SHOWN]:
         console.print(line, style="red", markup=False)
     console.print(report.sentence(), style="bold green" if report.good else "bold red")

@@ -117,8 +117,9 @@ process is there, nothing waits, runs or is held, every gateway serves, and noth
 <h2>New instances</h2>
 {render_newcomer_table(run.story.newcomers(run.start), run.records)}
 <h2>Faults</h2>
-{render_table(FAULT_HEADINGS, list(fault_rows(run.seen_faults, run.seen, run.start, run.end)))}
-<p class="note">The pause is the longest of any stream until the next fault.</p>
+{render_table(FAULT_HEADINGS, list(fault_rows(run)))}
+<p class="note">The pause is the longest of any stream until the next fault. Found: after so long the
+registry held the process for dead.</p>
 <h2>Settings</h2>
 {render_settings(settings)}"""
     return render_page("livescale: processes died, streams went on", report.sentence(), report.good, body)

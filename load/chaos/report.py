@@ -8,6 +8,7 @@ import msgspec
 from rich.table import Table
 
 from livescale.load.chaos.client import CutStream
+from livescale.load.chaos.detection import all_seconds, detection_sentence, seconds_to_find
 from livescale.load.chaos.faults import SeenFault
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.stats import duration, new_table
@@ -16,7 +17,7 @@ from livescale.load.story import Story
 # A connection that was idle when its gateway died is found broken by the next request.
 NOTICED_SECONDS = 2.0
 
-FAULT_HEADINGS = ("at", "fault", "streams", "pause")
+FAULT_HEADINGS = ("at", "fault", "streams", "pause", "found")
 
 
 class ChaosRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,8 +68,9 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `faults` counts the faults that took effect, by kind. `wrong_tokens` differ from an undisturbed run; `lost_tokens`
     were asked for and did not come. Pauses are in seconds, between two tokens of a request, and from its due time to
-    its first token, over all its gateways. `stalled` is the seconds for which everything stood still. `not_whole` lists
-    what was wrong in the end, and `left` what was left behind.
+    its first token, over all its gateways. `stalled` is the seconds for which everything stood still. `kills_found` and
+    `freezes_found` are the seconds from each fault until the registry held its victim for dead. `not_whole` lists what
+    was wrong in the end, and `left` what was left behind.
     """
 
     seed: int
@@ -87,6 +89,8 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     longest_pause: float
     longest_first: float
     stalled: float
+    kills_found: list[float]
+    freezes_found: list[float]
     wrong_tokens: int
     lost_tokens: int
     incomplete: list[str]
@@ -115,6 +119,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
             f"{self.cut} connections lost with their gateway, {self.refused} refused first; "
             f"longest pause {duration(self.longest_pause)}"
             + (f", everything stood still for {duration(self.stalled)} in all." if self.stalled else ".")
+            + detection_sentence(self.kills_found, self.freezes_found)
         )
 
 
@@ -146,6 +151,8 @@ def make_report(run: ChaosRun, undisturbed: Mapping[int, Sequence[int]], seed: i
         longest_pause=round(max((gap for record in seen for gap in record.gaps), default=0.0), 3),
         longest_first=round(max((record.ttft or 0.0 for record in seen), default=0.0), 3),
         stalled=round(sum(fault.fault.seconds for fault in struck if fault.fault.kind == "stall"), 3),
+        kills_found=all_seconds("kill", struck, run.story.deaths),
+        freezes_found=all_seconds("freeze", struck, run.story.deaths),
         wrong_tokens=sum(wrong),
         lost_tokens=sum(max(0, len(right) - len(came.get(index, []))) for index, right in undisturbed.items()),
         incomplete=sorted(faults + missing + find_unexplained(run.cuts, run.seen_faults)),
@@ -172,24 +179,29 @@ def count_wrong(came: Sequence[int], right: Sequence[int]) -> int:
     return sum(one != other for one, other in zip(came, right, strict=False)) + max(0, len(came) - len(right))
 
 
-def fault_rows(
-    seen_faults: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float
-) -> Iterator[tuple[str, ...]]:
-    """A row a fault, with what clients noticed from it until the next."""
-    ordered = sorted(seen_faults, key=lambda one: one.at)
-    for fault, until in zip(ordered, [*(one.at for one in ordered[1:]), end], strict=True):
-        under_way = [record for record in records if record.sent <= fault.at <= record.ended]
+def fault_rows(run: ChaosRun) -> Iterator[tuple[str, ...]]:
+    """A row a fault, with what clients noticed from it until the next, and how soon the registry found the death."""
+    ordered, seen = sorted(run.seen_faults, key=lambda one: one.at), run.seen
+    for fault, until in zip(ordered, [*(one.at for one in ordered[1:]), run.end], strict=True):
+        under_way = [record for record in seen if record.sent <= fault.at <= record.ended]
         longest = max((pause_within(record, fault.at, until) for record in under_way), default=0.0)
-        yield duration(fault.at - start), str(fault), str(len(under_way)), duration(longest)
+        found = seconds_to_find(fault, run.story.deaths)
+        yield (
+            duration(fault.at - run.start),
+            str(fault),
+            str(len(under_way)),
+            duration(longest),
+            "" if found is None else duration(found),
+        )
 
 
-def fault_table(seen_faults: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float) -> Table:
+def fault_table(run: ChaosRun) -> Table:
     """The faults by kind as a table for a terminal."""
-    table = new_table("Faults, and the longest pause of any stream until the next one")
+    table = new_table("Faults, the longest pause of any stream until the next one, and when the death was found")
     for heading in FAULT_HEADINGS:
         is_text = heading == "fault"
         table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
-    for row in fault_rows(seen_faults, records, start, end):
+    for row in fault_rows(run):
         table.add_row(*row)
     return table
 

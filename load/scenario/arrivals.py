@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from livescale.load.trace import LoadPhase, RequestShape, Trace, Window, parse_window, poisson, replay
+from livescale.load.trace import LoadPhase, RequestShape, Trace, Window, parse_window, poisson, repeat_bursts, replay
 from livescale.load.trace_files import read_trace
 from livescale.shared.runtime.settings import Settings
 
@@ -29,7 +29,7 @@ class Arrivals(Settings, frozen=True, kw_only=True):
     """The requests for one model: those of a `window` of a `trace`, or made up at a `rate` a second.
 
     Made-up lengths lie between half and one and a half times `prompt_tokens` and `output_tokens`. In a burst its own
-    rate counts. `model` may be left out where there is one.
+    rate counts. `model` may be left out where there is one. What comes in bursts comes `burst_scale` times.
     """
 
     model: str = ""
@@ -37,6 +37,7 @@ class Arrivals(Settings, frozen=True, kw_only=True):
     window: str = ""
     rate_scale: Annotated[float, Meta(gt=0)] = 1.0
     length_scale: Annotated[float, Meta(gt=0)] = 1.0
+    burst_scale: Annotated[int, Meta(ge=1, le=100)] = 1
     rate: Rate | None = None
     prompt_tokens: Tokens = 1000
     output_tokens: Tokens = 200
@@ -56,7 +57,8 @@ class Arrivals(Settings, frozen=True, kw_only=True):
         else:
             shape = RequestShape(self.prompt_tokens, self.output_tokens)
             found = poisson(list(phases(self.rate, self.bursts, seconds)), shape, seed)
-        return tuple(arrival for arrival in found if arrival.at < seconds)
+        inside = tuple(arrival for arrival in found if arrival.at < seconds)
+        return repeat_bursts(inside, self.burst_scale, seconds)
 
 
 def phases(rate: float, bursts: Sequence[Burst], seconds: float) -> Iterator[LoadPhase]:

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from livescale.load.report import check_report_path
+from livescale.load.scenario.against_live import check_live, run_against_live
 from livescale.load.scenario.file import read_scenario
 from livescale.load.scenario.page import write_page
 from livescale.load.scenario.play import PlayOptions, Progress, play
@@ -47,6 +48,7 @@ EPILOG = """
   livescale simulate examples/simulate.yaml --seed 7 --report simulated.html --json simulated.json
   livescale simulate examples/simulate.yaml --status-at 30 --why chat --at 60
   livescale simulate --compare one.log other.log
+  livescale simulate lab.yaml --against-live 5
   livescale simulate --seeds 1000
 """
 
@@ -80,6 +82,13 @@ EPILOG = """
     metavar="A B",
     help="Run nothing, and print the first event in which two logs differ; the exit status is 1 if there is one.",
 )
+@click.option(
+    "--against-live",
+    type=click.IntRange(2, 100),
+    metavar="RUNS",
+    help="Run the scenario so often in a real system on this machine too, with modelled engines and shaped links, and "
+    "tell whether the simulation lies within what these runs show; the exit status is 1 if not.",
+)
 @seeds_options
 def simulate(
     scenario: Path | None,
@@ -93,6 +102,7 @@ def simulate(
     why: str | None,
     at: float | None,
     compare: tuple[Path, Path] | None,
+    against_live: int | None,
 ) -> None:
     """Simulate the cluster, load and faults that the file SCENARIO tells of, under virtual time.
 
@@ -109,7 +119,7 @@ def simulate(
         if path is not None:
             check_report_path(path, option)
     try:
-        system = prepare(scenario, seed, wire)
+        system = prepare(scenario, seed, wire, live=against_live is not None)
         questions = find_questions(system, status_at, why, at)
         late = [question.at for question in questions if until is not None and question.at > until]
         if late:
@@ -122,17 +132,35 @@ def simulate(
     print_result(result)
     for answer in answers:
         show(answer)
+    write_results(result, output, report)
+    if against_live is not None:
+        compare_with_live(scenario, system, result, against_live)
+
+
+def write_results(result: SimulationResult, output: Path | None, report: Path | None) -> None:
     if output is not None:
         write_atomically(output, msgspec.json.encode(result))
     if report is not None:
         write_page(report, result)
 
 
-def prepare(path: Path, seed: int | None, wire: bool) -> ScenarioSystem:
-    """Read a scenario and what it names. Raises ValueError."""
+def compare_with_live(path: Path, system: ScenarioSystem, result: SimulationResult, runs: int) -> None:
+    """Raises ClickException where too few live runs count. The exit status is 1 where the simulation differs."""
+    try:
+        with naming(path):
+            run_against_live(system, result, runs)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def prepare(path: Path, seed: int | None, wire: bool, *, live: bool) -> ScenarioSystem:
+    """Read a scenario and what it names, which is to be run `live` too or only simulated. Raises ValueError."""
     checked = read_scenario(path)
     with naming(path):
-        return ScenarioSystem(checked, checked.file.seed if seed is None else seed, wire=wire)
+        system = ScenarioSystem(checked, checked.file.seed if seed is None else seed, wire=wire)
+        if live:
+            check_live(system)
+    return system
 
 
 @contextmanager

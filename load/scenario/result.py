@@ -61,7 +61,7 @@ class ModelFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 class ScaleFigures(msgspec.Struct, frozen=True, kw_only=True):
     """One scale: when it was decided, what it was to change, how it ended, and how long it took. `seconds` is None for
-    one that did not end."""
+    one that did not end. `blocks`: seconds from the decision until each block was ready at a target, in order."""
 
     id: str
     model: str
@@ -72,6 +72,7 @@ class ScaleFigures(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     state: str
     seconds: float | None
+    blocks: list[float] = []
 
     @classmethod
     def of(cls, record: ScaleRecord, begun: float) -> "ScaleFigures":
@@ -87,6 +88,7 @@ class ScaleFigures(msgspec.Struct, frozen=True, kw_only=True):
             rule=decision.rule,
             state=record.state,
             seconds=max(phase.at for phase in phases) - decision.at if ended and phases else None,
+            blocks=sorted(at - decision.at for each in record.arrived.values() for at in each if at is not None),
         )
 
     def row(self) -> list[str]:

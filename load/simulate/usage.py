@@ -1,9 +1,9 @@
 """What a simulated cluster used over time: workers by what they do, host memory, and bytes on the network."""
 
-import itertools
 from collections import defaultdict
 from collections.abc import Callable
 
+from livescale.load.workers_in_use import Steps, WorkersInUse, note, used_seconds
 from livescale.shared.bus.codec import decode
 from livescale.shared.bus.contract import M
 from livescale.shared.messages.membership import HostReport, LeaseChanged, WorkerReport
@@ -11,8 +11,6 @@ from livescale.shared.simulation.fair_flows import FairFlow, FairFlows
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.simulation.virtual_time import machine_time
-
-Steps = list[tuple[float, float]]  # from when on, how much
 
 
 class CountedFlows(FairFlows):
@@ -33,15 +31,11 @@ class CountedFlows(FairFlows):
 
 
 class UsageWatch:
-    """Follows the heartbeats of workers and hosts, without a message of its own.
-
-    A worker is in use from its LOAD until it is spare again, or dead: loading and draining count.
-    """
+    """Follows the heartbeats of workers and hosts, without a message of its own."""
 
     def __init__(self, broker: LocalBroker) -> None:
-        self.workers: Steps = []
+        self._in_use = WorkersInUse()
         self.cached: Steps = []
-        self._busy = set[str]()
         self._caches: dict[str, int] = {}
 
         def watch(subject: str, type: type[M], take: Callable[[M], None]) -> None:
@@ -50,30 +44,19 @@ class UsageWatch:
 
             broker.watchers.add(Listener(subject, "", deliver))
 
-        watch("hb.worker.*", WorkerReport, self._worker)
-        watch("evt.lease.*", LeaseChanged, self._lease)
+        watch("hb.worker.*", WorkerReport, lambda report: self._in_use.reported(report, machine_time()))
+        watch("evt.lease.*", LeaseChanged, lambda change: self._in_use.lease_changed(change, machine_time()))
         watch("hb.host.*", HostReport, self._host)
+
+    @property
+    def workers(self) -> Steps:
+        """How many workers were in use, from when on."""
+        return self._in_use.steps
 
     def used_seconds(self, start: float, end: float) -> float:
         """Worker seconds in use between two times of the event loop."""
-        edges = [(max(start, at), count) for at, count in self.workers if at < end] + [(end, 0.0)]
-        return sum((after - at) * count for (at, count), (after, _) in itertools.pairwise(edges))
-
-    def _worker(self, report: WorkerReport) -> None:
-        (self._busy.discard if report.state == "spare" else self._busy.add)(report.id)
-        note(self.workers, machine_time(), len(self._busy))
-
-    def _lease(self, change: LeaseChanged) -> None:
-        if change.state == "dead":
-            self._busy.discard(change.id)
-            note(self.workers, machine_time(), len(self._busy))
+        return used_seconds(self.workers, start, end)
 
     def _host(self, report: HostReport) -> None:
         self._caches[report.id] = report.cache_bytes
         note(self.cached, machine_time(), sum(self._caches.values()))
-
-
-def note(steps: Steps, at: float, value: float) -> None:
-    """Add a step, where the value is another one."""
-    if not steps or steps[-1][1] != value:
-        steps.append((at, value))

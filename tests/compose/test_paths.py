@@ -1,6 +1,7 @@
 """The stack as it comes up: healthy in time, and parameters mapped or copied within a machine, never by TCP."""
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ def started(
     with running(made):
         made.wait_healthy(PATIENCE_SECONDS)
         case.took = time.monotonic() - start
+        load = Path("/proc/loadavg").read_text().split()[0]  # what this machine had to do besides
+        sys.stderr.write(f"{case.path}: healthy after {case.took:.1f} s at a load of {load}\n")
         yield case, made
 
 

@@ -39,7 +39,7 @@ print(json.dumps(asyncio.run(undisturbed(Path("/model"), "bfloat16", asks))))
 MODULES = """
 import importlib, pkgutil, livescale
 for module in pkgutil.walk_packages(livescale.__path__, "livescale."):
-    if not module.name.endswith(("__main__", ".vllm_peer", ".llama_peer")):
+    if not module.name.endswith(("__main__", "_peer")):
         importlib.import_module(module.name)
 from livescale.services.worker.engine.kernels import compiled
 import torch, ucxx

@@ -15,6 +15,7 @@ from livescale.load.trace import (
     fit,
     parse_window,
     poisson,
+    repeat_bursts,
     replay,
     scale_lengths,
     upscale,
@@ -176,3 +177,13 @@ def test_the_busiest_quarter_is_where_most_tokens_arrive() -> None:
     assert found.seconds == 25
     assert found.start == pytest.approx(36, abs=5)
     assert busiest((), 100.0) == Window(0, 25)
+
+
+def test_requests_of_bursts_come_several_times_until_the_next_one() -> None:
+    calm = [Arrival(at, 10, 1) for at in (1.0, 6.0, 12.0)]
+    burst = [Arrival(15.0 + number / 8, 10, 1) for number in range(40)]
+    trace = (*calm, *burst)
+    doubled = repeat_bursts(trace, 2, 20.0)
+    assert [one.at for one in doubled] == [1.0, 6.0, 12.0, *(15.0 + number / 16 for number in range(80))]
+    assert repeat_bursts(trace, 1, 20.0) == trace
+    assert repeat_bursts((), 2, 20.0) == ()

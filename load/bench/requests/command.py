@@ -1,26 +1,49 @@
-"""`livescale bench requests`: what it costs that answers have a form, and whether they have it."""
+"""`livescale bench requests`: what it costs that answers have a form, and whether they have it; what log-probabilities,
+choices and many streams cost."""
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import uvloop
 
-from livescale.load.bench.record import RecordPrinter, measured
+from livescale.load.bench.record import Record, RecordPrinter, measured
+from livescale.load.bench.requests.choices import measure_choices
+from livescale.load.bench.requests.held import measure_held
+from livescale.load.bench.requests.loading import kept_wide_model, measure_loading
+from livescale.load.bench.requests.log_probabilities import measure_log_probabilities
 from livescale.load.bench.requests.parsed import measure_parsing
 from livescale.load.bench.requests.steps import StepTimes, measure_steps, wide_engine
 from livescale.load.bench.requests.wide import make_wide_model, make_wide_tokenizer
 from livescale.load.bench.requests.written import measure_answers
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.kept import kept_model, logged
+from livescale.services.supervisor.processes import Echo
 
 BENCH = "requests"
 ROWS = {1: 1.01, 32: 1.03}  # of a step, and how much longer it may take
 MOST_P99 = 1.15
 MOST_WITH_LOGPROBS = 1.02
 LOGPROBS = 5
+PARTS = ("steps", "answers", "parsing", "logprobs", "choices", "loading", "streams")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """What is measured, and how much of it."""
+
+    parts: Sequence[str]
+    steps: int
+    seeds: int
+    schemas: int
+    streams: int
+    repeats: int
+    seconds: float
+    tokenizer: Path | None
 
 
 @click.command()
@@ -32,36 +55,72 @@ LOGPROBS = 5
 )
 @click.option("--schemas", type=click.IntRange(1), default=50, show_default=True, help="Number of schemas.")
 @click.option(
+    "--streams", type=click.IntRange(10), default=200, show_default=True, help="Number of streams with logprobs."
+)
+@click.option(
+    "--repeats", type=click.IntRange(1), default=9, show_default=True, help="Number of measured first tokens."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(1), default=10.0, show_default=True, help="Seconds of each load of streams."
+)
+@click.option(
     "--tokenizer",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A tokenizer.json of 131,072 tokens; by default one is made.",
 )
-def requests(steps: int, seeds: int, schemas: int, tokenizer: Path | None) -> None:
-    """Measure structured output.
+@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Measure this alone; may be repeated.")
+def requests(**given: Any) -> None:  # noqa: ANN401 the options, as click has them
+    """Measure structured output, log-probabilities, choices, and what gateway and router take.
 
-    Steps are those of a model of 500M parameters whose vocabulary has 131,072 tokens. Each row follows a schema of its
-    own; steps of as many rows that follow none come in between, in the same engine. Answers are those of a tiny model
-    in a running system, checked by jsonschema-rs, and once more while a worker is killed. Then the gateway's processor
-    time for a token is measured, with calls of tools and as plain text.
+    \b
+    steps     Steps of a model of 500M parameters whose vocabulary has 131,072 tokens. Each
+              row follows a schema of its own; steps of as many rows that follow none come
+              in between, in the same engine. Then the same with log-probabilities.
+    answers   Answers of a tiny model by many schemas, checked by jsonschema-rs, and once
+              more while a worker is killed.
+    parsing   The gateway's processor time for a token, in calls of tools and as plain text.
+    logprobs  Streams of a tiny model, one at a time, at once, through scales and a kill:
+              their log-probabilities have to be the same.
+    choices   The time to the last first token of eight choices of 1,000 tokens of prompt,
+              beside eight prompts and one choice.
+    loading   The first token at an instance that is still loading, with a schema and
+              without.
+    streams   How many streams of 50 tokens/s gateway and router hold on a core each,
+              beside the engine called directly.
     """
-    printer = RecordPrinter(BENCH)
+    printer, given = RecordPrinter(BENCH), {**given, "parts": given["parts"] or PARTS}
     with logged() as echo:
         try:
-            text = make_wide_tokenizer() if tokenizer is None else tokenizer.read_bytes()
-            uvloop.run(_steps(printer, steps, text))
-            checkpoint = kept_model("tiny", printer.progress)
-            for record in uvloop.run(measure_answers(printer.progress, checkpoint, schemas, seeds, echo)):
-                printer.emit(record)
-            for record in uvloop.run(measure_parsing(printer.progress, checkpoint, echo)):
-                printer.emit(record)
+            uvloop.run(_measure(printer, Extent(**given), echo))
         except BenchFailed as error:
             raise click.ClickException(str(error)) from None
     sys.exit(0 if printer.finish() else 1)
 
 
-async def _steps(printer: RecordPrinter, steps: int, tokenizer: bytes) -> None:
+async def _measure(printer: RecordPrinter, extent: Extent, echo: Echo) -> None:
+    if "steps" in extent.parts:
+        await _steps(printer, extent)
+    tell = printer.progress
+    tiny = kept_model("tiny", tell)
+    parts: dict[str, Callable[[], Awaitable[Sequence[Record]]]] = {
+        "answers": lambda: measure_answers(tell, tiny, extent.schemas, extent.seeds, echo),
+        "parsing": lambda: measure_parsing(tell, tiny, echo),
+        "logprobs": lambda: measure_log_probabilities(tell, kept_model("tiny", tell, "qwen2"), extent.streams, echo),
+        "choices": lambda: measure_choices(tell, kept_model("small", tell), extent.repeats, echo),
+        "loading": lambda: measure_loading(tell, kept_wide_model(tell), extent.repeats, echo),
+        "streams": lambda: measure_held(tell, tiny, extent.seconds, echo),
+    }
+    for part, measure in parts.items():
+        if part in extent.parts:
+            for record in await measure():
+                printer.emit(record)
+
+
+async def _steps(printer: RecordPrinter, extent: Extent) -> None:
+    text = make_wide_tokenizer() if extent.tokenizer is None else extent.tokenizer.read_bytes()
+    steps = extent.steps
     printer.progress("making up a model of 500M parameters")
-    async with wide_engine(make_wide_model(), tokenizer) as engine:
+    async with wide_engine(make_wide_model(), text) as engine:
         for rows, most in ROWS.items():
             printer.progress(f"{steps} steps of {rows} rows by schemas, and as many of others")
             _emit_steps(printer, f"step at b{rows}, by schemas", await measure_steps(engine, rows, steps), most)

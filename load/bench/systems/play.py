@@ -11,7 +11,8 @@ from livescale.load.records import RequestRecord, find_fault
 from livescale.load.simulate.client import replay
 from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
 from livescale.load.simulate.start import made_up_asks, quiet, register, until
-from livescale.load.simulate.usage import Steps, UsageWatch
+from livescale.load.simulate.usage import UsageWatch
+from livescale.load.workers_in_use import Steps
 from livescale.shared.messages.registry import AskSnapshot
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import SNAPSHOT

@@ -5,6 +5,7 @@ from livescale.load.chaos.report import ChaosReport, ChaosRun, make_report
 from livescale.load.chaos.schedule import Fault
 from livescale.load.records import RequestRecord
 from livescale.load.story import Story
+from livescale.shared.messages.membership import LeaseChanged
 
 
 def record(index: int = 0, tokens: tuple[int, ...] = (1, 2, 3), *, due: float = 0.0, asked: int = 3) -> RequestRecord:
@@ -60,3 +61,7 @@ def page(run: ChaosRun) -> str:
 
 def killed(victim: str, at: float) -> SeenFault:
     return SeenFault(Fault(at, "kill", victim), at, "", victim)
+
+
+def dead(id: str, at: float) -> LeaseChanged:
+    return LeaseChanged(service="worker", id=id, epoch=1, state="dead", reason="ended", at=at)

@@ -6,7 +6,8 @@ from livescale.load.chaos.client import CutStream
 from livescale.load.chaos.faults import SeenFault
 from livescale.load.chaos.report import count_wrong, fault_table
 from livescale.load.chaos.schedule import Fault
-from tests.load.chaos.runs import judged, killed, page, ran, record
+from livescale.load.story import Story
+from tests.load.chaos.runs import dead, judged, killed, page, ran, record
 
 
 def test_a_stream_that_equals_the_undisturbed_one_is_good() -> None:
@@ -87,15 +88,17 @@ def test_a_system_that_is_not_whole_or_leaves_something_is_not_good() -> None:
 
 
 def test_a_fault_s_row_has_the_longest_pause_until_the_next_fault() -> None:
-    faults = [
+    faults = (
         killed("worker-0", 1.5),
         SeenFault(Fault(1.8, "scale", "", instances=2), 1.8, "1 -> 2"),
         SeenFault(Fault(50.0, "freeze", "router-0", seconds=2.0), 50.0, "", "router-0"),
-    ]
+    )
+    story = Story("m")
+    story.on_message(dead("worker-0", 1.75), 1.75)
     console = Console(width=100)
     with console.capture() as captured:
-        console.print(fault_table(faults, [record()], 0.0, 60.0))
+        console.print(fault_table(ran(record(), faults=faults, story=story)))
     rows = [line.split() for line in captured.get().splitlines()[-3:]]
-    assert rows[0] == ["1.50", "s", "kill", "worker-0", "1", "1.00", "s"]
+    assert rows[0] == ["1.50", "s", "kill", "worker-0", "1", "1.00", "s", "250", "ms"]
     assert rows[1] == ["1.80", "s", "scale", "to", "2:", "1", "->", "2", "1", "2.00", "s"]
     assert rows[2] == ["50.00", "s", "freeze", "router-0", "for", "2.0", "s", "0", "0", "ms"]

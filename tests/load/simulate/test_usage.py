@@ -6,7 +6,7 @@ import pytest
 
 from livescale.load.simulate.cluster import virtual_cluster
 from livescale.load.simulate.start import quiet
-from livescale.load.simulate.usage import CountedFlows, UsageWatch, note
+from livescale.load.simulate.usage import CountedFlows, UsageWatch
 from livescale.shared.messages.scaling import Scale
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.fair_flows import FairMessage
@@ -47,13 +47,6 @@ def test_a_worker_that_died_is_no_longer_in_use() -> None:
         assert virtual_time.run(main(), limit_seconds=300) == [0, 1, 0]
 
 
-def test_used_seconds_are_those_between_two_times() -> None:
-    watch = UsageWatch.__new__(UsageWatch)
-    watch.workers = [(0.0, 1.0), (10.0, 3.0), (20.0, 2.0)]
-    assert watch.used_seconds(5.0, 30.0) == 5 + 30 + 20
-    assert watch.used_seconds(12.0, 14.0) == 6
-
-
 def test_only_what_crosses_the_network_counts_in_the_seconds_in_which_it_passed() -> None:
     flows = CountedFlows()
     for kind, size in (("nic_out", 10), ("domain_out", 7)):
@@ -62,10 +55,3 @@ def test_only_what_crosses_the_network_counts_in_the_seconds_in_which_it_passed(
         flows.settle(4.2)
         flows.end(flow)
     assert flows.network_bytes == pytest.approx({4: 8, 5: 2})
-
-
-def test_a_step_is_noted_only_where_something_changes() -> None:
-    steps = [(0.0, 1.0)]
-    for at, value in ((1.0, 1.0), (2.0, 4.0), (3.0, 4.0)):
-        note(steps, at, value)
-    assert steps == [(0.0, 1.0), (2.0, 4.0)]

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels.h"
+#include "experts.h"
+#include "panel.h"
 
 /* Draws pseudo-random numbers that are the same on every machine (splitmix64), and hashes all results (FNV-1a). */
 typedef struct {
@@ -57,44 +58,111 @@ static void negate(const Probe *probe, void *made, int64_t count) {
             ((uint32_t *)made)[i] ^= 0x80000000u;
 }
 
-/* Multiplies, then multiplies again with the negated result as the residual: the difference shows the bits that
-   rounding dropped. */
-static void try_matrix(Probe *probe, int64_t rows, int64_t in, int64_t out, int with_bias, int lowest) {
-    void *given = numbers(probe, rows * in, lowest, 1), *matrix = numbers(probe, out * in, lowest, 1);
-    void *bias = noise(probe, out), *once = zeros(probe, rows * out), *twice = zeros(probe, rows * out);
-    void *panels = aligned_alloc(64, panels_bytes(probe->type, out, in));
+/* Lays a matrix `[out, in]` of noise out in panels of `type`. */
+static void *lay_out_noise(Probe *probe, Type type, int64_t out, int64_t in, int lowest) {
+    Probe other = *probe;
+    other.type = type;
+    void *matrix = numbers(&other, out * in, lowest, 1), *panels = aligned_alloc(64, panels_bytes(type, out, in));
     if (!panels)
         abort();
-    memset(panels, 0, panels_bytes(probe->type, out, in));
-    kernels_lay_out(probe->kernels, probe->type, matrix, out, in, panels);
+    memset(panels, 0, panels_bytes(type, out, in));
+    kernels_lay_out(probe->kernels, type, matrix, out, in, panels);
+    probe->seed = other.seed;
+    free(matrix);
+    return panels;
+}
+
+/* Multiplies, then multiplies again with the negated result as the residual: the difference shows the bits that
+   rounding dropped. */
+static void multiply_twice(Probe *probe, const Linear *linear, int64_t rows, int lowest) {
+    void *given = numbers(probe, rows * linear->in, lowest, 1);
+    void *once = zeros(probe, rows * linear->out), *twice = zeros(probe, rows * linear->out);
+    kernels_multiply(probe->kernels, probe->type, linear, given, NULL, once, rows);
+    count_in(probe, once, rows * linear->out);
+    negate(probe, once, rows * linear->out);
+    kernels_multiply(probe->kernels, probe->type, linear, given, once, twice, rows);
+    count_in(probe, twice, rows * linear->out);
+    free(given), free(once), free(twice);
+}
+
+static void try_matrix(Probe *probe, int64_t rows, int64_t in, int64_t out, int with_bias, int lowest) {
+    void *panels = lay_out_noise(probe, probe->type, out, in, lowest), *bias = noise(probe, out);
     Linear linear = {in, out, 1, {{panels, with_bias ? bias : NULL, out, {0}}}};
-    kernels_multiply(probe->kernels, probe->type, &linear, given, NULL, once, rows);
-    count_in(probe, once, rows * out);
-    negate(probe, once, rows * out);
-    kernels_multiply(probe->kernels, probe->type, &linear, given, once, twice, rows);
-    count_in(probe, twice, rows * out);
-    free(given), free(matrix), free(bias), free(once), free(twice), free(panels);
+    multiply_twice(probe, &linear, rows, lowest);
+    free(panels), free(bias);
+}
+
+/* A matrix of one panel, packed. Its scales are near 2^-4, zeros and codes are any. */
+static void try_packed(Probe *probe, int64_t rows, Codes codes, int with_zeros) {
+    enum { IN = 160, GROUP_INPUTS = 32, GROUPS = IN / GROUP_INPUTS };
+    Packing packing = {codes, GROUP_INPUTS, SCALES_BFLOAT16, with_zeros};
+    PackedBytes bytes = packed_bytes(&packing, IN);
+    unsigned char *panel = aligned_alloc(64, padded(bytes.all, 64));
+    if (!panel)
+        abort();
+    for (int64_t i = 0; i < bytes.all; i++) { /* a code of FP8 is not NaN */
+        unsigned char code = (unsigned char)(draw(probe) >> 32);
+        panel[i] = codes == FP8 && (code & 0x7f) == 0x7f ? 0 : code;
+    }
+    for (int64_t i = 0; i < GROUPS * PANEL; i++)
+        ((bf16 *)panel)[i] = (bf16)(0x3d80 | (draw(probe) >> 32 & 0x7f));
+    Linear linear = {IN, PANEL, 1, {{panel, NULL, PANEL, packing}}};
+    multiply_twice(probe, &linear, rows, -3);
+    free(panel);
+}
+
+static void try_experts(Probe *probe, int64_t rows, int normalized) {
+    enum { EXPERTS = 4, HIDDEN = 96, BETWEEN = 64 };
+    Expert experts[EXPERTS];
+    for (int i = 0; i < EXPERTS; i++) {
+        void *gate_up = lay_out_noise(probe, probe->type, 2 * BETWEEN, HIDDEN, -3);
+        void *down = lay_out_noise(probe, probe->type, HIDDEN, BETWEEN, -3);
+        experts[i].gate_up = (Linear){HIDDEN, 2 * BETWEEN, 1, {{gate_up, NULL, 2 * BETWEEN, {0}}}};
+        experts[i].down = (Linear){BETWEEN, HIDDEN, 1, {{down, NULL, HIDDEN, {0}}}};
+    }
+    void *router = lay_out_noise(probe, FLOAT32, EXPERTS, HIDDEN, -3);
+    Experts chosen = {.router = {HIDDEN, EXPERTS, 1, {{router, NULL, EXPERTS, {0}}}}, .count = EXPERTS, .chosen = 2,
+                      .held = EXPERTS, .normalized = normalized, .experts = experts};
+    void *given = noise(probe, rows * HIDDEN), *made = zeros(probe, rows * HIDDEN);
+    kernels_run_experts(probe->kernels, probe->type, &chosen, given, NULL, made, rows);
+    count_in(probe, made, rows * HIDDEN);
+    for (int i = 0; i < EXPERTS; i++)
+        free((void *)experts[i].gate_up.part[0].panels), free((void *)experts[i].down.part[0].panels);
+    free(router), free(given), free(made);
 }
 
 static void try_rows(Probe *probe, int64_t rows, int64_t size) {
-    void *given = noise(probe, 2 * rows * size), *weight = noise(probe, 2 * size);
+    const Kernels *kernels = probe->kernels;
+    Type type = probe->type;
+    void *given = noise(probe, 2 * rows * size), *weight = noise(probe, 2 * size), *bias = noise(probe, 2 * size);
     void *made = zeros(probe, 2 * rows * size);
-    kernels_rms_norm(probe->kernels, probe->type, given, weight, made, rows, 2 * size, 1e-5f, 0.0f);
+    for (int offset = 0; offset < 2; offset++) {
+        kernels_rms_norm(kernels, type, given, weight, made, rows, 2 * size, 1e-5f, (float)offset);
+        count_in(probe, made, 2 * rows * size);
+    }
+    kernels_layer_norm(kernels, type, given, weight, bias, made, rows, 2 * size, 1e-5f);
     count_in(probe, made, 2 * rows * size);
-    kernels_silu_times(probe->kernels, probe->type, given, made, rows, size);
+    kernels_gelu(kernels, type, given, made, rows, 2 * size);
+    count_in(probe, made, 2 * rows * size);
+    kernels_silu_times(kernels, type, given, made, rows, size);
     count_in(probe, made, rows * size);
-    free(given), free(weight), free(made);
+    kernels_gelu_times(kernels, type, given, made, rows, size);
+    count_in(probe, made, rows * size);
+    free(given), free(weight), free(bias), free(made);
 }
 
-/* A run whose last row attends to `length` positions of a cache that is full of noise. */
-static void try_attention(Probe *probe, int64_t rows, int64_t length, int64_t head_dim, int decode) {
+/* A run whose last row attends to `length` positions, or to `like->window` of them, of a cache that is full of noise.
+   `like` has the factor of scores and their cap as well. */
+static void try_attention(Probe *probe, int64_t rows, int64_t length, int64_t head_dim, int64_t kind,
+                          const Attention *like) {
     enum { KV_HEADS = 2, GROUP = 3, SLOTS = 1040 };
     int64_t stride = (GROUP + 2) * KV_HEADS * head_dim, cached = KV_HEADS * SLOTS * head_dim;
     void *given = noise(probe, rows * stride), *made = zeros(probe, rows * stride);
     void *keys = noise(probe, cached), *values = noise(probe, cached);
     void *cosines = noise(probe, SLOTS * head_dim), *sines = noise(probe, SLOTS * head_dim);
-    Attention attention = {.cache = {keys, values, SLOTS, KV_HEADS, GROUP, head_dim}, .cosines = cosines, .sines = sines};
-    Run run = {rows, 16, length - rows, decode};
+    Attention attention = {{keys, values, SLOTS, KV_HEADS, GROUP, head_dim}, cosines, sines, like->window, like->scale,
+                           like->cap};
+    Run run = {rows, 16, length - rows, kind};
     kernels_attend(probe->kernels, probe->type, given, stride, made, &run, 1, &attention);
     count_in(probe, made, rows * GROUP * KV_HEADS * head_dim);
     count_in(probe, keys, cached);
@@ -121,10 +189,23 @@ static void try_all(Probe *probe) {
     try_rows(probe, 5, 64);
     try_rows(probe, 3, 50);
     try_rows(probe, 16, 1024); /* large enough that a relative difference of a millionth changes a rounding */
-    try_attention(probe, 40, 648, 64, 0);
-    try_attention(probe, 13, 13, 20, 0);
-    try_attention(probe, 2, 1000, 64, 1);
-    try_attention(probe, 1, 4, 128, 1);
+    try_experts(probe, 9, 0);
+    try_experts(probe, 5, 1);
+    const Attention plain = {.window = 0}, bent = {.window = 200, .scale = 0.1, .cap = 30.0};
+    try_attention(probe, 40, 648, 64, PROMPT, &plain);
+    try_attention(probe, 13, 13, 20, PROMPT, &plain);
+    try_attention(probe, 40, 40, 64, WHOLE, &plain);
+    try_attention(probe, 40, 648, 64, PROMPT, &bent);
+    try_attention(probe, 2, 1000, 64, GENERATED, &plain);
+    try_attention(probe, 2, 1000, 64, GENERATED, &bent);
+    try_attention(probe, 1, 4, 128, GENERATED, &plain);
+    if (probe->type == FLOAT32) /* packed matrices are of bfloat16 */
+        return;
+    for (int64_t rows = 1; rows < 100; rows += 36) {
+        try_packed(probe, rows, INT4, 1);
+        try_packed(probe, rows, INT8, 0);
+        try_packed(probe, rows, FP8, 0);
+    }
 }
 
 uint64_t digest(const Kernels *kernels) {

@@ -12,13 +12,16 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from livescale.services.worker.engine.compiled_layer import numbers_of
 from livescale.services.worker.engine.kernels.variants import Kernels, choose_kernels, open_variant
 from livescale.services.worker.engine.matrices import CompiledLinear
+from livescale.shared.messages.parameters import LayerKind
 from tests.worker.engine.models import VARIANTS_HERE, VARIANTS_MISSING, needs_kernels
 
 needs_amx = pytest.mark.skipif("amx" not in VARIANTS_HERE, reason=f"amx: {VARIANTS_MISSING.get('amx', '')}")
 BFLOAT16 = 0
 SLOTS = 640
+ATTENTION_KINDS = (LayerKind(), LayerKind(window=100), LayerKind(attention_scale=0.1, score_cap=30.0))
 
 
 def any_bits(generator: torch.Generator, *shape: int) -> torch.Tensor:
@@ -76,16 +79,22 @@ def test_attention_norms_and_gates_have_the_same_bits_as_emulated(make: Make) ->
         group, kv_heads, head_dim = chance.randint(1, 9), chance.randint(1, 3), 2 * chance.randint(1, 70)
         rows = chance.randint(1, 100)
         begin = 8 * chance.randint(0, (SLOTS - 16 - rows) // 8)
-        made = []
+        heads, kind, made = (group, kv_heads, head_dim), ATTENTION_KINDS[seed % len(ATTENTION_KINDS)], []
         for name in ("amx", "amx-emulated"):
             generator = torch.Generator().manual_seed(seed)
-            made.append(rows_through(VARIANTS_HERE[name], make, generator, rows, begin, (group, kv_heads, head_dim)))
+            made.append(rows_through(VARIANTS_HERE[name], make, generator, rows, begin, heads, kind))
         for one, other in zip(*made, strict=True):
             assert same_bits(one, other), (seed, group, kv_heads, head_dim, rows, begin)
 
 
 def rows_through(
-    kernels: Kernels, make: Make, generator: torch.Generator, rows: int, begin: int, heads: tuple[int, int, int]
+    kernels: Kernels,
+    make: Make,
+    generator: torch.Generator,
+    rows: int,
+    begin: int,
+    heads: tuple[int, int, int],
+    kind: LayerKind,
 ) -> list[torch.Tensor]:
     group, kv_heads, head_dim = heads
     keys, values = (make(generator, kv_heads, SLOTS, head_dim) for _ in range(2))
@@ -93,7 +102,8 @@ def rows_through(
     stride = (group + 2) * kv_heads * head_dim
     given, out = make(generator, rows, stride), torch.zeros(rows, group * kv_heads * head_dim, dtype=torch.bfloat16)
     caches, tables = (keys.data_ptr(), values.data_ptr()), (cosines.data_ptr(), sines.data_ptr())
-    attention = array("q", (*caches, SLOTS, kv_heads, group, head_dim, *tables))
+    # What kernels.h adds behind these is zero, which stands for none.
+    attention = array("q", (*caches, SLOTS, kv_heads, group, head_dim, *tables, *numbers_of(kind), *[0] * 8))
     run = array("q", (rows, 16, begin, 0))
     addresses = run.buffer_info()[0], 1, attention.buffer_info()[0]
     kernels.attend(BFLOAT16, given.data_ptr(), stride, out.data_ptr(), *addresses)

@@ -1,0 +1,177 @@
+"""The command `livescale advise`: the smallest pool, and the bounds of scaling, that hold SLOs under a trace."""
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from livescale.load.advise.advice import Advice, Adviser
+from livescale.load.advise.judge import HEADINGS, Slos
+from livescale.load.advise.page import write_page
+from livescale.load.advise.trial import Workload
+from livescale.load.report import check_report_path
+from livescale.load.scenario.arrivals import Arrivals
+from livescale.load.scenario.play import Progress
+from livescale.load.stats import new_table
+from livescale.load.trace import parse_window
+from livescale.load.trace_files import TraceError, read_trace
+from livescale.services.cli.tables import open_console
+from livescale.services.supervisor.checks import BadSettings
+from livescale.services.supervisor.settings import ModelSettings
+from livescale.services.worker.engine.heap import keep_freed_memory
+from livescale.shared.runtime.yaml_file import convert
+from livescale.shared.topology.file import find_topology
+
+TELL_SECONDS = 5.0
+FILE = click.Path(path_type=Path, dir_okay=False)
+SECONDS = click.FloatRange(0, min_open=True)
+
+EPILOG = """
+\b
+  livescale advise --trace azure_code_2023.csv --topology cluster-b --models chat=8b --ttft-slo 1 --tbt-slo 0.1
+  livescale advise --trace a.csv --models chat=8b --trace b.csv --models code=7b --topology cluster-a \\
+    --ttft-slo 1 --tbt-slo 0.1 --window 0+600 --report advice.html
+"""
+
+
+def to_model(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[ModelSettings, ...]:
+    """Models that are given as NAME=PATH. Raises BadParameter."""
+    found = []
+    for text in texts:
+        name, _, path = text.partition("=")
+        if not path:
+            raise click.BadParameter(f"{text!r} names no checkpoint; write NAME=SIZE or NAME=DIRECTORY", ctx, param)
+        try:
+            model = convert({"name": name, "path": path}, ModelSettings)
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r}: {error}", ctx, param) from None
+        assert isinstance(model, ModelSettings)
+        found.append(model)
+    return tuple(found)
+
+
+@click.command(epilog=EPILOG)
+@click.option("--trace", "traces", multiple=True, required=True, type=FILE, help="Trace of requests; one a model.")
+@click.option("--topology", required=True, help="The cluster: a file, or a shipped one such as cluster-b.")
+@click.option(
+    "--models",
+    multiple=True,
+    required=True,
+    callback=to_model,
+    metavar="NAME=PATH",
+    help="Model, with a size such as 8b or a directory with a config.json; the next --models gets the next --trace.",
+)
+@click.option("--ttft-slo", required=True, type=SECONDS, help="Seconds that a first token may take.")
+@click.option("--tbt-slo", required=True, type=SECONDS, help="Seconds between tokens, on average of a request.")
+@click.option(
+    "--share",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.99,
+    show_default=True,
+    help="Share of all requests that are to keep both.",
+)
+@click.option("--window", default="0+300", show_default=True, help="Part of the traces: START+SECONDS.")
+@click.option("--rate-scale", type=SECONDS, default=1.0, show_default=True, help="Factor on the rates of the traces.")
+@click.option("--engine-profile", default="llama3-8b-a100", show_default=True, help="How fast GPUs run the models.")
+@click.option(
+    "--tensor-parallel-size", type=click.IntRange(1, 64), default=1, show_default=True, help="GPUs of an instance."
+)
+@click.option("--system", default="", help="One of `livescale systems`, whose settings are taken.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all simulations.")
+@click.option("--report", type=FILE, help="File to write the HTML report to.")
+def advise(
+    traces: tuple[Path, ...],
+    topology: str,
+    models: tuple[ModelSettings, ...],
+    ttft_slo: float,
+    tbt_slo: float,
+    share: float,
+    window: str,
+    rate_scale: float,
+    engine_profile: str,
+    tensor_parallel_size: int,
+    system: str,
+    seed: int,
+    report: Path | None,
+) -> None:
+    """Find the smallest pool of workers, and the fewest instances in it, that hold SLOs under a trace.
+
+    Each step is a simulation (see livescale simulate), for which it is taken for granted that more workers or instances
+    do not hurt. Then it is tried what breaks first: with one GPU less, with one link half as fast, and with twice the
+    bursts. The exit status is 1 if no pool of the topology holds.
+    """
+    if len(traces) != len(models):
+        raise click.UsageError(f"{len(traces)} --trace for {len(models)} --models: give a trace for each model")
+    if report is not None:
+        check_report_path(report, "--report")
+    settings: dict[str, object] = {"engine-profile": engine_profile, "tensor-parallel-size": tensor_parallel_size}
+    try:
+        workload = Workload(
+            topology=topology,
+            models=models,
+            arrivals=[
+                Arrivals(model=model.name, trace=str(trace), window=window, rate_scale=rate_scale)
+                for model, trace in zip(models, traces, strict=True)
+            ],
+            seconds=check_traces(traces, window),
+            settings={**settings, "system": system} if system else settings,
+            seed=seed,
+        )
+        gpus = count_gpus(topology)
+        keep_freed_memory()
+        advice = Adviser(workload, Slos(ttft_slo, tbt_slo, share), gpus, Teller().line, Teller()).advise()
+    except (ValueError, BadSettings) as error:
+        raise click.UsageError(str(error)) from None
+    print_advice(advice)
+    if report is not None:
+        write_page(report, advice)
+    sys.exit(0 if advice.best is not None else 1)
+
+
+def check_traces(traces: tuple[Path, ...], window: str) -> float:
+    """The seconds of the window. Raises ValueError where it has no end, or a trace cannot be read."""
+    try:
+        seconds = parse_window(window).seconds
+    except ValueError as error:
+        raise ValueError(f"--window: {error}") from None
+    if seconds is None:
+        raise ValueError(f"--window: {window!r} has no end; write START+SECONDS")
+    for trace in traces:
+        try:
+            read_trace(trace)
+        except TraceError as error:
+            raise ValueError(f"--trace: {error}") from None
+    return seconds
+
+
+def count_gpus(topology: str) -> int:
+    try:
+        return len(find_topology(topology).gpus)
+    except ValueError as error:
+        raise ValueError(f"--topology: {error}") from None
+
+
+class Teller:
+    """Says on stderr what each simulation came to, and every few seconds how far one is."""
+
+    def __init__(self) -> None:
+        self._told = time.monotonic()
+
+    def line(self, text: str) -> None:
+        click.echo(text, err=True)
+
+    def __call__(self, progress: Progress) -> None:
+        if time.monotonic() - self._told >= TELL_SECONDS:
+            self._told = time.monotonic()
+            click.echo(f"  {progress.at:.0f} s simulated, {progress.ended} of {progress.came} requests ended", err=True)
+
+
+def print_advice(advice: Advice) -> None:
+    console = open_console()
+    table = new_table(advice.sentence())
+    for number, heading in enumerate(("", *HEADINGS)):
+        table.add_column(heading, justify="left" if number in (0, len(HEADINGS)) else "right", no_wrap=True)
+    for row in advice.rows():
+        table.add_row(*row)
+    console.print(table)

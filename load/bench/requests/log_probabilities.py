@@ -1,0 +1,191 @@
+"""Log-probabilities of streams that a system batches, hands over and resubmits, beside those of undisturbed ones."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from livescale.load.bench.live.system import Watch, following
+from livescale.load.bench.record import Record, measured
+from livescale.load.bench.samples import BenchFailed
+from livescale.load.bench.scales import scaled
+from livescale.load.client import open_session
+from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.stack import Progress, Stack
+from livescale.shared.messages.membership import AskMetrics
+from livescale.shared.messages.transfers import LiveMode
+from livescale.shared.subjects import METRICS
+
+BENCH, MODEL = "requests", "bench"
+WORKERS, RANKS = 4, 2
+TOKENS, LOGPROBS = 32, 5
+ROOM, AT_ONCE = 32, 16  # requests that a worker runs, and fewer that are asked for in a scale: a full one takes none
+LINK_RATE = 1e6  # bytes a second, so that the tiny model takes some seconds
+KILLED_AFTER = 0.3  # of all answers
+ANSWER_SECONDS = 300.0
+MIB = 1 << 20
+# How a scale gives requests to who loads, with how many instances there are then, and what counts that it happened.
+SCALES: tuple[tuple[str, LiveMode, int, str], ...] = (
+    ("ZigZag", "zigzag", 2, "livescale_worker_pulled_tasks_total"),
+    ("a pipeline", "pipeline", WORKERS, "livescale_worker_pipeline_steps_total"),
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """An answer: its tokens, and what was told of how likely these and others were. JSON keeps every bit."""
+
+    tokens: list[int]
+    logprobs: dict[str, Any]
+
+
+async def measure_log_probabilities(progress: Progress, checkpoint: Path, streams: int, echo: Echo) -> list[Record]:
+    """Ask for the same streams one at a time, and again under each disturbance. Raises BenchFailed where one of these
+    did not happen."""
+    records = []
+    async with _system(checkpoint, 1, progress, echo) as system:
+        progress(f"{streams} streams with log-probabilities, one at a time")
+        alone = await system.ask(streams, at_once=1)
+        progress("the same at once")
+        records.append(compared("batching", alone, await system.ask(streams)))
+        for name, mode, instances, metric in SCALES:
+            progress(f"the same while {instances} instances come by {name}")
+            records.append(compared(name, alone, await system.scale(streams, mode, instances, metric)))
+        progress("the same, and a worker is killed")
+        records.append(compared("a kill", alone, await system.kill(streams)))
+    async with _system(checkpoint, RANKS, progress, echo) as system:
+        progress(f"{streams} streams at an instance of {RANKS} workers, one at a time and at once")
+        alone = await system.ask(streams, at_once=1)
+        records.append(compared(f"batching at tensor parallel {RANKS}", alone, await system.ask(streams)))
+    return records
+
+
+def compared(disturbance: str, alone: Sequence[Sequence[Told]], disturbed: Sequence[Sequence[Told]]) -> Record:
+    """How many streams were told the same each time as the one time alone."""
+    same = sum(all(one == first for one in others) for (first,), others in zip(alone, disturbed, strict=True))
+    return measured(BENCH, f"same log-probabilities through {disturbance}", same, "streams", len(alone), at_least=1.0)
+
+
+@dataclass
+class LogProbabilitySystem:
+    """A system of which only one instance serves, between disturbances."""
+
+    stack: Stack
+    watch: Watch
+    session: aiohttp.ClientSession
+
+    async def ask(
+        self, streams: int, at_once: int = 0, after: int = -1, disturb: Callable[[], None] = lambda: None
+    ) -> list[list[Told]]:
+        """The answer to each stream, in order. `disturb` is called once `after` of them are here."""
+        turns, here = asyncio.Semaphore(at_once or streams), count(1)
+
+        async def ask_one(number: int) -> list[Told]:
+            async with turns:
+                told = await _ask(self.session, number)
+            if next(here) == after:
+                disturb()
+            return [told]
+
+        return list(await asyncio.gather(*map(ask_one, range(streams))))
+
+    async def scale(self, streams: int, mode: LiveMode, instances: int, metric: str) -> list[list[Told]]:
+        """The answers to each stream, which is asked again and again while instances are added; then `metric` has
+        grown."""
+        before, told = await self._count(metric), [list[Told]() for _ in range(streams)]
+        scaling = asyncio.create_task(scaled(self.stack.bus, MODEL, instances, mode))
+        numbers = takewhile(lambda number: number < streams or not scaling.done(), count())
+
+        async def lane() -> None:
+            for number in numbers:
+                told[number % streams].append(await _ask(self.session, number % streams))
+
+        await asyncio.gather(*(lane() for _ in range(AT_ONCE)))
+        await scaling
+        if await self._count(metric) == before:
+            raise BenchFailed(f"nothing was disturbed by the scale: {metric} did not grow")
+        await self._rest()
+        return told
+
+    async def kill(self, streams: int) -> list[list[Told]]:
+        """The answers to streams during which one of two workers dies."""
+        await scaled(self.stack.bus, MODEL, 2, "off")
+        victim = self.watch.serving()[0]
+        pid = self.stack.supervisor.children[victim].pid or 0
+        return await self.ask(streams, 0, int(KILLED_AFTER * streams), lambda: os.kill(pid, signal.SIGKILL))
+
+    async def _rest(self) -> None:
+        await self.watch.until(lambda: not self.watch.busy() and not self.watch.requests, "all is quiet")
+        await scaled(self.stack.bus, MODEL, 1)
+        await self.watch.until(lambda: len(self.watch.serving()) == 1, "one instance is left")
+
+    async def _count(self, metric: str) -> float:
+        """The sum of a metric over all workers."""
+        texts = [
+            (await self.stack.bus.call(METRICS, AskMetrics(), timeout=5.0, id=worker)).text
+            for worker in self.watch.workers
+        ]
+        return sum(metric_values(texts, metric))
+
+
+def metric_values(texts: Sequence[str], metric: str) -> Iterator[float]:
+    """The values of a metric in what processes expose."""
+    for text in texts:
+        yield from (float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(metric))
+
+
+@asynccontextmanager
+async def _system(checkpoint: Path, ranks: int, progress: Progress, echo: Echo) -> AsyncIterator[LogProbabilitySystem]:
+    model = ModelSettings(name=MODEL, path=str(checkpoint), upscale_delay_s=1e6, downscale_delay_s=1e6)
+    settings = StackSettings(
+        models=(model,),
+        workers=WORKERS if ranks == 1 else ranks,
+        tensor_parallel_size=ranks,
+        port=0,
+        device="cpu",
+        dtype="float32",
+        kv_bytes=128 * MIB,
+        worker_options={"max_num_seqs": ROOM},
+        link_rate=LINK_RATE,
+        keep_parameters=False,  # each scale is to move them
+        enable_prefix_caching=False,  # the same prompts are asked again and again
+    )
+    watch = Watch()
+    async with Stack(settings, progress=progress, echo=echo) as stack, following(stack.bus, watch):
+        await watch.until(
+            lambda: len(watch.workers) == settings.workers and len(watch.serving()) == ranks, "one instance serves"
+        )
+        async with open_session(stack.url, "", ANSWER_SECONDS) as session:
+            yield LogProbabilitySystem(stack, watch, session)
+
+
+async def _ask(session: aiohttp.ClientSession, number: int) -> Told:
+    async with session.post("v1/completions", json=request_body(number)) as answer:
+        said: Any = await answer.json()
+    if answer.status != 200:
+        raise BenchFailed(f"stream {number}: {said}")
+    [choice] = said["choices"]
+    return Told(choice["token_ids"], choice["logprobs"])
+
+
+def request_body(number: int) -> dict[str, object]:
+    """Request `number`: a third are greedy, and a third are penalised. Prompts are unlike, some of many tokens."""
+    return {
+        "model": MODEL,
+        "prompt": [3 + (7 * number + place) % 900 for place in range(5 + 37 * number % 170)],
+        "max_tokens": TOKENS,
+        "ignore_eos": True,
+        "temperature": 0.0 if number % 3 == 0 else 0.9,
+        "presence_penalty": 0.5 if number % 3 == 1 else 0.0,
+        "seed": number,
+        "logprobs": LOGPROBS,
+        "return_token_ids": True,
+    }

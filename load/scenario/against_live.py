@@ -1,0 +1,53 @@
+"""`livescale simulate --against-live`: the same scenario live, several times, and how the simulation compares."""
+
+import asyncio
+import sys
+
+import click
+
+from livescale.load.kept import logged
+from livescale.load.scenario.fidelity import HEADINGS, FidelityRow, Observed, compare
+from livescale.load.scenario.live_run import live_settings, run_live
+from livescale.load.scenario.play import draw_requests
+from livescale.load.scenario.result import SimulationResult
+from livescale.load.scenario.system import ScenarioSystem
+from livescale.load.stats import new_table
+from livescale.services.cli.tables import open_console
+
+
+def observe(result: SimulationResult) -> Observed:
+    """What a simulation came to."""
+    return Observed.of(result.scales, result.run.requests, result.used_seconds)
+
+
+def run_against_live(system: ScenarioSystem, result: SimulationResult, runs: int) -> None:
+    """Run it live so often and print the comparison. The exit status is 1 where it differs. Raises ValueError."""
+    requests, counted = draw_requests(system), list[Observed]()
+    for number in range(1, runs + 1):
+        with logged() as echo:
+            run = asyncio.run(run_live(system, requests, tell, echo))
+        told = f"void: {run.void}" if run.void else f"{len(run.steps)} decisions, {len(run.ttft)} answers"
+        click.echo(f"live run {number} of {runs}: {told}", err=True)
+        if run.void is None:
+            counted.append(run)
+    rows = compare(observe(result), counted)
+    print_rows(rows, f"{system.scenario.name}, simulated, against {len(counted)} of {runs} live runs")
+    sys.exit(0 if all(row.holds for row in rows) else 1)
+
+
+def tell(text: str) -> None:
+    click.echo(f"  {text}", err=True)
+
+
+def check_live(system: ScenarioSystem) -> None:
+    """Raises ValueError for a scenario that cannot be run live."""
+    live_settings(system)
+
+
+def print_rows(rows: list[FidelityRow], title: str) -> None:
+    table = new_table(title)
+    for heading in HEADINGS:
+        table.add_column(heading, no_wrap=True)
+    for row in rows:
+        table.add_row(*row.cells())
+    open_console().print(table)

@@ -1,0 +1,160 @@
+"""Whether a simulation lies within what live runs of the same scenario show. Pure."""
+
+from collections.abc import Callable, Iterator, Sequence
+from difflib import SequenceMatcher
+from itertools import combinations
+from statistics import mean, median
+
+import msgspec
+
+from livescale.load.bench.systems.play import AnsweredRequest
+from livescale.load.scenario.result import ScaleFigures
+from livescale.load.stats import percentile
+
+MOST_USED = 0.7  # of the machine: a run that used more waited for itself
+TIME_SLACK = 0.05  # seconds by which decisions may differ, however alike live runs are
+TTFT_SLACK, TBT_SLACK, USED_SLACK, BLOCKS_SLACK = 0.10, 0.05, 0.03, 0.05
+
+Step = tuple[str, int, str]  # action, target and rule of a decision
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run came to, live or simulated. Times are in seconds; `ready` counts from the decision to each block.
+
+    `machine` is the share of all cores that were busy, and `stalls` says what stood still: None and empty for a
+    simulation.
+    """
+
+    steps: list[Step]
+    at: list[float]
+    ttft: list[float]
+    tbt: list[float]
+    used_seconds: float
+    ready: list[float]
+    machine: float | None = None
+    stalls: list[str] = []
+
+    @classmethod
+    def of(
+        cls,
+        scales: Sequence[ScaleFigures],
+        requests: Sequence[AnsweredRequest],
+        used_seconds: float,
+        machine: float | None = None,
+        stalls: Sequence[str] = (),
+    ) -> "Observed":
+        told = sorted((one for one in scales if one.at >= 0), key=lambda one: one.at)  # without those of the start
+        return cls(
+            steps=[(one.action, one.target, one.rule) for one in told],
+            at=[one.at for one in told],
+            ttft=[one.ttft for one in requests],
+            tbt=[gap for one in requests for gap in one.gaps],
+            used_seconds=used_seconds,
+            ready=[at for one in told for at in one.blocks],
+            machine=machine,
+            stalls=list(stalls),
+        )
+
+    @property
+    def void(self) -> str | None:
+        """Why the run says nothing; None where it does."""
+        if self.machine is not None and self.machine > MOST_USED:
+            return f"{100 * self.machine:.0f} % of the machine was busy, more than {100 * MOST_USED:.0f} %"
+        return self.stalls[0] if self.stalls else None
+
+
+class FidelityRow(msgspec.Struct, frozen=True):
+    """One figure of the simulation against those of the live runs, and how far it may be from them."""
+
+    name: str
+    simulated: str
+    live: str
+    tolerance: str
+    holds: bool
+
+    def cells(self) -> list[str]:
+        return [self.name, self.simulated, self.live, self.tolerance, "holds" if self.holds else "differs"]
+
+
+HEADINGS = ("", "simulated", "live", "tolerance", "")
+
+
+def edit_distance(one: Sequence[Step], other: Sequence[Step]) -> int:
+    """How many steps have to be put in, taken out or changed to make one sequence of the other."""
+    before = list(range(len(other) + 1))
+    for row, step in enumerate(one, 1):
+        after = [row]
+        for column, against in enumerate(other, 1):
+            changed = before[column - 1] + (step != against)
+            after.append(min(before[column] + 1, after[-1] + 1, changed))
+        before = after
+    return before[-1]
+
+
+def compare(simulated: Observed, live: Sequence[Observed]) -> list[FidelityRow]:
+    """A row for each figure. Raises ValueError for fewer than two live runs: they show no spread."""
+    if len(live) < 2:
+        raise ValueError(f"{len(live)} live runs count, and their spread takes two: run more, on a quieter machine")
+    return [
+        compare_steps(simulated, live),
+        compare_times(simulated, live),
+        within("TTFT p50", simulated, live, lambda run: percentile(run.ttft, 50), TTFT_SLACK),
+        within("TTFT p90", simulated, live, lambda run: percentile(run.ttft, 90), TTFT_SLACK),
+        within("mean TBT", simulated, live, lambda run: mean(run.tbt) if run.tbt else None, TBT_SLACK),
+        within("GPU seconds", simulated, live, lambda run: run.used_seconds, USED_SLACK),
+        within("blocks ready", simulated, live, lambda run: mean(run.ready) if run.ready else None, BLOCKS_SLACK),
+    ]
+
+
+def compare_steps(simulated: Observed, live: Sequence[Observed]) -> FidelityRow:
+    """The decisions: no further from any live run than live runs are from one another."""
+    most = max(edit_distance(one.steps, other.steps) for one, other in combinations(live, 2))
+    found = max(edit_distance(simulated.steps, run.steps) for run in live)
+    counts = ", ".join(str(len(run.steps)) for run in live)
+    return FidelityRow("decisions", f"{found} edits away", f"{counts} steps", f"{most} edits", found <= most)
+
+
+def compare_times(simulated: Observed, live: Sequence[Observed]) -> FidelityRow:
+    """When decisions were made that live runs made too, each against those runs."""
+    by_step: dict[int, list[float]] = {}
+    for run in live:
+        for number, at in matched(simulated, run):
+            by_step.setdefault(number, []).append(at)
+    # By how much each is further away than it may be, the worst one first.
+    away = [
+        (abs(simulated.at[number] - median(times)), max(TIME_SLACK, max(times) - min(times)))
+        for number, times in by_step.items()
+    ]
+    if not away:
+        none_made = not simulated.steps and not any(run.steps for run in live)
+        return FidelityRow("decision times", "none alike", "", "", none_made)
+    off, slack = max(away, key=lambda one: one[0] - one[1])
+    told = f"{1000 * off:.0f} ms away"
+    return FidelityRow("decision times", told, f"{len(by_step)} alike", f"{1000 * slack:.0f} ms", off <= slack)
+
+
+def matched(simulated: Observed, run: Observed) -> Iterator[tuple[int, float]]:
+    """Yield each decision of the simulation that a live run made too, by its number, with its time there."""
+    for block in SequenceMatcher(None, simulated.steps, run.steps, autojunk=False).get_matching_blocks():
+        for offset in range(block.size):
+            yield block.a + offset, run.at[block.b + offset]
+
+
+def within(
+    name: str,
+    simulated: Observed,
+    live: Sequence[Observed],
+    value_of: Callable[[Observed], float | None],
+    slack: float,
+) -> FidelityRow:
+    """A figure, which may be a share of it outside what live runs had."""
+    mine, theirs = value_of(simulated), [value_of(run) for run in live]
+    known = [value for value in theirs if value is not None]
+    told, tolerance = "nothing" if mine is None else f"{mine:.4g}", f"{100 * slack:.0f} %"
+    if mine is None or len(known) < len(theirs):
+        return FidelityRow(
+            name, told, f"{len(known)} of {len(theirs)} runs had any", tolerance, mine is None and not known
+        )
+    low, high = min(known), max(known)
+    holds = low * (1 - slack) <= mine <= high * (1 + slack)
+    return FidelityRow(name, told, f"{low:.4g} to {high:.4g}", tolerance, holds)

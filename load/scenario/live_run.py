@@ -1,0 +1,129 @@
+"""Runs a scenario in a real system: processes on this machine, with modelled engines and shaped links."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from msgspec.structs import replace
+
+from livescale.load.bench.systems.play import AnsweredRequest
+from livescale.load.client import open_client, send_open_loop
+from livescale.load.hardware import read_proc
+from livescale.load.records import Ask, RequestRecord, find_fault
+from livescale.load.scenario.fidelity import Observed
+from livescale.load.scenario.play import Due, make_ask
+from livescale.load.scenario.result import ScaleFigures
+from livescale.load.scenario.system import ScenarioSystem
+from livescale.load.watch import watching_lives
+from livescale.load.workers_in_use import WorkersInUse, used_seconds
+from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.settings import StackSettings
+from livescale.services.supervisor.stack import Stack
+from livescale.shared.bus.contract import Bus
+from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.scaling import AskScales, ScaleRecord
+from livescale.shared.runtime.clock import SystemClock
+from livescale.shared.runtime.yaml_file import names_file
+from livescale.shared.subjects import HEARTBEAT, LEASE, SCALES
+
+CALL_SECONDS = 5.0
+REQUEST_SECONDS = 300.0
+LEARN_SECONDS = 2.0  # until every worker has reported
+MOST_SCALES = 1_000
+
+
+def live_settings(system: ScenarioSystem) -> StackSettings:
+    """The settings of the real system. Raises ValueError for what only a simulation can do, which names the key."""
+    file = system.scenario.file
+    if file.faults:
+        raise ValueError("faults: live runs have none; leave them out")
+    if system.scenario.simulated:
+        raise ValueError("settings: system: no real link takes no time; name another one")
+    sizes = [number for number, model in enumerate(file.models) if model.path.startswith("size:")]
+    if sizes:
+        raise ValueError(f"models[{sizes[0]}].path: a real system reads parameters; give a directory with a checkpoint")
+    topology = str(system.scenario.beside / file.topology) if names_file(file.topology) else file.topology
+    return replace(system.stack, topology=topology, shaped=True, port=0)
+
+
+async def run_live(
+    system: ScenarioSystem, requests: Sequence[Due], tell: Callable[[str], None], echo: Echo
+) -> Observed:
+    """Start the system, send all requests, and return what came of them. Raises what `Stack` raises."""
+    settings, clock, warm_up = live_settings(system), SystemClock(), system.scenario.file.warm_up
+    async with Stack(settings, progress=tell, echo=echo) as stack, counting(stack.bus) as in_use:
+        async with watching_lives(stack.supervisor.children, clock, tell) as incidents:
+            await asyncio.sleep(LEARN_SECONDS)
+            before, begun = cpu_ticks(read_proc("stat")), clock.wall()
+            records = await send_all(stack.url, system, requests)
+            await asyncio.sleep(max(0.0, begun + system.scenario.file.seconds - clock.wall()))
+            end, after = clock.wall(), cpu_ticks(read_proc("stat"))
+        scales = await ask_scales(stack.bus)
+    return Observed.of(
+        [ScaleFigures.of(record, begun) for record in scales],
+        [
+            AnsweredRequest(record.due - begun, record.prompt_tokens, record.ttft, record.gaps)
+            for record in records
+            if record.ttft is not None and find_fault(record) is None and record.due - begun >= warm_up
+        ],
+        used_seconds(in_use.steps, begun + warm_up, end),
+        busy_share(before, after),
+        [each.line for each in incidents],
+    )
+
+
+async def send_all(url: str, system: ScenarioSystem, requests: Sequence[Due]) -> list[RequestRecord]:
+    """Send each request when it is due, and wait for all."""
+    asks, records = defaultdict[str, list[Ask]](list), list[RequestRecord]()
+    for due in requests:
+        asks[due.model].append(make_ask(system, due))
+
+    async def send(model: str) -> None:
+        async with open_client(url, model, REQUEST_SECONDS) as client:
+            await send_open_loop(client, asks[model], records)
+
+    async with asyncio.TaskGroup() as tasks:
+        for model in asks:
+            tasks.create_task(send(model))
+    return records
+
+
+async def ask_scales(bus: Bus) -> list[ScaleRecord]:
+    return (await bus.call(SCALES, AskScales(limit=MOST_SCALES), timeout=CALL_SECONDS)).records
+
+
+@asynccontextmanager
+async def counting(bus: Bus) -> AsyncIterator[WorkersInUse]:
+    """Workers in use, by the wall's time, as long as the block of code runs."""
+    in_use, clock = WorkersInUse(), SystemClock()
+    heartbeats, leases = await bus.subscribe(HEARTBEAT, service="worker"), await bus.subscribe(LEASE)
+
+    async def hear() -> None:
+        async for received in heartbeats:
+            if isinstance(received.message, WorkerReport):
+                in_use.reported(received.message, clock.wall())
+
+    async def follow() -> None:
+        async for change in leases:
+            in_use.lease_changed(change.message, clock.wall())
+
+    tasks = [asyncio.create_task(hear()), asyncio.create_task(follow())]
+    try:
+        yield in_use
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+def cpu_ticks(stat: str) -> tuple[int, int]:
+    """Ticks in which cores of the machine were busy, and all ticks, by the first line of /proc/stat."""
+    fields = [int(field) for field in stat.partition("\n")[0].split()[1:9]]
+    idle = sum(fields[3:5])
+    return sum(fields) - idle, sum(fields)
+
+
+def busy_share(before: tuple[int, int], after: tuple[int, int]) -> float:
+    """The share of the machine that was used between two readings."""
+    return (after[0] - before[0]) / max(1, after[1] - before[1])

@@ -1,0 +1,40 @@
+"""How many workers are in use over time, by what they and the registry say of them. Pure.
+
+A worker is in use from its LOAD until it is spare again, or dead: loading and draining count.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+from livescale.shared.messages.membership import LeaseChanged, WorkerReport
+
+Steps = list[tuple[float, float]]  # from when on, how much
+
+
+class WorkersInUse:
+    """Counts workers; `steps` has their number from each moment on at which it changed."""
+
+    def __init__(self) -> None:
+        self.steps: Steps = []
+        self._busy = set[str]()
+
+    def reported(self, report: WorkerReport, at: float) -> None:
+        (self._busy.discard if report.state == "spare" else self._busy.add)(report.id)
+        note(self.steps, at, len(self._busy))
+
+    def lease_changed(self, change: LeaseChanged, at: float) -> None:
+        if change.state == "dead":
+            self._busy.discard(change.id)
+            note(self.steps, at, len(self._busy))
+
+
+def used_seconds(steps: Sequence[tuple[float, float]], start: float, end: float) -> float:
+    """What adds up between two times."""
+    edges = [(max(start, at), count) for at, count in steps if at < end] + [(end, 0.0)]
+    return sum((after - at) * count for (at, count), (after, _) in itertools.pairwise(edges))
+
+
+def note(steps: Steps, at: float, value: float) -> None:
+    """Add a step, where the value is another one."""
+    if not steps or steps[-1][1] != value:
+        steps.append((at, value))
