@@ -101,8 +101,9 @@ def make_model(
     With `transcripts`, a file, the model is taught the answers in them. The matrices of its layers may be quantized.
 
     Returns at once where `directory` already is this model. Raises FileExistsError where it is anything else, OSError
-    where it cannot be written, BadTranscripts.
+    where it cannot be written, BadTranscripts, ValueError for a family whose models are not quantized so.
     """
+    _check_family(family, quantized)
     taught = [] if transcripts is None else read_transcripts(transcripts)
     digest = "" if transcripts is None else hashlib.sha256(transcripts.read_bytes()).hexdigest()
     recipe = Recipe(family, size, seed, digest, quantized)
@@ -120,6 +121,14 @@ def make_model(
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return directory
+
+
+def _check_family(family: Family, quantized: Quantized | None) -> None:
+    architecture = find_architecture(family)
+    assert architecture is not None
+    fits = architecture.fuses_experts if quantized == "mxfp4" else "num_experts_per_tok" not in architecture.example
+    if quantized is not None and not fits:
+        raise ValueError(f"{family} is not quantized to {quantized}; mxfp4 is for gpt_oss, the others for dense models")
 
 
 def _already_made(directory: Path, recipe: Recipe) -> bool:
@@ -284,7 +293,7 @@ def _parameter(name: str, shape: torch.Size, embedding_std: float, seed: int) ->
     noise = torch.randn(shape, generator=chance)
     if "norm" in name.lower() and not name.endswith("bias"):
         return (1 + NORM_NOISE * noise).bfloat16()
-    if name.endswith("bias"):
+    if name.endswith("bias") or len(shape) == 1:  # or sinks
         return (BIAS_STD * noise).bfloat16()
     std = embedding_std if "embed" in name else MATRIX_GAIN / shape[1] ** 0.5
     return (std * noise).bfloat16()

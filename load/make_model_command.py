@@ -40,7 +40,7 @@ option = partial(click.option, show_default=True, show_envvar=True)
     "--quantize",
     type=click.Choice(get_args(Quantized)),
     envvar="LIVESCALE_QUANTIZE",
-    help="Quantize the matrices of layers: int4 in groups, int8 by output, or fp8 in blocks.",
+    help="Quantize the matrices of layers: int4 in groups, int8 by output, fp8 in blocks; experts of gpt_oss: mxfp4.",
 )
 def make_model_command(
     directory: Path, family: Family, size: Size, seed: int, teach: Path | None, quantize: Quantized | None
@@ -63,6 +63,6 @@ def make_model_command(
 
     try:
         made = make_model(directory, family, size, seed, teach, partial(click.echo, err=True), quantize)
-    except (OSError, BadTranscripts) as error:
+    except (OSError, BadTranscripts, ValueError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(made)

@@ -11,6 +11,9 @@ from livescale.load.sizes import Quantized
 BLOCK = 128
 LARGEST_FP8 = 448.0
 WEIGHT = ".weight"
+FP4_BLOCK = 32  # inputs that share a scale
+FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+MXFP4_LEFT = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
 
 
 def is_quantized(name: str, shape: Sequence[int]) -> bool:
@@ -26,6 +29,8 @@ def group_of(shapes: Mapping[str, Sequence[int]]) -> int:
 
 def quantization_config(how: Quantized, group: int) -> dict[str, Any]:
     """Return what config.json says of a checkpoint that is quantized so."""
+    if how == "mxfp4":
+        return {"quant_method": "mxfp4", "modules_to_not_convert": MXFP4_LEFT}
     if how == "fp8":
         blocks = {"weight_block_size": [BLOCK, BLOCK], "modules_to_not_convert": ["lm_head"]}
         return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", **blocks}
@@ -44,8 +49,26 @@ def quantize_all(how: Quantized, tensors: Mapping[str, torch.Tensor], group: int
     """The tensors of a checkpoint with its matrices quantized."""
     made: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
+        if how == "mxfp4":
+            is_of_experts = ".mlp.experts." in name and tensor.dim() == 3
+            made |= quantize_experts(name, tensor) if is_of_experts else {name: tensor}
+            continue
         made |= quantize(how, name, tensor, group) if is_quantized(name, tensor.shape) else {name: tensor}
     return made
+
+
+def quantize_experts(name: str, matrices: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The tensors that a checkpoint of gpt-oss has in place of `[expert, input, output]`: two codes a byte."""
+    experts, inputs, outputs = matrices.shape
+    groups = matrices.float().transpose(1, 2).reshape(experts, outputs, inputs // FP4_BLOCK, FP4_BLOCK)
+    # The largest number of a block is at most 6 after its scale, a power of two, is taken out.
+    exponents = (groups.abs().amax(3, keepdim=True) / FP4_VALUES[-1]).log2().ceil().clamp(-120, 120)
+    scaled, values = groups / 2.0**exponents, torch.tensor(FP4_VALUES)
+    nearest = torch.bucketize(scaled.abs().contiguous(), (values[1:] + values[:-1]) / 2)
+    codes = (nearest + 8 * (scaled < 0)).to(torch.uint8)
+    blocks = codes[..., 0::2] | codes[..., 1::2] << 4
+    scales = (exponents.squeeze(3) + 127).to(torch.uint8)
+    return {f"{name}_blocks": blocks, f"{name}_scales": scales}
 
 
 def quantize(how: Quantized, name: str, matrix: torch.Tensor, group: int) -> dict[str, torch.Tensor]:

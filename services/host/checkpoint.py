@@ -14,6 +14,7 @@ import numpy as np
 import xxhash
 
 from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, Bits, are_finite, convert
+from livescale.services.host.fused import read_fused
 from livescale.services.host.quantized import QuantizedReader
 from livescale.services.host.safetensors_files import AGAIN, StoredTensor, find_tensors
 from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig, Tensor
@@ -114,6 +115,9 @@ class Checkpoint:
     def _read_part(self, name: str, shape: Sequence[int], cut: ShardSlice | None, into: memoryview) -> None:
         """Read what the checkpoint has of a tensor of this shape under one of its names."""
         source = self.sources[name]
+        if source.fused is not None:
+            read_fused(self.stored[source.name], source.fused, cut, into, self.dtype)
+            return
         stored = self.stored[source.name].rows(source.start, source.start + source.rows)
         with _open(stored.file) as stream:
             _read_tensor(stored, cut, stream, into, self.dtype)
@@ -125,7 +129,11 @@ class Checkpoint:
         assert tensor.packing is not None
         cut = find_shard_slice(self.cuts[tensor.name], self.config, shard, self.shards)
         reader = QuantizedReader(self.config.quantization, self.stored)
-        reader.read(self.sources[tensor.name], self.widths[tensor.name], tensor.packing, cut, into)
+        names = each_name(tensor.name, experts_of(self.config, shard, self.shards))
+        size = into.nbytes // len(names)
+        for start, name in zip(range(0, into.nbytes, size), names, strict=True):
+            part = into[start : start + size]
+            reader.read(self.sources[name], self.widths[tensor.name], tensor.packing, cut, part)
 
     def manifest(self, checksums: Sequence[int]) -> Manifest:
         """The manifest of the whole model; `checksums` has one for each block, in order."""

@@ -1,17 +1,17 @@
 """Reads a quantized matrix of a checkpoint into the packed panels that kernels read."""
 
-import os
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from livescale.services.host.conversion import STORED_BITS, are_finite, convert
-from livescale.services.host.safetensors_files import AGAIN, StoredTensor
+from livescale.services.host.safetensors_files import AGAIN, StoredTensor, read_bytes
 from livescale.shared.messages.quantization import Packing, Quantization
-from livescale.shared.model.checkpoint import CheckpointError, open_regular
+from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.model.declaration.architecture import Source
+from livescale.shared.model.declaration.experts import Fused
 from livescale.shared.model.packed.form import CODE_BITS, MIDDLES, PANEL_OUTPUTS, WEIGHT, group_count, group_of
 from livescale.shared.model.packed.panels import Bytes, pack_panels
 from livescale.shared.model.packed.stored import scale_name
@@ -22,6 +22,8 @@ ROWS_AT_ONCE = 16 * PANEL_OUTPUTS  # packed together, which bounds the memory th
 # Of the eight outputs in a word of AWQ, the place of each.
 AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 NOT_A_NUMBER = 0x7F  # of float8_e4m3fn, with either sign
+FP4_MAGNITUDE = 7  # of float4_e2m1fn, without the sign
+ONE_IN_E8M0, NO_NUMBER_IN_E8M0 = 127, 255
 LARGEST = 3.38e38  # of bfloat16
 LARGEST_FP8_SCALE = 128.0
 LEAST_SCALE = 2.0**-126  # a smaller number is denormal in float32
@@ -62,7 +64,10 @@ class QuantizedReader:
     def read(self, source: Source, inputs: int, packing: Packing, cut: ShardSlice | None, into: memoryview) -> None:
         """Fill `into` with the part `cut` of a matrix that has so many inputs in the checkpoint."""
         module = source.name.removesuffix(WEIGHT)
-        made = self._coded(module, inputs, packing).rows(source.start, source.start + source.rows)
+        if source.fused is not None:
+            made = self._of_expert(module, source.fused, packing)
+        else:
+            made = self._coded(module, inputs, packing).rows(source.start, source.start + source.rows)
         if source.order:
             made = made.ordered(source.order)
         if cut is not None and cut.dimension == 0:
@@ -109,6 +114,22 @@ class QuantizedReader:
             return Coded(codes, scales, None)
         return Coded(codes, scales, self._bytes(f"{module}.weight_zero_point").reshape(-1, groups) ^ sign)
 
+    def _of_expert(self, module: str, fused: Fused, packing: Packing) -> Coded:
+        """One expert's matrix in MXFP4. Blocks of nothing but zeros may have any scale: theirs becomes 1."""
+        blocks, scales = (
+            self._bytes_of_expert(f"{module}_{part}", fused)[fused.first :: fused.step] for part in ("blocks", "scales")
+        )
+        codes = _fields(blocks.reshape(len(blocks), -1), CODE_BITS[packing.codes])
+        groups = codes.reshape(*scales.shape, packing.group)
+        exponents = np.where((groups & FP4_MAGNITUDE).any(axis=2), scales, ONE_IN_E8M0)
+        powers = np.ldexp(1.0, exponents.astype(np.int32) - ONE_IN_E8M0)
+        wide = np.where(exponents == NO_NUMBER_IN_E8M0, np.nan, powers)
+        return Coded(codes, wide.astype(np.float32), None)
+
+    def _bytes_of_expert(self, name: str, fused: Fused) -> Bytes:
+        one = self._stored[name].rows(fused.expert, fused.expert + 1)
+        return read_bytes(one).reshape(one.shape[1:])
+
     def _scales(self, module: str, outputs: int, groups: int) -> NDArray[np.float32]:
         rows = self._quantization.scale_rows
         scales = self._floats(module + scale_name(self._quantization))
@@ -140,17 +161,20 @@ class QuantizedReader:
         bad, largest = False, 255.0
         if packing.codes == "fp8":
             bad, largest = bool((made.codes & NOT_A_NUMBER == NOT_A_NUMBER).any()), 448.0
+        if packing.codes == "fp4":
+            largest = 6.0
         sizes = np.abs(made.scales)
         most = min(LARGEST / largest, LARGEST_FP8_SCALE if packing.codes == "fp8" else LARGEST)
         if bad or not np.isfinite(sizes).all() or sizes.max() >= most:
             raise CheckpointError(
                 f"{self._file(module)}: {module} holds NaN, infinity or scales of {most:.3g} and more; {AGAIN}"
             )
-        if ((sizes > 0) & (sizes < LEAST_SCALE)).any():
-            raise CheckpointError(f"{self._file(module)}: {module} has scales below {LEAST_SCALE:.3g}; {AGAIN}")
+        least = LEAST_SCALE * (2.0 if packing.codes == "fp4" else 1.0)  # as half of it is a number, too
+        if ((sizes > 0) & (sizes < least)).any():
+            raise CheckpointError(f"{self._file(module)}: {module} has scales below {least:.3g}; {AGAIN}")
 
     def _file(self, module: str) -> str:
-        return next(str(one.file) for name, one in self._stored.items() if name.startswith(f"{module}."))
+        return next(str(one.file) for name, one in self._stored.items() if name.startswith(module))
 
     def _words(self, name: str) -> Array:
         stored = self._stored[name]
@@ -167,23 +191,7 @@ class QuantizedReader:
 
     def _bytes(self, name: str) -> Bytes:
         """The bytes of a tensor."""
-        stored = self._stored[name]
-        data = np.empty(stored.size_bytes, np.uint8)
-        try:
-            with open_regular(stored.file) as stream:
-                _fill(stored, stream, data.data)
-        except OSError as error:
-            raise CheckpointError(f"{stored.file}: cannot be read ({error.strerror}); {AGAIN}") from None
-        return data
-
-
-def _fill(stored: StoredTensor, stream: BinaryIO, into: memoryview) -> None:
-    filled = 0
-    while filled < into.nbytes:
-        count = os.preadv(stream.fileno(), [into[filled:]], stored.start + filled)
-        if count == 0:
-            raise CheckpointError(f"{stored.file}: ended inside {stored.name}: it changed while it was read; {AGAIN}")
-        filled += count
+        return read_bytes(self._stored[name])
 
 
 def _fields(words: Array, bits: int) -> Bytes:
@@ -202,7 +210,10 @@ def _in_order(fields: Bytes) -> Bytes:
 def _scale_bytes(scales: NDArray[np.float32], packing: Packing, file: str) -> Bytes:
     """Scales `[output, group]` in the type that the packing has, `[output, group, byte]`."""
     scales = np.ascontiguousarray(scales)
-    if packing.scales == "float16":
+    if packing.scales == "e8m0":
+        bits = scales.view(np.uint32)
+        exact, made = not (bits & 0x807FFFFF).any(), (bits >> 23).astype(np.uint8)
+    elif packing.scales == "float16":
         with np.errstate(over="ignore"):
             halves = scales.astype(np.float16)
         exact, made = bool((halves.astype(np.float32) == scales).all()), halves.view(np.uint8)

@@ -4,6 +4,7 @@ The index may name files of its own directory only. Symbolic links are followed 
 cache is made of them: whoever may write into the directory may serve any file that has a checkpoint's form."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -12,15 +13,26 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
+import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
 from livescale.shared.model.checkpoint import CheckpointError, open_regular, read_file
 from livescale.shared.model.declaration.experts import Stacked
 from livescale.shared.model.declaration.tensors import HEAD, Shapes
-from livescale.shared.model.packed.stored import OPTIONAL, ORDER, WORDS, ZEROS
+from livescale.shared.model.packed.stored import MXFP4, OPTIONAL, ORDER, WORDS, ZEROS
 
-StoredDType = Literal["F32", "BF16", "F16", "I64", "I32", "I8", "F8_E4M3"]
-STORED_BYTES: dict[StoredDType, int] = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "F8_E4M3": 1}
+StoredDType = Literal["F32", "BF16", "F16", "I64", "I32", "I8", "U8", "F8_E4M3"]
+STORED_BYTES: dict[StoredDType, int] = {
+    "F32": 4,
+    "BF16": 2,
+    "F16": 2,
+    "I64": 8,
+    "I32": 4,
+    "I8": 1,
+    "U8": 1,
+    "F8_E4M3": 1,
+}
 FLOATS: tuple[StoredDType, ...] = ("F32", "BF16", "F16")
 HEADER_LIMIT_BYTES = 16 << 20  # a hundred thousand tensors; the format's own limit would take a gigabyte to decode
 LONGEST_NAME = 256
@@ -61,6 +73,24 @@ class StoredTensor:
         row_bytes = self.size_bytes // self.shape[0]
         begin, size_bytes = self.start + start * row_bytes, (stop - start) * row_bytes
         return replace(self, shape=(stop - start, *self.shape[1:]), start=begin, size_bytes=size_bytes)
+
+
+def read_bytes(stored: StoredTensor) -> NDArray[np.uint8]:
+    """Read the bytes of a tensor. Raises CheckpointError."""
+    data = np.empty(stored.size_bytes, np.uint8)
+    filled = 0
+    try:
+        with open_regular(stored.file) as stream:
+            while filled < stored.size_bytes:  # one read returns at most 2 GiB
+                count = os.preadv(stream.fileno(), [data.data[filled:]], stored.start + filled)
+                if count == 0:
+                    raise CheckpointError(
+                        f"{stored.file}: ended inside {stored.name}: it changed while it was read; {AGAIN}"
+                    )
+                filled += count
+    except OSError as error:
+        raise CheckpointError(f"{stored.file}: cannot be read ({error.strerror}); {AGAIN}") from None
+    return data
 
 
 def read_header(file: Path) -> dict[str, StoredTensor]:
@@ -184,7 +214,9 @@ def _taken_apart(
 def _check_dtype(tensor: StoredTensor, shapes: Shapes) -> None:
     """Refuse a tensor that is no number of the kind that it should be."""
     wanted = FLOATS
-    if tensor.name.endswith(WORDS):
+    if tensor.name.endswith(MXFP4):
+        wanted = ("U8",)
+    elif tensor.name.endswith(WORDS):
         wanted = ("I32", "I8") if tensor.name.endswith(ZEROS) else ("I32",)
     elif any(f"{tensor.name}{scale}" in shapes for scale in ("_scale", "_scale_inv")):
         wanted = ("F8_E4M3", "I8")

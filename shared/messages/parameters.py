@@ -55,7 +55,8 @@ class LayerKind(Message, frozen=True, kw_only=True):
     their input, and their output. `norms_sum`: whether the sum of their output and the residual is normalized, that of
     the last MLP by the norm before the head. `gated`: whether what is activated is multiplied by the output of another
     matrix. `residual_scale`: the factor of what is added to the residual.
-    `experts`: whether the MLP is the model's experts.
+    `experts`: whether the MLP is the model's experts. `sinks`: whether each query head has a score more, that of no
+    position.
     """
 
     window: Count = 0
@@ -72,6 +73,7 @@ class LayerKind(Message, frozen=True, kw_only=True):
     mlp_bias: bool = False
     residual_scale: Factor = 1.0
     experts: bool = False
+    sinks: bool = False
 
 
 LLAMA_LAYER = LayerKind()
@@ -141,7 +143,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
             raise ValueError(f"`layer_kinds` name more kinds than `kinds` has, {len(self.kinds)}")
         if self.experts is None and any(kind.experts for kind in self.kinds):
             raise ValueError("`kinds` have experts, and the model has none")
-        if self.experts is not None and self.quantization is not None:
+        if self.experts is not None and self.quantization is not None and self.quantization.stored != "mxfp4":
             raise ValueError("quantized experts are not served; use the checkpoint in bfloat16")
         if self.quantization is not None and len(self.quantization.layers) not in (0, self.num_hidden_layers):
             raise ValueError(f"`quantization` has {len(self.quantization.layers)} of {self.num_hidden_layers} layers")

@@ -14,7 +14,7 @@ from math import prod
 
 from livescale.shared.messages.parameters import Block, DType, Layout, ModelConfig, Tensor
 from livescale.shared.model.declaration.tensors import LOOKED_UP, Shapes, model_parameters
-from livescale.shared.model.packed.form import packed_bytes, packing_of
+from livescale.shared.model.packed.form import WEIGHT, packed_bytes, packing_of
 from livescale.shared.model.sharding import shard_config
 
 ALIGNMENT = 64
@@ -87,10 +87,10 @@ def tensor_bytes(tensor: Tensor, dtype: DType) -> int:
     """The bytes that a tensor takes in its block."""
     if tensor.packing is None:
         return prod(tensor.shape) * ITEM_BYTES[dtype]
-    outputs, inputs = tensor.shape
-    return packed_bytes(tensor.packing, outputs, inputs)
+    *experts, outputs, inputs = tensor.shape
+    return prod(experts) * packed_bytes(tensor.packing, outputs, inputs)
 
 
 def _fills_panels(tensor: str, shape: list[int]) -> bool:
-    is_looked_up = tensor.startswith(LOOKED_UP)
-    return len(shape) >= 2 and not is_looked_up and shape[-2] % PANEL_ROWS == 0 and shape[-1] % PANEL_STEP == 0
+    is_matrix = len(shape) >= 2 and tensor.endswith(WEIGHT) and not tensor.startswith(LOOKED_UP)
+    return is_matrix and shape[-2] % PANEL_ROWS == 0 and shape[-1] % PANEL_STEP == 0

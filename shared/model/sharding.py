@@ -80,6 +80,8 @@ def find_shard_slice(cut: Cut | None, config: ModelConfig, shard: int, shards: i
     match cut:
         case "queries" | "query_columns":
             return ShardSlice(int(cut == "query_columns"), shard * queries, (shard + 1) * queries)
+        case "query_heads":
+            return ShardSlice(0, shard * part.num_attention_heads, (shard + 1) * part.num_attention_heads)
         case "keys":
             first = shard * config.num_key_value_heads // shards * config.head_dim
             return ShardSlice(0, first, first + part.num_key_value_heads * config.head_dim)
@@ -123,6 +125,8 @@ def _cut_groups(config: ModelConfig, shards: int) -> Iterator[str]:
         return
     part = shard_config(config, 0, shards)
     widths = {"self_attn.o_proj": part.num_attention_heads * part.head_dim, "mlp.down_proj": part.intermediate_size}
+    if part.experts is not None:
+        widths["mlp.experts.down_proj"] = part.experts.features
     for name, width in widths.items():
         for layer in range(config.num_hidden_layers):
             packing = config.quantization.packing(layer, name)

@@ -15,7 +15,7 @@ from tests.system.under_load import SystemUnderLoad, at_once, ranks_of
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-FAMILIES: tuple[Family, ...] = ("mistral", "gemma3_text", "mixtral")
+FAMILIES: tuple[Family, ...] = ("mistral", "gemma3_text", "mixtral", "gpt_oss")
 RATE = "1e6"  # bytes a second
 
 

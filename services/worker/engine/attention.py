@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from livescale.services.worker.engine.kv_store import KvStore
-from livescale.services.worker.engine.masked_attention import attend_masked, attends_plainly
+from livescale.services.worker.engine.masked_attention import Masking, attend_masked, attends_plainly
 from livescale.services.worker.engine.parameters import padded, padded_count
 from livescale.services.worker.engine.rope import RopeTable, turn
 from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, PROMPT_CUT, ScheduledChunk
@@ -52,6 +52,9 @@ class Attention(Protocol):
     def over(self, chunks: Sequence[ScheduledChunk]) -> StepAttention:
         """Prepare attention for the rows of `chunks`."""
 
+    def take_sinks(self, layer: int, sinks: torch.Tensor) -> None:
+        """Learn the sinks `[query_head]` of a layer, before it runs."""
+
 
 class AttentionCall(Protocol):
     """Consecutive rows of a step that attend in one call."""
@@ -70,6 +73,9 @@ class AttentionBackend(Protocol):
     def of(self, chunks: Sequence[ScheduledChunk]) -> Sequence[AttentionCall]:
         """The calls for all rows of `chunks`, in the order of the rows."""
 
+    def take_sinks(self, layer: int, sinks: torch.Tensor) -> None:
+        """Learn the sinks `[query_head]` of a layer, before it runs."""
+
 
 class TorchAttention:
     """Attention without compiled kernels, on any device. `backend` attends; `group` is query heads to a KV head.
@@ -82,6 +88,9 @@ class TorchAttention:
         self._ropes = ropes
         self._group = group
         self._backend = backend
+
+    def take_sinks(self, layer: int, sinks: torch.Tensor) -> None:
+        self._backend.take_sinks(layer, sinks)
 
     def over(self, chunks: Sequence[ScheduledChunk]) -> StepAttention:
         store, device = self._store, self._store.cache.device
@@ -103,8 +112,11 @@ class TorchBackend:
         self._store = store
         self._group = group
         # The layers that attend otherwise than Llama's.
-        self._masked = {layer: kind for layer, kind in enumerate(kinds) if not attends_plainly(kind)}
+        self._masked = {layer: Masking(kind) for layer, kind in enumerate(kinds) if not attends_plainly(kind)}
         self._mask = CausalMask(positions, store.cache.dtype, store.cache.device)
+
+    def take_sinks(self, layer: int, sinks: torch.Tensor) -> None:
+        self._masked[layer] = self._masked[layer]._replace(sinks=sinks.float().view(-1, self._group))
 
     def of(self, chunks: Sequence[ScheduledChunk]) -> list[AttentionCall]:
         return [call for chunk in chunks for call in self._calls_of(chunk)]
@@ -174,7 +186,7 @@ class ChunkAttention:
         rows: int,
         group: int,
         mask: torch.Tensor | None,
-        masked: Mapping[int, LayerKind],
+        masked: Mapping[int, Masking],
         *,
         causal: bool = True,
     ) -> None:
@@ -191,7 +203,8 @@ class ChunkAttention:
         keys, values = self._keys_values[2 * layer], self._keys_values[2 * layer + 1]
         heads_first = queries.permute(1, 2, 0, 3)
         if layer in self._masked:
-            result = attend_masked(self._masked[layer], heads_first, keys, values, self._positions)
+            masking = self._masked[layer].across(2, 3)
+            result = attend_masked(masking, heads_first, keys, values, self._positions)
             return result.permute(2, 0, 1, 3).reshape(self.rows, -1)
         result = scaled_dot_product_attention(heads_first, keys, values, self._mask, is_causal=self._causal)
         return result.permute(2, 0, 1, 3).reshape(self.rows, -1)
@@ -202,7 +215,7 @@ class RowAttention:
 
     rows = 1
 
-    def __init__(self, stretch: torch.Tensor, masked: Mapping[int, LayerKind]) -> None:
+    def __init__(self, stretch: torch.Tensor, masked: Mapping[int, Masking]) -> None:
         self._masked = masked
         self._positions = range(stretch.shape[3] - 1, stretch.shape[3])
         self._keys_values = stretch.unsqueeze(3).flatten(0, 1).unbind(0)
@@ -212,7 +225,8 @@ class RowAttention:
         # [kv_head, 1, group, head_dim]: the group is folded into the query axis, keys are read once for all of it.
         folded = queries.permute(1, 0, 2, 3)
         if layer in self._masked:
-            return attend_masked(self._masked[layer], folded, keys, values, self._positions).reshape(1, -1)
+            masking = self._masked[layer].across(1, 3)
+            return attend_masked(masking, folded, keys, values, self._positions).reshape(1, -1)
         return scaled_dot_product_attention(folded, keys, values).reshape(1, -1)
 
 

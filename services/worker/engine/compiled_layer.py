@@ -53,10 +53,15 @@ class CompiledAttention:
         shape = slots, kv_heads, group, head_dim
         caches = [[part.data_ptr() for part in layer.unbind(0)] for layer in store.cache.unbind(0)]
         self.layers = [
-            array("q", (*cache, *shape, rope.cosines.data_ptr(), rope.sines.data_ptr(), *numbers_of(kind)))
+            array("q", (*cache, *shape, rope.cosines.data_ptr(), rope.sines.data_ptr(), *numbers_of(kind), 0))
             for cache, rope, kind in zip(caches, ropes, kinds, strict=True)
         ]
         self.addresses = [layer.buffer_info()[0] for layer in self.layers]
+        self._sinks: dict[int, torch.Tensor] = {}  # whose addresses are known there
+
+    def take_sinks(self, layer: int, sinks: torch.Tensor) -> None:
+        self._sinks[layer] = sinks.float()
+        self.layers[layer][-1] = self._sinks[layer].data_ptr()
 
     def over(self, chunks: Sequence[ScheduledChunk]) -> "CompiledStep":
         """Prepare attention for `chunks`.
@@ -122,6 +127,7 @@ class LayerMemory:
         widths = hidden, projected, attended, hidden, 2 * between, between
         self._parts = [torch.empty(compiled.LAYER_ROWS, width, dtype=attention.dtype).zero_() for width in widths]
         self.addresses = [part.data_ptr() for part in self._parts]
+        self.attention_numbers: int = getattr(compiled, "ATTENTION_NUMBERS", 11)  # before there were sinks
         self.kernels = kernels
         self.attention = attention
 
@@ -136,7 +142,8 @@ class CompiledLayer:
         self._layer = layer
         self._memory = memory  # lives as long as its addresses are known here
         self._run, self._type = memory.kernels.run_layer, memory.attention.type
-        self._numbers = array("q", (*numbers, *memory.attention.layers[layer.index], *memory.addresses))
+        attention = memory.attention.layers[layer.index][: memory.attention_numbers]
+        self._numbers = array("q", (*numbers, *attention, *memory.addresses))
         self._address = self._numbers.buffer_info()[0]
         self._epsilon = epsilon
 

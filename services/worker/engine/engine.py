@@ -120,6 +120,9 @@ class TorchEngine:
             if self._config.encodes:
                 self._input = EncoderInput(self._config, tensors, self._kernels)
         elif index <= self._config.num_hidden_layers:
+            sinks = tensors.get(f"model.layers.{index - 1}.self_attn.sinks")
+            if sinks is not None:
+                self._attention.take_sinks(index - 1, sinks)
             layer = Layer(self._config, index - 1, tensors, self._kernels, self._ranks, self._manifest.shard)
             self._whole[index - 1] = layer
             self._layers[index - 1] = self._fastest(layer)

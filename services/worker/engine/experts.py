@@ -5,18 +5,21 @@ computes in float32; of experts that a row wants as much, the first is chosen fi
 which rows use the same experts.
 """
 
+import struct
 from array import array
 from collections.abc import Iterator
 
 import torch
 
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
-from livescale.services.worker.engine.matrices import CompiledLinear, make_gated
-from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, padded
+from livescale.services.worker.engine.matrices import CompiledLinear, Gated, make_gated
+from livescale.services.worker.engine.packed import matrices_of
+from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, padded, row_by_row
 from livescale.shared.messages.experts import Experts
 from livescale.shared.messages.parameters import Activation
 
 ROUTER = "mlp.gate"
+STACK = "mlp.experts."
 
 
 class TorchExperts:
@@ -26,7 +29,7 @@ class TorchExperts:
         self._experts = experts
         self._router = TorchLinear(wide_router(tensors), ROUTER)
         self._here = [
-            (number, make_gated(own, "gate_proj", "up_proj", None, activation), TorchLinear(own, "down_proj"))
+            (number, _gated(experts, own, activation), TorchLinear(own, "down_proj"))
             for number, own in zip(experts.here, each_expert(tensors), strict=True)
         ]
 
@@ -58,6 +61,30 @@ class TorchExperts:
         return weights, chosen
 
 
+class ClampedGated:
+    """The SwiGLU of gpt-oss, by torch's kernels: the gate has an upper limit, and up one on both sides."""
+
+    def __init__(self, gate: Linear, up: Linear, alpha: float, limit: float) -> None:
+        self._gate = gate
+        self._up = up
+        self._alpha = alpha
+        self._limit = limit
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        gate, up = self._gate(rows).float(), self._up(rows).float()
+        gate, up = gate.clamp(max=self._limit), up.clamp(-self._limit, self._limit)
+        opened = gate * row_by_row(torch.sigmoid, gate * self._alpha)
+        return ((up + 1) * opened).to(rows.dtype)
+
+
+def _gated(experts: Experts, tensors: Tensors, activation: Activation) -> Gated:
+    """What makes features of rows, by torch's kernels."""
+    if not experts.swiglu_limit:
+        return make_gated(tensors, "gate_proj", "up_proj", None, activation)
+    gate, up = TorchLinear(tensors, "gate_proj"), TorchLinear(tensors, "up_proj")
+    return ClampedGated(gate, up, experts.swiglu_alpha, experts.swiglu_limit)
+
+
 class CompiledExperts:
     """Experts by the compiled kernels, in one call."""
 
@@ -69,11 +96,12 @@ class CompiledExperts:
             self._matrices.append(CompiledLinear(kernels, own, "gate_proj", "up_proj"))
             self._matrices.append(CompiledLinear(kernels, own, "down_proj"))
         router, *both = self._matrices
-        # `Experts` of experts.h, and the array of `Expert` that it names.
+        # `Experts` of experts.h, and the array of `Expert` that it names. Two numbers are the bits of doubles.
         self._each = array("q", [number for matrix in both for number in matrix.numbers])
         here, is_gelu = experts.here, int(activation != "silu")
         counts = experts.count, experts.chosen, here.start, len(here), int(experts.normalized), is_gelu
-        self._struct = array("q", (*router.numbers, *counts, self._each.buffer_info()[0]))
+        clamp = struct.unpack("qq", struct.pack("dd", experts.swiglu_alpha, experts.swiglu_limit))
+        self._struct = array("q", (*router.numbers, *counts, self._each.buffer_info()[0], *clamp))
         self._address = self._struct.buffer_info()[0]
 
     def padded(self, rows: torch.Tensor) -> torch.Tensor:
@@ -102,12 +130,13 @@ def make_experts(experts: Experts, tensors: Tensors, kernels: Kernels | None, ac
 
 
 def wide_router(tensors: Tensors) -> Tensors:
-    """Widen the router's matrix to float32, in which its product is computed."""
-    return {f"{ROUTER}.weight": tensors[f"{ROUTER}.weight"].float()}
+    """Widen the router's matrix and bias to float32, in which its product is computed."""
+    names = (f"{ROUTER}.weight", f"{ROUTER}.bias")
+    return {name: tensors[name].float() for name in names if name in tensors}
 
 
 def each_expert(tensors: Tensors) -> Iterator[Tensors]:
-    """The matrices of each expert that is here, as views of the tensors of all."""
-    names = ("gate_proj", "up_proj", "down_proj")
-    for matrices in zip(*(tensors[f"mlp.experts.{name}.weight"] for name in names), strict=True):
-        yield {f"{name}.weight": matrix for name, matrix in zip(names, matrices, strict=True)}
+    """The matrices and biases of each expert that is here, as views of the tensors of all."""
+    names = [name for name in tensors if name.startswith(STACK)]
+    for own in zip(*(matrices_of(tensors[name]) for name in names), strict=True):
+        yield {name.removeprefix(STACK): one for name, one in zip(names, own, strict=True)}

@@ -16,6 +16,7 @@ from livescale.services.worker.engine.tensor_parallel import Ranks, ResidualLine
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
 
 ADDED_BIASES = ("self_attn.o_proj.bias", "mlp.down_proj.bias")
+EXPERT_BIASES = ("mlp.experts.down_proj.bias",)  # where each rank has a part of each expert
 
 
 class NormedHeads:
@@ -120,7 +121,8 @@ class Layer:
         if kernels is None:
             own = {name: unpacked(tensor) for name, tensor in own.items()}
         if rank:  # a bias of what ranks add together is added once
-            own = {name: tensor for name, tensor in own.items() if not name.endswith(ADDED_BIASES)}
+            once = ADDED_BIASES + EXPERT_BIASES * (config.experts is not None and config.experts.cut_inside)
+            own = {name: tensor for name, tensor in own.items() if not name.endswith(once)}
         self.index = index
         self._matrices = Matrices(own, kernels)
         self._parts = Parts(config, config.kind(index), own, kernels, ranks)

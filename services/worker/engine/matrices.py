@@ -79,6 +79,7 @@ def laid_out_shapes(manifest: Manifest) -> list[str]:
             "x".join(map(str, tensor.shape))
             for tensor in tensors
             if len(tensor.shape) >= 2 and tensor.layout == "plain" and tensor.packing is None
+            if not tensor.name.endswith(".bias")
         }
     )
 

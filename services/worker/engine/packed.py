@@ -1,5 +1,7 @@
 """Packed matrices as the engine has them: their bytes where they arrived, and how torch unpacks them."""
 
+from collections.abc import Sequence
+
 import torch
 
 from livescale.shared.messages.parameters import Tensor
@@ -7,23 +9,26 @@ from livescale.shared.messages.quantization import Codes, Packing, ScaleType
 from livescale.shared.model.packed.form import CODE_BITS, MIDDLES, PANEL_OUTPUTS, group_count, group_of, panel_parts
 
 # As kernels.h numbers them.
-CODES: dict[Codes, int] = {"int4": 1, "int8": 2, "fp8": 3}
-SCALES: dict[ScaleType, int] = {"bfloat16": 0, "float32": 1, "float16": 2}
+CODES: dict[Codes, int] = {"int4": 1, "int8": 2, "fp8": 3, "fp4": 4}
+SCALES: dict[ScaleType, int] = {"bfloat16": 0, "float32": 1, "float16": 2, "e8m0": 3}
 SCALE_TYPES: dict[ScaleType, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
     "float16": torch.float16,
+    "e8m0": torch.float8_e8m0fnu,
 }
+FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 NOT_PACKED = (0, 0, 0, 0)
 LANES = 16  # of the kernels' words
 
 
 class PackedMatrix(torch.Tensor):
-    """The bytes of a matrix `[outputs, inputs]` in packed panels."""
+    """The bytes of a matrix `[outputs, inputs]` in packed panels, or of one for each of several `experts`."""
 
     packing: Packing
     outputs: int
     inputs: int
+    experts: int | None
 
     @property
     def numbers(self) -> tuple[int, int, int, int]:
@@ -37,14 +42,33 @@ def packed_matrix(piece: torch.Tensor, tensor: Tensor) -> PackedMatrix:
     assert tensor.packing is not None
     made = piece.as_subclass(PackedMatrix)
     made.packing = tensor.packing
-    made.outputs, made.inputs = tensor.shape
+    *experts, made.outputs, made.inputs = tensor.shape
+    made.experts = experts[0] if experts else None
+    return made
+
+
+def matrices_of(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """What a tensor has of each expert."""
+    if not isinstance(tensor, PackedMatrix):
+        return tensor.unbind(0)
+    assert tensor.experts is not None
+    return [_same_form(piece, tensor) for piece in tensor.as_subclass(torch.Tensor).view(tensor.experts, -1)]
+
+
+def _same_form(piece: torch.Tensor, like: PackedMatrix) -> PackedMatrix:
+    """View the bytes of one expert as the matrix that they are."""
+    made = piece.as_subclass(PackedMatrix)
+    made.packing, made.outputs, made.inputs, made.experts = like.packing, like.outputs, like.inputs, None
     return made
 
 
 def unpacked(tensor: torch.Tensor) -> torch.Tensor:
-    """A packed matrix in bfloat16, `[output, input]`, on its device; any other tensor as it is."""
+    """A packed matrix in bfloat16, `[output, input]`, on its device; any other tensor as it is. Those of several
+    experts are `[expert, output, input]`."""
     if not isinstance(tensor, PackedMatrix):
         return tensor
+    if tensor.experts is not None:
+        return torch.stack([unpacked(one) for one in matrices_of(tensor)])
     packing, outputs, inputs = tensor.packing, tensor.outputs, tensor.inputs
     parts = panel_parts(packing, inputs)
     panels = tensor.as_subclass(torch.Tensor).view(-1, sum(parts))
@@ -52,7 +76,9 @@ def unpacked(tensor: torch.Tensor) -> torch.Tensor:
     groups = group_count(packing, inputs)
     scale = by_output(scales.contiguous().view(SCALE_TYPES[packing.scales]).view(-1, groups, PANEL_OUTPUTS)).float()
     numbers = _codes(codes, CODE_BITS[packing.codes])[:, :inputs].contiguous()
-    if packing.codes == "fp8":
+    if packing.codes == "fp4":
+        wide = torch.tensor(FP4_VALUES, device=tensor.device)[numbers.long()]
+    elif packing.codes == "fp8":
         wide = numbers.view(torch.float8_e4m3fn).float()
     elif packing.zeros:
         wide = numbers.float() - _each_input(by_output(zeros.reshape(-1, groups, PANEL_OUTPUTS)).float(), tensor)

@@ -74,6 +74,9 @@ class PagedBackend:
         paged = store.cache.view(layers, 2, kv_heads, store.blocks, store.block_tokens, head_dim).transpose(2, 3)
         self._caches: list[KeysValues] = [(keys, values) for keys, values in paged]
 
+    def take_sinks(self, layer: int, sinks: torch.Tensor) -> None:
+        raise NotImplementedError("layers with sinks attend by torch's kernels")
+
     def of(self, chunks: Sequence[ScheduledChunk]) -> list[AttentionCall]:
         spans, calls = list(spans_of(chunks)), []
         for rows, kernels in self._kernels.items():

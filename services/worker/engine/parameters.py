@@ -1,6 +1,6 @@
 """A model's parameters as the engine's kernels want them, and matrices by torch's kernels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -135,7 +135,12 @@ def stable_silu(rows: torch.Tensor) -> torch.Tensor:
 
     Torch computes the last numbers of a tensor, and of each thread's share, by other instructions with other bits.
     """
-    return silu(rows) if rows.is_cuda else torch.stack([silu(row) for row in rows])
+    return row_by_row(silu, rows)
+
+
+def row_by_row(compute: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+    """Compute each number of `[row, n]`, on a CPU in calls of one row."""
+    return compute(rows) if rows.is_cuda else torch.stack([compute(row) for row in rows])
 
 
 def stable_gelu(rows: torch.Tensor, approximate: str = "tanh") -> torch.Tensor:

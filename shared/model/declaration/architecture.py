@@ -12,8 +12,16 @@ from msgspec.structs import replace
 from livescale.shared.messages.experts import Experts
 from livescale.shared.messages.parameters import Activation, LayerKind, ModelConfig
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
-from livescale.shared.model.declaration.experts import Stacked, each_name, renamed_part, stacked_sources
-from livescale.shared.model.declaration.quantization import KEYS, read_quantization
+from livescale.shared.model.declaration.experts import (
+    Fused,
+    Stacked,
+    each_name,
+    fused_shapes,
+    fused_source,
+    renamed_part,
+    stacked_sources,
+)
+from livescale.shared.model.declaration.quantization import KEYS, REMEDY, read_quantization
 from livescale.shared.model.declaration.rotation import Rotation, RotationReader, pair_order
 from livescale.shared.model.declaration.tensors import Shapes, model_parameters
 from livescale.shared.model.packed.form import WEIGHT, packing_of
@@ -33,12 +41,14 @@ class Source:
     """Where a parameter lies in a checkpoint: `rows` rows, from row `start` on, of the tensor `name`.
 
     `order` says which number of a checkpoint's head is at each place of ours; it is empty where it is the same one.
+    An expert's may be `fused` with those of others.
     """
 
     name: str
     start: int
     rows: int
     order: tuple[int, ...] = ()
+    fused: Fused | None = None
 
 
 @dataclass(frozen=True)
@@ -49,8 +59,9 @@ class Architecture:
     `*` stands for the number of an expert.
     `joined` has the parts whose rows lie one after the other in a tensor of the checkpoint, by its name. `layers` is
     what precedes the number of a layer in its names, and `{last}` stands for the last number. `unused` are the
-    beginnings of the names of tensors that nothing needs. `example` are the keys of config.json, besides the sizes, of
-    a small model of this kind.
+    beginnings of the names of tensors that nothing needs. `fuses_experts`: whether a checkpoint has the matrices of all
+    experts as one, `[expert, in, out]`, with gate and up in turn. `example` are the keys of config.json, besides the
+    sizes, of a small model of this kind.
     """
 
     class_name: str
@@ -60,6 +71,7 @@ class Architecture:
     joined: Mapping[str, Sequence[str]] = field(default_factory=dict)
     layers: str = LAYERS
     unused: tuple[str, ...] = ()
+    fuses_experts: bool = False
     example: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -78,6 +90,8 @@ class Architecture:
     def stacked(self, config: ModelConfig) -> dict[str, Stacked]:
         """Where a checkpoint that has the tensors of all experts as one has each of them, by the names of one that does
         not."""
+        if self.fuses_experts:
+            return {}
         sources = self.sources(config)
         return {sources[ours].name: where for ours, where in stacked_sources(config)}
 
@@ -85,6 +99,9 @@ class Architecture:
         place, part, kind = _split(name)
         theirs = place.replace(LAYERS, self.layers)
         rows = shapes[name][0]
+        fused = fused_source(part) if self.fuses_experts else None
+        if fused is not None:
+            return Source(f"{theirs}{fused[0]}{'' if kind == 'weight' else '_bias'}", 0, rows, fused=fused[1])
         for whole, parts in self.joined.items():
             if part in parts:
                 before = [shapes[f"{place}{one}.{kind}"][0] for one in parts[: parts.index(part)]]
@@ -95,23 +112,32 @@ class Architecture:
         """The tensors that a checkpoint has, by its names."""
         shapes = _stored_parts(config)
         stored: Shapes = {}
-        for name, source in self.sources(config).items():
+        sources = {name: one for name, one in self.sources(config).items() if one.fused is None}
+        for name, source in sources.items():
             known = stored.get(source.name, [0])
             stored[source.name] = [max(known[0], source.start + source.rows), *shapes[name][1:]]
         quantization = config.quantization
-        for name, source in self.sources(config).items():
+        for name, source in sources.items():
             packing = packing_of(quantization, name)
             if quantization is not None and packing is not None and source.name in stored:
                 stored |= stored_parts(quantization, packing, source.name, stored.pop(source.name))
-        return stored
+        return stored | fused_shapes(config) if self.fuses_experts else stored
 
     def quantized(self, config: ModelConfig, read: ConfigFile) -> ModelConfig:
         """The model with what its file says of quantized matrices. Raises CheckpointError."""
         quantized = [key for key in KEYS if read.mapping(key)]
-        if quantized and config.experts is not None:
+        is_mxfp4 = bool(quantized) and read.mapping(quantized[0]).get("quant_method") == "mxfp4"
+        if quantized and config.experts is not None and not (is_mxfp4 and self.fuses_experts):
             raise CheckpointError(f"{quantized[0]}: quantized experts are not served; use the checkpoint in bfloat16")
+        if is_mxfp4 and not self.fuses_experts:
+            raise CheckpointError(f"{quantized[0]}: quant_method mxfp4 is known of gpt_oss alone; {REMEDY}")
         sources = self.sources(config)
-        found = read_quantization(read, config, lambda name: sources[name].name.removesuffix(WEIGHT))
+        first = range(1)
+
+        def module_of(name: str) -> str:
+            return sources[each_name(name, first)[0]].name.removesuffix(WEIGHT)
+
+        found = read_quantization(read, config, module_of)
         return replace(config, quantization=found)
 
 

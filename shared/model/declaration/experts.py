@@ -1,11 +1,12 @@
 """Layers whose MLP is many experts (Shazeer et al.): how config.json describes them, and how their tensors lie. Pure.
 
 A block has one tensor of each kind for all experts, `[expert, out, in]`. A checkpoint has a tensor for each expert, or,
-as transformers 5 has them in memory, gate and up of all experts as one.
+as transformers 5 has them in memory, gate and up of all experts as one; or they are fused as in gpt-oss.
 """
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from livescale.shared.messages.experts import Experts
@@ -23,6 +24,50 @@ class Stacked(NamedTuple):
     shape: list[int]
     start: int
     rows: int
+
+
+@dataclass(frozen=True)
+class Fused:
+    """An expert's matrix or bias in a tensor of gpt-oss's checkpoints, which has those of all experts.
+
+    Of the outputs of an expert it has every `step`th one, from `first` on: those of gate and up take turns.
+    """
+
+    expert: int
+    first: int
+    step: int
+
+
+def fused_source(part: str) -> tuple[str, Fused] | None:
+    """Where a part of a layer, such as mlp.experts.3.up_proj, lies in such a checkpoint; None for other parts."""
+    number = NUMBER.search(part)
+    if number is None:
+        return None
+    if part.endswith(".down_proj"):
+        return "mlp.experts.down_proj", Fused(int(number[0]), 0, 1)
+    return "mlp.experts.gate_up_proj", Fused(int(number[0]), int(part.endswith(".up_proj")), 2)
+
+
+def fused_shapes(config: ModelConfig) -> dict[str, list[int]]:
+    """The tensors of experts that such a checkpoint has, by their names."""
+    experts, shapes = config.experts, dict[str, list[int]]()
+    assert experts is not None
+    for layer in range(config.num_hidden_layers):
+        quantization = config.quantization
+        packing = None if quantization is None else quantization.packing(layer, "mlp.experts.gate_proj")
+        for name, outputs, inputs in (
+            ("gate_up_proj", 2 * experts.features, config.hidden_size),
+            ("down_proj", config.hidden_size, experts.features),
+        ):
+            whole = f"model.layers.{layer}.mlp.experts.{name}"
+            shapes[f"{whole}_bias"] = [experts.count, outputs]
+            if packing is None:
+                shapes[whole] = [experts.count, inputs, outputs]
+            else:
+                groups = -(-inputs // packing.group)
+                shapes[f"{whole}_blocks"] = [experts.count, outputs, groups, packing.group // 2]
+                shapes[f"{whole}_scales"] = [experts.count, outputs, groups]
+    return shapes
 
 
 def read_experts(config: ConfigFile, count: int, chosen: int, features: int, *, normalized: bool = True) -> Experts:

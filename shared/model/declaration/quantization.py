@@ -15,7 +15,7 @@ from livescale.shared.model.packed.form import WEIGHT
 
 KEYS = ("quantization_config", "compression_config")
 REMEDY = "use the checkpoint in bfloat16, or one in AWQ, GPTQ, FP8 or of compressed-tensors"
-SUPPORTED = "supported are awq, gptq, fp8 and compressed-tensors"
+SUPPORTED = "supported are awq, gptq, fp8, mxfp4 and compressed-tensors"
 # How compressed-tensors calls its ways to store a matrix.
 FORMATS: dict[str, StoredAs] = {
     "pack-quantized": "packed",
@@ -98,7 +98,8 @@ def read_quantization(
     for layer in range(model.num_hidden_layers):
         parts = {}
         for one in layer_parameters(model, layer):
-            packing = read.packing(module_of(one.name)) if len(one.shape) == 2 else None
+            is_matrix = len(one.shape) == 3 if read.stored == "mxfp4" else len(one.shape) == 2
+            packing = read.packing(module_of(one.name)) if is_matrix else None
             if packing is not None:
                 packings += [packing] if packing not in packings else []
                 parts[one.name.split(".", 3)[3].removesuffix(WEIGHT)] = packings.index(packing)
@@ -124,6 +125,8 @@ def _read(values: _Values, dtype: str) -> _Read:
             return _awq(values)
         case "fp8":
             return _fp8(values)
+        case "mxfp4":
+            return _mxfp4(values)
         case "compressed-tensors":
             return _compressed(values, dtype)
     raise values.fail("quant_method", f"is {method!r}, which is not served; {SUPPORTED}")
@@ -168,6 +171,15 @@ def _fp8(values: _Values) -> _Read:
     left = values.names("modules_to_not_convert", "ignored_layers")
     names = _named(left)
     return _Read("fp8", lambda module: packing if _any_layer(module) and not names(module) else None, blocks[0])
+
+
+def _mxfp4(values: _Values) -> _Read:
+    """Experts alone, with a power of two as the scale of 32 inputs (OCP Microscaling Formats)."""
+    packing = Packing(codes="fp4", group=32, scales="e8m0")
+    left = values.names("modules_to_not_convert")
+    if any("experts" in name for name in left):
+        raise values.fail("modules_to_not_convert", "leaves out experts, and nothing else is quantized")
+    return _Read("mxfp4", lambda module: packing if ".mlp.experts." in module else None)
 
 
 def _compressed(values: _Values, dtype: str) -> _Read:

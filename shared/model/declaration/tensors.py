@@ -15,11 +15,21 @@ HEAD = "lm_head.weight"
 LOOKED_UP = "model.embed_"  # tables of which rows are taken
 SCORE = "score.weight"  # of models that give scores of a prompt
 
-# What ranks divide among them: rows of queries, of keys and values, of the MLP's features, of the vocabulary; or the
-# columns that belong to queries or features, whose products have to be added. `once` is added by the first rank alone.
-# Experts are divided whole, or where the number of ranks does not allow it, each by its features.
+# What ranks divide among them: rows of queries, or one for each query head, of keys and values, of the MLP's features,
+# of the vocabulary; or the columns that belong to queries or features, whose products have to be added. `once` is added
+# by the first rank alone. Experts are divided whole, or where the number of ranks does not allow it, each by its
+# features.
 Cut = Literal[
-    "queries", "keys", "features", "tokens", "query_columns", "feature_columns", "once", "experts", "expert_columns"
+    "queries",
+    "query_heads",
+    "keys",
+    "features",
+    "tokens",
+    "query_columns",
+    "feature_columns",
+    "once",
+    "experts",
+    "expert_columns",
 ]
 Shapes = dict[str, list[int]]
 
@@ -95,6 +105,8 @@ def _attention(config: ModelConfig, layer: int) -> Iterator[Parameter]:
     elif kind.head_norm == "row":
         yield Parameter("self_attn.q_norm.weight", [q], "queries")
         yield Parameter("self_attn.k_norm.weight", [kv], "keys")
+    if kind.sinks:
+        yield Parameter("self_attn.sinks", [config.num_attention_heads], "query_heads")
     yield Parameter("self_attn.o_proj.weight", [hidden, q], "query_columns")
     if kind.output_bias:
         yield Parameter("self_attn.o_proj.bias", [hidden], "once")
@@ -137,6 +149,11 @@ def _experts(config: ModelConfig) -> Iterator[Parameter]:
     assert experts is not None
     here, features = len(experts.here), experts.features
     yield Parameter("mlp.gate.weight", [experts.count, hidden])
+    if experts.biased:
+        yield Parameter("mlp.gate.bias", [experts.count])
+        yield Parameter("mlp.experts.gate_proj.bias", [here, features], "experts")
+        yield Parameter("mlp.experts.up_proj.bias", [here, features], "experts")
+        yield Parameter("mlp.experts.down_proj.bias", [here, hidden])
     yield Parameter("mlp.experts.gate_proj.weight", [here, features, hidden], "experts")
     yield Parameter("mlp.experts.up_proj.weight", [here, features, hidden], "experts")
     yield Parameter("mlp.experts.down_proj.weight", [here, hidden, features], "expert_columns")

@@ -7,10 +7,10 @@ be packed, whatever its shape.
 from livescale.shared.messages.quantization import Codes, Packing, Quantization, ScaleType
 
 PANEL_OUTPUTS, PANEL_INPUTS = 64, 32
-CODE_BITS: dict[Codes, int] = {"int4": 4, "int8": 8, "fp8": 8}
-SCALE_BYTES: dict[ScaleType, int] = {"bfloat16": 2, "float32": 4, "float16": 2}
+CODE_BITS: dict[Codes, int] = {"int4": 4, "int8": 8, "fp8": 8, "fp4": 4}
+SCALE_BYTES: dict[ScaleType, int] = {"bfloat16": 2, "float32": 4, "float16": 2, "e8m0": 1}
 # The code of zero, where a matrix has no zeros of its own.
-MIDDLES: dict[Codes, int] = {"int4": 8, "int8": 128, "fp8": 0}
+MIDDLES: dict[Codes, int] = {"int4": 8, "int8": 128, "fp8": 0, "fp4": 0}
 LAYERS, WEIGHT = "model.layers.", ".weight"
 
 

@@ -10,6 +10,7 @@ WORD_BITS = 32
 # are here. The order of inputs is read, as it must be the usual one.
 ORDER = ".g_idx"
 OPTIONAL = (".weight_shape", ORDER, ".input_scale", ".output_scale", ".activation_scale", ".input_zero_point")
+MXFP4 = ("_proj_blocks", "_proj_scales")
 ZEROS = ".weight_zero_point"
 WORDS = (".qweight", ".qzeros", ".weight_packed", ZEROS)
 

@@ -63,6 +63,22 @@ FIELDS: dict[str, dict[str, Any]] = {
         "norm_topk_prob": True,
         "mlp_only_layers": [2],
     },
+    "gpt_oss": {
+        "head_dim": 24,
+        "sliding_window": WINDOW,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "intermediate_size": 64,
+        "swiglu_alpha": 1.3,
+        "swiglu_limit": 1.0,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 5e3,
+            "factor": 8.0,
+            "original_max_position_embeddings": 275,
+            "truncate": False,
+        },
+    },
     "olmoe": {"attention_bias": True, "num_experts": 9, "num_experts_per_tok": 4, "intermediate_size": 40},
     "gemma3_text": {
         "head_dim": 24,

@@ -28,6 +28,8 @@ def make_packed(packing: Packing, outputs: int, inputs: int, seed: int = 1, scal
     if packing.codes == "fp8":
         codes[codes & 0x7F == 0x7F] = 0  # NaN
     drawn = torch.from_numpy(chance.uniform(-8, 8, (outputs, groups)) * scale)
+    if packing.scales == "e8m0":
+        drawn = drawn.abs().clamp(min=1e-6)
     scales = drawn.to(SCALE_TYPES[packing.scales])
     zeros = chance.integers(0, 16, (outputs, groups), np.uint8) if packing.zeros else None
     into = np.empty(packed_bytes(packing, outputs, inputs), np.uint8)
@@ -46,6 +48,9 @@ def dequantized(
     group = torch.arange(inputs) // group_of(packing, inputs)
     if packing.codes == "fp8":
         numbers = codes.view(torch.float8_e4m3fn).float()
+    elif packing.codes == "fp4":
+        magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])[(codes & 7).long()]
+        numbers = torch.where(codes >= 8, -magnitudes, magnitudes)
     else:
         numbers = codes.float() - (MIDDLES[packing.codes] if zeros is None else zeros.float()[:, group])
     return (numbers * scales.float()[:, group]).bfloat16()

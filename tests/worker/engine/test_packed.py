@@ -19,6 +19,7 @@ PACKINGS = {
     "int8-zeros-float16": Packing(codes="int8", group=128, scales="float16", zeros=True),
     "int8-float32": Packing(codes="int8", group=0, scales="float32"),
     "fp8": Packing(codes="fp8", group=0, scales="bfloat16"),
+    "mxfp4": Packing(codes="fp4", group=32, scales="e8m0"),
     "fp8-blocks": Packing(codes="fp8", group=128, scales="float32"),
 }
 # The second and third have edges that fill neither a panel nor a span nor a group.

@@ -3,6 +3,7 @@
    result alone and with others. Include this after elementwise.h and one of product_*.h. */
 #pragma once
 
+#include "power.h"
 #include "workspace.h"
 
 #define SPAN 128
@@ -183,11 +184,13 @@ ALWAYS void begin_work(Type type, const Work *work, const void *rows, int64_t st
 
 ALWAYS void end_work(Type type, const Work *work, void *out) {
     int64_t size = work->cache->head_dim, heads = work->cache->kv_heads * work->cache->group;
+    float scale = work->attention->cap ? 1.0f : scale_of(work->attention);
     for (int64_t number = 0; number < work->queries; number++) {
         Query query = query_of(work, number);
         State state = state_of(work, number / TILE);
         float *gathered = state.gathered + number % TILE * work->width;
-        scale_by(gathered, work->width, 1.0f / gathered[size]);
+        float top = state.largest[number % TILE] * scale;
+        scale_by(gathered, work->width, share_of(work->attention, query.head, gathered[size], top));
         for (int64_t i = 0; i < size; i += WIDE)
             wide_store_some(type, (void *)address(type, out, (query.row * heads + query.head) * size + i),
                             wide_load(FLOAT32, gathered + i), size - i);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "power.h"
 #include "threads.h"
 #include "workspace.h"
 
@@ -11,7 +12,7 @@
 /* The buffers for some rows. An assignment is a row with one of the experts that it uses; `place` says at which row of
    `made` its result is, or -1 if its expert is not here. Assignments of one expert follow each other. */
 typedef struct {
-    float *wide, *logits, *weights;
+    float *wide, *logits, *weights, *clamped, *opened;
     int64_t *chosen, *place, *row_at, *begin;
     void *gathered, *gate_up, *gated, *made;
 } Buffers;
@@ -44,21 +45,6 @@ static inline void put_number(Type type, void *to, int64_t i, float value) {
     memcpy(&bits, &value, sizeof bits);
     uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     ((bf16 *)to)[i] = (bf16)(value == value ? rounded : bits >> 16 | 0x40);
-}
-
-/* e^x for x <= 0 with the same bits on every CPU: of operations alone that IEEE 754 defines to the last bit. */
-static float power_of_e(float x) {
-    if (!(x > -80.0f))
-        return 0.0f;
-    const double to_integer = 6755399441055744.0; /* 1.5 * 2^52 */
-    double shifted = x * 1.44269504088896338700 + to_integer, twos = shifted - to_integer;
-    double rest = x - twos * 0.693147180559945309417, sum = 1.0;
-    for (int i = 12; i > 0; i--)
-        sum = 1.0 + sum * rest / i;
-    int64_t bits = ((int64_t)twos + 1023) << 52;
-    double power;
-    memcpy(&power, &bits, sizeof power);
-    return (float)(sum * power);
 }
 
 /* Chooses the experts of one row: the largest logits, and of equal ones the first. */
@@ -159,6 +145,41 @@ static void assign(const Experts *experts, const Buffers *of, int64_t count) {
     of->begin[0] = 0;
 }
 
+typedef struct {
+    const ExpertsJob *job;
+    int64_t width;
+    int is_done;
+} ClampedJob;
+
+/* Lays gate and up out for SwiGLU in float32, or takes what it made. SwiGLU of alpha * gate and (up + 1) / alpha is
+   gate * sigmoid(alpha * gate) * (up + 1). */
+static void clamp_share(void *context, Share rows) {
+    const ClampedJob *clamped = context;
+    const ExpertsJob *job = clamped->job;
+    float alpha = (float)job->experts->alpha, limit = (float)job->experts->limit, *wide = job->buffers->clamped;
+    int64_t width = clamped->width;
+    for (int64_t row = rows.begin; row < rows.end; row++)
+        for (int64_t i = row * width, at = 2 * row * width; i < (row + 1) * width; i++, at++) {
+            if (clamped->is_done) {
+                put_number(job->type, job->buffers->gated, i, job->buffers->opened[i]);
+                continue;
+            }
+            float gate = number_at(job->type, job->buffers->gate_up, at);
+            float up = number_at(job->type, job->buffers->gate_up, at + width);
+            wide[at] = alpha * (gate > limit ? limit : gate);
+            wide[at + width] = ((up > limit ? limit : up < -limit ? -limit : up) + 1.0f) / alpha;
+        }
+}
+
+/* The SwiGLU of gpt-oss, whose gate has an upper limit, and up one on both sides. */
+static void clamped_times(const Kernels *kernels, const ExpertsJob *job, int64_t width, int64_t rows) {
+    ClampedJob clamped = {job, width, 0};
+    divide(kernels, rows, clamp_share, &clamped);
+    kernels_silu_times(kernels, FLOAT32, job->buffers->clamped, job->buffers->opened, rows, width);
+    clamped.is_done = 1;
+    divide(kernels, rows, clamp_share, &clamped);
+}
+
 static void run_expert(const Kernels *kernels, const ExpertsJob *job, int64_t number) {
     const Buffers *of = job->buffers;
     const Expert *expert = &job->experts->experts[number];
@@ -169,7 +190,9 @@ static void run_expert(const Kernels *kernels, const ExpertsJob *job, int64_t nu
     for (int64_t i = 0; i < rows; i++)
         memcpy((char *)of->gathered + i * row_bytes, job->rows + of->row_at[begin + i] * row_bytes, row_bytes);
     kernels_multiply(kernels, job->type, &expert->gate_up, of->gathered, NULL, of->gate_up, rows);
-    if (job->experts->is_gelu)
+    if (job->experts->limit)
+        clamped_times(kernels, job, expert->down.in, rows);
+    else if (job->experts->is_gelu)
         kernels_gelu_times(kernels, job->type, of->gate_up, of->gated, rows, expert->down.in);
     else
         kernels_silu_times(kernels, job->type, of->gate_up, of->gated, rows, expert->down.in);
@@ -198,6 +221,10 @@ static char *lay_buffers(const Experts *experts, Type type, int64_t rows, char *
     of->gate_up = next(&from, rows * 2 * features * size);
     of->gated = next(&from, rows * features * size);
     of->made = next(&from, assignments * hidden * size);
+    if (experts->limit) {
+        of->clamped = next(&from, rows * 2 * features * sizeof(float));
+        of->opened = next(&from, rows * features * sizeof(float));
+    }
     return from;
 }
 

@@ -9,11 +9,13 @@ typedef struct {
 } Expert;
 
 /* `count` experts, of which each row uses `chosen`. Those from `first` on are here, `held` of them, at `experts`. The
-   router is in float32. A chosen expert's weight is its share of all experts; if `normalized`, of those chosen. */
+   router is in float32. A chosen expert's weight is its share of all experts; if `normalized`, of those chosen. With a `limit` gate and
+   up are clamped, and the activation is gate * sigmoid(alpha * gate) * (up + 1). */
 typedef struct {
     Linear router;
     int64_t count, chosen, first, held, normalized, is_gelu;
     const Expert *experts;
+    double alpha, limit;
 } Experts;
 
 /* `[row, hidden]` -> `[row, hidden]`: the sum of the experts of each row in the order of choice, in float32, plus the

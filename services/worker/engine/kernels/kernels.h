@@ -19,9 +19,9 @@ typedef enum { BFLOAT16, FLOAT32 } Type;
 #define INPUTS 32
 
 /* How the numbers of a packed matrix are stored: not packed at all, as integers without a sign, or as the bits of
-   float8_e4m3fn. */
-typedef enum { NOT_PACKED, INT4, INT8, FP8 } Codes;
-typedef enum { SCALES_BFLOAT16, SCALES_FLOAT32, SCALES_FLOAT16 } Scales;
+   float8_e4m3fn or of float4_e2m1fn. Scales of float8_e8m0fnu are powers of two: 2^(bits - 127). */
+typedef enum { NOT_PACKED, INT4, INT8, FP8, FP4 } Codes;
+typedef enum { SCALES_BFLOAT16, SCALES_FLOAT32, SCALES_FLOAT16, SCALES_E8M0 } Scales;
 
 /* A packed matrix. A number is (code - zero) * scale in float32, rounded to bfloat16; so products have the bits of the
    same matrix in bfloat16. `group` inputs of an output share a scale and a zero. Zero is in the middle of the integers
@@ -72,12 +72,14 @@ static inline int64_t seen_by(const Run *run, int64_t row) {
 
 /* Attention of one layer: its part of the cache, and tables `[position, head_dim]` of cosines and sines. The first half
    of the sines is negated. A row sees `window` positions, its own included. Scores are multiplied by `scale`, and then
-   bent towards `cap` by a tangent. Zero stands for all positions, for 1 / sqrt(head_dim), and for no limit. */
+   bent towards `cap` by a tangent. Zero stands for all positions, for 1 / sqrt(head_dim), and for no limit. `sinks` are
+   NULL, or the score of each query head that is a weight more but no value. */
 typedef struct {
     Cache cache;
     const void *cosines, *sines;
     int64_t window;
     double scale, cap;
+    const float *sinks;
 } Attention;
 
 /* The factor of scores. */

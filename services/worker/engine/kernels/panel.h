@@ -22,6 +22,9 @@ typedef struct {
 
 ALWAYS int64_t padded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
 
+ALWAYS int64_t code_bits(int64_t codes) { return codes == INT4 || codes == FP4 ? 4 : 8; }
+ALWAYS int64_t scale_size(int64_t scales) { return scales == SCALES_FLOAT32 ? 4 : scales == SCALES_E8M0 ? 1 : 2; }
+
 /* The number of bytes before the zeros of a packed panel, before its codes, and of all of it. */
 typedef struct {
     int64_t zeros, codes, all;
@@ -29,9 +32,9 @@ typedef struct {
 
 ALWAYS PackedBytes packed_bytes(const Packing *packing, int64_t in) {
     int64_t groups = (in + packing->group - 1) / packing->group;
-    int64_t zeros = groups * PANEL * (packing->scales == SCALES_FLOAT32 ? 4 : 2);
+    int64_t zeros = groups * PANEL * scale_size(packing->scales);
     int64_t codes = zeros + (packing->zeros ? groups * PANEL : 0);
-    return (PackedBytes){zeros, codes, codes + padded(in, INPUTS) * PANEL / (packing->codes == INT4 ? 2 : 1)};
+    return (PackedBytes){zeros, codes, codes + padded(in, INPUTS) * PANEL * code_bits(packing->codes) / 8};
 }
 
 /* Returns panel number `number`, counted over all parts. */

@@ -18,7 +18,9 @@ typedef struct {
 static float scale_at(int64_t scales, const void *from, int64_t at) {
     float made;
     uint32_t bits;
-    if (scales == SCALES_FLOAT32)
+    if (scales == SCALES_E8M0)
+        bits = (uint32_t)((const uint8_t *)from)[at] << 23;
+    else if (scales == SCALES_FLOAT32)
         bits = ((const uint32_t *)from)[at];
     else if (scales == SCALES_BFLOAT16)
         bits = (uint32_t)((const bf16 *)from)[at] << 16;
@@ -45,9 +47,15 @@ static float fp8_value(int code) {
     return code & 0x80 ? -made : made;
 }
 
+/* The value of the bits of a float4_e2m1fn. */
+static float fp4_value(int code) {
+    static const float magnitudes[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    return code & 8 ? -magnitudes[code & 7] : magnitudes[code];
+}
+
 static void read_group(const Packing *packing, const char *panel, const PackedBytes *bytes, int64_t group,
                        CodeGroup *made) {
-    int64_t scale_bytes = packing->scales == SCALES_FLOAT32 ? 4 : 2;
+    int64_t scale_bytes = scale_size(packing->scales);
     const uint8_t *zeros = (const uint8_t *)panel + bytes->zeros + group * PANEL;
     float middle = packing->codes == INT4 ? 8.0f : packing->codes == INT8 ? 128.0f : 0.0f;
     for (int64_t i = 0; i < 2 * PANEL; i++) {
@@ -78,18 +86,19 @@ static void unpack_panel(const Packing *packing, const void *panel, int64_t in, 
     const uint32_t *words = (const uint32_t *)((const char *)panel + bytes.codes);
     float values[256];
     CodeGroup group;
-    for (int code = 0; packing->codes == FP8 && code < 256; code++)
-        values[code] = fp8_value(code);
+    const int is_float = packing->codes == FP8 || packing->codes == FP4, bits = (int)code_bits(packing->codes);
+    for (int code = 0; is_float && code < 1 << bits; code++)
+        values[code] = bits == 4 ? fp4_value(code) : fp8_value(code);
     for (int64_t pair = 0, number = 0, left = 0; pair < padded(in, INPUTS) / 2; pair++, left--, to += 2 * PANEL) {
         if (left == 0 && 2 * pair < in) {
             read_group(packing, panel, &bytes, number++, &group);
             left = packing->group / 2;
         }
-        if (packing->codes == INT4)
-            unpack_pair(words, 4, NULL, &group, to);
+        if (bits == 4)
+            unpack_pair(words, 4, is_float ? values : NULL, &group, to);
         else
-            unpack_pair(words, 8, packing->codes == FP8 ? values : NULL, &group, to);
-        words += 2 * PANEL / (packing->codes == INT4 ? 8 : 4);
+            unpack_pair(words, 8, is_float ? values : NULL, &group, to);
+        words += 2 * PANEL * bits / 32;
     }
 }
 #endif

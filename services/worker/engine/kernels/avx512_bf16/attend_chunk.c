@@ -1,5 +1,6 @@
 /* Attention of a chunk of a prompt: the keys and values of a head are packed once for all of its rows. */
 #ifdef __x86_64__
+#include "../power.h"
 #include "operations.h"
 #include "vectors.h"
 
@@ -9,11 +10,12 @@
 #define SPAN 512 /* positions whose scores are in the cache at a time; spans begin at multiples of it */
 
 /* Rows that are computed together: the addresses of their queries and results, and the positions that each sees, from
-   one of `starts` up to one of `lengths`. `scale` and `cap` are those of Attention. */
+   one of `starts` up to one of `lengths`. `scale` and `cap` are those of Attention, `head` is their query head. */
 typedef struct {
+    const Attention *attention;
     const bf16 *queries[ROWS];
     bf16 *out[ROWS];
-    int64_t starts[ROWS], lengths[ROWS], head_dim;
+    int64_t starts[ROWS], lengths[ROWS], head_dim, head;
     float scale, cap;
 } Tile;
 
@@ -184,13 +186,15 @@ static inline __attribute__((always_inline)) void attend_rows(const Tile *tile, 
         for (int64_t d = 0; d < size; d += HALVES)
             gather(&softmax, values + (d * padded + begin * HALVES) / 2, (seen - begin + 1) / 2, gathered + d * ROWS);
     }
-    for (int row = 0; row < count; row++)
+    for (int row = 0; row < count; row++) {
+        float top = softmax.most[row] * (!is_plain && tile->cap ? 1.0f : tile->scale);
+        float share = share_of(tile->attention, tile->head, softmax.sum[row], top);
         for (int64_t d = 0; d < size; d += FLOATS) {
             int64_t place = d / HALVES * HALVES * ROWS + (VECTORS * row + d / FLOATS % 2) * FLOATS;
             __m512 sum = _mm512_loadu_ps(gathered + place);
-            store_floats(tile->out[row] + d, first_floats(size - d),
-                         _mm512_mul_ps(sum, _mm512_set1_ps(1.0f / softmax.sum[row])));
+            store_floats(tile->out[row] + d, first_floats(size - d), _mm512_mul_ps(sum, _mm512_set1_ps(share)));
         }
+    }
 }
 
 static void attend_tile(const Tile *tile, int64_t count, const int32_t *keys, const int32_t *values, int64_t padded,
@@ -216,7 +220,8 @@ void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run
             pack_values((const bf16 *)cache->values + place, values, padded, length, size);
         }
         for (int64_t first = 0; first < run->rows; first += ROWS) {
-            Tile tile = {.head_dim = size, .scale = scale_of(attention), .cap = (float)attention->cap};
+            Tile tile = {.attention = attention, .head_dim = size, .head = head, .scale = scale_of(attention),
+                         .cap = (float)attention->cap};
             for (int i = 0; i < ROWS; i++) {
                 int64_t row = first + i < run->rows ? first + i : run->rows - 1;
                 tile.queries[i] = queries + row * stride + head * size;

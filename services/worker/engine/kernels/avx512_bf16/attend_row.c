@@ -1,5 +1,6 @@
 /* Attention of one row. Its keys and values are read once, in place. */
 #ifdef __x86_64__
+#include "../power.h"
 #include "operations.h"
 #include "vectors.h"
 
@@ -89,10 +90,12 @@ static inline __attribute__((always_inline)) void mix(const Heads *of, const bf1
     }
 }
 
-/* What scores are multiplied by and bent towards, and how many of the first positions are hidden, fewer than 16. */
+/* What scores are multiplied by and bent towards, and how many of the first positions are hidden, fewer than 16. `head`
+   is the first query head. */
 typedef struct {
+    const Attention *attention;
     float scale, cap;
-    int64_t hidden;
+    int64_t hidden, head;
 } Scoring;
 
 /* Computes query heads that share keys and values. Memory is read once and ahead: values while scores are computed, and
@@ -117,7 +120,8 @@ static inline __attribute__((always_inline)) void attend_heads(const bf16 *queri
     for (int head = 0; head < heads; head++) {
         float *scores = scratch + head * padded, scale = scoring->cap ? 1.0f : scoring->scale;
         of.weights[head] = (bf16 *)(scratch + HEADS * padded) + head * padded;
-        of.scales[head] = 1.0f / soften(scores, of.weights[head], length, padded, largest(scores, length), scale);
+        float most = largest(scores, length), sum = soften(scores, of.weights[head], length, padded, most, scale);
+        of.scales[head] = share_of(scoring->attention, scoring->head + head, sum, most * scale);
     }
     for (int64_t d = 0; d < size; d += HALVES)
         mix(&of, values + d, out + d, size, d ? NULL : next, first_halves(size - d), heads);
@@ -125,9 +129,9 @@ static inline __attribute__((always_inline)) void attend_heads(const bf16 *queri
 
 static inline __attribute__((always_inline)) void attend_group(const bf16 *queries, bf16 *out, const bf16 *keys,
                                                                const bf16 *values, const bf16 *next, int64_t length,
-                                                               const Scoring *scoring, float *scratch, int64_t size,
+                                                               Scoring *scoring, float *scratch, int64_t size,
                                                                int64_t group) {
-    for (; group > 0; group -= HEADS, queries += HEADS * size, out += HEADS * size)
+    for (; group > 0; group -= HEADS, queries += HEADS * size, out += HEADS * size, scoring->head += HEADS)
         switch (group) {
         case 1: attend_heads(queries, out, keys, values, next, length, scoring, scratch, size, 1); break;
         case 2: attend_heads(queries, out, keys, values, next, length, scoring, scratch, size, 2); break;
@@ -141,10 +145,11 @@ void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, co
     const Cache *cache = &attention->cache;
     /* A window begins at a multiple of 16, so that a position is always in the same lane. */
     int64_t start = first_seen(attention, length - 1), first = start / FLOATS * FLOATS;
-    Scoring scoring = {scale_of(attention), (float)attention->cap, start - first};
+    Scoring scoring = {attention, scale_of(attention), (float)attention->cap, start - first, 0};
     slot += first, length -= first;
     int64_t size = cache->head_dim, group = cache->group, stride = group * size;
     for (int64_t head = kv_heads.begin; head < kv_heads.end; head++) {
+        scoring.head = head * group;
         const bf16 *own = queries + head * stride;
         bf16 *result = out + head * stride;
         int64_t place = (head * cache->slots + slot) * size;

@@ -13,7 +13,7 @@
 /* How codes become numbers. An integer code becomes the float 2^k + code when its bits are put among those of 2^k. Where
    scales have at most 11 bits, all of (2^k + code) * scale - (2^k + zero) * scale is exact before it is rounded, so one
    multiply-add makes the product that a subtraction and a multiplication make of other scales. */
-typedef enum { INT4_SHORT, INT4_LONG, INT8_SHORT, INT8_LONG, FP8_CODES } Way;
+typedef enum { INT4_SHORT, INT4_LONG, INT8_SHORT, INT8_LONG, FP8_CODES, FP4_CODES } Way;
 
 /* The place of a code in a float, and 2^k there. */
 #define LOW_PLACE 12
@@ -29,6 +29,7 @@ typedef struct {
 static Way way_of(const Packing *packing) {
     int is_long = packing->scales == SCALES_FLOAT32;
     return packing->codes == FP8    ? FP8_CODES
+           : packing->codes == FP4  ? FP4_CODES
            : packing->codes == INT4 ? (is_long ? INT4_LONG : INT4_SHORT)
                                     : (is_long ? INT8_LONG : INT8_SHORT);
 }
@@ -46,6 +47,10 @@ ALWAYS_INLINE __m512 twice(__m256 eight) {
 ALWAYS_INLINE __m256 eight_scales(int64_t scales, const char *from, int at) {
     if (scales == SCALES_FLOAT32)
         return _mm256_loadu_ps((const float *)from + at);
+    if (scales == SCALES_E8M0) {
+        __m128i eight = _mm_loadl_epi64((const __m128i *)(from + at));
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(eight), 23));
+    }
     __m128i halves = _mm_loadu_si128((const __m128i *)((const uint16_t *)from + at));
     if (scales == SCALES_FLOAT16)
         return _mm512_castps512_ps256(_mm512_cvtph_ps(_mm256_castsi128_si256(halves)));
@@ -54,14 +59,14 @@ ALWAYS_INLINE __m256 eight_scales(int64_t scales, const char *from, int at) {
 
 ALWAYS_INLINE void read_group(Way way, const Packing *packing, const char *panel, const PackedBytes *bytes,
                               int64_t number, CodeGroup *group) {
-    const char *scales = panel + number * PANEL * (packing->scales == SCALES_FLOAT32 ? 4 : 2);
+    const char *scales = panel + number * PANEL * scale_size(packing->scales);
     const uint8_t *zeros = (const uint8_t *)panel + bytes->zeros + number * PANEL;
     const __m512 middle = _mm512_set1_ps(way <= INT4_LONG ? 8.0f : 128.0f);
 #pragma GCC unroll 8
     for (int vector = 0; vector < FLOAT_VECTORS; vector++) {
         __m512 scale = twice(eight_scales(packing->scales, scales, 8 * vector)), zero = middle;
-        if (way == FP8_CODES) {
-            group->scale[vector] = _mm512_mul_ps(scale, _mm512_set1_ps(0x1p120f));
+        if (way == FP8_CODES || way == FP4_CODES) {
+            group->scale[vector] = way == FP4_CODES ? scale : _mm512_mul_ps(scale, _mm512_set1_ps(0x1p120f));
             continue;
         }
         if (packing->zeros) {
@@ -100,6 +105,12 @@ ALWAYS_INLINE __m512i placed(Way way, __m512i words, int vector) {
 
 /* The numbers of 16 codes, in float32. */
 ALWAYS_INLINE __m512 numbers_of(Way way, __m512i words, const CodeGroup *group, int vector) {
+    if (way == FP4_CODES) { /* the lowest four bits say which one */
+        const __m512 values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f,
+                                             -2.0f, -3.0f, -4.0f, -6.0f);
+        __m512 value = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 4 * vector), values);
+        return _mm512_mul_ps(value, group->scale[vector]);
+    }
     __m512i moved = placed(way, words, vector);
     if (way == FP8_CODES) { /* these are too small by 2^120, and so may be denormal */
         __m512i bits = _mm512_and_si512(moved, _mm512_set1_epi32((int)0x87f00000));
@@ -114,14 +125,16 @@ ALWAYS_INLINE __m512 numbers_of(Way way, __m512i words, const CodeGroup *group, 
     return _mm512_fmadd_ps(made, group->scale[vector], group->shift[vector]);
 }
 
+ALWAYS_INLINE int is_short_code(Way way) { return way <= INT4_LONG || way == FP4_CODES; }
+
 /* Vector `v` of a pair of inputs: 16 outputs, with the two inputs of each beside each other. */
 ALWAYS_INLINE __m512bh unpacked_vector(Way way, const uint32_t *words, const CodeGroup *group, int v) {
-    int fields = way <= INT4_LONG ? 8 : 4;
+    int fields = is_short_code(way) ? 8 : 4;
     __m512i own = _mm512_loadu_si512(words + 2 * v / fields * FLOATS);
     return _mm512_cvtne2ps_pbh(numbers_of(way, own, group, 2 * v + 1), numbers_of(way, own, group, 2 * v));
 }
 
-ALWAYS_INLINE int words_of(Way way) { return 2 * PANEL / (way <= INT4_LONG ? 8 : 4); }
+ALWAYS_INLINE int words_of(Way way) { return 2 * PANEL / (is_short_code(way) ? 8 : 4); }
 
 ALWAYS_INLINE void unpack(Way way, const Packing *packing, const char *panel, int64_t in, bf16 *to) {
     PackedBytes bytes = packed_bytes(packing, in);
@@ -146,6 +159,7 @@ void unpack_by_vectors(const Packing *packing, const void *panel, int64_t in, bf
     case INT4_LONG: unpack(INT4_LONG, packing, panel, in, to); break;
     case INT8_SHORT: unpack(INT8_SHORT, packing, panel, in, to); break;
     case INT8_LONG: unpack(INT8_LONG, packing, panel, in, to); break;
+    case FP4_CODES: unpack(FP4_CODES, packing, panel, in, to); break;
     default: unpack(FP8_CODES, packing, panel, in, to); break;
     }
     _mm_setcsr(before);
@@ -223,9 +237,10 @@ MULTIPLY_FEW(INT4_LONG)
 MULTIPLY_FEW(INT8_SHORT)
 MULTIPLY_FEW(INT8_LONG)
 MULTIPLY_FEW(FP8_CODES)
+MULTIPLY_FEW(FP4_CODES)
 
 static Multiply *const few[][FEW_ROWS] = {NAMES(INT4_SHORT), NAMES(INT4_LONG), NAMES(INT8_SHORT), NAMES(INT8_LONG),
-                                          NAMES(FP8_CODES)};
+                                          NAMES(FP8_CODES), NAMES(FP4_CODES)};
 
 void multiply_packed_panel(const Linear *linear, const Panel *panel, const Rows *rows, int64_t count) {
     Piece piece = {.linear = linear, .bias = panel->bias, .column = panel->column, .width = panel->width};
