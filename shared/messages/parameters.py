@@ -88,9 +88,9 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     norms. A checkpoint's heads rotate in their first `rotary_dim` numbers, 0 is all; where they are `interleaved`,
     pairs are neighbours. In blocks the two numbers of a pair are half a head apart.
 
-    The rows of a model that `encodes` see each other, so that a prompt is computed in one piece; its norms are
-    LayerNorms, and to its embeddings those of positions are added, from row `position_offset` of their table on, and
-    those of `token_types` types: the second of two texts has the second type.
+    The rows of a model that `encodes` see each other, so that a prompt is computed in one piece, and its norms are
+    LayerNorms. To its embeddings those of positions are added, from row `position_offset` of their table on, and those
+    of `token_types` types: the second of two texts has the second type.
 
     A model with a `pooling` makes vectors and no tokens; they have the length 1 where it is `normalized`. With `labels`
     a matrix makes of them as many scores, with a `pooler` after another matrix and a tangent. Scores are likelihoods
