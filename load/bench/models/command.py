@@ -52,7 +52,7 @@ option = partial(click.option, show_default=True, show_envvar=True)
     type=click.Choice(get_args(KernelsName)),
     default="auto",
     envvar="LIVESCALE_KERNELS",
-    help="Kernels of this engine. The bars depend on them.",
+    help="Kernels of this engine. The results to reach depend on them.",
 )
 def models(families: Sequence[str], rounds: int, size: Size, kernels: KernelsName) -> None:
     """Compare each architecture at 120M parameters with transformers, and experts with a dense model.
