@@ -42,8 +42,16 @@ def to_claims(ctx: click.Context, param: click.Parameter, text: str | None) -> S
 
 
 @click.command(epilog=EPILOG)
-@click.option("--quick", "mode", flag_value=Mode.QUICK, type=Mode, help="Only what takes minutes: no replayed traces.")
-@click.option("--full", "mode", flag_value=Mode.FULL, type=Mode, help="Three seeds, both windows of each trace: hours.")
+@click.option(
+    "--quick", "mode", flag_value=Mode.QUICK, type=Mode, help="Check what takes minutes, and replay no traces."
+)
+@click.option(
+    "--full",
+    "mode",
+    flag_value=Mode.FULL,
+    type=Mode,
+    help="Run three seeds and both windows of each trace; takes hours.",
+)
 @click.option("--only", "claims", callback=to_claims, help="Claims to check, with commas between their names.")
 @click.option("--list", "as_list", is_flag=True, help="Check nothing, and print the names of all claims.")
 @click.option(

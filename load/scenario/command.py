@@ -32,7 +32,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 LOG = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
-class Moment(click.FloatRange):
+class SecondOfRun(click.FloatRange):
     """A second that comes: neither infinity nor what is no number."""
 
     def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -58,7 +58,7 @@ EPILOG = """
 @click.option("--seed", type=click.IntRange(0), help="Seed of the run, in place of the scenario's.")
 @click.option(
     "--until",
-    type=Moment(0, min_open=True),
+    type=SecondOfRun(0, min_open=True),
     help="Second at which the run ends; by default it ends once all requests have ended.",
 )
 @click.option("--report", type=FILE, help="File to write the HTML report to.")
@@ -70,9 +70,11 @@ EPILOG = """
     show_default=True,
     help="Have each reader decode messages for itself, as on a real bus; slower, with the same result.",
 )
-@click.option("--status-at", type=Moment(0), help="Second of which to print what livescale status would print.")
-@click.option("--why", help="Model of which to print what livescale why would print, at second --at.")
-@click.option("--at", type=Moment(0), help="The second that --why is about.")
+@click.option(
+    "--status-at", type=SecondOfRun(0), help="Print what livescale status would show at this second of the run."
+)
+@click.option("--why", help="Print what livescale why would say of this model at the second --at.")
+@click.option("--at", type=SecondOfRun(0), help="Second of the run that --why is about.")
 @click.option(
     "--compare",
     nargs=2,

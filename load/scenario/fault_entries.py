@@ -46,7 +46,10 @@ class FaultEntry(Settings, frozen=True, kw_only=True):
         if (self.at is None) == (self.every is None):
             raise ValueError("give either at or every")
         if (self.what in MESSAGE_KINDS) != (not self.who):
-            raise ValueError(f"{self.what} needs " + ("no who: it befalls messages" if self.who else "who it befalls"))
+            raise ValueError(
+                f"{self.what} needs "
+                + ("leave out who: it befalls messages, and no process" if self.who else "who it befalls")
+            )
         if (self.what == "cut-link") != bool(self.other):
             raise ValueError("other is the other end of a link: give it with cut-link, and with nothing else")
         if self.amount is not None and self.what not in USUAL_AMOUNT:

@@ -35,6 +35,9 @@ COMMANDS = {
         "livescale.load.make_model_command:make_model_command",
         "Make a checkpoint with random parameters, to try things with.",
     ),
+    "make-adapter": LazyCommand(
+        "livescale.load.make_adapter_command:make_adapter_command", "Make a LoRA adapter with random parameters."
+    ),
     "profile": LazyCommand(
         "livescale.load.profile.command:profile", "Measure how fast this machine runs a model, for --engine modelled."
     ),

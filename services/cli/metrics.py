@@ -41,7 +41,12 @@ class TargetGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command(epilog=EPILOG)
-@click.option("--process", "process_id", metavar="ID", help="Of this process only, as its own /metrics has them.")
+@click.option(
+    "--process",
+    "process_id",
+    metavar="ID",
+    help="Print the metrics of this process only, as its own /metrics has them.",
+)
 @click.option(
     "--targets",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),

@@ -18,6 +18,7 @@ from livescale.services.cli.stack_options import PASSED_ON, WORKER_OPTIONS
 from livescale.services.cli.systems import apply_system
 from livescale.services.supervisor.checks import BadSettings, check_path
 from livescale.services.supervisor.commands import worker_flags
+from livescale.services.supervisor.lora_settings import LoraSettings
 from livescale.services.supervisor.processes import ChildFailed
 from livescale.services.supervisor.resources import find_files
 from livescale.services.supervisor.run_files import NotOurs, announce, make_place, pointer_path
@@ -37,6 +38,7 @@ Examples:
   livescale up --model tiny=/tmp/tiny --topology lab.yaml --shaped
   livescale up --model tiny=/tmp/tiny --workers 16 --engine modelled --arena-bytes 67108864
   livescale up --model tiny=/tmp/tiny --workers 4 --system serverlessllm
+  livescale up --model tiny=/tmp/tiny --lora mine=/tmp/adapter
   livescale up --config up.yaml
 
 \b
@@ -72,10 +74,22 @@ class NamedDirectory(click.ParamType[ModelSettings]):
             self.fail(f"{name!r} is not a valid name for a model: use letters, digits and . _ / -", param, ctx)
 
 
+class NamedAdapter(click.ParamType[LoraSettings]):
+    """The type of `--lora`: a name, an equals sign, and a directory."""
+
+    name = "NAME=DIR"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> LoraSettings:
+        if isinstance(value, LoraSettings):
+            return value  # from the configuration file
+        model = NamedDirectory().convert(value, param, ctx)
+        return LoraSettings(name=model.name, path=model.path)
+
+
 # Every option of a system is in one of them; those of workers that are passed on come last.
 OWN_GROUPS = {
     "Models": (
-        *("models", "dtype", "layout", "max_model_len", "tool_call_parser", "reasoning_parser"),
+        *("models", "loras", "dtype", "layout", "max_model_len", "tool_call_parser", "reasoning_parser"),
         "tensor_parallel_size",
         *("min_instances", "max_instances", "fixed_share", "downscale_delay_s"),
     ),
@@ -104,7 +118,7 @@ GROUPS = {
 
 
 @click.command(cls=GroupedCommand, groups=GROUPS, epilog=EPILOG)
-@settings_options(StackSettings, PASSED_ON, {"system": apply_system}, models=NamedDirectory())
+@settings_options(StackSettings, PASSED_ON, {"system": apply_system}, models=NamedDirectory(), loras=NamedAdapter())
 def up(settings: StackSettings) -> None:
     """Serve models on this machine until Ctrl-C.
 

@@ -36,7 +36,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     owned_by: str = "livescale"
     root: str
-    parent: None = None
+    parent: str | None = None
     max_model_len: int
     permission: list[None] = []
     livescale: ModelStatus
@@ -133,9 +133,10 @@ def status(entry: ModelEntry, snapshot: Snapshot | None) -> ModelStatus:
         return ModelStatus(state="failed", instances=0, error=entry.error)
     if snapshot is None:
         return ModelStatus(state=None, instances=None)
-    states = [one.state for one in instances(snapshot) if one.model == entry.spec.name]
+    name = entry.spec.base or entry.spec.name  # instances of the base serve an adapter
+    states = [one.state for one in instances(snapshot) if one.model == name]
     answering = sum(state in ("serving", "live") for state in states)
-    made_up = warning([worker for worker in snapshot.workers if worker.model == entry.spec.name])
+    made_up = warning([worker for worker in snapshot.workers if worker.model == name])
     if "serving" in states:
         return ModelStatus(state="ready", instances=answering, warning=made_up)
     if "live" in states:

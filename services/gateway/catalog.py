@@ -43,7 +43,7 @@ class Catalog:
 
     async def tokenize(self, request: Request) -> Response:
         body = parse_body(await read_body(request, self.max_body_bytes), TokenizeRequest)
-        entry = await self.models.find(body.model)
+        entry = (await self.models.find_served(body.model)).entry
         text = await self.models.text(entry)
         if (body.prompt is None) == (body.messages is None):
             raise bad_request("Give either 'prompt' or 'messages'.", param="prompt")
@@ -56,13 +56,13 @@ class Catalog:
 
     async def detokenize(self, request: Request) -> Response:
         body = parse_body(await read_body(request, self.max_body_bytes), DetokenizeRequest)
-        text = await self.models.text(await self.models.find(body.model))
+        text = await self.models.text((await self.models.find_served(body.model)).entry)
         check_token_ids(body.tokens, text.vocab_size, "tokens")
         return json_answer(Detokenized(prompt=text.decode_all(body.tokens)))
 
     async def tokenizer_info(self, request: Request) -> Response:
         """Answer GET /tokenizer_info: tokenizer_config.json, and the template wherever that came from."""
-        text = await self.models.text(await self.models.find_or_only(request.query_params.get("model", "")))
+        text = await self.models.text((await self.models.find_served(request.query_params.get("model", ""))).entry)
         template = {} if text.template is None else {"chat_template": text.template.source}
         return json_answer({"tokenizer_class": type(text.tokenizer).__name__, **text.about, **template})
 
@@ -79,6 +79,7 @@ def _card(entry: ModelEntry, snapshot: Snapshot | None) -> ModelCard:
         id=entry.spec.name,
         created=entry.created,
         root=entry.spec.path,
+        parent=entry.spec.base,
         max_model_len=entry.max_model_len,
         livescale=status(entry, snapshot),
     )

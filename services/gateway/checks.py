@@ -46,7 +46,7 @@ def _check_texts(body: GenerationOptions) -> None:
         if length > MOST_CHARACTERS:
             raise bad_request(f"{param!r} has {length} characters; {MOST_CHARACTERS} are the most.", param=param)
     if not all(map(str.strip, body.bad_words)):
-        raise bad_request("'bad_words' has one of blanks only; leave it out.", param="bad_words")
+        raise bad_request("'bad_words' has a word of nothing but blanks; leave it out.", param="bad_words")
 
 
 def _check_logprobs(body: GenerationOptions) -> None:
@@ -59,7 +59,9 @@ def _check_logprobs(body: GenerationOptions) -> None:
     if body.prompt_logprobs is not None and body.stream:
         raise bad_request("'prompt_logprobs' cannot be streamed; leave one of them out.", param="prompt_logprobs")
     if isinstance(body, CompletionRequest) and body.logprobs is True:
-        raise bad_request("'logprobs' is a number here: of the likeliest tokens to tell.", param="logprobs")
+        raise bad_request(
+            "'logprobs' must be a number here: how many of the likeliest tokens to tell.", param="logprobs"
+        )
 
 
 def _check_beams(body: GenerationOptions) -> None:

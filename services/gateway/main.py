@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from livescale.services.gateway.access import BadKeys, Guard, Keyring, read_keys
+from livescale.services.gateway.adapters import AdapterApi
 from livescale.services.gateway.admin import Admin
 from livescale.services.gateway.app import make_app
 from livescale.services.gateway.catalog import Catalog
@@ -106,7 +107,8 @@ class Gateway:
         completions = responses.completions
         pooling = PoolingApi(Pooling(self._settings, self._id, world.ids, completions.backend, models))
         probes = self._probes = Probes(self._id, world.bus, models, catalog, world.telemetry, executor)
-        return operations(completions, responses, pooling, catalog, Admin(world.bus, models, limit), probes)
+        admin, adapters = Admin(world.bus, models, limit), AdapterApi(world.bus, models, limit)
+        return operations(completions, responses, pooling, catalog, admin, probes, adapters)
 
     def _say_ready(self, url: str) -> None:
         self.url = url

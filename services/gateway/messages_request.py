@@ -199,7 +199,7 @@ def _of_assistant(blocks: list[Block], path: str) -> ChatMessage:
             case ToolUseBlock(id=id, name=name, input=given):
                 calls.append(ToolCall(function=CalledFunction(name, given), id=id))
             case ToolResultBlock():
-                raise bad_request("A 'tool_result' is in messages of the user.", path)
+                raise bad_request("A 'tool_result' belongs in a message with the role 'user'.", path)
     return ChatMessage(
         role="assistant",
         content="".join(texts) if texts or not calls else None,
@@ -218,7 +218,7 @@ def _of_user(role: Literal["user", "system"], blocks: list[Block], path: str) ->
             case ToolResultBlock(tool_use_id=id, content=content):
                 yield ChatMessage(role="tool", content=_text(content), tool_call_id=id)
             case ThinkingBlock() | RedactedThinking() | ToolUseBlock():
-                raise bad_request("Thoughts and calls of tools are in messages of the assistant.", path)
+                raise bad_request("Thoughts and calls of tools belong in messages with the role 'assistant'.", path)
     if said or not blocks:
         yield ChatMessage(role=role, content=_text(said))
 
@@ -240,7 +240,7 @@ def _choice(choice: MessagesToolChoice) -> ToolChoice:
     match choice.type:
         case "tool":
             if choice.name is None:
-                raise bad_request("'tool_choice' of type 'tool' needs the 'name' of one.", "tool_choice.name")
+                raise bad_request("'tool_choice' of type 'tool' needs the 'name' of a tool.", "tool_choice.name")
             return NamedTool(function=FunctionName(choice.name))
         case "any":
             return "required"

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 
 import structlog
 
@@ -19,6 +20,7 @@ from livescale.services.gateway.errors import (
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.registry import AskModels, ModelEntry
+from livescale.shared.messages.requests import AdapterUse
 from livescale.shared.model.checkpoint import CheckpointError, resolve_model_path
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import MODELS
@@ -29,6 +31,15 @@ REFRESH_TIMEOUT_SECONDS = 2.0
 LONG_TEXT = 4_096
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a name in a request stands for: a model, with an adapter or without."""
+
+    name: str
+    entry: ModelEntry
+    adapter: AdapterUse | None = None
 
 
 class RegisteredModels:
@@ -85,10 +96,21 @@ class RegisteredModels:
             return await self.find(model)
         if self._entries is None:
             await self.refresh_for_client()
-        names = [entry.spec.name for entry in self.entries if entry.state != "removing"]
+        names = [one.spec.name for one in self.entries if one.state != "removing" and one.spec.base is None]
         if len(names) != 1:
             raise bad_request(f"'model' is missing; {len(names)} are registered, GET /v1/models lists them.", "model")
         return await self.find(names[0])
+
+    async def find_served(self, model: str) -> Served:
+        """Return the model that serves a name, and what requests say of the adapter where the name is one's. Raises
+        ApiError as `find_or_only` does, and 503 for an adapter that is still being read."""
+        entry = await self.find_or_only(model)
+        if entry.spec.base is None:
+            return Served(entry.spec.name, entry)
+        if entry.version is None:
+            raise overloaded(f"The adapter {model!r} is still being read; try again in a moment.", 500, "model_loading")
+        base = await self.find(entry.spec.base)
+        return Served(entry.spec.name, base, AdapterUse(name=entry.spec.name, version=entry.version))
 
     async def text(self, entry: ModelEntry) -> CheckpointText:
         """Return the text side of a model's checkpoint. Raises ApiError 500 where the gateway cannot read it."""

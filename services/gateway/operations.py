@@ -6,6 +6,7 @@ Routes and documentation are made from this list.
 from typing import Any
 
 from livescale.services.gateway import answers, bodies
+from livescale.services.gateway.adapters import AdapterApi, adapter_operations
 from livescale.services.gateway.admin import Admin
 from livescale.services.gateway.catalog import Catalog
 from livescale.services.gateway.completions import Completions
@@ -27,12 +28,14 @@ def operations(
     catalog: Catalog,
     admin: Admin,
     probes: Probes,
+    adapters: AdapterApi,
 ) -> list[Operation]:
     """The operations of all endpoints but those of the documentation itself."""
     return [
         *generation_operations(completions, responses),
         *pooling_operations(pooling),
         *_models(catalog),
+        *adapter_operations(adapters),
         *_tokens(catalog),
         *_admin_questions(admin),
         *_admin_orders(admin),

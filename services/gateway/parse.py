@@ -20,8 +20,10 @@ from livescale.services.gateway.parameters import IGNORED, PARTS, REFUSED, Refus
 T = TypeVar("T", bound=msgspec.Struct)
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
+_KEY = " - at `key` in "
 _FIELD = re.compile(r"(?:missing required|unknown) field `(?P<field>[^`]*)`")
 
+SHOWN_KEYS, SHOWN_CHARACTERS = 8, 40  # of those that are wrong
 TEXT = frozenset(("text",))
 BODY_TIMEOUT_SECONDS = 30.0
 # Variables of the template, and schemas: there false is not the same as absent.
@@ -75,7 +77,7 @@ def parse_body(data: bytes, type: type[T], prepare: Callable[[dict[str, Any]], N
         given = {name: value if name in _AS_GIVEN else _without_empty(value) for name, value in body.items()}
         return msgspec.convert(given, type, str_keys=True)
     except msgspec.ValidationError as error:
-        raise _wrong_type(str(error)) from None
+        raise _wrong_type(str(error), body) from None
 
 
 def _utf8(data: bytes) -> bytes:
@@ -153,10 +155,13 @@ def _without_empty(value: object) -> object:
     return value
 
 
-def _wrong_type(message: str) -> ApiError:
+def _wrong_type(message: str, body: Mapping[str, Any]) -> ApiError:
     path = _PATH.search(message)
     field = _FIELD.search(message)
     parts = [path["path"] if path else "", field["field"] if field else ""]
     param = ".".join(part for part in parts if part) or None
     plain = _PATH.sub("", message)
+    if _KEY in message and param is not None and isinstance(keys := body.get(param), dict):
+        wrong = [key for key in keys if not key.isdecimal()]
+        plain += f": {', '.join(repr(key[:SHOWN_CHARACTERS]) for key in wrong[:SHOWN_KEYS])}"
     return bad_request(f"{plain}{f' (parameter {param!r})' if param else ''}.", param, code="invalid_value")

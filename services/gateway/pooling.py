@@ -9,7 +9,7 @@ from starlette.requests import Request
 from livescale.services.gateway.access import Visit
 from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.checks import check_token_ids
-from livescale.services.gateway.errors import ApiError, bad_request, too_long
+from livescale.services.gateway.errors import ApiError, bad_request, too_long, wrong_use
 from livescale.services.gateway.generation import Backend, Generation, just_wait
 from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.output import TextPiece
@@ -52,6 +52,8 @@ class Pooling:
     async def ask(self, request: Request, body: PoolingOptions) -> Asked:
         """Find the model that a body asks, and give the request an id. Raises ApiError."""
         entry = await self.models.find_or_only(body.model)
+        if entry.spec.base is not None:
+            raise wrong_use(body.model, "is an adapter, and generates text", "POST /v1/completions")
         text = await self.models.text(entry)
         id, wall = self.ids.new("req"), self.backend.clock.wall()
         return Asked(request, body, entry.spec.name, text, context_tokens(entry), id, wall)

@@ -10,13 +10,15 @@ from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.echo import Echo
 from livescale.services.gateway.envelope import Envelope
 from livescale.services.gateway.logprobs import PromptNames, TokenNames
+from livescale.services.gateway.models import Served
 from livescale.services.gateway.reading import Reading
 from livescale.services.gateway.submission import decoding
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """A checked body, and the tokens of what it says; of messages also the text, and how the answer is read."""
+    """A checked body, and the tokens of what it says; of messages also the text, and how the answer is read.
+    `served` is what computes it."""
 
     body: GenerationOptions
     text: CheckpointText
@@ -24,6 +26,7 @@ class Prompts:
     prompts: list[list[int]]
     said: str | UnsetType = UNSET
     reading: Reading | None = None
+    served: Served | None = None
 
 
 def envelope_of(asked: Prompts, id: str, created: int) -> Envelope:

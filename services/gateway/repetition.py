@@ -31,7 +31,8 @@ def check_repetition(asked: RepetitionDetection) -> None:
         )
     if asked.max_pattern_size and asked.min_count < 2:
         raise bad_request(
-            "'min_count' is less than 2; what comes once is not repeated.", "repetition_detection.min_count"
+            "'min_count' is less than 2, and what comes once is not repeated; give at least 2.",
+            "repetition_detection.min_count",
         )
 
 

@@ -205,7 +205,7 @@ def chat_of(body: ResponsesRequest, earlier: list[ChatMessage]) -> ChatRequest:
     is said."""
     messages = [*earlier, *messages_of(body.input)]
     if not messages:
-        raise bad_request("'input' has no message; say something.", param="input")
+        raise bad_request("'input' has no message; give at least one.", param="input")
     if body.instructions is not None:
         messages = [ChatMessage(role="system", content=body.instructions), *messages]
     return ChatRequest(

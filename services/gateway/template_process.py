@@ -27,7 +27,7 @@ class Rendering(msgspec.Struct, frozen=True):
     wall: float
 
 
-class Rendered(msgspec.Struct, frozen=True):
+class RenderedPrompt(msgspec.Struct, frozen=True):
     """The prompt, or the reason why there is none."""
 
     prompt: str | None = None
@@ -42,15 +42,17 @@ class Renderer:
         self._templates: dict[tuple[str, tuple[tuple[str, str], ...]], ChatTemplate] = {}
 
     def answer(self, data: bytes) -> bytes:
-        """Render an encoded Rendering, and return the encoded Rendered."""
+        """Render an encoded Rendering, and return the encoded RenderedPrompt."""
         work = msgspec.msgpack.decode(data, type=Rendering)
         self._wall = work.wall
         try:
             prompt = self._template(work).render(work.messages, work.way)
-            return msgspec.msgpack.encode(Rendered(prompt))
+            return msgspec.msgpack.encode(RenderedPrompt(prompt))
         except (TemplateRefusal, MemoryError, UnicodeEncodeError) as error:
             reason = f"{type(error).__name__}: {error}" if not isinstance(error, TemplateRefusal) else str(error)
-            return msgspec.msgpack.encode(Rendered(refusal=reason[:LONGEST_REASON].encode(errors="replace").decode()))
+            return msgspec.msgpack.encode(
+                RenderedPrompt(refusal=reason[:LONGEST_REASON].encode(errors="replace").decode())
+            )
 
     def _template(self, work: Rendering) -> ChatTemplate:
         key = (work.source, tuple(sorted(work.special_tokens.items())))

@@ -15,7 +15,7 @@ from livescale.services.gateway.bodies import ChatMessage
 from livescale.services.gateway.chat_template import USUAL, ChatTemplate, RenderingWay, TemplateRefusal, Wall
 from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.errors import bad_request
-from livescale.services.gateway.template_process import MEMORY_BYTES, Rendered, Rendering
+from livescale.services.gateway.template_process import MEMORY_BYTES, RenderedPrompt, Rendering
 from livescale.shared.process.bounded_process import BoundedProcess
 
 PROCESSOR_SECONDS = 2.0  # for one rendering
@@ -86,7 +86,7 @@ class Templates:
 
 
 def _prompt_of(answer: bytes) -> str:
-    rendered = msgspec.msgpack.decode(answer, type=Rendered)
+    rendered = msgspec.msgpack.decode(answer, type=RenderedPrompt)
     if rendered.prompt is None:
         raise TemplateRefusal(rendered.refusal)
     return rendered.prompt

@@ -62,7 +62,7 @@ def check_tools(tools: list[Tool] | None, choice: ToolChoice | None) -> None:
         function, path = tool.function, f"tools[{index}].function"
         if NAMES.fullmatch(function.name) is None:
             raise bad_request(
-                f"The tool's name {function.name[:80]!r} is none: it has 1 to 64 letters, digits, _ and -.",
+                f"The tool's name {function.name[:80]!r} is not allowed; give it 1 to 64 letters, digits, _ and -.",
                 f"{path}.name",
             )
         if function.name in names:
@@ -99,7 +99,7 @@ def _check_schema(schema: object, path: str, depth: int) -> None:
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):
-        raise bad_request("A schema is an object, true or false.", path)
+        raise bad_request("A schema must be an object, true or false.", path)
     if depth == 0:
         raise bad_request(f"A tool's parameters are nested more than {DEEPEST_SCHEMA} deep.", path)
     _check_words(schema, path)
@@ -120,9 +120,9 @@ def _check_words(schema: dict[str, Any], path: str) -> None:
         if name not in TYPES:
             raise bad_request(f"{str(name)[:80]!r} is no type of JSON; there are {', '.join(TYPES)}.", f"{path}.type")
     if not all(isinstance(name, str) for name in _checked(schema, "required", list, path)):
-        raise bad_request("'required' lists names.", f"{path}.required")
+        raise bad_request("'required' must be a list of names.", f"{path}.required")
     if "enum" in schema and not _checked(schema, "enum", list, path):
-        raise bad_request("'enum' lists at least one value.", f"{path}.enum")
+        raise bad_request("'enum' must list at least one value.", f"{path}.enum")
 
 
 def _checked(schema: dict[str, Any], key: str, kind: type[Any], path: str) -> Any:  # noqa: ANN401 a list or dict

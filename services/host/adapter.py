@@ -5,8 +5,9 @@ it: it is multiplied in float32, and rounded once.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, are_finite, convert
 from livescale.services.host.safetensors_files import AGAIN, FLOATS, StoredTensor, read_header
-from livescale.shared.messages.parameters import DType, Manifest, ModelConfig, Tensor
+from livescale.shared.messages.parameters import DType, Layout, Manifest, ModelConfig, Tensor
 from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.block_layout import ALIGNMENT, ITEM_BYTES, BlockLayout
 from livescale.shared.model.checkpoint import CheckpointError, open_regular
@@ -49,9 +50,24 @@ class AdapterCheckpoint:
     adapter: AdapterConfig
     matrices: tuple[AdaptedMatrix, ...]
     stored: dict[str, StoredTensor]
+    shards: int = 1
+    layout: Layout = "plain"
 
     @property
-    def layout(self) -> BlockLayout:
+    def files(self) -> set[Path]:
+        """The files that its numbers depend on."""
+        return {self.directory / ADAPTER_CONFIG, self.directory / ADAPTER_FILE}
+
+    @property
+    def layouts(self) -> tuple[BlockLayout, ...]:
+        return (self.block,)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.block.size_bytes
+
+    @cached_property
+    def block(self) -> BlockLayout:
         """The one block that an adapter is."""
         tensors, end = [], 0
         for name, shape in self._shapes():
@@ -64,9 +80,10 @@ class AdapterCheckpoint:
             yield matrix.name + DOWN, [self.adapter.rank, matrix.inputs]
             yield matrix.name + UP, [matrix.rows, self.adapter.rank]
 
-    def read(self, into: memoryview) -> Manifest:
-        """Fill `into` with the block. Raises CheckpointError for a file that has changed or holds NaN or infinity."""
-        layout = self.layout
+    def read_block(self, index: int, into: memoryview) -> int:
+        """Fill `into` with the block and return its xxh3-64. Raises CheckpointError for a file that has changed
+        or holds NaN or infinity."""
+        layout = self.layouts[index]
         into[:] = bytes(layout.size_bytes)
         tensors = iter(layout.tensors)
         for matrix in self.matrices:
@@ -76,7 +93,11 @@ class AdapterCheckpoint:
                 up = up.reshape(-1, len(matrix.order), up.shape[1])[:, list(matrix.order)]
             self._put(next(tensors), down, into)
             self._put(next(tensors), up * np.float32(self.adapter.scale), into)
-        block = layout.block(xxhash.xxh3_64_intdigest(into))
+        return xxhash.xxh3_64_intdigest(into)
+
+    def manifest(self, checksums: Sequence[int]) -> Manifest:
+        """The manifest of the adapter, whose block has this checksum."""
+        block = self.block.block(checksums[0])
         told: dict[str, Any] = msgspec.to_builtins(block)
         version = hashlib.sha256(msgspec.msgpack.encode([self.config.family, self.dtype, told])).hexdigest()[:32]
         return Manifest(version=version, config=self.config, dtype=self.dtype, blocks=[block])

@@ -80,6 +80,11 @@ class Checkpoint:
         return {one.name: one.shape[-1] for block in model_parameters(self.config).values() for one in block}
 
     @property
+    def files(self) -> set[Path]:
+        """The files that hold its parameters."""
+        return {stored.file for stored in self.stored.values()}
+
+    @property
     def size_bytes(self) -> int:
         return sum(layout.size_bytes for layout in self.layouts)
 

@@ -9,11 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from livescale.services.host.stored import Stored, open_stored
+from livescale.services.host.stored import Stored, open_spec
 from livescale.shared.memory.arena import Arena, CudaRuntime, cuda_runtime, placed_bytes
 from livescale.shared.memory.segment import SharedBlocks
 from livescale.shared.messages.parameters import Manifest, ModelSpec
-from livescale.shared.model.checkpoint import resolve_model_path
 
 READS = 4  # threads: some wait for the disk while others check what came
 AHEAD = 6  # blocks under way, so that no thread waits for one that takes longer
@@ -65,8 +64,7 @@ class ThreadDisk:
 
     async def open(self, spec: ModelSpec) -> Stored:
         def work() -> Stored:
-            path = resolve_model_path(spec.path)
-            return open_stored(path, *spec.form, keep=self._keep, packed_dir=self._packed_dir)
+            return open_spec(spec, keep=self._keep, packed_dir=self._packed_dir)
 
         return await asyncio.get_running_loop().run_in_executor(self._opener, work)
 

@@ -18,13 +18,15 @@ import structlog
 import xxhash
 from msgspec import Meta
 
+from livescale.services.host.adapter import AdapterCheckpoint, open_adapter
 from livescale.services.host.checkpoint import Checkpoint, open_checkpoint
 from livescale.services.host.packed_file import NotPacked, PackedFile, PackStopped, PackWriter, place_blocks
 from livescale.services.host.safetensors_files import INDEX
-from livescale.shared.messages.parameters import DType, Layout, Manifest
-from livescale.shared.model.checkpoint import CheckpointError, read_file
+from livescale.shared.messages.parameters import DType, Layout, Manifest, ModelSpec
+from livescale.shared.model.checkpoint import CheckpointError, load_model_config, read_file, resolve_model_path
 
 MANIFEST_LIMIT_BYTES = 1 << 20
+AnyCheckpoint = Checkpoint | AdapterCheckpoint
 Checksum = Annotated[int, Meta(ge=0)]
 
 FREE_SHARE = 0.1  # share of a file system that packed forms leave free
@@ -48,9 +50,9 @@ class ReadBefore(msgspec.Struct, frozen=True, kw_only=True):
     checksums: list[Checksum]
 
 
-def find_files(checkpoint: Checkpoint) -> list[FileFound]:
+def find_files(checkpoint: AnyCheckpoint) -> list[FileFound]:
     """The files that hold the parameters, and the index that says what lies where. Raises OSError."""
-    paths = {stored.file for stored in checkpoint.stored.values()}
+    paths = checkpoint.files
     index = checkpoint.directory / INDEX
     found = []
     for path in sorted({*paths, index} if index.exists() else paths):
@@ -59,15 +61,15 @@ def find_files(checkpoint: Checkpoint) -> list[FileFound]:
     return found
 
 
-def find_mode(checkpoint: Checkpoint) -> int:
+def find_mode(checkpoint: AnyCheckpoint) -> int:
     """The permissions of a copy: users who may read all files of the checkpoint may read it too. Raises OSError."""
     mode = 0o666
-    for path in {stored.file for stored in checkpoint.stored.values()}:
+    for path in checkpoint.files:
         mode &= path.stat().st_mode
     return mode
 
 
-def load_manifest(path: Path, checkpoint: Checkpoint) -> Manifest | None:
+def load_manifest(path: Path, checkpoint: AnyCheckpoint) -> Manifest | None:
     """The manifest of `checkpoint` where it was read before and nothing has changed; None where it is not known.
 
     Raises OSError, CheckpointError, msgspec.DecodeError.
@@ -99,7 +101,7 @@ def save_manifest(path: Path, files: list[FileFound], manifest: Manifest, mode: 
         raise
 
 
-def find_places(checkpoint: Checkpoint, directory: str) -> list[Path]:
+def find_places(checkpoint: AnyCheckpoint, directory: str) -> list[Path]:
     """The paths, without their endings, where the version and the packed form may lie, the best first.
 
     They are in `directory` where one is given, else beside the checkpoint, or in the user's cache where that cannot be
@@ -123,7 +125,7 @@ class Stored:
     places nothing is looked for, and nothing is left.
     """
 
-    def __init__(self, checkpoint: Checkpoint, places: Sequence[Path] = ()) -> None:
+    def __init__(self, checkpoint: AnyCheckpoint, places: Sequence[Path] = ()) -> None:
         self.checkpoint = checkpoint
         self._places = places
         self._files = find_files(checkpoint)
@@ -270,6 +272,18 @@ def open_stored(
     """
     checkpoint = open_checkpoint(path, dtype, shards, layout)
     return Stored(checkpoint, find_places(checkpoint, packed_dir) if keep else ())
+
+
+def open_spec(spec: ModelSpec, *, keep: bool, packed_dir: str = "") -> Stored:
+    """Check what a spec names: a checkpoint, or an adapter, of which reads leave nothing behind.
+
+    Raises CheckpointError, OSError.
+    """
+    path = resolve_model_path(spec.path)
+    if spec.base is None:
+        return open_stored(path, *spec.form, keep=keep, packed_dir=packed_dir)
+    config = load_model_config(resolve_model_path(spec.base_path or "", parameters=False))
+    return Stored(open_adapter(path, config, spec.dtype))
 
 
 def _json(place: Path) -> Path:

@@ -232,6 +232,7 @@ class Planner:
     async def _follow_instances(self, instances: Subscription[InstanceServing]) -> None:
         async for received in instances:
             event = received.message
+            self._cluster.on_instance(event)
             for scale in self._store.concerned(event.instance):
                 self._after(scale, scale.on_instance(event, self._clock.wall()))
                 if event.what == "first_token":

@@ -40,12 +40,14 @@ class ModelView(NamedTuple):
 def check_target(asked: Scale, view: ModelView) -> None:
     """Check that the model may have as many instances as were asked for.
 
-    Raises Refusal: 400 for more or fewer than its limits, 409 for a model that is being removed. The monitor may go
-    below the minimum, and one above the maximum while an instance of another version is replaced.
+    Raises Refusal: 400 for more or fewer than its limits and for an adapter, 409 for a model that is being removed. The
+    monitor may go below the minimum, and one above the maximum while an instance of another version is replaced.
     """
     spec = view.entry.spec
     least = spec.min_instances if asked.decision is None else 0
     most = spec.max_instances + (asked.decision is not None and asked.decision.rule == "version")
+    if spec.base is not None:
+        raise Refusal(400, f"{spec.name!r} is an adapter and has no instances; scale its base, {spec.base!r}")
     if view.entry.state == "removing" and asked.instances > 0:
         raise Refusal(409, f"model {spec.name!r} is being removed")
     if not least <= asked.instances <= most:

@@ -9,6 +9,7 @@ from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import AskSnapshot, Named, Snapshot
+from livescale.shared.messages.transfers import InstanceServing
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import KEEP, MANIFEST, SNAPSHOT
 
@@ -35,6 +36,19 @@ class ClusterView:
         if known is None or report.epoch >= known.epoch:
             self._reports[report.id] = report
             self._heard[report.id] = self._clock.now()
+
+    def on_instance(self, event: InstanceServing) -> None:
+        """Take in what a worker has become. Its report says so only a moment later: who scales back as soon as a scale
+        has ended would be told that all still load."""
+        known = self._reports.get(event.worker)
+        if known is None or known.instance != event.instance:
+            return
+        if event.what == "serving":
+            self._reports[event.worker] = replace(known, state="serving")
+        elif event.what == "spare":
+            self._reports[event.worker] = replace(
+                known, state="spare", model=None, version=None, instance=None, plan_id=None, rank=0, load=None
+            )
 
     def on_lease(self, change: LeaseChanged) -> None:
         """Forget the report of a worker that is dead."""

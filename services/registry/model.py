@@ -62,6 +62,33 @@ def complete_spec(said: ModelSpec, named: Sequence[str] | None, rest: ModelSpec)
     return replace(rest, **{"bounds": replace(rest.bounds, **parts), **values, "name": said.name})
 
 
+def adapter_spec(spec: ModelSpec, base: ModelSpec) -> ModelSpec:
+    """An adapter with what follows from its base. It has no instances of its own. Raises Refusal 409 for a base that
+    takes no adapters."""
+    if base.base is not None:
+        raise Refusal(409, f"adapter {spec.name!r}: its base {base.name!r} is an adapter itself; name a model")
+    check_adapted(base, [spec.name])
+    return ModelSpec(
+        name=spec.name,
+        path=spec.path,
+        dtype=base.dtype,
+        min_instances=0,
+        max_model_len=base.max_model_len,
+        base=base.name,
+        base_path=base.path,
+    )
+
+
+def check_adapted(base: ModelSpec, adapters: Sequence[str]) -> None:
+    """Raises Refusal 409 where a model that is cut for several ranks is to have these adapters."""
+    if adapters and base.tensor_parallel_size > 1:
+        raise Refusal(
+            409,
+            f"adapter {adapters[0]!r}: its base {base.name!r} has tensor_parallel_size {base.tensor_parallel_size}; "
+            "adapters are served with 1 only, or merge it into the checkpoint",
+        )
+
+
 @dataclass
 class Content:
     """One content of a model's checkpoint, as a host has found it.

@@ -3,7 +3,7 @@
 import structlog
 
 from livescale.services.registry.copies import READ_TIMEOUT_SECONDS, CopyReconciler
-from livescale.services.registry.model import check_spec, complete_spec
+from livescale.services.registry.model import adapter_spec, check_adapted, check_spec, complete_spec
 from livescale.services.registry.pool import Pool
 from livescale.shared.bus.contract import Ack, BusError, Context, Endpoint, Refusal
 from livescale.shared.messages.copies import CheckModel, ModelChecked
@@ -45,6 +45,7 @@ class Models:
         known = self._pool.declared(register.spec.name)
         spec = complete_spec(register.spec, register.named, known or self._default_spec)
         check_spec(spec)
+        spec = self._of_base(spec)
         try:
             host = self._pool.host_to_check(spec.name)
         except Refusal:
@@ -58,6 +59,23 @@ class Models:
         entry = self._pool.entry(spec.name)
         log.info("model_registered", model=spec.name, size_bytes=entry.size_bytes, blocks=entry.blocks)
         return entry
+
+    def _of_base(self, spec: ModelSpec) -> ModelSpec:
+        """An adapter with what follows from its base model; any other model as it is.
+
+        Raises Refusal: 404 for a base that is not registered, 409 for one that takes no adapters, and for a name that
+        stands for something else.
+        """
+        known = self._pool.declared(spec.name)
+        if known is not None and known.base != spec.base:
+            raise Refusal(409, f"model {spec.name!r} is registered with base {known.base}; remove it, or rename one")
+        if spec.base is None:
+            check_adapted(spec, [one.spec.name for one in self._pool.entries() if one.spec.base == spec.name])
+            return spec
+        base = self._pool.declared(spec.base)
+        if base is None:
+            raise Refusal(404, f"adapter {spec.name!r}: its base {spec.base!r} is not registered; register that first")
+        return adapter_spec(spec, base)
 
     def _seconds_left(self, context: Context) -> float:
         return READ_TIMEOUT_SECONDS if context.deadline is None else context.deadline - self._clock.wall()

@@ -108,7 +108,7 @@ ROLES: Mapping[str, RoleSubjects] = {
             *(subjects.PULL, subjects.TOOK, subjects.MEETING, subjects.RANK_TAKE),
             *(subjects.MOVE_KV, subjects.GIVE_KV),
             *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV),
-            subjects.VOCABULARY,
+            *(subjects.VOCABULARY, subjects.SNAPSHOT, subjects.MANIFEST, subjects.SEND),
         ),
         tells=(
             *(subjects.TOKENS, subjects.ENDED, subjects.MOVED, subjects.WITHDRAW),

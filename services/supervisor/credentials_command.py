@@ -26,7 +26,7 @@ DIRECTORY_MODE, FILE_MODE = 0o700, 0o444
     show_default=True,
     envvar="LIVESCALE_NAMESPACE",
     show_envvar=True,
-    help="The system on the server; roles may speak only there.",
+    help="Name of the system on the server; the logins are good for its subjects only.",
 )
 @click.option("--store-dir", default=STORE, show_default=True, help="Where the server keeps its state.")
 @click.option("--renew", is_flag=True, help="New passwords, also for roles that have one.")

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from livescale.services.supervisor.lora_settings import LoraSettings
 from livescale.shared.messages.parameters import ReasoningParser, ToolCallParser
 from livescale.shared.runtime.settings import (
     HOST_AND_PORT,
@@ -94,6 +95,10 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
             description="A model to serve: its name, and its directory in Hugging Face format or its hub id. May be "
             "given several times"
         ),
+    ] = ()
+    loras: Annotated[
+        tuple[LoraSettings, ...],
+        Meta(description="A LoRA adapter: its name, and its directory in peft's format. May be given several times"),
     ] = ()
     workers: Annotated[
         int,

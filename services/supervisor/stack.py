@@ -34,6 +34,7 @@ from livescale.services.supervisor.commands import (
 )
 from livescale.services.supervisor.credentials import OPERATOR, ROLES
 from livescale.services.supervisor.forks import ForkServers
+from livescale.services.supervisor.loras import adapter_specs, unread_adapters
 from livescale.services.supervisor.policy import failed_models, missing_instances, missing_members
 from livescale.services.supervisor.processes import Child, Echo, Supervisor
 from livescale.services.supervisor.resources import measure_models, place_workers, resolve_memory
@@ -89,6 +90,7 @@ class Stack:
         auto = choose_form(self._settings, read_proc("cpuinfo"), has_compiled_kernels())
         self._settings = resolve_form(self._settings, *auto)
         check_models(self._settings)
+        self._adapters = adapter_specs(self._settings)
         # Hub ids are asked for over the network.
         sizes = await asyncio.to_thread(measure_models, self._settings)
         self._settings = resolve_memory(self._settings, sizes)
@@ -154,6 +156,9 @@ class Stack:
         for spec in specs:
             await self._register(spec, deadline)
         await self._wait(lambda snapshot: missing_instances(snapshot, specs), deadline)
+        for adapter in self._adapters:
+            await self._register(adapter, deadline)
+        await self._wait(lambda snapshot: unread_adapters(snapshot, self._adapters), deadline)
         files = {gateway.name: ready_file(run_dir, gateway.name) for gateway in gateways}
         await self._wait(lambda _: [name for name, file in files.items() if not read_url(file)], deadline)
         self.urls = {name: read_url(file) for name, file in files.items()}

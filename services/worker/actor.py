@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from livescale.services.worker.deployment import Deployment
+from livescale.services.worker.instance.adapters import AdapterStore
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.metrics import WorkerMetrics
 from livescale.services.worker.instance.seconds import InstanceSeconds
 from livescale.services.worker.instance.serving import ServingLoop
@@ -102,6 +104,8 @@ class Worker:
             )
             self._why_not_ready = membership.why_not_ready
             self._deployment = Deployment(world, self._settings, resources, serving, tasks, membership.changed)
+            context = WorkerContext(world, resources.metered_link, tasks, runner)
+            AdapterStore(context, serving, resources.link, resources.hashing, self._settings.adapter_bytes)
             await world.bus.serve(world.info, self._endpoints(self._deployment))
             tasks.create_task(membership.run(), name="membership")
             tasks.create_task(self._report_loads(), name="load reports")

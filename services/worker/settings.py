@@ -98,6 +98,14 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 0
+    adapter_bytes: Annotated[
+        int,
+        Meta(
+            description="Most bytes of LoRA adapters that are kept; those used least recently are evicted",
+            ge=1024 * 1024,
+            extra={"up": "Memory of workers"},
+        ),
+    ] = 1 << 30
     enable_prefix_caching: Annotated[
         bool,
         Meta(description="Keep the KV of prompts in unused blocks, for later prompts that begin with the same tokens"),

@@ -88,9 +88,9 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     norms. A checkpoint's heads rotate in their first `rotary_dim` numbers, 0 is all; where they are `interleaved`,
     pairs are neighbours. In blocks the two numbers of a pair are half a head apart.
 
-    The rows of a model that `encodes` see each other, so that a prompt is computed in one piece; its norms are
-    LayerNorms, and to its embeddings those of positions are added, from row `position_offset` of their table on, and
-    those of `token_types` types: the second of two texts has the second type.
+    The rows of a model that `encodes` see each other, so that a prompt is computed in one piece, and its norms are
+    LayerNorms. To its embeddings those of positions are added, from row `position_offset` of their table on, and those
+    of `token_types` types: the second of two texts has the second type.
 
     A model with a `pooling` makes vectors and no tokens; they have the length 1 where it is `normalized`. With `labels`
     a matrix makes of them as many scores, with a `pooler` after another matrix and a tangent. Scores are likelihoods
@@ -269,6 +269,8 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     `priority`: where workers are short, models of a higher one are served first, from those of a lower one.
     `disaggregation`: whether its instances hand requests over to others that decode them; None as the system does.
     `tool_call_parser`, `reasoning_parser`: how it writes calls and reasoning; None as its chat template says.
+    `base`: of an adapter, the model that it changes, and in `base_path` that model's directory. `path` is then a
+    directory in peft's format, and instances of the base fetch the adapter when a request asks for it.
     """
 
     name: Name
@@ -287,6 +289,8 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     disaggregation: Disaggregation | None = None
     tool_call_parser: ToolCallParser | None = None
     reasoning_parser: ReasoningParser | None = None
+    base: Name | None = None
+    base_path: Path | None = None
 
     def disaggregation_in(self, system: Disaggregation) -> Disaggregation:
         """Whether its instances hand requests over, where the system's setting is `system`. Instances of several ranks

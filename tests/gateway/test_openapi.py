@@ -12,6 +12,8 @@ from livescale.services.gateway.parameters import IGNORED
 from tests.gateway.conftest import ServedGateway
 
 ROUTES = {
+    "/v1/load_lora_adapter": {"post"},
+    "/v1/unload_lora_adapter": {"post"},
     "/v1/models": {"get"},
     "/v1/models/{model}": {"get"},
     "/v1/chat/completions": {"post"},

@@ -161,6 +161,17 @@ def test_token_ids_are_keys_in_json() -> None:
     assert body.logit_bias == {5: 1.0, 7: -0.5}
 
 
+def test_every_key_of_logit_bias_that_is_no_token_id_is_named() -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_body(msgspec.json.encode({**COMPLETION, "logit_bias": {"bad1": 1, "7": 1, "-2": 1}}), CompletionRequest)
+    assert refused.value.detail.param == "logit_bias"
+    assert refused.value.detail.message.endswith("'bad1', '-2' (parameter 'logit_bias').")
+    long = msgspec.json.encode({**COMPLETION, "logit_bias": {f"{number:x<5000}": 1 for number in range(1_000)}})
+    with pytest.raises(ApiError) as many:
+        parse_body(long, CompletionRequest)
+    assert len(many.value.detail.message) < 600
+
+
 def test_whole_numbers_are_numbers() -> None:
     body = parse_body(msgspec.json.encode({**COMPLETION, "temperature": 1, "timeout": 5}), CompletionRequest)
     assert (body.temperature, body.timeout) == (1.0, 5.0)

@@ -16,8 +16,8 @@ from livescale.services.gateway.uses import (
 
 JUDGES = ModelUse(verdict=(1, 2))
 EMBEDS = ModelUse(pooling="mean")
-SCORES = ModelUse(pooling="first", labels=1)
-CLASSIFIES = ModelUse(pooling="first", labels=3)
+SCORES = ModelUse(pooling="cls", labels=1)
+CLASSIFIES = ModelUse(pooling="cls", labels=3)
 MODELS = {"writer": GENERATES, "judge": JUDGES, "embedder": EMBEDS, "scorer": SCORES, "classifier": CLASSIFIES}
 
 

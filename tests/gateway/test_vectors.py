@@ -65,17 +65,17 @@ def test_more_dimensions_than_there_are_are_refused() -> None:
 @given(NUMBERS)
 def test_scores_are_likelihoods_in_the_order_of_the_models_numbers(numbers: list[float]) -> None:
     made = np.array(numbers)
-    told = likelihoods(made, ModelUse(pooling="first", labels=len(made)))
+    told = likelihoods(made, ModelUse(pooling="cls", labels=len(made)))
     assert ((told >= 0) & (told <= 1)).all()
     if len(made) > 1:
         assert math.isclose(float(told.sum()), 1.0)
     ordered = told[np.argsort(made)]
     assert (ordered[:-1] <= ordered[1:]).all()
-    assert likelihoods(made, ModelUse(pooling="first", labels=len(made), bare_scores=True)).tolist() == made.tolist()
+    assert likelihoods(made, ModelUse(pooling="cls", labels=len(made), bare_scores=True)).tolist() == made.tolist()
 
 
 def test_one_score_is_a_sigmoid() -> None:
-    use = ModelUse(pooling="first", labels=1)
+    use = ModelUse(pooling="cls", labels=1)
     for score in (-2.0, 0.0, 3.0):
         [told] = likelihoods(np.array([score]), use)
         assert math.isclose(told, 1 / (1 + math.exp(-score)))

@@ -29,8 +29,8 @@ def opened(directory: Path) -> AdapterCheckpoint:
 
 def read(directory: Path) -> tuple[Manifest, bytearray]:
     adapter = opened(directory)
-    block = bytearray(b"\xa5" * adapter.layout.size_bytes)
-    return adapter.read(memoryview(block)), block
+    block = bytearray(b"\xa5" * adapter.size_bytes)
+    return adapter.manifest([adapter.read_block(0, memoryview(block))]), block
 
 
 def rewrite(directory: Path, name: str, changed: torch.Tensor) -> None:

@@ -1,6 +1,7 @@
 """The view of the cluster: the registry's snapshot, with what workers have said since."""
 
 import asyncio
+from typing import Literal
 
 import pytest
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInf
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import AskSnapshot, Named, Snapshot
+from livescale.shared.messages.transfers import InstanceServing
 from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
@@ -48,6 +50,24 @@ def test_what_a_worker_said_itself_is_newer_than_the_snapshot() -> None:
         cluster.on_report(replace(spare("a"), epoch=0))  # of a process before this one
         view = await cluster.look("m")
         assert [(one.id, one.state) for one in view.snapshot.workers] == [("a", "serving"), ("b", "serving")]
+
+    virtual_time.run(main())
+
+
+def test_what_an_instance_has_become_counts_before_its_worker_reports_it() -> None:
+    def became(worker: str, what: Literal["serving", "spare"], instance: str) -> InstanceServing:
+        return InstanceServing(instance=instance, model="m", worker=worker, plan_id="p", what=what, at=1.0)
+
+    async def main() -> None:
+        cluster, _, _ = await viewed(snapshot(serving("a"), serving("b"), serving("c")))
+        for worker, state in (("a", "live"), ("b", "draining"), ("c", "draining")):
+            cluster.on_report(replace(serving(worker), state=state, instance=f"of {worker}"))
+        for event in (became("a", "serving", "of a"), became("b", "spare", "of b"), became("c", "spare", "another")):
+            cluster.on_instance(event)
+        cluster.on_instance(became("unknown", "serving", "of unknown"))
+        view = await cluster.look("m")
+        seen = [(one.id, one.state, one.instance) for one in view.snapshot.workers]
+        assert seen == [("a", "serving", "of a"), ("b", "spare", None), ("c", "draining", "of c")]
 
     virtual_time.run(main())
 

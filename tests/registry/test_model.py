@@ -1,6 +1,7 @@
 import pytest
+from msgspec.structs import replace
 
-from livescale.services.registry.model import check_spec, complete_spec
+from livescale.services.registry.model import adapter_spec, check_spec, complete_spec
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
 
@@ -52,3 +53,19 @@ def test_what_is_not_named_stays() -> None:
 def test_a_spec_without_named_fields_names_all_of_them() -> None:
     said = ModelSpec(name="m", path="/other")
     assert complete_spec(said, None, KNOWN) is said
+
+
+BASE = ModelSpec(name="m", path="/m", dtype="float32", max_model_len=99, min_instances=2)
+
+
+def test_an_adapter_has_the_form_of_its_base_and_no_instances() -> None:
+    made = adapter_spec(ModelSpec(name="a", path="/a", base="m"), BASE)
+    assert (made.base_path, made.dtype, made.max_model_len, made.min_instances) == ("/m", "float32", 99, 0)
+
+
+def test_a_base_that_takes_no_adapters_is_refused() -> None:
+    adapter = ModelSpec(name="a", path="/a", base="m")
+    with pytest.raises(Refusal, match="tensor_parallel_size 2"):
+        adapter_spec(adapter, replace(BASE, tensor_parallel_size=2))
+    with pytest.raises(Refusal, match="is an adapter itself"):
+        adapter_spec(adapter, replace(BASE, base="x"))

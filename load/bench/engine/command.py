@@ -102,7 +102,7 @@ async def until(happened: Callable[[], Awaitable[bool]], clock: Clock) -> None:
     type=click.Choice(get_args(KernelsName)),
     default="auto",
     envvar="LIVESCALE_KERNELS",
-    help="Kernels of this engine, as in `livescale run worker --help`. The bars depend on them.",
+    help="Kernels of this engine, as in `livescale run worker --help`. The results to reach depend on them.",
 )
 @option(
     "--dtype",

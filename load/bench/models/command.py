@@ -62,7 +62,7 @@ option = partial(click.option, show_default=True, show_envvar=True)
     type=click.Choice(get_args(KernelsName)),
     default="auto",
     envvar="LIVESCALE_KERNELS",
-    help="Kernels of this engine. The bars depend on them.",
+    help="Kernels of this engine. The results to reach depend on them.",
 )
 @option(
     "--only",

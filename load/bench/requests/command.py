@@ -47,12 +47,22 @@ class Extent:
 
 
 @click.command()
-@click.option("--steps", type=click.IntRange(10), default=400, show_default=True, help="Measured steps of each kind.")
-@click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="Answers by each schema.")
-@click.option("--schemas", type=click.IntRange(1), default=50, show_default=True, help="Unlike schemas.")
-@click.option("--streams", type=click.IntRange(10), default=200, show_default=True, help="Streams with logprobs.")
-@click.option("--repeats", type=click.IntRange(1), default=9, show_default=True, help="Measured first tokens.")
-@click.option("--seconds", type=click.FloatRange(1), default=10.0, show_default=True, help="Of each load of streams.")
+@click.option(
+    "--steps", type=click.IntRange(10), default=400, show_default=True, help="Number of measured steps of each kind."
+)
+@click.option(
+    "--seeds", type=click.IntRange(1), default=10, show_default=True, help="Number of answers by each schema."
+)
+@click.option("--schemas", type=click.IntRange(1), default=50, show_default=True, help="Number of schemas.")
+@click.option(
+    "--streams", type=click.IntRange(10), default=200, show_default=True, help="Number of streams with logprobs."
+)
+@click.option(
+    "--repeats", type=click.IntRange(1), default=9, show_default=True, help="Number of measured first tokens."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(1), default=10.0, show_default=True, help="Seconds of each load of streams."
+)
 @click.option(
     "--tokenizer",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -120,10 +130,12 @@ async def _steps(printer: RecordPrinter, extent: Extent) -> None:
 
 
 def _emit_steps(printer: RecordPrinter, case: str, times: StepTimes, most: float) -> None:
-    plain, masked = ([1e3 * one for one in times.of(kind)] for kind in ("plain", "masked"))
-    middle = statistics.median
-    printer.emit(measured(BENCH, f"{case}, median", middle(masked), "ms", middle(plain), at_most=most))
-    printer.emit(measured(BENCH, f"{case}, p99", _p99(masked), "ms", _p99(plain), at_most=MOST_P99))
+    """Tell the time that went by, and that of a processor, which other work on the machine changes little."""
+    for name, of in (("", times.of), (" of processor time", times.busy)):
+        plain, masked = ([1e3 * one for one in of(kind)] for kind in ("plain", "masked"))
+        median = statistics.median
+        printer.emit(measured(BENCH, f"{case}, median{name}", median(masked), "ms", median(plain), at_most=most))
+        printer.emit(measured(BENCH, f"{case}, p99{name}", _p99(masked), "ms", _p99(plain), at_most=MOST_P99))
     printer.emit(measured(BENCH, f"{case}, tokens withheld", times.withheld, "tokens"))
 
 

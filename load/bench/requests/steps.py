@@ -32,14 +32,20 @@ KINDS = ("plain", "masked")
 
 @dataclass
 class StepTimes:
-    """Seconds of steps, by kind of rows, and how often a row got no token as its mask was late."""
+    """Seconds of steps, by kind of rows, and how often a row got no token as its mask was late. `busy_` are those of a
+    processor."""
 
     plain: list[float] = field(default_factory=list)
     masked: list[float] = field(default_factory=list)
+    busy_plain: list[float] = field(default_factory=list)
+    busy_masked: list[float] = field(default_factory=list)
     withheld: int = 0
 
     def of(self, kind: str) -> list[float]:
         return self.plain if kind == "plain" else self.masked
+
+    def busy(self, kind: str) -> list[float]:
+        return self.busy_plain if kind == "plain" else self.busy_masked
 
 
 class StepBench:
@@ -60,12 +66,14 @@ class StepBench:
         times = StepTimes()
         for kind in _turns(steps + WARM_STEPS):
             await self._fill()
+            busy = time.process_time()
             batch, seconds, withheld = await self._step(kind)
             if len(batch.samplings) == self._rows:
                 times.of(kind).append(seconds)
+                times.busy(kind).append(time.process_time() - busy)
                 times.withheld += withheld
         for kind in KINDS:
-            del times.of(kind)[:WARM_STEPS]
+            del times.of(kind)[:WARM_STEPS], times.busy(kind)[:WARM_STEPS]
         for request_id in [one.request_id for one in self._scheduler.running()]:
             self._scheduler.cancel(request_id)
             self._runner.forget_masks(request_id)

@@ -47,7 +47,7 @@ Runs = Mapping[str, Sequence[Sequence[RequestRecord]]]  # by system: the records
     type=click.FloatRange(0),
     default=20.0,
     show_default=True,
-    help="Seconds of the load that do not count, in no system: auto measures in them what it goes by.",
+    help="First seconds of the load, in which auto measures it; they count for no system.",
 )
 def auto_roles(file: Path, window: str, seeds: int, after: float) -> None:
     """Compare roles that the router gives with the best fixed ones, and with none.

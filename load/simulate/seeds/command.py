@@ -54,9 +54,19 @@ def seeds_options(command: Callable[P, None]) -> Callable[..., None]:
         help="Run no scenario, but so many small random systems with faults, and check what must hold of each; "
         "the exit status is 1 if any fails.",
     )
-    @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first of --seeds.")
-    @click.option("--faults", callback=to_places, help="Of --seeds 1, the faults that happen: numbers from 0, or none.")
-    @click.option("--asks", callback=to_places, help="Of --seeds 1, the requests that are sent: numbers, or none.")
+    @click.option(
+        "--first", type=click.IntRange(0), default=0, show_default=True, help="First seed of the --seeds that are run."
+    )
+    @click.option(
+        "--faults",
+        callback=to_places,
+        help="With --seeds 1, run only these faults of the seed: numbers from 0, or none.",
+    )
+    @click.option(
+        "--asks",
+        callback=to_places,
+        help="With --seeds 1, send only these requests of the seed: numbers from 0, or none.",
+    )
     @functools.wraps(command)
     def call(
         seeds: int | None,

@@ -4,10 +4,13 @@ Rows are gathered by adapter, so that each adapter's matrices are multiplied onc
 matrices: a row's bits depend neither on the other rows nor on their adapters.
 """
 
+import asyncio
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 import torch
 
+from livescale.services.worker.engine.contract import AdapterData, FetchAdapter
 from livescale.services.worker.engine.experts import make_experts
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.matrices import make_linear
@@ -30,6 +33,7 @@ JOINED: tuple[Names, ...] = (
 )
 # Torch's kernels multiply these one by one.
 APART: tuple[Names, ...] = (*JOINED[:2], ("mlp.gate_proj",), ("mlp.up_proj",), JOINED[3])
+FETCH_SECONDS = 40.0
 RANK_STEP = 32  # of which the inputs of a product are a multiple; the rest are zeros
 
 
@@ -126,8 +130,10 @@ class Adapters:
         self._adapters: dict[str, Adapter] = {}
         self.groups: list[Group] = []  # of the step that runs: rows, None for all of them
 
-    def __len__(self) -> int:
-        return len(self._adapters)
+    @property
+    def versions(self) -> frozenset[str]:
+        """The versions of the adapters that are here."""
+        return frozenset(self._adapters)
 
     def add(self, manifest: Manifest, buffer: View) -> None:
         """Take an adapter, whose one block is in `buffer`. Nothing of the buffer is kept."""
@@ -163,6 +169,46 @@ def _index(rows: list[int], count: int, device: torch.device) -> torch.Tensor | 
     return torch.tensor(rows, device=device)
 
 
+class AdapterEngine(Protocol):
+    """An engine, as far as adapters are brought to it."""
+
+    @property
+    def adapters(self) -> frozenset[str]: ...
+
+    def add_adapter(self, manifest: Manifest, buffer: View) -> None: ...
+
+
+E = TypeVar("E", bound=AdapterEngine)
+
+
+class AdapterFetches:
+    """Fetches the adapters that rows of `chunks` use and that are missing. Make it on the event loop and call it on the
+    torch thread, which waits: so steps keep their order."""
+
+    def __init__(self, chunks: Sequence[ScheduledChunk], fetch: FetchAdapter | None) -> None:
+        self._wanted = {chunk.adapter for chunk in chunks if chunk.adapter is not None}
+        self._fetch = fetch
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self, engine: E) -> E:
+        """Return the engine once it has them. Raises AdapterMissing where one does not come."""
+        missing = self._wanted - engine.adapters if self._wanted else set()
+        for version in sorted(missing):
+            if self._fetch is None:
+                raise AdapterMissing(f"adapter {version} was not added")
+            try:
+                coming = asyncio.run_coroutine_threadsafe(_fetched(self._fetch, version), self._loop)
+                adapter = coming.result(FETCH_SECONDS)
+                engine.add_adapter(adapter.manifest, adapter.data)
+            except Exception as error:
+                raise AdapterMissing(f"adapter {version} did not come: {error}") from error
+        return engine
+
+
+async def _fetched(fetch: FetchAdapter, version: str) -> AdapterData:
+    return await fetch(version)
+
+
 class AdaptedLinear:
     """A linear map to whose product the adapters of a step's rows add theirs."""
 
@@ -188,8 +234,11 @@ class AdaptedLinear:
                 continue
             if index is None:
                 product = added.plus(rows, product)
-            else:
+            elif isinstance(index, slice):
                 product[index] = added.plus(rows[index], product[index])
+            else:
+                made = added.plus(rows.index_select(0, index), product.index_select(0, index))
+                product.index_copy_(0, index, made)
         return product
 
 

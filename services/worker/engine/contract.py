@@ -1,7 +1,7 @@
 """An engine as an actor sees it, whether it computes (`runner.py`) or is a model of one that does (`modelled.py`)."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -122,6 +122,17 @@ class RankLost(RuntimeError):
     """Another rank of this instance is gone or too late, and this one cannot go on without it."""
 
 
+@dataclass(frozen=True)
+class AdapterData:
+    """An adapter: its manifest, and the bytes of its one block."""
+
+    manifest: Manifest
+    data: memoryview
+
+
+# Fetches an adapter by its version.
+FetchAdapter = Callable[[str], Awaitable[AdapterData]]
+
 # Takes a piece of KV that leaves in a step: of which export it is, its layers, its bytes.
 KvTaker = Callable[[KvExport, range, memoryview], None]
 
@@ -132,7 +143,7 @@ class Runner(Protocol):
     Calls are carried out in the order they were made. A caller that is cancelled leaves its step running: the next call
     waits for it. Requests with short prompts run their layers together up to `joined_rows` rows. `on_last_layer` is
     called when the last layer of a step begins, `on_kv` with each piece of KV that leaves in a step. One that
-    `applies_grammars` has to learn the vocabulary first.
+    `applies_grammars` has to learn the vocabulary first. Rows of an adapter that is not here wait for `fetch_adapter`.
     """
 
     rates: EngineRates
@@ -141,6 +152,11 @@ class Runner(Protocol):
     applies_grammars: bool
     on_last_layer: Callable[[], None] | None  # as the last layer of a step begins
     on_kv: KvTaker
+    fetch_adapter: FetchAdapter | None
+
+    @property
+    def adapters(self) -> Collection[str]:
+        """The versions of the adapters that are here."""
 
     async def ready(self) -> None:
         """Return once the KV memory is there. Raises MemoryError."""
@@ -167,6 +183,12 @@ class Runner(Protocol):
 
     async def add_block(self, index: int, buffer: View) -> None:
         """Take block `index`, which is whole in `buffer`. The buffer is in use until `unload` has returned."""
+
+    async def add_adapter(self, adapter: AdapterData) -> None:
+        """Take an adapter of the model that is loaded. Raises ValueError where it is of another one."""
+
+    async def remove_adapter(self, version: str) -> None:
+        """Forget an adapter; idempotent."""
 
     async def learn(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         """Have grammars applied to the model that is loaded, or is going to be, until `unload`. Raises MasksFailed."""

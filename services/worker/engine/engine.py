@@ -141,6 +141,11 @@ class TorchEngine:
             raise ValueError(f"adapter {manifest.version}: a model that is cut for several ranks takes none")
         self._adapters.add(manifest, buffer)
 
+    @property
+    def adapters(self) -> frozenset[str]:
+        """The versions of the adapters that are here."""
+        return self._adapters.versions
+
     def remove_adapter(self, version: str) -> None:
         """Forget an adapter that no row uses any more; idempotent."""
         self._adapters.remove(version)

@@ -6,11 +6,19 @@ of it is missing or is not that of the request, tokens are others than they shou
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
-from livescale.services.worker.engine.contract import GPU_ROWS, KvTaker, LayerwiseRun, StageResult, rows_of
+from livescale.services.worker.engine.contract import (
+    GPU_ROWS,
+    AdapterData,
+    FetchAdapter,
+    KvTaker,
+    LayerwiseRun,
+    StageResult,
+    rows_of,
+)
 from livescale.services.worker.engine.modelled_engine import ModelledEngine
 from livescale.services.worker.engine.modelled_steps import (
     blocks_seconds,
@@ -59,6 +67,8 @@ class ModelledRunner:
         self.on_last_layer: Callable[[], None] | None = None
         self.on_kv: KvTaker = lambda export, layers, data: None
         self.pauses = SendPauses()  # no step takes the processor, so nothing has to wait for one
+        self.fetch_adapter: FetchAdapter | None = None
+        self._adapters = set[str]()
         self._memory_bytes = memory_bytes
         self._host_bytes = host_bytes
         self._block_tokens = block_tokens
@@ -80,6 +90,17 @@ class ModelledRunner:
     def copied_shapes(self, manifest: Manifest) -> list[str]:
         """Empty, as there are no kernels that want a layout."""
         return []
+
+    @property
+    def adapters(self) -> Collection[str]:
+        return self._adapters
+
+    async def add_adapter(self, adapter: AdapterData) -> None:
+        """Note that an adapter is here; made-up tokens do not depend on it."""
+        self._adapters.add(adapter.manifest.version)
+
+    async def remove_adapter(self, version: str) -> None:
+        self._adapters.discard(version)
 
     async def learn(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         """Do nothing, as the modelled engine applies no grammars."""
@@ -165,6 +186,7 @@ class ModelledRunner:
 
     async def unload(self) -> None:
         self._model = None
+        self._adapters.clear()
         await self._take(0.0)
 
     async def close(self) -> None:

@@ -2,20 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
 from torch._C._distributed_c10d import Store
-from torch.nn.functional import embedding
 
+from livescale.services.worker.engine.adapters import AdapterFetches
 from livescale.services.worker.engine.attention import use_math_kernels
 from livescale.services.worker.engine.bits import name_of_bits
 from livescale.services.worker.engine.contract import (
     CPU_ROWS,
     GPU_ROWS,
     NO_GPU_FEATURES,
+    AdapterData,
+    FetchAdapter,
     GpuFeatures,
     KvTaker,
     LayerwiseRun,
@@ -27,26 +29,18 @@ from livescale.services.worker.engine.heap import touch_heap
 from livescale.services.worker.engine.kernels.variants import TORCH, KernelChoice, choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
 from livescale.services.worker.engine.matrices import laid_out_shapes, unpacked_shapes
-from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup, least, open_store, reach_store
+from livescale.services.worker.engine.warm_up import warm_up
 from livescale.services.worker.grammars.masks import Masks, Vocabulary
 from livescale.services.worker.kv.tiers import KvCopy
-from livescale.services.worker.scheduling.batch import (
-    Batch,
-    Chosen,
-    KvExport,
-    KvPiece,
-    KvSlice,
-    ScheduledChunk,
-    TokenSampling,
-)
+from livescale.services.worker.scheduling.batch import Batch, Chosen, KvExport, KvPiece, KvSlice, ScheduledChunk
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.ranks import Meeting
-from livescale.shared.messages.requests import Sampling, Submit
+from livescale.shared.messages.requests import Submit
 
 MASK_SECONDS = 0.001  # how often a first mask is looked for
 
@@ -79,6 +73,7 @@ class EngineRunner:
         self.applies_grammars = True
         self.on_last_layer: Callable[[], None] | None = None
         self.on_kv: KvTaker = lambda export, layers, data: None
+        self.fetch_adapter: FetchAdapter | None = None
         self._device = device
         self._kernels = (kernels or choose_kernels("auto", threads)) if device == CPU else KernelChoice(TORCH, None)
         self._on_gpu = on_gpu
@@ -166,6 +161,16 @@ class EngineRunner:
         """Lay out block `index`, which is whole in `buffer`. The buffer is in use until `unload` has returned."""
         await self.call(lambda: self._loaded().add_block(index, buffer))
 
+    @property
+    def adapters(self) -> Collection[str]:
+        return () if self._engine is None else self._engine.adapters
+
+    async def add_adapter(self, adapter: AdapterData) -> None:
+        await self.call(lambda: self._loaded().add_adapter(adapter.manifest, adapter.data))
+
+    async def remove_adapter(self, version: str) -> None:
+        await self.call(lambda: None if self._engine is None else self._engine.remove_adapter(version))
+
     async def learn(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         """Have grammars applied to the model that is loaded, or is going to be, until `unload`. Raises MasksFailed."""
         masks = Masks(vocabulary, vocab_size)
@@ -195,6 +200,7 @@ class EngineRunner:
         """Run `batch` through the whole model. Returns what is chosen for its samplings."""
 
         def timed() -> tuple[Chosen, float]:
+            adapt(self._loaded())
             begun, computed = time.perf_counter(), time.thread_time()
             chosen = self._loaded().step(batch)
             if self._device != CPU:
@@ -203,6 +209,7 @@ class EngineRunner:
             self.rates.observe(batch, seconds)
             return chosen, seconds - (time.thread_time() - computed)
 
+        adapt = AdapterFetches(batch.chunks, self.fetch_adapter)
         lost = 0.0
         self.pauses.step_begins()
         try:
@@ -215,11 +222,12 @@ class EngineRunner:
         """Run `chunks` through a part of the model. Raises BlockMissing."""
 
         def timed() -> StageResult:
-            engine, begun = self._loaded(), time.perf_counter()
+            engine, begun = adapt(self._loaded()), time.perf_counter()
             passed = engine.run_blocks(blocks, chunks, activation)
             self.rates.observe_part(chunks, layers_share(blocks, engine.store.layers), time.perf_counter() - begun)
             return passed
 
+        adapt = AdapterFetches(chunks, self.fetch_adapter)
         return await self.call(timed)
 
     async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
@@ -229,10 +237,11 @@ class EngineRunner:
         """
 
         def timed() -> None:
-            engine, begun = self._loaded(), time.perf_counter()
+            engine, begun = adapt(self._loaded()), time.perf_counter()
             engine.run_layer(partials)
             self.rates.observe_layer(rows_of(partials), engine.store.layers, time.perf_counter() - begun)
 
+        adapt = AdapterFetches([chunk for partial in partials for chunk in partial.chunks], self.fetch_adapter)
         await self.call(timed)
 
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
@@ -288,13 +297,3 @@ class EngineRunner:
         if self._engine is None:
             raise RuntimeError("no model is loaded: call load first")
         return self._engine
-
-
-@torch.inference_mode()
-def warm_up() -> None:
-    """Run torch's part of a step once on a CPU, because the first time takes ten times as long.
-
-    Call it on the torch thread, before there is a model: then no request has to wait for it.
-    """
-    hidden = embedding(torch.tensor([0, 1, 2]), torch.zeros(4, 32, dtype=torch.bfloat16))
-    choose_tokens(hidden[torch.tensor([1])], [TokenSampling(Sampling(temperature=0.0), 0)])

@@ -16,6 +16,7 @@ from livescale.services.worker.grammars.masks import NO_MASKS, StepMasks
 from livescale.services.worker.scheduling.batch import Chosen, TokenSampling, changes_logits
 from livescale.shared.messages.requests import Sampling, TokenLogprobs
 
+STRETCH, MANY = 512, 2_048  # numbers that are compared at once, and so many that sorting them takes long
 SEED_BITS = (1 << 64) - 1
 TOKEN_MASK = TokenMask(find_compiled())
 
@@ -43,10 +44,10 @@ def choose_tokens(logits: torch.Tensor, samplings: Sequence[TokenSampling], perm
             tokens[row] = draw_token(logits[row].double().numpy(), sampling)
     if given is None:
         return Chosen(tokens, withheld=dict(permitted.withheld)) if permitted.withheld else Chosen(tokens)
-    told = zip(asked, given.double().numpy(), strict=True)
+    told = zip(asked, given, strict=True)  # one after the other, as a row of doubles fits a core's cache
     return Chosen(
         tokens,
-        {row: _asked_log_probabilities(its, tokens[row], samplings[row].params) for row, its in told},
+        {row: _asked_log_probabilities(its.double().numpy(), tokens[row], samplings[row].params) for row, its in told},
         withheld=dict(permitted.withheld),
     )
 
@@ -74,8 +75,10 @@ def log_probabilities(logits: Floats, token: int, count: int | None) -> TokenLog
 
 def _named_log_probabilities(logits: Floats, token: int, named: list[int]) -> TokenLogprobs:
     largest = logits.max()
+    weights = np.subtract(logits, largest)
+    np.exp(weights, out=weights)
     ids = [token, *named]
-    own, *told = (logits[ids] - (largest + np.log(np.exp(logits - largest).sum()))).astype(np.float32).tolist()
+    own, *told = (logits[ids] - (largest + np.log(weights.sum()))).astype(np.float32).tolist()
     return TokenLogprobs(own, list(zip(ids[1:], told, strict=True)))
 
 
@@ -83,8 +86,21 @@ def _largest(numbers: Floats, count: int) -> Ids:
     """The places of the `count` largest numbers, the largest first, equal ones in order."""
     if count == 0:
         return np.empty(0, np.intp)
-    least = np.partition(numbers, -count)[-count]
-    return _by_likelihood(numbers, np.flatnonzero(numbers >= least))[:count]
+    ids = np.flatnonzero(numbers >= _bound(numbers, count))
+    if len(ids) > MANY:
+        ids = ids[numbers[ids] >= np.partition(numbers[ids], -count)[-count]]
+    return _by_likelihood(numbers, ids)[:count]
+
+
+def _bound(numbers: Floats, count: int) -> np.float64:
+    """A number that at least `count` of `numbers` reach, and not many more: the largest of as many stretches do. That
+    is found in a third of the time that the number in that place itself takes."""
+    stretches, rest = divmod(len(numbers), STRETCH)
+    if count > stretches:
+        bound: np.float64 = np.partition(numbers, -count)[-count]
+        return bound
+    largest = numbers[: len(numbers) - rest].reshape(stretches, STRETCH).max(axis=1)
+    return _bound(largest, count)
 
 
 def draw_token(logits: Floats, sampling: TokenSampling) -> int:

@@ -266,11 +266,7 @@ class Scheduler:
 
     def _choose(self, at_once: int, pace: DecodePace | None) -> Iterator[Scheduled]:
         running = self._allocation.running.values()
-        to_run = [
-            one
-            for one in running
-            if not (one.held or one.awaits_mask or one.is_waiting or (one.awaits_take_over and one.has_sampled))
-        ]
+        to_run = [one for one in running if not (one.held or one.awaits_mask or one.awaits_adapter or one.is_waiting)]
         ready = [one for one in to_run if not one.in_flight and self._allocation.has_room(one)]
         under_way = (sum(chunk.decode for _, chunk in chosen) for chosen in self._under_way.values())
         yield from choose_chunks(ready, -(-len(to_run) // at_once), self.limits, pace, max(under_way, default=0))

@@ -61,7 +61,8 @@ class Sequence:
     prompt from the second on, where the request asks for them. `filled` is a second place of its KV. `prefix` is the
     last segment of the prompt that the prefix cache keeps, or None where it may keep no more. `cached` counts the
     tokens of the prompt that were in the cache when the sequence began. One that `awaits_mask` is run once it is known
-    which tokens its grammar permits. The rows of a `whole` one see each other, and are never run in parts.
+    which tokens its grammar permits, one that `awaits_adapter` once that is here. The rows of a `whole` one see each
+    other, and are never run in parts.
     """
 
     def __init__(self, request: Submit, arrival: int, whole: bool = False) -> None:
@@ -88,6 +89,7 @@ class Sequence:
         self.awaits_take_over = False
         self.in_flight = False
         self.awaits_mask = False
+        self.awaits_adapter = False
 
     @property
     def request_id(self) -> str:

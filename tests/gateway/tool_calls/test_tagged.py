@@ -12,7 +12,7 @@ from livescale.services.gateway.tool_calls.tagged import BEGIN, CLOSE, END, Tagg
 from tests.gateway.tool_calls.texts import TYPES, cut
 
 NUMBER, ARRAY = frozenset({"number"}), frozenset({"array"})
-TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=8).filter(lambda text: END not in text)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8).filter(lambda text: END not in text)
 
 
 def arguments_of(pieces: Sequence[str], name: str = "f") -> tuple[str, str]:

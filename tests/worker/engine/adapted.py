@@ -40,8 +40,8 @@ def adapter(name: str, seed: int, dtype: DType, rank: int = 8, **fields: Any) ->
     """An adapter as a host reads it: its manifest and the bytes of its block."""
     with stored_adapter(name, seed, rank, **fields) as directory:
         opened = open_adapter(directory, checkpointed(name, dtype).manifest.config, dtype)
-        block = bytearray(opened.layout.size_bytes)
-        return opened.read(memoryview(block)), block
+        block = bytearray(opened.size_bytes)
+        return opened.manifest([opened.read_block(0, memoryview(block))]), block
 
 
 def add(engine: TorchEngine, made: Made) -> AdapterUse:

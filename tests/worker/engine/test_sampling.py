@@ -129,6 +129,21 @@ def test_equally_likely_tokens_are_told_in_order() -> None:
     assert told == TokenLogprobs(float(np.float32(-np.log(8))), [(id, told.chosen) for id in range(3)])
 
 
+@pytest.mark.parametrize("kind", ["spread", "alike", "equal", "forbidden"])
+@pytest.mark.parametrize(("size", "count"), [(700, 3), (5_000, 9), (5_000, 10), (40_000, 20), (40_000, 4_000)])
+def test_the_likeliest_of_many_are_those_that_sorting_finds(size: int, count: int, kind: str) -> None:
+    chance = np.random.default_rng(size + count)
+    logits = chance.standard_normal(size) * 3
+    if kind == "alike":
+        logits = logits.round()
+    elif kind == "equal":
+        logits[:] = 1.5
+    elif kind == "forbidden":
+        logits[chance.random(size) < 0.99] = -np.inf
+    told = log_probabilities(logits, 0, count)
+    assert [id for id, _ in told.top] == np.argsort(-logits, kind="stable")[:count].tolist()
+
+
 SHAPED = Sampling(
     temperature=1.1,
     seed=4,

@@ -1,0 +1,220 @@
+"""The adapters of the model that a worker serves: fetched from hosts when a request needs one, and evicted.
+
+A request whose adapter is not here waits for it, and the others go on. A step that comes upon rows of one that is
+missing, because another worker gave them, waits for it itself.
+"""
+
+import asyncio
+from collections import OrderedDict
+from concurrent.futures import Executor
+
+import structlog
+
+from livescale.services.worker.engine.contract import AdapterData
+from livescale.services.worker.instance.context import WorkerContext
+from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.scheduling.batch import Withheld
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.scheduling.sequence import Sequence
+from livescale.shared.bus.contract import BusError
+from livescale.shared.links.contract import Link
+from livescale.shared.messages.membership import Member
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Named, Snapshot
+from livescale.shared.messages.requests import Submit
+from livescale.shared.messages.transfers import FromDisk, Inflow, Node, Outflow, Send
+from livescale.shared.subjects import MANIFEST, SEND, SNAPSHOT
+from livescale.shared.transfer.chunks import chunk_bytes_for
+from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
+from livescale.shared.transfer.receiver import BlockReceiver, Events
+
+ASK_SECONDS = 2.0
+SEND_SECONDS = 5.0
+RETRY_SECONDS = 0.2
+WAIT_SECONDS = 30.0  # that a request waits for its adapter at most
+UNAVAILABLE = 503
+LOOK_SECONDS = 0.05  # how often it is looked whether an adapter may go
+CHUNK_BYTES = chunk_bytes_for(0.0)
+FIRST_TICKET, TICKETS = 1 << 23, 1 << 23  # planners count theirs from the time of day
+
+log = structlog.get_logger()
+
+
+class AdapterUnavailable(Exception):
+    """An adapter could not be fetched, or there is no room for it."""
+
+
+class AdapterStore:
+    """Brings adapters to the engine, at most `limit_bytes` of them. Those that are used least recently go first, and
+    none that a request here uses. They come over `link`."""
+
+    def __init__(
+        self, context: WorkerContext, serving: ServingLoop, link: Link, hashing: Executor, limit_bytes: int
+    ) -> None:
+        self._context = context
+        self._serving = serving
+        self._link = link
+        self._hashing = hashing
+        self._limit_bytes = limit_bytes
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # of those in the engine, the least recently used first
+        self._fetched: dict[str, int] = {}  # bytes of all that were fetched
+        self._bringing: dict[str, asyncio.Task[None]] = {}
+        self._room = asyncio.Lock()
+        self._sent = 0
+        context.runner.fetch_adapter = self.fetch
+        self._also, serving.on_request = serving.on_request, self._came
+
+    def _came(self, scheduler: Scheduler, request: Submit) -> None:
+        self._also(scheduler, request)
+        self.hold(scheduler, request)
+
+    def hold(self, scheduler: Scheduler, request: Submit) -> None:
+        """Run no step for a request until its adapter is here."""
+        sequence = scheduler.get(request.request_id)
+        if sequence is None or request.adapter is None:
+            return
+        version = request.adapter.version
+        if version in self._context.runner.adapters:
+            self._use(version)
+            return
+        sequence.awaits_adapter = True
+        self._context.start(self._await(scheduler, sequence, version), f"adapter of {request.request_id}")
+
+    async def fetch(self, version: str) -> AdapterData:
+        """Receive an adapter from a node that has it. Raises AdapterUnavailable."""
+        lost: set[str] = set()
+        failure = "nobody has it"
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                while True:
+                    try:
+                        return await self._fetch_from(await self._source(version, lost), version)
+                    except (BusError, TransferFailed) as error:
+                        failure = str(error)
+                        log.warning("adapter_not_fetched", version=version, error=failure)
+                        await asyncio.sleep(RETRY_SECONDS)
+        except TimeoutError:
+            raise AdapterUnavailable(f"adapter {version} did not come within {WAIT_SECONDS:g} s: {failure}") from None
+
+    async def _await(self, scheduler: Scheduler, sequence: Sequence, version: str) -> None:
+        try:
+            await asyncio.shield(self._brought(version))
+        except AdapterUnavailable as error:
+            self._serving.give_up(scheduler, sequence, Withheld(str(error), UNAVAILABLE))
+        sequence.awaits_adapter = False
+        self._serving.wake()
+
+    def _brought(self, version: str) -> asyncio.Task[None]:
+        """The task that brings an adapter, of which there is one for all that wait for it."""
+        task = self._bringing.get(version)
+        if task is None:
+            task = self._bringing[version] = asyncio.create_task(self._bring(version), name=f"adapter {version}")
+            task.add_done_callback(lambda done: self._ended(version, done))
+        return task
+
+    def _ended(self, version: str, done: asyncio.Task[None]) -> None:
+        del self._bringing[version]
+        if not done.cancelled():
+            done.exception()  # those that waited were told
+
+    async def _bring(self, version: str) -> None:
+        begun = self._context.clock.now()
+        data = await self.fetch(version)
+        async with self._room:
+            await self._make_room(data.manifest.size_bytes)
+            try:
+                await self._context.runner.add_adapter(data)
+            except (ValueError, RuntimeError) as error:
+                raise AdapterUnavailable(str(error)) from error
+            self._sizes[version] = data.manifest.size_bytes
+        log.info("adapter_here", version=version, seconds=self._context.clock.now() - begun)
+
+    async def _make_room(self, size_bytes: int) -> None:
+        """Evict adapters until one of this size fits. Raises AdapterUnavailable."""
+        if size_bytes > self._limit_bytes:
+            raise AdapterUnavailable(f"the adapter takes {size_bytes} bytes; raise --adapter-bytes of workers")
+        here = set(self._context.runner.adapters)
+        for gone in [version for version in self._sizes if version not in here]:
+            del self._sizes[gone]  # with the model that it was for
+        for version in here - self._sizes.keys():  # which steps fetched themselves
+            self._sizes[version] = self._fetched[version]
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                while sum(self._sizes.values()) + size_bytes > self._limit_bytes:
+                    used = self._used()
+                    idle = next((version for version in self._sizes if version not in used), None)
+                    if idle is None:
+                        await asyncio.sleep(LOOK_SECONDS)
+                    else:
+                        del self._sizes[idle]
+                        await self._context.runner.remove_adapter(idle)
+                        log.info("adapter_evicted", version=idle)
+        except TimeoutError:
+            raise AdapterUnavailable(
+                f"requests use {sum(self._sizes.values())} bytes of adapters; raise --adapter-bytes of workers"
+            ) from None
+
+    def _used(self) -> set[str]:
+        scheduler = self._serving.scheduler
+        return set() if scheduler is None else {one.adapter for one in scheduler.in_order if one.adapter is not None}
+
+    def _use(self, version: str) -> None:
+        if version in self._sizes:
+            self._sizes.move_to_end(version)
+
+    async def _source(self, version: str, lost: set[str]) -> tuple[ModelEntry, Member]:
+        """The adapter as it is registered, and a host that has it, or can read it. Raises BusError."""
+        snapshot: Snapshot = await self._context.bus.call(SNAPSHOT, AskSnapshot(), timeout=ASK_SECONDS)
+        entry = next((one for one in snapshot.models if one.version == version), None)
+        if entry is None:
+            raise BusError(f"adapter {version} is not registered any more")
+        hosts = {one.id: one for one in snapshot.members if one.service == "host" and one.lease == "alive"}
+        having = [hosts[id] for id in entry.copies if id in hosts] or list(hosts.values())
+        if not having:
+            raise BusError("no host is alive")
+        self._sent += 1
+        return entry, having[self._sent % len(having)]
+
+    async def _fetch_from(self, source: tuple[ModelEntry, Member], version: str) -> AdapterData:
+        entry, host = source
+        manifest: Manifest = await self._context.bus.call(MANIFEST, Named(model=entry.spec.name), timeout=ASK_SECONDS)
+        if manifest.version != version:
+            raise BusError(f"adapter {entry.spec.name} has another version now, {manifest.version}")
+        memory = memoryview(bytearray(manifest.size_bytes))
+        secret, ticket = self._context.world.ids.secret(), FIRST_TICKET + self._sent % TICKETS
+        failures: list[TransferFailed] = []
+        upstream = Node(id=host.id, place="host", address=host.address or b"")
+        copy = ModelCopy(self._context.me, CHUNK_BYTES, [memory])
+        async with asyncio.TaskGroup() as tasks:
+
+            def broken(ticket: int, failure: TransferFailed) -> None:
+                failures.append(failure)
+                running.cancel()
+
+            events = Events(lambda: None, lambda block: None, broken)
+            incoming = BlockReceiver(self._link, copy, manifest.blocks, self._hashing, events, tasks)
+            running = tasks.create_task(incoming.run())
+            incoming.follow([Inflow(ticket=ticket, upstream=upstream)], secret)
+            try:
+                await self._order(entry, host, manifest, ticket, secret)
+            except BusError as error:
+                failures.append(TransferFailed(self._context.me, host.id, str(error)))
+                running.cancel()
+        if failures:
+            raise failures[0]
+        self._fetched[version] = manifest.size_bytes
+        return AdapterData(manifest, memory)
+
+    async def _order(self, entry: ModelEntry, host: Member, manifest: Manifest, ticket: int, secret: bytes) -> None:
+        """Have the host send. Raises BusError."""
+        downstream = Node(id=self._context.me, place="worker", address=self._link.address)
+        send = Send(
+            plan_id=f"adapter-{self._context.me}-{ticket}",
+            version=manifest.version,
+            outflows=[Outflow(ticket=ticket, downstream=downstream)],
+            chunk_bytes=CHUNK_BYTES,
+            epoch=host.epoch,
+            secret=secret,
+            from_disk=FromDisk(spec=entry.spec, manifest=manifest),
+        )
+        await self._context.bus.call(SEND, send, timeout=SEND_SECONDS, id=host.id)
