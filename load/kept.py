@@ -9,7 +9,7 @@ from typing import TextIO
 import click
 import structlog
 
-from livescale.load.sizes import Size
+from livescale.load.sizes import Quantized, Size
 from livescale.services.supervisor.checks import BadSettings
 from livescale.services.supervisor.processes import ChildFailed, Echo
 from livescale.services.supervisor.stack import StackFailed
@@ -21,15 +21,17 @@ LOG = KEPT / "bench.log"
 SYSTEM_ERRORS = (BadSettings, ChildFailed, StackFailed, BusError)  # what a system raises that is started from here
 
 
-def kept_model(size: Size, tell: Callable[[str], None], family: Family = "llama") -> Path:
+def kept_model(
+    size: Size, tell: Callable[[str], None], family: Family = "llama", quantized: Quantized | None = None
+) -> Path:
     """A made checkpoint of this size and family, made the first time (`tell` is told) and kept."""
-    directory = KEPT / "models" / f"{family}-{size}-0"
+    directory = KEPT / "models" / f"{family}-{size}-{quantized or 0}"
     # A directory that was made is whole, and only making one needs torch here.
     if not directory.exists():
         tell(f"Making a {size} checkpoint in {directory}, this once ...")
         from livescale.load.make_model import make_model
 
-        make_model(directory, family, size, 0)
+        make_model(directory, family, size, 0, quantized=quantized)
     return directory
 
 

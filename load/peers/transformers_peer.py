@@ -1,4 +1,5 @@
-"""Hugging Face transformers as a peer: `generate` with torch's scaled dot product attention."""
+"""Hugging Face transformers as a peer: `generate` with torch's scaled dot product attention, or with its own code for
+models that have sinks."""
 
 import time
 
@@ -26,7 +27,7 @@ class Transformers:
         torch.set_num_threads(1)
         disable_progress_bar()
         self._model = AutoModelForCausalLM.from_pretrained(
-            start.checkpoint, dtype=getattr(torch, start.dtype), local_files_only=True, attn_implementation="sdpa"
+            start.checkpoint, dtype=getattr(torch, start.dtype), local_files_only=True
         ).eval()
         # Where it is read to, it lies in pages of its file: here as all others have it, in memory with huge pages.
         for parameter in self._model.parameters():

@@ -1,4 +1,5 @@
-"""`livescale bench models`: every architecture beside transformers, and experts beside a dense model."""
+"""`livescale bench models`: every architecture beside transformers, experts beside a dense model, and quantized models
+beside bfloat16."""
 
 import sys
 from collections.abc import Sequence
@@ -10,19 +11,28 @@ import click
 
 from livescale.load.bench.engine.cases import Case, DecodeCase, PrefillCase
 from livescale.load.bench.engine.processes import EngineProcess, EngineProcessFailed, Program, engine_processes
-from livescale.load.bench.models.rows import BENCH, PAIRS, against_dense, against_transformers
+from livescale.load.bench.models.rows import (
+    BENCH,
+    PAIRS,
+    QUANTIZED,
+    against_bfloat16,
+    against_dense,
+    against_transformers,
+)
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.kept import KEPT, kept_model
 from livescale.load.peers.protocol import StepSeconds
-from livescale.load.sizes import Size
+from livescale.load.sizes import Quantized, Size
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.kernels.variants import KernelsName
+from livescale.shared.messages.parameters import Family
 from livescale.shared.model.architectures import find_architecture, model_types
 
 OWN = Program("livescale", "livescale.load.bench.engine.own")
 TRANSFORMERS = Program("transformers", "livescale.load.peers.transformers_peer")
 PREFILL: Case = PrefillCase("prefill 512", (512,))
 DECODE: Case = DecodeCase("decode b8", 8)
+OF_QUANTIZED: tuple[Case, ...] = (DecodeCase("decode b1", 1), DecodeCase("decode b32", 32), PREFILL)
 LOG = KEPT / "bench-models.log"
 
 GENERATING = tuple(name for name in model_types() if (found := find_architecture(name)) and found.generates)
@@ -45,7 +55,7 @@ option = partial(click.option, show_default=True, show_envvar=True)
     type=click.Choice(("small", "medium", "large")),
     default="large",
     envvar="LIVESCALE_SIZE",
-    help="Size of the models with experts and of the dense one that they are compared with.",
+    help="Size of the models with experts, of quantized ones, and of those that they are compared with.",
 )
 @option(
     "--kernels",
@@ -54,8 +64,17 @@ option = partial(click.option, show_default=True, show_envvar=True)
     envvar="LIVESCALE_KERNELS",
     help="Kernels of this engine. The results to reach depend on them.",
 )
-def models(families: Sequence[str], rounds: int, size: Size, kernels: KernelsName) -> None:
-    """Compare each architecture at 120M parameters with transformers, and experts with a dense model.
+@option(
+    "--only",
+    type=click.Choice(("transformers", "dense", "bfloat16")),
+    multiple=True,
+    default=("transformers", "dense", "bfloat16"),
+    envvar="LIVESCALE_ONLY",
+    help="What models are compared with; may be given several times.",
+)
+def models(families: Sequence[str], rounds: int, size: Size, kernels: KernelsName, only: Sequence[str]) -> None:
+    """Compare each architecture at 120M parameters with transformers, experts with a dense model, and quantized models
+    with the same in bfloat16.
 
     Rates are tokens a second of CPU time, on one core; the engines are asked in turn. Of models with experts as many
     parameters are at work as a dense model has: 2 of 8 experts, and 8 of 64.
@@ -64,9 +83,13 @@ def models(families: Sequence[str], rounds: int, size: Size, kernels: KernelsNam
     LOG.parent.mkdir(parents=True, exist_ok=True)
     with LOG.open("w", encoding="utf-8") as log:
         try:
-            for family in families:
+            for family in families if "transformers" in only else ():
                 _beside_transformers(printer, family, rounds, kernels, log)
-            _beside_dense(printer, [pair for pair in PAIRS if {*pair} <= {*families}], rounds, size, kernels, log)
+            if "dense" in only:
+                _beside_dense(printer, [pair for pair in PAIRS if {*pair} <= {*families}], rounds, size, kernels, log)
+            for family, how in QUANTIZED if "bfloat16" in only else ():
+                if family in families:
+                    _beside_bfloat16(printer, family, how, rounds, size, kernels, log)
         except EngineProcessFailed as error:
             raise click.ClickException(f"{error}; see {LOG}") from None
     sys.exit(0 if printer.finish() else 1)
@@ -104,6 +127,21 @@ def _beside_dense(
             rates = _ask_in_turn(engines, (PREFILL,), vocab_size, rounds)
             for record in against_dense(PREFILL.name, rates):
                 printer.emit(record)
+
+
+def _beside_bfloat16(
+    printer: RecordPrinter, family: Family, how: Quantized, rounds: int, size: Size, kernels: KernelsName, log: IO[str]
+) -> None:
+    with ExitStack() as running:
+        engines, vocab_size = dict[str, EngineProcess](), 0
+        for name, quantized in ((how, how), ("bfloat16", None)):
+            checkpoint = kept_model(size, printer.progress, family, quantized)
+            vocab_size = open_checkpoint(checkpoint, "bfloat16").config.vocab_size
+            engines[name], _ = running.enter_context(engine_processes(checkpoint, log, kernels)).start(OWN)
+        printer.progress(f"{rounds} rounds of {family} in {how} and in bfloat16")
+        rates = _ask_in_turn(engines, OF_QUANTIZED, vocab_size, rounds)
+    for record in against_bfloat16(family, how, rates[how], rates["bfloat16"]):
+        printer.emit(record)
 
 
 def _ask_in_turn(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from livescale.load.bench.models.rows import against_dense, against_transformers
+from livescale.load.bench.models.rows import against_bfloat16, against_dense, against_transformers
 
 
 @pytest.mark.parametrize(("kernels", "bar"), [("amx", 1.5), ("avx512_bf16", 1.5), ("portable", 1.0), ("torch", 1.0)])
@@ -17,3 +17,10 @@ def test_experts_are_compared_with_the_dense_model_where_both_were_measured() ->
     records = list(against_dense("prefill 512", rates))
     assert [(one.ratio, one.bar, one.ok) for one in records] == [(0.8, 0.7, True), (0.5, None, None)]
     assert not list(against_dense("prefill 512", {"mixtral": rates["mixtral"]}))
+
+
+def test_quantized_models_are_compared_with_bfloat16_by_the_bar_of_each_case() -> None:
+    ours, wide = {"decode b1": [9.0, 19.0, 30.0], "prefill 512": [9.0]}, {"decode b1": [10.0], "prefill 512": [10.0]}
+    records = list(against_bfloat16("qwen2", "int4", ours, wide))
+    assert [(one.ratio, one.bar, one.ok) for one in records] == [(1.9, 2.0, False), (0.9, 0.85, True)]
+    assert [one.bar for one in against_bfloat16("gpt_oss", "mxfp4", ours, wide)] == [None, None]
