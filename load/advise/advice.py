@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from livescale.load.advise.judge import Judged, Slos, judge
+from livescale.load.advise.judge import Judged, ShareSlos, judge
 from livescale.load.advise.search import Found, PoolChoice, search
 from livescale.load.advise.trial import Workload
 from livescale.load.scenario.play import PlayOptions, Progress, play
@@ -17,7 +17,7 @@ class Advice:
     """The smallest pool that holds, with all that was tried, and what came of it with less; no pool if none holds."""
 
     workload: Workload
-    slos: Slos
+    slos: ShareSlos
     found: Found[Judged]
     less: dict[str, Judged] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class Adviser:
     """Simulates a workload on pools of one topology. `tell` hears of each simulation, `progress` how far it is."""
 
     workload: Workload
-    slos: Slos
+    slos: ShareSlos
     gpus: int
     tell: Callable[[str], None] = lambda text: None
     progress: Callable[[Progress], None] = lambda progress: None

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from livescale.load.advise.advice import Advice, Adviser
-from livescale.load.advise.judge import HEADINGS, Slos
+from livescale.load.advise.judge import HEADINGS, ShareSlos
 from livescale.load.advise.page import write_page
 from livescale.load.advise.trial import Workload
 from livescale.load.report import check_report_path
@@ -120,7 +120,9 @@ def advise(
         )
         gpus = count_gpus(topology)
         keep_freed_memory()
-        advice = Adviser(workload, Slos(ttft_slo, tbt_slo, share), gpus, Teller().line, Teller()).advise()
+        advice = Adviser(
+            workload, ShareSlos(ttft_slo, tbt_slo, share), gpus, TrialTeller().line, TrialTeller()
+        ).advise()
     except (ValueError, BadSettings) as error:
         raise click.UsageError(str(error)) from None
     print_advice(advice)
@@ -152,7 +154,7 @@ def count_gpus(topology: str) -> int:
         raise ValueError(f"--topology: {error}") from None
 
 
-class Teller:
+class TrialTeller:
     """Says on stderr what each simulation came to, and every few seconds how far one is."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ TTFT, TBT, ENDS = "TTFT", "TBT", "no answer"
 
 
 @dataclass(frozen=True)
-class Slos:
+class ShareSlos:
     """Seconds that a first token, and the mean of the gaps after it, may take for a `share` of all requests."""
 
     ttft: float
@@ -53,7 +53,7 @@ class Judged:
 HEADINGS = ("in time", "TTFT p50 / p90 / p99", "TBT p50 / p90 / p99", "GPU seconds", "")
 
 
-def judge(result: SimulationResult, slos: Slos) -> Judged:
+def judge(result: SimulationResult, slos: ShareSlos) -> Judged:
     """Hold a run against its SLOs. One without requests holds them."""
     figures = result.models[-1]
     late = [(one.due, what) for one in result.run.requests for what in slos.broken_by(one)]

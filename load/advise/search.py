@@ -15,14 +15,14 @@ class PoolChoice(NamedTuple):
     least: int
 
 
-class Tried(Protocol):
+class TriedChoice(Protocol):
     """What came of one choice."""
 
     @property
     def holds(self) -> bool: ...
 
 
-T = TypeVar("T", bound=Tried)
+T = TypeVar("T", bound=TriedChoice)
 
 
 class Found(NamedTuple, Generic[T]):

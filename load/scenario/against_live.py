@@ -6,7 +6,7 @@ import sys
 import click
 
 from livescale.load.kept import logged
-from livescale.load.scenario.fidelity import HEADINGS, FidelityRow, Observed, compare
+from livescale.load.scenario.fidelity import HEADINGS, FidelityRow, ObservedRun, compare
 from livescale.load.scenario.live_run import live_settings, run_live
 from livescale.load.scenario.play import draw_requests
 from livescale.load.scenario.result import SimulationResult
@@ -15,14 +15,14 @@ from livescale.load.stats import new_table
 from livescale.services.cli.tables import open_console
 
 
-def observe(result: SimulationResult) -> Observed:
+def observe(result: SimulationResult) -> ObservedRun:
     """What a simulation came to."""
-    return Observed.of(result.scales, result.run.requests, result.used_seconds)
+    return ObservedRun.of(result.scales, result.run.requests, result.used_seconds)
 
 
 def run_against_live(system: ScenarioSystem, result: SimulationResult, runs: int) -> None:
     """Run it live so often and print the comparison. The exit status is 1 where it differs. Raises ValueError."""
-    requests, counted = draw_requests(system), list[Observed]()
+    requests, counted = draw_requests(system), list[ObservedRun]()
     for number in range(1, runs + 1):
         with logged() as echo:
             run = asyncio.run(run_live(system, requests, tell, echo))

@@ -18,7 +18,7 @@ TTFT_SLACK, TBT_SLACK, USED_SLACK, BLOCKS_SLACK = 0.10, 0.05, 0.03, 0.05
 Step = tuple[str, int, str]  # action, target and rule of a decision
 
 
-class Observed(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to, live or simulated. Times are in seconds; `ready` counts from the decision to each block.
 
     `machine` is the share of all cores that were busy, and `stalls` says what stood still: None and empty for a
@@ -42,7 +42,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
         used_seconds: float,
         machine: float | None = None,
         stalls: Sequence[str] = (),
-    ) -> "Observed":
+    ) -> "ObservedRun":
         told = sorted((one for one in scales if one.at >= 0), key=lambda one: one.at)  # without those of the start
         return cls(
             steps=[(one.action, one.target, one.rule) for one in told],
@@ -91,7 +91,7 @@ def edit_distance(one: Sequence[Step], other: Sequence[Step]) -> int:
     return before[-1]
 
 
-def compare(simulated: Observed, live: Sequence[Observed]) -> list[FidelityRow]:
+def compare(simulated: ObservedRun, live: Sequence[ObservedRun]) -> list[FidelityRow]:
     """A row for each figure. Raises ValueError for fewer than two live runs: they show no spread."""
     if len(live) < 2:
         raise ValueError(f"{len(live)} live runs count, and their spread takes two: run more, on a quieter machine")
@@ -106,7 +106,7 @@ def compare(simulated: Observed, live: Sequence[Observed]) -> list[FidelityRow]:
     ]
 
 
-def compare_steps(simulated: Observed, live: Sequence[Observed]) -> FidelityRow:
+def compare_steps(simulated: ObservedRun, live: Sequence[ObservedRun]) -> FidelityRow:
     """The decisions: no further from any live run than live runs are from one another."""
     most = max(edit_distance(one.steps, other.steps) for one, other in combinations(live, 2))
     found = max(edit_distance(simulated.steps, run.steps) for run in live)
@@ -114,7 +114,7 @@ def compare_steps(simulated: Observed, live: Sequence[Observed]) -> FidelityRow:
     return FidelityRow("decisions", f"{found} edits away", f"{counts} steps", f"{most} edits", found <= most)
 
 
-def compare_times(simulated: Observed, live: Sequence[Observed]) -> FidelityRow:
+def compare_times(simulated: ObservedRun, live: Sequence[ObservedRun]) -> FidelityRow:
     """When decisions were made that live runs made too, each against those runs."""
     by_step: dict[int, list[float]] = {}
     for run in live:
@@ -133,7 +133,7 @@ def compare_times(simulated: Observed, live: Sequence[Observed]) -> FidelityRow:
     return FidelityRow("decision times", told, f"{len(by_step)} alike", f"{1000 * slack:.0f} ms", off <= slack)
 
 
-def matched(simulated: Observed, run: Observed) -> Iterator[tuple[int, float]]:
+def matched(simulated: ObservedRun, run: ObservedRun) -> Iterator[tuple[int, float]]:
     """Yield each decision of the simulation that a live run made too, by its number, with its time there."""
     for block in SequenceMatcher(None, simulated.steps, run.steps, autojunk=False).get_matching_blocks():
         for offset in range(block.size):
@@ -142,9 +142,9 @@ def matched(simulated: Observed, run: Observed) -> Iterator[tuple[int, float]]:
 
 def within(
     name: str,
-    simulated: Observed,
-    live: Sequence[Observed],
-    value_of: Callable[[Observed], float | None],
+    simulated: ObservedRun,
+    live: Sequence[ObservedRun],
+    value_of: Callable[[ObservedRun], float | None],
     slack: float,
 ) -> FidelityRow:
     """A figure, which may be a share of it outside what live runs had."""

@@ -11,7 +11,7 @@ from livescale.load.bench.systems.play import AnsweredRequest
 from livescale.load.client import open_client, send_open_loop
 from livescale.load.hardware import read_proc
 from livescale.load.records import Ask, RequestRecord, find_fault
-from livescale.load.scenario.fidelity import Observed
+from livescale.load.scenario.fidelity import ObservedRun
 from livescale.load.scenario.play import Due, make_ask
 from livescale.load.scenario.result import ScaleFigures
 from livescale.load.scenario.system import ScenarioSystem
@@ -49,7 +49,7 @@ def live_settings(system: ScenarioSystem) -> StackSettings:
 
 async def run_live(
     system: ScenarioSystem, requests: Sequence[Due], tell: Callable[[str], None], echo: Echo
-) -> Observed:
+) -> ObservedRun:
     """Start the system, send all requests, and return what came of them. Raises what `Stack` raises."""
     settings, clock, warm_up = live_settings(system), SystemClock(), system.scenario.file.warm_up
     async with Stack(settings, progress=tell, echo=echo) as stack, counting(stack.bus) as in_use:
@@ -60,7 +60,7 @@ async def run_live(
             await asyncio.sleep(max(0.0, begun + system.scenario.file.seconds - clock.wall()))
             end, after = clock.wall(), cpu_ticks(read_proc("stat"))
         scales = await ask_scales(stack.bus)
-    return Observed.of(
+    return ObservedRun.of(
         [ScaleFigures.of(record, begun) for record in scales],
         [
             AnsweredRequest(record.due - begun, record.prompt_tokens, record.ttft, record.gaps)

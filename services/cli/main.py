@@ -70,6 +70,10 @@ BENCHES = {
         "livescale.load.bench.models.embeddings_command:embeddings",
         "Compare encoders' vectors on one core with sentence-transformers.",
     ),
+    "adapters": LazyCommand(
+        "livescale.load.bench.models.adapters_command:adapters",
+        "Measure what LoRA adapters cost a step of decoding, on one core.",
+    ),
     "control": LazyCommand(
         "livescale.load.bench.control.command:control",
         "Measure the latency that gateway, router and bus add to the engine.",

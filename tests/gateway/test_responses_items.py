@@ -106,3 +106,9 @@ def test_a_token_whose_text_is_held_back_is_told_with_the_message_and_none_of_it
     _, events = told([token(97), token(98, "ab"), TextPiece("", (), "stop")], WITH_LOGPROBS)
     deltas = [event.fields for event in events if event.kind == "output_text.delta"]
     assert [[one.token for one in fields["logprobs"]] for fields in deltas] == [["a", "b"]]
+
+
+def test_tokens_whose_text_never_came_are_told_with_the_empty_message() -> None:
+    items, _ = told([TextPiece("", (97,), logprobs=(TokenLogprobs(-1.0),)), TextPiece("", (), "stop")], WITH_LOGPROBS)
+    [part] = msgspec.to_builtins(items.done[-1])["content"]
+    assert (part["text"], [one["token"] for one in part["logprobs"]]) == ("", ["a"])

@@ -27,7 +27,10 @@ from tests.system.test_system import asks, workers
 
 pytestmark = pytest.mark.system
 
-RANK, ALPHA = 4, 6.0
+RANK, ALPHA = 20, 30.0
+MIB = 1 << 20  # there is room for one adapter, which takes 649 kB, and not for two
+# Links are so slow that a model takes four seconds.
+OPTIONS = ("--adapter-bytes", str(MIB), "--link-rate", "1e6", "--live", "zigzag", "--workers", "3")
 NAMES = ("m", "mine", "other")
 
 
@@ -38,6 +41,7 @@ class AdaptedSystem:
     system: System
     adapters: dict[str, Path]
     checkpoints: dict[str, Path]
+    log: Path
 
 
 def merged(adapter: Path, to: Path) -> Path:
@@ -66,9 +70,9 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdaptedSystem]
         name: make_adapter(directory / name, base, RANK, ALPHA, seed=seed) for seed, name in enumerate(NAMES[1:])
     }
     checkpoints = {name: merged(adapter, directory / f"{name}-merged") for name, adapter in adapters.items()}
-    system = start(directory, "--lora", f"mine={adapters['mine']}")
+    system = start(directory, "--lora", f"mine={adapters['mine']}", *OPTIONS)
     try:
-        yield AdaptedSystem(system, adapters, {"m": base, **checkpoints})
+        yield AdaptedSystem(system, adapters, {"m": base, **checkpoints}, directory / "up.log")
     finally:
         assert stop(system) == 0
 
@@ -78,7 +82,7 @@ async def send(system: System, count: int, names: Sequence[str]) -> dict[str, di
     records: dict[str, list[RequestRecord]] = {name: [] for name in names}
     async with open_session(system.url, "", 60.0) as session:
         clients = {name: LoadClient(session, name, SystemClock(), Tally()) for name in names}
-        await asyncio.gather(*(send_open_loop(clients[name], asks(count, 10.0, 3), records[name]) for name in names))
+        await asyncio.gather(*(send_open_loop(clients[name], asks(count, 200.0, 3), records[name]) for name in names))
     return {name: {record.index: record for record in own} for name, own in records.items()}
 
 
@@ -87,7 +91,7 @@ def check(adapted: AdaptedSystem, answers: dict[str, dict[int, RequestRecord]], 
     for name, records in answers.items():
         assert [fault for record in records.values() if (fault := find_fault(record))] == []
         streams = [
-            CheckedStream(prompt=ask.prompt, generated=records[ask.index].token_ids) for ask in asks(count, 10.0, 3)
+            CheckedStream(prompt=ask.prompt, generated=records[ask.index].token_ids) for ask in asks(count, 200.0, 3)
         ]
         verdict = check_streams(adapted.checkpoints[name], streams, "float32")
         assert verdict.ok, f"{name}: {verdict}"
@@ -98,8 +102,15 @@ async def post(system: System, path: str, body: Mapping[str, object]) -> tuple[i
         return answer.status, await answer.text()
 
 
+def live_layers(metrics: str) -> list[float]:
+    """How many layers each worker ran while others were missing."""
+    lines = metrics.splitlines()
+    return [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("livescale_worker_live_layers_total{")]
+
+
 def test_adapters_are_listed_with_their_parent(adapted: AdaptedSystem) -> None:
     with openai.OpenAI(base_url=f"{adapted.system.url}/v1", api_key="none") as client:
+        client.models.retrieve("mine")  # it is listed a second later at the latest, and known at once
         cards = {model.id: model.model_dump() for model in client.models.list()}
         assert [(id, card["parent"]) for id, card in sorted(cards.items())] == [("m", None), ("mine", "m")]
         assert cards["mine"]["root"] == str(adapted.adapters["mine"])
@@ -119,6 +130,7 @@ async def test_an_adapter_is_loaded_used_and_unloaded(adapted: AdaptedSystem) ->
     )
     assert (await post(system, "/v1/load_lora_adapter", body))[0] == 400
     check(adapted, await send(system, 4, NAMES), 4)
+    assert "adapter_evicted" in adapted.log.read_text()
     assert "is an adapter" in system.command("scale", "other", "--instances", "1", check=False).stderr
     assert (await post(system, "/v1/unload_lora_adapter", {"lora_name": "other"}))[0] == 200
     assert (await post(system, "/v1/completions", {"model": "other", "prompt": "x"}))[0] == 404
@@ -138,12 +150,16 @@ async def test_an_adapter_that_does_not_fit_is_refused_by_name(adapted: AdaptedS
 
 async def test_tokens_stay_right_while_the_model_scales_and_when_a_worker_dies(adapted: AdaptedSystem) -> None:
     system, names = adapted.system, ("m", "mine")
-    before = await send(system, 12, names)
-    check(adapted, before, 12)
-    sending = asyncio.create_task(send(system, 12, names))
-    await asyncio.to_thread(system.command, "scale", "m", "--instances", "2", "--wait")
-    during = await sending
-    sending = asyncio.create_task(send(system, 12, names))
+    before = await send(system, 30, names)
+    check(adapted, before, 30)
+    scaling = asyncio.create_task(asyncio.to_thread(system.command, "scale", "m", "--instances", "3", "--wait"))
+    while not await asyncio.to_thread(workers, system, "live"):
+        assert not scaling.done(), "it was never live"
+    during = await send(system, 30, names)
+    await scaling
+    told = await asyncio.to_thread(system.command, "metrics")
+    assert sum(live_layers(told.stdout)) > 0
+    sending = asyncio.create_task(send(system, 30, names))
     await asyncio.sleep(0.5)
     pids = {process["id"]: process["pid"] for process in system.status()["processes"]}
     os.kill(pids[workers(system, "serving")[0]], signal.SIGKILL)

@@ -33,7 +33,7 @@ PARTS = ("steps", "answers", "parsing", "logprobs", "choices", "loading", "strea
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extent:
+class RequestsExtent:
     """What is measured, and how much of it."""
 
     parts: Sequence[str]
@@ -91,13 +91,13 @@ def requests(**given: Any) -> None:  # noqa: ANN401 the options, as click has th
     printer, given = RecordPrinter(BENCH), {**given, "parts": given["parts"] or PARTS}
     with logged() as echo:
         try:
-            uvloop.run(_measure(printer, Extent(**given), echo))
+            uvloop.run(_measure(printer, RequestsExtent(**given), echo))
         except BenchFailed as error:
             raise click.ClickException(str(error)) from None
     sys.exit(0 if printer.finish() else 1)
 
 
-async def _measure(printer: RecordPrinter, extent: Extent, echo: Echo) -> None:
+async def _measure(printer: RecordPrinter, extent: RequestsExtent, echo: Echo) -> None:
     if "steps" in extent.parts:
         await _steps(printer, extent)
     tell = printer.progress
@@ -116,7 +116,7 @@ async def _measure(printer: RecordPrinter, extent: Extent, echo: Echo) -> None:
                 printer.emit(record)
 
 
-async def _steps(printer: RecordPrinter, extent: Extent) -> None:
+async def _steps(printer: RecordPrinter, extent: RequestsExtent) -> None:
     text = make_wide_tokenizer() if extent.tokenizer is None else extent.tokenizer.read_bytes()
     steps = extent.steps
     printer.progress("making up a model of 500M parameters")

@@ -133,7 +133,7 @@ async def _held_by_engine(progress: Progress, checkpoint: Path, profile: Path, s
     manifest = opened.manifest([opened.read_block(index, view) for index, view in enumerate(memory)])
     settings = WorkerSettings(kv_bytes=KV_BYTES, max_num_seqs=ROOM)
     runner = ModelledRunner(KV_BYTES, settings.block_size, find_latency(str(profile)), 1.0, SystemClock())
-    times = StepTimes()
+    times = TokenTimes()
     try:
         kv_blocks = await runner.load(manifest, CONTEXT)
         for index, view in enumerate(memory):
@@ -145,7 +145,7 @@ async def _held_by_engine(progress: Progress, checkpoint: Path, profile: Path, s
         await runner.close()
 
 
-class StepTimes:
+class TokenTimes:
     """When the steps of an engine gave tokens to requests, by their ids."""
 
     def __init__(self) -> None:

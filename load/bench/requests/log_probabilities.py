@@ -40,7 +40,7 @@ SCALES: tuple[tuple[str, LiveMode, int, str], ...] = (
 
 
 @dataclass(frozen=True)
-class Told:
+class ToldAnswer:
     """An answer: its tokens, and what was told of how likely these and others were. JSON keeps every bit."""
 
     tokens: list[int]
@@ -68,7 +68,9 @@ async def measure_log_probabilities(progress: Progress, checkpoint: Path, stream
     return records
 
 
-def compared(disturbance: str, alone: Sequence[Sequence[Told]], disturbed: Sequence[Sequence[Told]]) -> Record:
+def compared(
+    disturbance: str, alone: Sequence[Sequence[ToldAnswer]], disturbed: Sequence[Sequence[ToldAnswer]]
+) -> Record:
     """How many streams were told the same each time as the one time alone."""
     same = sum(all(one == first for one in others) for (first,), others in zip(alone, disturbed, strict=True))
     return measured(BENCH, f"same log-probabilities through {disturbance}", same, "streams", len(alone), at_least=1.0)
@@ -84,11 +86,11 @@ class LogProbabilitySystem:
 
     async def ask(
         self, streams: int, at_once: int = 0, after: int = -1, disturb: Callable[[], None] = lambda: None
-    ) -> list[list[Told]]:
+    ) -> list[list[ToldAnswer]]:
         """The answer to each stream, in order. `disturb` is called once `after` of them are here."""
         turns, here = asyncio.Semaphore(at_once or streams), count(1)
 
-        async def ask_one(number: int) -> list[Told]:
+        async def ask_one(number: int) -> list[ToldAnswer]:
             async with turns:
                 told = await _ask(self.session, number)
             if next(here) == after:
@@ -97,10 +99,10 @@ class LogProbabilitySystem:
 
         return list(await asyncio.gather(*map(ask_one, range(streams))))
 
-    async def scale(self, streams: int, mode: LiveMode, instances: int, metric: str) -> list[list[Told]]:
+    async def scale(self, streams: int, mode: LiveMode, instances: int, metric: str) -> list[list[ToldAnswer]]:
         """The answers to each stream, which is asked again and again while instances are added; then `metric` has
         grown."""
-        before, told = await self._count(metric), [list[Told]() for _ in range(streams)]
+        before, told = await self._count(metric), [list[ToldAnswer]() for _ in range(streams)]
         scaling = asyncio.create_task(scaled(self.stack.bus, MODEL, instances, mode))
         numbers = takewhile(lambda number: number < streams or not scaling.done(), count())
 
@@ -115,7 +117,7 @@ class LogProbabilitySystem:
         await self._rest()
         return told
 
-    async def kill(self, streams: int) -> list[list[Told]]:
+    async def kill(self, streams: int) -> list[list[ToldAnswer]]:
         """The answers to streams during which one of two workers dies."""
         await scaled(self.stack.bus, MODEL, 2, "off")
         victim = self.watch.serving()[0]
@@ -167,13 +169,13 @@ async def _system(checkpoint: Path, ranks: int, progress: Progress, echo: Echo) 
             yield LogProbabilitySystem(stack, watch, session)
 
 
-async def _ask(session: aiohttp.ClientSession, number: int) -> Told:
+async def _ask(session: aiohttp.ClientSession, number: int) -> ToldAnswer:
     async with session.post("v1/completions", json=request_body(number)) as answer:
         said: Any = await answer.json()
     if answer.status != 200:
         raise BenchFailed(f"stream {number}: {said}")
     [choice] = said["choices"]
-    return Told(choice["token_ids"], choice["logprobs"])
+    return ToldAnswer(choice["token_ids"], choice["logprobs"])
 
 
 def request_body(number: int) -> dict[str, object]:

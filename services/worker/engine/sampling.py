@@ -4,6 +4,7 @@ A token depends on its row of logits, its request's parameters and the tokens be
 the request's seed and the token's index alone. So any worker that continues a request draws the same sequence.
 """
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,7 +27,8 @@ def choose_tokens(logits: torch.Tensor, samplings: Sequence[TokenSampling], perm
     Ties go to the lowest id."""
     logits = logits.cpu()
     asked = [row for row, sampling in enumerate(samplings) if sampling.params.logprobs is not None]
-    given = logits[asked] if asked else None  # a copy, as the model gave them
+    changed_rows = permitted.masks.keys() | {row for row in asked if samplings[row].forbidden}
+    given = {row: logits[row].clone() if row in changed_rows else logits[row] for row in asked}  # by the model
     for row, mask in permitted.masks.items():
         TOKEN_MASK.apply(logits[row], mask)
     for row, sampling in enumerate(samplings):
@@ -42,14 +44,41 @@ def choose_tokens(logits: torch.Tensor, samplings: Sequence[TokenSampling], perm
             tokens[row] = int(changed.argmax()) if sampling.is_greedy else draw_token(changed, sampling)
         elif not sampling.is_greedy:
             tokens[row] = draw_token(logits[row].double().numpy(), sampling)
-    if given is None:
+    if not given:
         return Chosen(tokens, withheld=dict(permitted.withheld)) if permitted.withheld else Chosen(tokens)
-    told = zip(asked, given, strict=True)  # one after the other, as a row of doubles fits a core's cache
+    # One row after the other, as its doubles fit a core's cache.
     return Chosen(
         tokens,
-        {row: _asked_log_probabilities(its.double().numpy(), tokens[row], samplings[row].params) for row, its in told},
+        {
+            row: _asked_log_probabilities(_doubles(its), tokens[row], samplings[row].params)
+            for row, its in given.items()
+        },
         withheld=dict(permitted.withheld),
     )
+
+
+class KeptRows(threading.local):
+    """Rows of doubles that a thread uses again: memory that is new takes longer to get than to compute with."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Floats] = {}
+
+    def row(self, name: str, size: int) -> Floats:
+        """The row of this name, with anything in it. It counts until this name is asked for again."""
+        row = self._rows.get(name)
+        if row is None or len(row) < size:
+            row = self._rows[name] = np.empty(size)
+        return row[:size]
+
+
+KEPT = KeptRows()
+
+
+def _doubles(logits: torch.Tensor) -> Floats:
+    """A row of logits as doubles, until the next one is asked for."""
+    row = KEPT.row("logits", len(logits))
+    torch.from_numpy(row).copy_(logits)
+    return row
 
 
 def score_tokens(logits: torch.Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs]:
@@ -75,7 +104,7 @@ def log_probabilities(logits: Floats, token: int, count: int | None) -> TokenLog
 
 def _named_log_probabilities(logits: Floats, token: int, named: list[int]) -> TokenLogprobs:
     largest = logits.max()
-    weights = np.subtract(logits, largest)
+    weights = np.subtract(logits, largest, out=KEPT.row("weights", len(logits)))
     np.exp(weights, out=weights)
     ids = [token, *named]
     own, *told = (logits[ids] - (largest + np.log(weights.sum()))).astype(np.float32).tolist()

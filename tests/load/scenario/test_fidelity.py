@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from livescale.load.scenario.fidelity import Observed, Step, compare, edit_distance
+from livescale.load.scenario.fidelity import ObservedRun, Step, compare, edit_distance
 
 OUT: Step = ("out", 3, "prefill")
 IN: Step = ("in", 1, "idle")
-LIVE = Observed(
+LIVE = ObservedRun(
     steps=[OUT, IN], at=[2.0, 9.0], ttft=[0.1, 0.2, 0.3], tbt=[0.01, 0.03], used_seconds=50.0, ready=[0.2, 0.4]
 )
 RUNS = [LIVE, replace(LIVE, at=[2.1, 9.0], used_seconds=52.0)]
@@ -24,7 +24,7 @@ def test_edits_are_a_distance(one: list[Step], other: list[Step], third: list[St
     assert abs(len(one) - len(other)) <= edit_distance(one, other) <= max(len(one), len(other))
 
 
-def verdicts(simulated: Observed, live: list[Observed] = RUNS) -> dict[str, bool]:
+def verdicts(simulated: ObservedRun, live: list[ObservedRun] = RUNS) -> dict[str, bool]:
     return {row.name: row.holds for row in compare(simulated, live)}
 
 
@@ -60,7 +60,7 @@ def test_decisions_may_differ_as_much_as_those_of_live_runs() -> None:
 
 
 def test_a_figure_that_no_run_has_holds() -> None:
-    nothing = Observed(steps=[], at=[], ttft=[], tbt=[], used_seconds=10.0, ready=[])
+    nothing = ObservedRun(steps=[], at=[], ttft=[], tbt=[], used_seconds=10.0, ready=[])
     assert all(verdicts(nothing, [nothing, nothing]).values())
 
 

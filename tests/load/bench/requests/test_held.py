@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from livescale.load.bench.requests.held import StepTimes, find_held
+from livescale.load.bench.requests.held import TokenTimes, find_held
 from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, TokenSampling
 from livescale.shared.messages.requests import Sampling
 from livescale.shared.simulation import virtual_time
@@ -47,7 +47,7 @@ def test_streams_that_get_their_tokens_too_late_are_not_held() -> None:
 
 
 async def test_gaps_are_those_between_steps_that_gave_the_request_a_token() -> None:
-    times = StepTimes()
+    times = TokenTimes()
 
     def step(*chosen: bool) -> Batch:
         sampling = TokenSampling(Sampling(), 0)

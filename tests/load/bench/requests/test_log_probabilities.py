@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from livescale.load.bench.requests.log_probabilities import Told, compared, metric_values, request_body
+from livescale.load.bench.requests.log_probabilities import ToldAnswer, compared, metric_values, request_body
 
 TEXT = """# TYPE pulled counter
 pulled_total{model="m"} 2.0
@@ -11,8 +11,8 @@ other_total 7.0
 """
 
 
-def told(*logprobs: float) -> Told:
-    return Told([1] * len(logprobs), {"token_logprobs": list(logprobs)})
+def told(*logprobs: float) -> ToldAnswer:
+    return ToldAnswer([1] * len(logprobs), {"token_logprobs": list(logprobs)})
 
 
 def test_a_stream_is_the_same_where_every_bit_is_each_time() -> None:
