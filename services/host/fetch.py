@@ -53,12 +53,13 @@ class ModelFetch:
     def go_on(self, command: FetchModel) -> None:
         """Keep the blocks that are here and receive the rest along the command's flows; without flows, from disk.
 
-        Raises ValueError for another plan, or for flows that do not fit the blocks.
+        An earlier command that comes again changes nothing. Raises ValueError for another plan, or for flows that do
+        not fit the blocks.
         """
         if (command.plan_id, command.chunk_bytes) != (self._command.plan_id, self._command.chunk_bytes):
             raise ValueError(f"the model is already being fetched for plan {self._command.plan_id}")
-        if self._incoming is not None:
-            self._incoming.follow(command.inflows, command.secret)
+        if self._incoming is not None and not self._incoming.follow(command.inflows, command.secret):
+            return  # it came before the last one, too
         self._command = command
         self._wait_no_more()
         if self._receiving is not None and not command.inflows:

@@ -21,7 +21,8 @@ class FetchModel(Message, frozen=True, kw_only=True):
     """Registry -> host: receive this version into the host cache, from nodes that have all of it.
 
     When it is told again for the same plan, the host keeps what arrived and goes on along these flows; without any, it
-    reads the rest from disk.
+    reads the rest from disk. Where there are flows and none is new, the command came late or twice, and changes
+    nothing.
     """
 
     plan_id: Name

@@ -140,10 +140,11 @@ class Load(Message, frozen=True, kw_only=True):
     """Planner -> worker: receive these parameters.
 
     `max_model_len` sizes the KV cache. When it is told again for the same plan, a worker that still loads keeps what
-    arrived and the flows that are named again; its others end, and new ones begin. With `live` it takes requests once
-    its embedding is here, and the mode says what it computes of them before it is whole. `ranks`: the workers of an
-    instance of several, the leading one first; `manifest` is what this worker has of the model. With `parked` nothing
-    is sent: the worker has all of it since it last served it, and refuses where that is not so any more.
+    arrived and the flows that are named again; its others end, and new ones begin. Where none is new, the command came
+    late or twice, and changes nothing. With `live` it takes requests once its embedding is here, and the mode says what
+    it computes of them before it is whole. `ranks`: the workers of an instance of several, the leading one first;
+    `manifest` is what this worker has of the model. With `parked` nothing is sent: the worker has all of it since it
+    last served it, and refuses where that is not so any more.
     """
 
     plan_id: Name

@@ -135,18 +135,23 @@ class BlockReceiver:
         self._flows: dict[int, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
-    def follow(self, inflows: Sequence[Inflow], secret: bytes) -> None:
+    def follow(self, inflows: Sequence[Inflow], secret: bytes) -> bool:
         """Receive along these flows: those that are followed already go on, others end, new ones begin.
 
-        New flows are proved by `secret`: a planner that takes a plan over draws another one. Raises ValueError.
+        New flows are proved by `secret`: a planner that takes a plan over draws another one. Returns False where flows
+        are given and none is new: an earlier command came late or twice, and changes nothing. Raises ValueError.
         """
         ends = {flow.ticket: FlowEnd(self._copy, flow.ticket, flow.upstream, secret) for flow in inflows}
         chunks = {flow.ticket: select(self._copy.chunks, flow.blocks, flow.lane, flow.lanes) for flow in inflows}
+        fresh = ends.keys() - self._ends.keys()
+        if ends and not fresh:
+            return False  # it knows nothing of the flows that came after it
         for ticket in self._flows.keys() - ends.keys():
             self._stop(ticket)
-        for ticket in ends.keys() - self._ends.keys():
+        for ticket in fresh:
             self._ends[ticket] = ends[ticket]
             self._flows[ticket] = self._tasks.create_task(self._fetch(ends[ticket], chunks[ticket]))
+        return True
 
     def keep(self) -> None:
         """Take all blocks as they lie in the memory: they came before, and nobody has written there since."""

@@ -144,6 +144,23 @@ async def test_a_copy_whose_sender_stops_goes_on_from_another_and_nothing_comes_
         assert target.disk.blocks_read == []
 
 
+async def test_an_earlier_command_that_comes_again_ends_no_flow_of_a_later_one() -> None:
+    async with (
+        local_host(open_link=lambda: open_link(socket_link(SLOW))) as source,
+        local_host(open_link=lambda: open_link(socket_link(SLOW))) as other,
+        local_host(RecordingDisk(), open_link=lambda: open_link(socket_link())) as target,
+    ):
+        manifest = await held(source)
+        await held(other)
+        await begin(manifest, source, target)
+        await stop(source, target)
+        await begin(manifest, other, target, ticket=8)
+        await fetch(target, order(manifest, source))
+        assert (await target.whole()).manifest == manifest
+        assert isinstance(target.disk, RecordingDisk)
+        assert target.disk.blocks_read == []
+
+
 async def test_only_blocks_that_no_sender_has_are_read_from_disk() -> None:
     async with (
         local_host(open_link=lambda: open_link(socket_link(SLOW))) as source,

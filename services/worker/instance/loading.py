@@ -92,9 +92,10 @@ class Loading:
         return self.command.manifest
 
     def go_on(self, command: Load) -> None:
-        """Receive what is missing along the flows of a new plan. Raises ValueError."""
-        self._incoming.follow(command.inflows, command.secret)
-        self.command = command
+        """Receive what is missing along the flows of a new plan. A command of an earlier one changes nothing. Raises
+        ValueError."""
+        if self._incoming.follow(command.inflows, command.secret):
+            self.command = command
 
     def own_memory(self) -> BlockMemory | None:
         """The blocks in this worker's own memory, if it has the whole model there: what is mapped is others'."""

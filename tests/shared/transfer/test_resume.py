@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from livescale.shared.transfer.waiting import ReadyBlocks
 from tests.shared.transfer.transfer_peer import CHUNK, SIZES, OpenPeers, chain, described, flow, some_blocks
 
@@ -154,3 +156,23 @@ async def test_a_flow_that_is_replaced_leaves_another_between_the_same_two_alone
     assert target.memory == blocks
     assert target.broken == []
     assert target.received_bytes == sum(SIZES)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "replaced"])
+async def test_an_earlier_command_that_comes_again_ends_no_later_flow(kept: bool, open_peers: OpenPeers) -> None:
+    source, target = peers = await open_peers(2)
+    blocks, ready = some_blocks(), ReadyBlocks([2])
+    source.hold(blocks, ready)
+    earlier, rest = flow(1, source, target, blocks=[0, 1]), flow(2, source, target, blocks=[2, 3])
+    later = [earlier, rest] if kept else [flow(3, source, target, blocks=[2, 3, 0, 1])]
+    receiving = target.receive(described(blocks), earlier, to=peers)
+    target.follow(*later, to=peers)
+    source.send(*later, to=peers)
+    await asyncio.wait_for(target.verified.wait_ready(2), 5)
+    target.follow(earlier, to=peers)
+    for index in (0, 1, 3):
+        ready.add(index)
+    async with asyncio.timeout(5):
+        await receiving
+    assert target.memory == blocks
+    assert target.broken == []

@@ -58,3 +58,11 @@ async def test_a_block_that_comes_damaged_twice_is_told_and_the_worker_is_spare_
         assert error is not None
         assert "block 2" in error
         await made.until(lambda: made.state("w-1") == "spare")
+
+
+async def test_an_earlier_load_that_comes_again_ends_no_flow_of_a_later_one() -> None:
+    async with fleet("w-1") as made:
+        for ticket in (7, 8, 7):
+            await made.load("w-1", made.me, ticket=ticket)
+        made.feed("w-1", ticket=8)
+        await made.whole("w-1")
