@@ -28,7 +28,8 @@ def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SystemUnd
     from livescale.load.make_model import make_model
 
     quantized, options = request.param
-    made = make_model(tmp_path / "model", "qwen2", "tiny", 7, quantized=quantized)
+    family = "gpt_oss" if quantized == "mxfp4" else "qwen2"
+    made = make_model(tmp_path / "model", family, "tiny", 7, quantized=quantized)
     streams = at_once("m", "bfloat16", 9, 80, checkpoint=made, ranks=ranks_of(options))
     words = "--workers", str(WORKERS), "--link-rate", RATE, "--dtype", "bfloat16", *options
     system = start(tmp_path, *words, checkpoint=made)
@@ -40,6 +41,12 @@ def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SystemUnd
 
 @a_model("int4", "--live", "zigzag")
 async def test_requests_go_on_when_their_source_is_killed_in_a_live_scale(loaded: SystemUnderLoad) -> None:
+    async with watching(loaded) as scaling:
+        await check_a_killed_source(scaling)
+
+
+@a_model("mxfp4", "--live", "zigzag")
+async def test_requests_of_experts_in_mxfp4_go_on_when_their_source_is_killed(loaded: SystemUnderLoad) -> None:
     async with watching(loaded) as scaling:
         await check_a_killed_source(scaling)
 
