@@ -95,7 +95,7 @@ static void try_matrix(Probe *probe, int64_t rows, int64_t in, int64_t out, int 
 /* A matrix of one panel, packed. Its scales are near 2^-4, zeros and codes are any. */
 static void try_packed(Probe *probe, int64_t rows, Codes codes, int with_zeros) {
     enum { IN = 160, GROUP_INPUTS = 32, GROUPS = IN / GROUP_INPUTS };
-    Packing packing = {codes, GROUP_INPUTS, SCALES_BFLOAT16, with_zeros};
+    Packing packing = {codes, GROUP_INPUTS, codes == FP4 ? SCALES_E8M0 : SCALES_BFLOAT16, with_zeros};
     PackedBytes bytes = packed_bytes(&packing, IN);
     unsigned char *panel = aligned_alloc(64, padded(bytes.all, 64));
     if (!panel)
@@ -105,7 +105,10 @@ static void try_packed(Probe *probe, int64_t rows, Codes codes, int with_zeros) 
         panel[i] = codes == FP8 && (code & 0x7f) == 0x7f ? 0 : code;
     }
     for (int64_t i = 0; i < GROUPS * PANEL; i++)
-        ((bf16 *)panel)[i] = (bf16)(0x3d80 | (draw(probe) >> 32 & 0x7f));
+        if (codes == FP4)
+            panel[i] = (unsigned char)(121 + (draw(probe) >> 32) % 4);
+        else
+            ((bf16 *)panel)[i] = (bf16)(0x3d80 | (draw(probe) >> 32 & 0x7f));
     Linear linear = {IN, PANEL, 1, {{panel, NULL, PANEL, packing}}};
     multiply_twice(probe, &linear, rows, -3);
     free(panel);
@@ -152,7 +155,7 @@ static void try_rows(Probe *probe, int64_t rows, int64_t size) {
 }
 
 /* A run whose last row attends to `length` positions, or to `like->window` of them, of a cache that is full of noise.
-   `like` has the factor of scores and their cap as well. */
+   `like` has the factor of scores, their cap and sinks as well. */
 static void try_attention(Probe *probe, int64_t rows, int64_t length, int64_t head_dim, int64_t kind,
                           const Attention *like) {
     enum { KV_HEADS = 2, GROUP = 3, SLOTS = 1040 };
@@ -192,12 +195,16 @@ static void try_all(Probe *probe) {
     try_experts(probe, 9, 0);
     try_experts(probe, 5, 1);
     const Attention plain = {.window = 0}, bent = {.window = 200, .scale = 0.1, .cap = 30.0};
+    const float sinks[] = {0.5f, -2.0f, 3.0f, 0.0f, 1.25f, -0.375f};
+    const Attention sinking = {.window = 128, .sinks = sinks};
     try_attention(probe, 40, 648, 64, PROMPT, &plain);
     try_attention(probe, 13, 13, 20, PROMPT, &plain);
     try_attention(probe, 40, 40, 64, WHOLE, &plain);
     try_attention(probe, 40, 648, 64, PROMPT, &bent);
     try_attention(probe, 2, 1000, 64, GENERATED, &plain);
+    try_attention(probe, 40, 648, 64, PROMPT, &sinking);
     try_attention(probe, 2, 1000, 64, GENERATED, &bent);
+    try_attention(probe, 2, 1000, 64, GENERATED, &sinking);
     try_attention(probe, 1, 4, 128, GENERATED, &plain);
     if (probe->type == FLOAT32) /* packed matrices are of bfloat16 */
         return;
@@ -205,6 +212,7 @@ static void try_all(Probe *probe) {
         try_packed(probe, rows, INT4, 1);
         try_packed(probe, rows, INT8, 0);
         try_packed(probe, rows, FP8, 0);
+        try_packed(probe, rows, FP4, 0);
     }
 }
 
