@@ -114,7 +114,8 @@ static void try_packed(Probe *probe, int64_t rows, Codes codes, int with_zeros) 
     free(panel);
 }
 
-static void try_experts(Probe *probe, int64_t rows, int normalized) {
+/* With a `limit`, gate and up are clamped. */
+static void try_experts(Probe *probe, int64_t rows, int normalized, double limit) {
     enum { EXPERTS = 4, HIDDEN = 96, BETWEEN = 64 };
     Expert experts[EXPERTS];
     for (int i = 0; i < EXPERTS; i++) {
@@ -125,7 +126,8 @@ static void try_experts(Probe *probe, int64_t rows, int normalized) {
     }
     void *router = lay_out_noise(probe, FLOAT32, EXPERTS, HIDDEN, -3);
     Experts chosen = {.router = {HIDDEN, EXPERTS, 1, {{router, NULL, EXPERTS, {0}}}}, .count = EXPERTS, .chosen = 2,
-                      .held = EXPERTS, .normalized = normalized, .experts = experts};
+                      .held = EXPERTS, .normalized = normalized, .experts = experts, .alpha = 1.702,
+                      .limit = limit};
     void *given = noise(probe, rows * HIDDEN), *made = zeros(probe, rows * HIDDEN);
     kernels_run_experts(probe->kernels, probe->type, &chosen, given, NULL, made, rows);
     count_in(probe, made, rows * HIDDEN);
@@ -192,8 +194,9 @@ static void try_all(Probe *probe) {
     try_rows(probe, 5, 64);
     try_rows(probe, 3, 50);
     try_rows(probe, 16, 1024); /* large enough that a relative difference of a millionth changes a rounding */
-    try_experts(probe, 9, 0);
-    try_experts(probe, 5, 1);
+    try_experts(probe, 9, 0, 0.0);
+    try_experts(probe, 5, 1, 0.0);
+    try_experts(probe, 5, 1, 0.5);
     const Attention plain = {.window = 0}, bent = {.window = 200, .scale = 0.1, .cap = 30.0};
     const float sinks[] = {0.5f, -2.0f, 3.0f, 0.0f, 1.25f, -0.375f};
     const Attention sinking = {.window = 128, .sinks = sinks};
