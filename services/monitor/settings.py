@@ -4,13 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from livescale.shared.runtime.settings import (
-    DisaggregationName,
-    PrefillShare,
-    PreScaleDecode,
-    ProcessSettings,
-    ScalingMode,
-)
+from livescale.shared.runtime.role_settings import DisaggregationName, PrefillShare, PreScaleDecode
+from livescale.shared.runtime.settings import ProcessSettings, ScalingMode
 
 
 class MonitorSettings(ProcessSettings, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from livescale.services.planner.running_scale import NodeCommand
 from livescale.shared.messages.disaggregation import ChangeRole
 from livescale.shared.messages.membership import LeaseChanged, Role, WorkerReport
 from livescale.shared.messages.scaling import RoleMove
-from livescale.shared.runtime.settings import DecodeScaling
+from livescale.shared.runtime.role_settings import DecodeScaling
 
 OTHER: Mapping[Role, Role] = {"prefill": "decode", "decode": "prefill"}
 

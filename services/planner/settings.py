@@ -6,15 +6,13 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from livescale.services.planner.plans.plan import Policy
+from livescale.shared.runtime.role_settings import DecodeScaling, DisaggregationName, PrefillShare
 from livescale.shared.runtime.settings import (
-    DecodeScaling,
-    DisaggregationName,
     GroupSetup,
     LiveEveryHop,
     LiveName,
     LiveWhen,
     PolicyName,
-    PrefillShare,
     ProcessSettings,
     TopologyName,
     TtftSlo,

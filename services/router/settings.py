@@ -6,7 +6,8 @@ from msgspec import Meta
 
 from livescale.services.router.admission import RouterLimits
 from livescale.services.router.forecast import Slos
-from livescale.shared.runtime.settings import DisaggregationName, ProcessSettings, RoutingName, TbtSlo, TtftSlo
+from livescale.shared.runtime.role_settings import DisaggregationName
+from livescale.shared.runtime.settings import ProcessSettings, RoutingName, TbtSlo, TtftSlo
 
 
 class RouterSettings(ProcessSettings, frozen=True, kw_only=True):

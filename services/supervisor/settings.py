@@ -7,11 +7,16 @@ from msgspec import Meta
 
 from livescale.services.supervisor.lora_settings import LoraSettings
 from livescale.shared.messages.parameters import ReasoningParser, ToolCallParser
+from livescale.shared.runtime.role_settings import (
+    DecodeScaling,
+    DisaggregationName,
+    KvTransferMode,
+    PrefillShare,
+    PreScaleDecode,
+)
 from livescale.shared.runtime.settings import (
     HOST_AND_PORT,
     BusSettings,
-    DecodeScaling,
-    DisaggregationName,
     EngineName,
     EngineProfile,
     EngineSpeed,
@@ -19,13 +24,10 @@ from livescale.shared.runtime.settings import (
     HostCacheName,
     HostCacheTtl,
     KeepParameters,
-    KvTransferMode,
     LiveEveryHop,
     LiveName,
     LiveWhen,
     PolicyName,
-    PrefillShare,
-    PreScaleDecode,
     RoutingName,
     ScalingMode,
     Settings,

@@ -8,12 +8,12 @@ from livescale.services.worker.engine.kernels.variants import KernelsName
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.runtime.role_settings import KvTransferMode
 from livescale.shared.runtime.settings import (
     EngineName,
     EngineProfile,
     EngineSpeed,
     KeepParameters,
-    KvTransferMode,
     LinkSettings,
     SwitchKv,
 )

@@ -11,6 +11,7 @@ from msgspec import Meta, structs
 from livescale.shared.messages.experts import Experts
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
 from livescale.shared.messages.quantization import Packing, Quantization
+from livescale.shared.messages.rope_scaling import RopeScaling, Scaling
 
 DType = Literal["float32", "bfloat16"]
 Family = Annotated[str, Meta(min_length=1, max_length=64)]  # `model_type` of config.json
@@ -20,20 +21,10 @@ Layout = Literal["plain", "panels"]
 Size = Annotated[int, Meta(ge=1, le=2**24)]  # of one dimension of a parameter
 Layers = Annotated[int, Meta(ge=1, le=10_000)]
 Shape = Annotated[list[Size], Meta(max_length=4)]
-Scaling = Annotated[float, Meta(gt=0, le=1e15)]
 Share = Annotated[float, Meta(ge=0, le=1e3)]
 TensorParallelSize = Annotated[int, Meta(ge=1, le=64)]
 Priority = Annotated[int, Meta(ge=-100, le=100)]
 Path = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00]*$")]
-
-
-class RopeScaling(Message, frozen=True, kw_only=True):
-    """Llama 3's RoPE scaling (`rope_type: llama3`), names as in Hugging Face's config.json."""
-
-    factor: Scaling
-    low_freq_factor: Scaling
-    high_freq_factor: Scaling
-    original_max_position_embeddings: Positive
 
 
 # Whether queries and keys are normalized before they rotate: not, each head by itself, or all heads of a row at once.

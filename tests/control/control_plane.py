@@ -22,7 +22,8 @@ from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import Actor, World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import CountedIds
-from livescale.shared.runtime.settings import DisaggregationName, LiveName, PolicyName
+from livescale.shared.runtime.role_settings import DisaggregationName
+from livescale.shared.runtime.settings import LiveName, PolicyName
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.virtual_time import Process

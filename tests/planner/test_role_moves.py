@@ -18,7 +18,7 @@ from livescale.shared.messages.membership import Role, WorkerReport
 from livescale.shared.messages.scaling import Action, Scale
 from livescale.shared.messages.transfers import Load
 from livescale.shared.runtime.clock import CountedIds
-from livescale.shared.runtime.settings import DecodeScaling
+from livescale.shared.runtime.role_settings import DecodeScaling
 from tests.control.fakes import manifest
 from tests.planner.samples import ENTRY, VERSION, decision, load, serving, snapshot, spare
 

@@ -10,6 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar
+from transformers.utils.quantization_config import Mxfp4Config
 
 from livescale.load.make_model import make_model
 from livescale.services.host.checkpoint import open_checkpoint
@@ -32,7 +33,7 @@ def made() -> Path:
     whole = make_model(Path(directory.name) / "m", "gpt_oss", "tiny", 5, quantized="mxfp4")
     disable_progress_bar()
     wide = transformers.AutoModelForCausalLM.from_pretrained(
-        whole, quantization_config=transformers.Mxfp4Config(dequantize=True), dtype=torch.bfloat16
+        whole, quantization_config=Mxfp4Config(dequantize=True), dtype=torch.bfloat16
     )
     into = whole.parent / "wide"
     into.mkdir()

@@ -38,7 +38,7 @@ from livescale.load.sizes import Size
 from livescale.services.supervisor.processes import Echo
 from livescale.shared.model.block_layout import ITEM_BYTES
 from livescale.shared.model.checkpoint import load_model_config
-from livescale.shared.runtime.settings import KvTransferMode
+from livescale.shared.runtime.role_settings import KvTransferMode
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from livescale.services.supervisor.stack import Progress, Stack
 from livescale.shared.bus.contract import Bus, Topic
 from livescale.shared.messages.disaggregation import Reserve, SetRole, TakeOver
 from livescale.shared.messages.membership import AskMetrics, Role
-from livescale.shared.runtime.settings import KvTransferMode
+from livescale.shared.runtime.role_settings import KvTransferMode
 from livescale.shared.subjects import METRICS, RESERVE, ROLE, TAKE_OVER
 
 MODEL = "bench"

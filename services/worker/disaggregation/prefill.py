@@ -19,7 +19,7 @@ from livescale.services.worker.scheduling.batch import Batch, KvExport
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.messages.disaggregation import ReleaseKv
 from livescale.shared.messages.live import RequestsMoved
-from livescale.shared.runtime.settings import KvTransferMode
+from livescale.shared.runtime.role_settings import KvTransferMode
 from livescale.shared.subjects import MOVED, RELEASE_KV
 
 MOST_STAGED_BYTES = 64 << 20  # of pieces that have left the cache; further ones stay there until these are sent

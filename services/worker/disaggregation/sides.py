@@ -10,7 +10,7 @@ from livescale.services.worker.disaggregation.prefill import PrefillSide
 from livescale.shared.bus.contract import Ack, Context, Endpoint
 from livescale.shared.messages.disaggregation import ChangeRole
 from livescale.shared.messages.requests import Admit
-from livescale.shared.runtime.settings import KvTransferMode
+from livescale.shared.runtime.role_settings import KvTransferMode
 from livescale.shared.subjects import ADMIT, RELEASE_KV, RESERVE, TAKE_OVER
 
 log = structlog.get_logger()

@@ -127,7 +127,6 @@ class LayerMemory:
         widths = hidden, projected, attended, hidden, 2 * between, between
         self._parts = [torch.empty(compiled.LAYER_ROWS, width, dtype=attention.dtype).zero_() for width in widths]
         self.addresses = [part.data_ptr() for part in self._parts]
-        self.attention_numbers: int = getattr(compiled, "ATTENTION_NUMBERS", 11)  # before there were sinks
         self.kernels = kernels
         self.attention = attention
 
@@ -142,8 +141,7 @@ class CompiledLayer:
         self._layer = layer
         self._memory = memory  # lives as long as its addresses are known here
         self._run, self._type = memory.kernels.run_layer, memory.attention.type
-        attention = memory.attention.layers[layer.index][: memory.attention_numbers]
-        self._numbers = array("q", (*numbers, *attention, *memory.addresses))
+        self._numbers = array("q", (*numbers, *memory.attention.layers[layer.index], *memory.addresses))
         self._address = self._numbers.buffer_info()[0]
         self._epsilon = epsilon
 

@@ -5,6 +5,14 @@ from typing import Any
 
 from livescale.shared.model.architectures import find_architecture, model_types
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
 CONTEXT = 2_200
 SHAPE: dict[str, Any] = {
     "vocab_size": 643,

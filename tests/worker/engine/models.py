@@ -28,18 +28,10 @@ from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.engine.tensor_parallel import Ranks
 from livescale.shared.messages.parameters import DType, Layout, Manifest
 from livescale.shared.model.architectures import model_types
-from tests.worker.engine.architectures import fields_of, generates
+from tests.worker.engine.architectures import LLAMA3, fields_of, generates
 
 BLOCK_TOKENS = 16
 CONTEXT = 2_200
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 10_000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 128,
-}
 
 Config = Callable[[], "transformers.PreTrainedConfig"]
 

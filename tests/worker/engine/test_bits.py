@@ -26,10 +26,10 @@ from tests.worker.engine.models import KERNELS, VARIANTS_HERE, VARIANTS_MISSING,
 # On every CPU and by every compiler. Where kernels come to give other bits on purpose, write what comes of it here:
 # workers of two releases are not in one pool then.
 KNOWN = {
-    "amx": "e5e3729b64917fd6",
-    "amx-emulated": "e5e3729b64917fd6",
-    "avx512_bf16": "c7d9cd86cfc6abb1",
-    "portable": "6b8e9912b1cd23b0",
+    "amx": "c93dcfb1502becf0",
+    "amx-emulated": "c93dcfb1502becf0",
+    "avx512_bf16": "a061a6f8b2cbf5d7",
+    "portable": "f4c7682d5afa0d5a",
 }
 # What /proc/cpuinfo calls the instructions that a variant takes.
 FLAGS = {"amx": {"amx_bf16", "amx_tile"}, "avx512_bf16": {"avx512_bf16"}, "portable": set(), "amx-emulated": set()}

@@ -95,7 +95,7 @@ static void try_matrix(Probe *probe, int64_t rows, int64_t in, int64_t out, int 
 /* A matrix of one panel, packed. Its scales are near 2^-4, zeros and codes are any. */
 static void try_packed(Probe *probe, int64_t rows, Codes codes, int with_zeros) {
     enum { IN = 160, GROUP_INPUTS = 32, GROUPS = IN / GROUP_INPUTS };
-    Packing packing = {codes, GROUP_INPUTS, SCALES_BFLOAT16, with_zeros};
+    Packing packing = {codes, GROUP_INPUTS, codes == FP4 ? SCALES_E8M0 : SCALES_BFLOAT16, with_zeros};
     PackedBytes bytes = packed_bytes(&packing, IN);
     unsigned char *panel = aligned_alloc(64, padded(bytes.all, 64));
     if (!panel)
@@ -105,13 +105,17 @@ static void try_packed(Probe *probe, int64_t rows, Codes codes, int with_zeros) 
         panel[i] = codes == FP8 && (code & 0x7f) == 0x7f ? 0 : code;
     }
     for (int64_t i = 0; i < GROUPS * PANEL; i++)
-        ((bf16 *)panel)[i] = (bf16)(0x3d80 | (draw(probe) >> 32 & 0x7f));
+        if (codes == FP4)
+            panel[i] = (unsigned char)(121 + (draw(probe) >> 32) % 4);
+        else
+            ((bf16 *)panel)[i] = (bf16)(0x3d80 | (draw(probe) >> 32 & 0x7f));
     Linear linear = {IN, PANEL, 1, {{panel, NULL, PANEL, packing}}};
     multiply_twice(probe, &linear, rows, -3);
     free(panel);
 }
 
-static void try_experts(Probe *probe, int64_t rows, int normalized) {
+/* With a `limit`, gate and up are clamped. */
+static void try_experts(Probe *probe, int64_t rows, int normalized, double limit) {
     enum { EXPERTS = 4, HIDDEN = 96, BETWEEN = 64 };
     Expert experts[EXPERTS];
     for (int i = 0; i < EXPERTS; i++) {
@@ -122,7 +126,8 @@ static void try_experts(Probe *probe, int64_t rows, int normalized) {
     }
     void *router = lay_out_noise(probe, FLOAT32, EXPERTS, HIDDEN, -3);
     Experts chosen = {.router = {HIDDEN, EXPERTS, 1, {{router, NULL, EXPERTS, {0}}}}, .count = EXPERTS, .chosen = 2,
-                      .held = EXPERTS, .normalized = normalized, .experts = experts};
+                      .held = EXPERTS, .normalized = normalized, .experts = experts, .alpha = 1.702,
+                      .limit = limit};
     void *given = noise(probe, rows * HIDDEN), *made = zeros(probe, rows * HIDDEN);
     kernels_run_experts(probe->kernels, probe->type, &chosen, given, NULL, made, rows);
     count_in(probe, made, rows * HIDDEN);
@@ -152,7 +157,7 @@ static void try_rows(Probe *probe, int64_t rows, int64_t size) {
 }
 
 /* A run whose last row attends to `length` positions, or to `like->window` of them, of a cache that is full of noise.
-   `like` has the factor of scores and their cap as well. */
+   `like` has the factor of scores, their cap and sinks as well. */
 static void try_attention(Probe *probe, int64_t rows, int64_t length, int64_t head_dim, int64_t kind,
                           const Attention *like) {
     enum { KV_HEADS = 2, GROUP = 3, SLOTS = 1040 };
@@ -189,15 +194,20 @@ static void try_all(Probe *probe) {
     try_rows(probe, 5, 64);
     try_rows(probe, 3, 50);
     try_rows(probe, 16, 1024); /* large enough that a relative difference of a millionth changes a rounding */
-    try_experts(probe, 9, 0);
-    try_experts(probe, 5, 1);
+    try_experts(probe, 9, 0, 0.0);
+    try_experts(probe, 5, 1, 0.0);
+    try_experts(probe, 5, 1, 0.5);
     const Attention plain = {.window = 0}, bent = {.window = 200, .scale = 0.1, .cap = 30.0};
+    const float sinks[] = {0.5f, -2.0f, 3.0f, 0.0f, 1.25f, -0.375f};
+    const Attention sinking = {.window = 128, .sinks = sinks};
     try_attention(probe, 40, 648, 64, PROMPT, &plain);
     try_attention(probe, 13, 13, 20, PROMPT, &plain);
     try_attention(probe, 40, 40, 64, WHOLE, &plain);
     try_attention(probe, 40, 648, 64, PROMPT, &bent);
     try_attention(probe, 2, 1000, 64, GENERATED, &plain);
+    try_attention(probe, 40, 648, 64, PROMPT, &sinking);
     try_attention(probe, 2, 1000, 64, GENERATED, &bent);
+    try_attention(probe, 2, 1000, 64, GENERATED, &sinking);
     try_attention(probe, 1, 4, 128, GENERATED, &plain);
     if (probe->type == FLOAT32) /* packed matrices are of bfloat16 */
         return;
@@ -205,6 +215,7 @@ static void try_all(Probe *probe) {
         try_packed(probe, rows, INT4, 1);
         try_packed(probe, rows, INT8, 0);
         try_packed(probe, rows, FP8, 0);
+        try_packed(probe, rows, FP4, 0);
     }
 }
 

@@ -9,8 +9,8 @@ typedef struct {
 } Expert;
 
 /* `count` experts, of which each row uses `chosen`. Those from `first` on are here, `held` of them, at `experts`. The
-   router is in float32. A chosen expert's weight is its share of all experts; if `normalized`, of those chosen. With a `limit` gate and
-   up are clamped, and the activation is gate * sigmoid(alpha * gate) * (up + 1). */
+   router is in float32. A chosen expert's weight is its share of all experts; if `normalized`, of those chosen. With a
+   `limit` gate and up are clamped, and the activation is gate * sigmoid(alpha * gate) * (up + 1). */
 typedef struct {
     Linear router;
     int64_t count, chosen, first, held, normalized, is_gelu;
