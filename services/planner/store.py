@@ -18,7 +18,8 @@ TICKETS = 1 << 24  # tags have 24 bits for a ticket
 class ScaleStore:
     """Scales by id, oldest first.
 
-    Flows are told apart by tickets. `first_ticket` should differ from one planner process to the next.
+    Flows are told apart by tickets. `first_ticket` should lie behind all that an earlier planner process gave: a worker
+    ignores flows that it has been told of before.
     """
 
     def __init__(self, first_ticket: int) -> None:

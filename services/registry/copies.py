@@ -53,7 +53,7 @@ class CopyReconciler:
         self._fetches: dict[str, CopyFetch] = {}  # by plan
         self._unanswered: dict[tuple[str, str, str], MakeCopy] = {}  # the last by host, model and version
         # Half the range away from the tickets that the planner begins with.
-        self._ticket = (int(world.clock.wall()) + TICKETS // 2) % TICKETS
+        self._ticket = (int(world.clock.wall() * 1000) + TICKETS // 2) % TICKETS
         self._without_copy = world.telemetry.gauge(
             "livescale_registry_models_without_copy", "Models of which no whole copy is in any memory"
         )

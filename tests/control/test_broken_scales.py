@@ -156,6 +156,22 @@ def test_what_a_dead_planner_had_loading_goes_on_although_its_source_died_meanwh
     virtual_time.run(main(), limit_seconds=100)
 
 
+def test_a_restarted_planner_names_no_flow_as_the_one_before_did() -> None:
+    async def main() -> None:
+        async with control_plane(workers=6) as plane:
+            await plane.register(spec(max_instances=6, min_instances=6))
+            await until_half_way(plane, "worker-1")
+            before = (await plane.records())[-1]
+            await plane.kill("worker-0")
+            await planner_restarts(plane)
+            after = await until_ended(plane, before.id)
+            assert len(replanned(after)) > 0
+            told = [{flow.ticket for flow in plan.flows} for one in (before, after) if (plan := one.plan)]
+            assert not set.intersection(*told), told
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
 def test_a_restarted_planner_ends_what_was_draining() -> None:
     async def main() -> None:
         async with control_plane() as plane:
