@@ -47,8 +47,9 @@ class FaultEntry(Settings, frozen=True, kw_only=True):
             raise ValueError("give either at or every")
         if (self.what in MESSAGE_KINDS) != (not self.who):
             raise ValueError(
-                f"{self.what} needs "
-                + ("leave out who: it befalls messages, and no process" if self.who else "who it befalls")
+                f"{self.what} needs no who, as it befalls messages; leave it out"
+                if self.who
+                else f"{self.what} needs who it befalls"
             )
         if (self.what == "cut-link") != bool(self.other):
             raise ValueError("other is the other end of a link: give it with cut-link, and with nothing else")

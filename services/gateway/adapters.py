@@ -1,6 +1,7 @@
 """The endpoints that load and unload adapters, as vLLM has them, and what a request's name stands for."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -83,6 +84,8 @@ class AdapterApi:
         except BusError as error:
             raise from_bus(error) from None
         except TimeoutError:
+            with suppress(BusError):  # so that its name is free for another try
+                await self.bus.call(REMOVE, Named(model=spec.name), timeout=ORDER_SECONDS)
             raise ApiError(504, f"The adapter {spec.name!r} was not read in time.", type="timeout_error") from None
         return entry
 

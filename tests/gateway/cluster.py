@@ -222,7 +222,8 @@ class Cluster:
     async def _register(self, message: Register, context: Context) -> ModelEntry:
         if "missing" in message.spec.path:
             raise Refusal(422, f"{message.spec.path}: no such directory")
-        self.models.append(ModelEntry(spec=message.spec, state="reading", max_model_len=CONTEXT_TOKENS))
+        entry = ModelEntry(spec=message.spec, state="reading", max_model_len=CONTEXT_TOKENS)
+        self.models.append(entry if message.spec.base is None else replace(entry, state="ready", version="v1"))
         return self.models[-1]
 
     async def _remove(self, message: Named, context: Context) -> ModelEntry:

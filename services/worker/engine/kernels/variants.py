@@ -18,6 +18,7 @@ TORCH, FLASHINFER = "torch", "flashinfer"
 # What `auto` tries, best first. The last one runs on every CPU.
 PREFERRED: tuple[VariantName, ...] = ("amx", "avx512_bf16", "portable")
 VARIANTS: tuple[VariantName, ...] = (*PREFERRED, "amx-emulated")
+INTERFACE = 2  # as kernels.h has it
 TYPES: dict[DType, int] = {"bfloat16": 0, "float32": 1}
 
 # torch's variable for its own vector instructions: so one CPU stands for another.
@@ -111,6 +112,8 @@ class Compiled(Protocol):
     LAYER_ROWS: int  # that `run_layer` computes at a time, and that a run has at most
     PANEL: int  # outputs
     INPUTS: int  # of which the inputs of a panel are a multiple
+    INTERFACE: int
+    __file__: str
 
     def Kernels(self, variant: str, level: str, threads: int) -> Kernels:
         """Make a variant. Raises ValueError, which says what this CPU or Linux does not have."""
@@ -123,11 +126,17 @@ class Compiled(Protocol):
 
 
 def find_compiled() -> Compiled | None:
-    """The C extension module; None where there was no C compiler at installation."""
+    """The C extension module; None where there was no C compiler at installation.
+
+    Raises RuntimeError if it was compiled from other sources: it would read what it is given wrongly, or beyond it.
+    """
     try:
-        return cast(Compiled, import_module("livescale.services.worker.engine.kernels.compiled"))
+        compiled = cast(Compiled, import_module("livescale.services.worker.engine.kernels.compiled"))
     except ImportError:
         return None
+    if getattr(compiled, "INTERFACE", None) != INTERFACE:
+        raise RuntimeError(f"{compiled.__file__} was compiled from other sources: install livescale again")
+    return compiled
 
 
 def find_level(compiled: Compiled) -> str:
