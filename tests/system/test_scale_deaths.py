@@ -24,9 +24,9 @@ STREAMS, TOKENS_EACH = 12, 150
 def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SystemUnderLoad]]:
     """Four workers behind slow links, and a model in each of two formats."""
     streams = [at_once("m", "float32"), at_once("half", "bfloat16")]
-    system = start(
-        tmp_path_factory.mktemp("slow"), "--workers", str(WORKERS), "--link-rate", str(RATE), "--kill-hung-s", "0"
-    )
+    # Parameters are not kept by spares: each scale is to move them.
+    options = ("--link-rate", str(RATE), "--kill-hung-s", "0", "--no-keep-parameters")
+    system = start(tmp_path_factory.mktemp("slow"), "--workers", str(WORKERS), *options)
     try:
         spec = {"name": "half", "path": str(tiny_checkpoint("llama")), "dtype": "bfloat16", "min_instances": 0}
         asyncio.run(register(system.url, spec))
