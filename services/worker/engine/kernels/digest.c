@@ -166,7 +166,7 @@ static void try_attention(Probe *probe, int64_t rows, int64_t length, int64_t he
     void *keys = noise(probe, cached), *values = noise(probe, cached);
     void *cosines = noise(probe, SLOTS * head_dim), *sines = noise(probe, SLOTS * head_dim);
     Attention attention = {{keys, values, SLOTS, KV_HEADS, GROUP, head_dim}, cosines, sines, like->window, like->scale,
-                           like->cap, NULL};
+                           like->cap, like->sinks};
     Run run = {rows, 16, length - rows, kind};
     kernels_attend(probe->kernels, probe->type, given, stride, made, &run, 1, &attention);
     count_in(probe, made, rows * GROUP * KV_HEADS * head_dim);

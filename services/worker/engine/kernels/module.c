@@ -252,7 +252,8 @@ PyMODINIT_FUNC PyInit_compiled(void) {
     PyObject *type = PyType_FromSpec(&kernels_spec);
     PyObject *module = type ? PyModule_Create(&definition) : NULL;
     if (module && (PyModule_AddObjectRef(module, "Kernels", type) || PyModule_AddIntMacro(module, LAYER_ROWS) ||
-                   PyModule_AddIntMacro(module, INTERFACE) || PyModule_AddIntMacro(module, PANEL) || PyModule_AddIntMacro(module, INPUTS)))
+                   PyModule_AddIntMacro(module, INTERFACE) || PyModule_AddIntMacro(module, PANEL) ||
+                   PyModule_AddIntMacro(module, INPUTS)))
         Py_CLEAR(module);
     Py_XDECREF(type);
     return module;
