@@ -4,10 +4,11 @@ The sender waits for all links of the path, the receiver's included; when it may
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from livescale.shared.links.calendars import LocalCalendar, SharedCalendar
@@ -78,15 +79,11 @@ class Passing:
     left: asyncio.Future[None]
 
 
-class ShapedPeer:
-    """A peer whose sends wait until their bytes would have arrived."""
+class PacedPeer(ABC):
+    """A peer over another one, whose sends wait until their bytes would have arrived."""
 
-    def __init__(self, peer: Peer, flow: ShapedFlow) -> None:
+    def __init__(self, peer: Peer) -> None:
         self._peer = peer
-        self._flow = flow
-        self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Passing] = deque()  # messages leave in the order of their calls
-        self._ahead = 0
 
     @property
     def path(self) -> LinkPath:
@@ -95,12 +92,13 @@ class ShapedPeer:
     def is_over(self, peer: Peer) -> bool:
         return self._peer is peer
 
+    @abstractmethod
+    async def pass_links(self, size_bytes: int) -> None:
+        """Wait until so many bytes would have passed all links of the path."""
+
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        """Send as `Peer.send` does. The time on shaped links does not count towards `timeout`."""
-        passing = Passing(buffer.size_bytes, self._loop.time(), self._loop.create_future())
-        self._waiting.append(passing)
-        self._book()
-        await passing.left
+        """Send as `Peer.send` does. The time that links take does not count towards `timeout`."""
+        await self.pass_links(buffer.size_bytes)
         await self._peer.send(tag, buffer, timeout=timeout)
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
@@ -108,6 +106,55 @@ class ShapedPeer:
 
     async def close(self) -> None:
         await self._peer.close()
+
+
+P = TypeVar("P", bound=PacedPeer)
+
+
+class PacedLink(ABC, Generic[P]):
+    """The link of one process over another one, with paced peers over the links on the way to them."""
+
+    def __init__(self, link: Link, routes: PeerRoutes) -> None:
+        self._link = link
+        self._routes = routes
+        self._peers: WeakValueDictionary[tuple[bytes, int], P] = WeakValueDictionary()
+
+    @property
+    def address(self) -> bytes:
+        return self._routes.address(self._link.address)
+
+    @abstractmethod
+    def paced(self, peer: Peer, path: Sequence[Resource]) -> P:
+        """A peer over this one, whose bytes pass these links."""
+
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> P:
+        beneath, path = self._routes.to(address)
+        peer = await self._link.connect(beneath, timeout=timeout, channel=channel, secret=secret)
+        known = self._peers.get((address, channel))
+        if known is None or not known.is_over(peer):
+            known = self.paced(peer, path)
+            self._peers[address, channel] = known
+        return known
+
+    async def close(self) -> None:
+        await self._link.close()
+
+
+class ShapedPeer(PacedPeer):
+    """A peer whose messages are booked in a calendar, piece by piece."""
+
+    def __init__(self, peer: Peer, flow: ShapedFlow) -> None:
+        super().__init__(peer)
+        self._flow = flow
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Passing] = deque()  # messages leave in the order of their calls
+        self._ahead = 0
+
+    async def pass_links(self, size_bytes: int) -> None:
+        passing = Passing(size_bytes, self._loop.time(), self._loop.create_future())
+        self._waiting.append(passing)
+        self._book()
+        await passing.left
 
     def _book(self) -> None:
         """Book pieces while fewer than two are ahead.
@@ -134,29 +181,17 @@ class ShapedPeer:
         self._book()
 
 
-class ShapedLink:
+class ShapedLink(PacedLink[ShapedPeer]):
     """A link whose peers contend with each other, and with those of other processes where the calendar is shared."""
 
     def __init__(self, link: Link, routes: PeerRoutes, calendar: LocalCalendar | SharedCalendar) -> None:
-        self._link = link
-        self._routes = routes
+        super().__init__(link, routes)
         self._calendar = calendar
         self._piece_bytes = piece_bytes_for(routes.network_rate)
-        self._peers: WeakValueDictionary[tuple[bytes, int], ShapedPeer] = WeakValueDictionary()
 
-    @property
-    def address(self) -> bytes:
-        return self._routes.address(self._link.address)
-
-    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> ShapedPeer:
-        beneath, path = self._routes.to(address)
-        peer = await self._link.connect(beneath, timeout=timeout, channel=channel, secret=secret)
-        known = self._peers.get((address, channel))
-        if known is None or not known.is_over(peer):
-            known = ShapedPeer(peer, ShapedFlow(path, self._calendar, self._piece_bytes))
-            self._peers[address, channel] = known
-        return known
+    def paced(self, peer: Peer, path: Sequence[Resource]) -> ShapedPeer:
+        return ShapedPeer(peer, ShapedFlow(path, self._calendar, self._piece_bytes))
 
     async def close(self) -> None:
-        await self._link.close()
+        await super().close()
         self._calendar.close()

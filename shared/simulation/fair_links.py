@@ -5,15 +5,15 @@ while a process is stopped, as a network card does with what it has been given.
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextvars import Context
 from functools import partial
-from weakref import WeakValueDictionary
 
-from livescale.shared.links.contract import Buffer, Link, Peer
-from livescale.shared.links.link_path import LinkPath
-from livescale.shared.links.shaping import PeerRoutes
+from livescale.shared.links.contract import Link, Peer
+from livescale.shared.links.shaping import PacedLink, PacedPeer, PeerRoutes
 from livescale.shared.simulation.fair_flows import FairFlow, FairFlows, FairMessage
 from livescale.shared.simulation.virtual_time import machine_time
+from livescale.shared.topology.paths import Resource
 
 
 class FairShares:
@@ -72,54 +72,24 @@ def _end(passing: "asyncio.Future[None]") -> None:
         passing.set_result(None)
 
 
-class FairPeer:
-    """A peer whose sends wait until their bytes would have arrived."""
+class FairPeer(PacedPeer):
+    """A peer whose messages share links with all others."""
 
     def __init__(self, peer: Peer, flow: FairFlow, shares: FairShares) -> None:
-        self._peer = peer
+        super().__init__(peer)
         self._flow = flow
         self._shares = shares
 
-    @property
-    def path(self) -> LinkPath:
-        return self._peer.path
-
-    def is_over(self, peer: Peer) -> bool:
-        return self._peer is peer
-
-    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        """Send as `Peer.send` does. The time that links take does not count towards `timeout`."""
-        await self._shares.carry(self._flow, buffer.size_bytes)
-        await self._peer.send(tag, buffer, timeout=timeout)
-
-    async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        await self._peer.receive(tag, buffer, timeout=timeout)
-
-    async def close(self) -> None:
-        await self._peer.close()
+    async def pass_links(self, size_bytes: int) -> None:
+        await self._shares.carry(self._flow, size_bytes)
 
 
-class FairLink:
+class FairLink(PacedLink[FairPeer]):
     """The link of one process, whose peers share the topology's links with those of all others."""
 
     def __init__(self, link: Link, routes: PeerRoutes, shares: FairShares) -> None:
-        self._link = link
-        self._routes = routes
+        super().__init__(link, routes)
         self._shares = shares
-        self._peers: WeakValueDictionary[tuple[bytes, int], FairPeer] = WeakValueDictionary()
 
-    @property
-    def address(self) -> bytes:
-        return self._routes.address(self._link.address)
-
-    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> FairPeer:
-        beneath, path = self._routes.to(address)
-        peer = await self._link.connect(beneath, timeout=timeout, channel=channel, secret=secret)
-        known = self._peers.get((address, channel))
-        if known is None or not known.is_over(peer):
-            known = FairPeer(peer, self._shares.flows.open(path), self._shares)
-            self._peers[address, channel] = known
-        return known
-
-    async def close(self) -> None:
-        await self._link.close()
+    def paced(self, peer: Peer, path: Sequence[Resource]) -> FairPeer:
+        return FairPeer(peer, self._shares.flows.open(path), self._shares)
