@@ -18,11 +18,11 @@ import xxhash
 from numpy.typing import NDArray
 
 from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, are_finite, convert
-from livescale.services.host.safetensors_files import AGAIN, FLOATS, StoredTensor, read_header
+from livescale.services.host.safetensors_files import AGAIN, FLOATS, StoredTensor, read_bytes, read_header
 from livescale.shared.messages.parameters import DType, Layout, Manifest, ModelConfig, Tensor
 from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.block_layout import ALIGNMENT, ITEM_BYTES, BlockLayout
-from livescale.shared.model.checkpoint import CheckpointError, open_regular
+from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.model.checkpoint_files import decode_file
 from livescale.shared.model.declaration.adapter import (
     ADAPTER_CONFIG,
@@ -136,14 +136,6 @@ def open_adapter(directory: Path, config: ModelConfig, dtype: DType) -> AdapterC
 
 def _numbers(stored: StoredTensor) -> Numbers:
     """A tensor of the file in float32, which has every number that it can hold."""
-    try:
-        with open_regular(stored.file) as stream:
-            stream.seek(stored.start)
-            data = stream.read(stored.size_bytes)
-    except OSError as error:
-        raise CheckpointError(f"{stored.file}: cannot be read ({error.strerror}); check the disk") from None
-    if len(data) < stored.size_bytes:
-        raise CheckpointError(f"{stored.file}: ended inside {stored.name}: it changed while it was read; {AGAIN}")
     bits = np.empty(prod(stored.shape), np.uint32)
-    convert(np.frombuffer(data, STORED_BITS[stored.dtype]), stored.dtype, "float32", bits)
+    convert(read_bytes(stored).view(STORED_BITS[stored.dtype]), stored.dtype, "float32", bits)
     return bits.view(np.float32).reshape(stored.shape)

@@ -1,7 +1,6 @@
 """A checkpoint on disk as the blocks of a model: checked when opened, read block by block in the serving dtype."""
 
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,11 +15,11 @@ import xxhash
 from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, Bits, are_finite, convert
 from livescale.services.host.fused import read_fused
 from livescale.services.host.quantized import QuantizedReader
-from livescale.services.host.safetensors_files import AGAIN, StoredTensor, find_tensors
+from livescale.services.host.safetensors_files import AGAIN, StoredTensor, fill_bytes, find_tensors, open_tensors
 from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig, Tensor
 from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.block_layout import ITEM_BYTES, BlockLayout, block_layouts, check_dtype, tensor_bytes
-from livescale.shared.model.checkpoint import CheckpointError, load_model_config, open_regular
+from livescale.shared.model.checkpoint import CheckpointError, load_model_config
 from livescale.shared.model.declaration.architecture import Source
 from livescale.shared.model.declaration.experts import each_name
 from livescale.shared.model.declaration.tensors import EMBEDDING, HEAD, Cut, model_parameters
@@ -124,7 +123,7 @@ class Checkpoint:
             read_fused(self.stored[source.name], source.fused, cut, into, self.dtype)
             return
         stored = self.stored[source.name].rows(source.start, source.start + source.rows)
-        with _open(stored.file) as stream:
+        with open_tensors(stored.file) as stream:
             _read_tensor(stored, cut, stream, into, self.dtype)
         if source.order:
             _order_heads(np.frombuffer(into, SERVED_BITS[self.dtype]), shape, source.order)
@@ -157,7 +156,7 @@ class Checkpoint:
         if not (self.config.tie_word_embeddings and HEAD in self.stored):
             return
         embedding, head = self.stored[EMBEDDING], self.stored[HEAD]
-        with _open(embedding.file) as left, _open(head.file) as right:
+        with open_tensors(embedding.file) as left, open_tensors(head.file) as right:
             same = (embedding.dtype, embedding.shape) == (head.dtype, head.shape) and all(
                 one == other for one, other in zip(_pieces(embedding, left), _pieces(head, right), strict=True)
             )
@@ -209,13 +208,6 @@ def _order_heads(values: Bits, shape: Sequence[int], order: Sequence[int]) -> No
     heads[:] = heads[:, list(order)]
 
 
-def _open(file: Path) -> BinaryIO:
-    try:
-        return open_regular(file)
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read ({error.strerror}); {AGAIN}") from None
-
-
 def _read_tensor(
     stored: StoredTensor, cut: ShardSlice | None, stream: BinaryIO, into: memoryview, dtype: DType
 ) -> None:
@@ -224,7 +216,7 @@ def _read_tensor(
         stored, cut = stored.rows(cut.start, cut.stop), None
     finite = True
     if cut is None and stored.dtype == SAME[dtype]:
-        _fill(stored, stream, 0, into)
+        fill_bytes(stored, stream, 0, into)
     else:
         start = 0
         for piece in _pieces(stored, stream):
@@ -246,17 +238,5 @@ def _pieces(stored: StoredTensor, stream: BinaryIO) -> Iterator[memoryview]:
     scratch = memoryview(bytearray(min(step, stored.size_bytes)))
     for offset in range(0, stored.size_bytes, step):
         piece = scratch[: stored.size_bytes - offset]
-        _fill(stored, stream, offset, piece)
+        fill_bytes(stored, stream, offset, piece)
         yield piece
-
-
-def _fill(stored: StoredTensor, stream: BinaryIO, offset: int, into: memoryview) -> None:
-    filled = 0
-    while filled < into.nbytes:  # one read returns at most 2 GiB
-        try:
-            count = os.preadv(stream.fileno(), [into[filled:]], stored.start + offset + filled)
-        except OSError as error:
-            raise CheckpointError(f"{stored.file}: cannot be read ({error.strerror}); check the disk") from None
-        if count == 0:
-            raise CheckpointError(f"{stored.file}: ended inside {stored.name}: it changed while it was read; {AGAIN}")
-        filled += count

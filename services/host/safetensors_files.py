@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, BinaryIO, Literal
 
 import msgspec
 import numpy as np
@@ -75,21 +75,32 @@ class StoredTensor:
         return replace(self, shape=(stop - start, *self.shape[1:]), start=begin, size_bytes=size_bytes)
 
 
+def open_tensors(file: Path) -> BinaryIO:
+    """Open a file of tensors. Raises CheckpointError."""
+    try:
+        return open_regular(file)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error.strerror}); {AGAIN}") from None
+
+
+def fill_bytes(stored: StoredTensor, stream: BinaryIO, offset: int, into: memoryview) -> None:
+    """Fill `into` with the bytes of a tensor from `offset` on. Raises CheckpointError."""
+    filled = 0
+    while filled < into.nbytes:  # one read returns at most 2 GiB
+        try:
+            count = os.preadv(stream.fileno(), [into[filled:]], stored.start + offset + filled)
+        except OSError as error:
+            raise CheckpointError(f"{stored.file}: cannot be read ({error.strerror}); check the disk") from None
+        if count == 0:
+            raise CheckpointError(f"{stored.file}: ended inside {stored.name}: it changed while it was read; {AGAIN}")
+        filled += count
+
+
 def read_bytes(stored: StoredTensor) -> NDArray[np.uint8]:
     """Read the bytes of a tensor. Raises CheckpointError."""
     data = np.empty(stored.size_bytes, np.uint8)
-    filled = 0
-    try:
-        with open_regular(stored.file) as stream:
-            while filled < stored.size_bytes:  # one read returns at most 2 GiB
-                count = os.preadv(stream.fileno(), [data.data[filled:]], stored.start + filled)
-                if count == 0:
-                    raise CheckpointError(
-                        f"{stored.file}: ended inside {stored.name}: it changed while it was read; {AGAIN}"
-                    )
-                filled += count
-    except OSError as error:
-        raise CheckpointError(f"{stored.file}: cannot be read ({error.strerror}); {AGAIN}") from None
+    with open_tensors(stored.file) as stream:
+        fill_bytes(stored, stream, 0, data.data)
     return data
 
 
