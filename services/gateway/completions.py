@@ -85,7 +85,7 @@ class Completions:
             one if isinstance(one, list) else await self.models.encode(text, one, add_special_tokens=special)
             for one in split_prompts(body.prompt, self.settings.max_prompts)
         ]
-        return Prompts(body, text, context_tokens(entry), prompts, served=served)
+        return Prompts(body, served, text, context_tokens(entry), prompts)
 
     async def prompt_of_chat(self, body: ChatRequest, origin: str) -> Prompts:
         """What the body's conversation becomes, as tokens. Ids of calls are made from `origin`. Raises ApiError."""
@@ -103,7 +103,7 @@ class Completions:
         said = await render_chat(self.templates, text, body.messages, rendering_way(body), body.chat_template)
         prompt = await self.models.encode(text, said, add_special_tokens=body.add_special_tokens)
         reading = reading_of(body, entry.spec, text, origin, said)
-        return Prompts(body, text, context_tokens(entry), [prompt], said, reading, served)
+        return Prompts(body, served, text, context_tokens(entry), [prompt], said, reading)
 
     async def _prepare(self, request: Request, asked: Prompts, shape: ResponseShape) -> CompletionResponse:
         body, text, reading = asked.body, asked.text, asked.reading
@@ -145,9 +145,8 @@ class Completions:
             )
             for index, name in enumerate(names)
         ]
-        if asked.served is not None:
-            model, adapter = asked.served.entry.spec.name, asked.served.adapter
-            submits = [replace(submit, model=model, adapter=adapter) for submit in submits]
+        model, adapter = asked.served.entry.spec.name, asked.served.adapter
+        submits = [replace(submit, model=model, adapter=adapter) for submit in submits]
         public = take_id(request, body) or request_id.removeprefix("req-")
         envelope = envelope_of(asked, f"{shape.prefix}-{public}", int(wall))
         visit.reserve(sum(map(len, asked.prompts)) + sum(submit.max_tokens for submit in submits))

@@ -17,16 +17,16 @@ from livescale.services.gateway.submission import decoding
 
 @dataclass(frozen=True)
 class Prompts:
-    """A checked body, and the tokens of what it says; of messages also the text, and how the answer is read.
-    `served` is what computes it."""
+    """A checked body, what computes it, and the tokens of what it says; of messages also the text, and how the answer
+    is read."""
 
     body: GenerationOptions
+    served: Served
     text: CheckpointText
     context_limit: int
     prompts: list[list[int]]
     said: str | UnsetType = UNSET
     reading: Reading | None = None
-    served: Served | None = None
 
 
 def envelope_of(asked: Prompts, id: str, created: int) -> Envelope:

@@ -29,10 +29,10 @@ from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.subjects import BLOCK, HEARTBEAT, INSTANCE, LEASE, PLAN, ROLE, SCALE, SCALES, TRANSFER
 from livescale.shared.topology.topology import Topology
+from livescale.shared.transfer.chunks import first_ticket
 
 TICK_SECONDS = 0.5  # between two checks of what is overdue
 TAKE_OVER_SECONDS = 1.0  # in which every worker reports twice
-TICKETS_PER_SECOND = 1000  # more than are ever given, so that a planner that is started again goes on with others
 AGAIN_SECONDS = 0.25  # between two attempts to send a command
 TOO_LATE = 504  # the code of an answer that did not come in time
 
@@ -45,7 +45,7 @@ class Planner:
     def __init__(self, world: World, settings: PlannerSettings, topology: Topology | None = None) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
         self._cluster = ClusterView(world.bus, world.clock)
-        self._store = ScaleStore(first_ticket=int(world.clock.wall() * TICKETS_PER_SECOND))
+        self._store = ScaleStore(first_ticket=first_ticket(world.clock.wall()))
         self._scale_planner = ScalePlanner(world.ids, settings, self._store, topology)
         self._metrics = PlannerMetrics(world.telemetry, self._cluster.reports)
         self._spans = ScaleSpans(world.telemetry.spans)

@@ -10,9 +10,9 @@ from livescale.shared.messages.membership import Role
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import PlannedInstance
 from livescale.shared.policy.invariants import check
+from livescale.shared.transfer.chunks import TICKETS
 
 KEPT = 500  # scales
-TICKETS = 1 << 24  # tags have 24 bits for a ticket
 
 
 class ScaleStore:

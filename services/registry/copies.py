@@ -20,13 +20,12 @@ from livescale.shared.messages.transfers import Transfer
 from livescale.shared.policy.backoff import Backoff
 from livescale.shared.process.run import World
 from livescale.shared.subjects import FETCH_MODEL, MODEL_READ, READ_MODEL, RELEASE_MODEL, SEND, TRANSFER
-from livescale.shared.transfer.chunks import TICKET_BITS
+from livescale.shared.transfer.chunks import TICKETS, first_ticket
 
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 1.0, 60.0
 READ_TIMEOUT_SECONDS = 60.0  # a checkpoint on a hub is fetched before the host answers
 COMMAND_SECONDS = 5.0
-TICKETS = 1 << TICKET_BITS
 
 log = structlog.get_logger()
 
@@ -53,7 +52,7 @@ class CopyReconciler:
         self._fetches: dict[str, CopyFetch] = {}  # by plan
         self._unanswered: dict[tuple[str, str, str], MakeCopy] = {}  # the last by host, model and version
         # Half the range away from the tickets that the planner begins with.
-        self._ticket = (int(world.clock.wall() * 1000) + TICKETS // 2) % TICKETS
+        self._ticket = (first_ticket(world.clock.wall()) + TICKETS // 2) % TICKETS
         self._without_copy = world.telemetry.gauge(
             "livescale_registry_models_without_copy", "Models of which no whole copy is in any memory"
         )

@@ -9,6 +9,13 @@ MAX_CHUNK_BYTES = 16 * MIB
 CHUNK_SECONDS = 0.01
 
 TICKET_BITS, BLOCK_BITS, CHUNK_BITS = 24, 16, 24
+TICKETS = 1 << TICKET_BITS  # and they begin again
+
+
+def first_ticket(wall: float) -> int:
+    """Where a process begins to count its tickets, by the wall's time: one that is started again goes on with others,
+    as none ever gives a thousand a second."""
+    return int(wall * 1000)
 
 
 def chunk_bytes_for(rate: float) -> int:

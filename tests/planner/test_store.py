@@ -3,7 +3,8 @@ from itertools import islice
 from livescale.services.planner.fleet import ServingInstance
 from livescale.services.planner.scale_in import ScaleIn
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.store import KEPT, TICKETS, ScaleStore
+from livescale.services.planner.store import KEPT, ScaleStore
+from livescale.shared.transfer.chunks import TICKETS
 from tests.planner.samples import acknowledge, decision, happened, scale_out, spare, transfer
 
 

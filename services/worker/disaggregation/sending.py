@@ -17,8 +17,8 @@ from livescale.shared.messages.disaggregation import Reserve, Reserved, TakeOver
 from livescale.shared.messages.requests import leaving
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import RESERVE, TAKE_OVER
+from livescale.shared.transfer.chunks import TICKETS, first_ticket
 
-TICKETS = 1 << 24  # and they begin again
 ATTEMPTS = 3
 CALL_SECONDS = 1.0
 RETRY_SECONDS = 0.25
@@ -36,7 +36,7 @@ class KvSender:
         self._counts = context.counts
         self._void = void
         self.rate = KvSendRate()
-        self._ticket = int(context.worker.clock.wall() * 1000)  # a worker that is started again goes on with others
+        self._ticket = first_ticket(context.worker.clock.wall())
 
     async def run(self, one: OutgoingKv) -> bool:
         """Returns whether the decode worker took the request.

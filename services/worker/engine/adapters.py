@@ -5,7 +5,7 @@ matrices: a row's bits depend neither on the other rows nor on their adapters.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import torch
@@ -128,22 +128,25 @@ class Adapters:
         self._kernels = kernels
         self._device = device
         self._adapters: dict[str, Adapter] = {}
+        self._sizes: dict[str, int] = {}
         self.groups: list[Group] = []  # of the step that runs: rows, None for all of them
 
     @property
-    def versions(self) -> frozenset[str]:
-        """The versions of the adapters that are here."""
-        return frozenset(self._adapters)
+    def sizes(self) -> Mapping[str, int]:
+        """The bytes of each adapter that is here, by its version."""
+        return dict(self._sizes)  # as others read it while steps run
 
     def add(self, manifest: Manifest, buffer: View) -> None:
         """Take an adapter, whose one block is in `buffer`. Nothing of the buffer is kept."""
         tensors = block_tensors(manifest.blocks[0], buffer, manifest.dtype)
         here = {name: tensor.to(self._device) for name, tensor in tensors.items()}
         self._adapters[manifest.version] = Adapter(self._config, here, self._kernels)
+        self._sizes[manifest.version] = manifest.size_bytes
 
     def remove(self, version: str) -> None:
         """Forget an adapter; idempotent."""
         self._adapters.pop(version, None)
+        self._sizes.pop(version, None)
 
     def begin(self, chunks: Sequence[ScheduledChunk]) -> None:
         """Note which rows use which adapter. Raises AdapterMissing."""
@@ -173,7 +176,7 @@ class AdapterEngine(Protocol):
     """An engine, as far as adapters are brought to it."""
 
     @property
-    def adapters(self) -> frozenset[str]: ...
+    def adapters(self) -> Mapping[str, int]: ...
 
     def add_adapter(self, manifest: Manifest, buffer: View) -> None: ...
 
@@ -192,7 +195,7 @@ class AdapterFetches:
 
     def __call__(self, engine: E) -> E:
         """Return the engine once it has them. Raises AdapterMissing where one does not come."""
-        missing = self._wanted - engine.adapters if self._wanted else set()
+        missing = self._wanted - engine.adapters.keys() if self._wanted else set()
         for version in sorted(missing):
             if self._fetch is None:
                 raise AdapterMissing(f"adapter {version} was not added")

@@ -1,7 +1,7 @@
 """An engine as an actor sees it, whether it computes (`runner.py`) or is a model of one that does (`modelled.py`)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -155,8 +155,8 @@ class Runner(Protocol):
     fetch_adapter: FetchAdapter | None
 
     @property
-    def adapters(self) -> Collection[str]:
-        """The versions of the adapters that are here."""
+    def adapters(self) -> Mapping[str, int]:
+        """The bytes of each adapter that is here, by its version."""
 
     async def ready(self) -> None:
         """Return once the KV memory is there. Raises MemoryError."""

@@ -142,9 +142,9 @@ class TorchEngine:
         self._adapters.add(manifest, buffer)
 
     @property
-    def adapters(self) -> frozenset[str]:
-        """The versions of the adapters that are here."""
-        return self._adapters.versions
+    def adapters(self) -> Mapping[str, int]:
+        """The bytes of each adapter that is here, by its version."""
+        return self._adapters.sizes
 
     def remove_adapter(self, version: str) -> None:
         """Forget an adapter that no row uses any more; idempotent."""

@@ -6,7 +6,7 @@ of it is missing or is not that of the request, tokens are others than they shou
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -68,7 +68,7 @@ class ModelledRunner:
         self.on_kv: KvTaker = lambda export, layers, data: None
         self.pauses = SendPauses()  # no step takes the processor, so nothing has to wait for one
         self.fetch_adapter: FetchAdapter | None = None
-        self._adapters = set[str]()
+        self._adapters = dict[str, int]()
         self._memory_bytes = memory_bytes
         self._host_bytes = host_bytes
         self._block_tokens = block_tokens
@@ -92,15 +92,15 @@ class ModelledRunner:
         return []
 
     @property
-    def adapters(self) -> Collection[str]:
+    def adapters(self) -> Mapping[str, int]:
         return self._adapters
 
     async def add_adapter(self, adapter: AdapterData) -> None:
         """Note that an adapter is here; made-up tokens do not depend on it."""
-        self._adapters.add(adapter.manifest.version)
+        self._adapters[adapter.manifest.version] = adapter.manifest.size_bytes
 
     async def remove_adapter(self, version: str) -> None:
-        self._adapters.discard(version)
+        self._adapters.pop(version, None)
 
     async def learn(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         """Do nothing, as the modelled engine applies no grammars."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -162,8 +162,8 @@ class EngineRunner:
         await self.call(lambda: self._loaded().add_block(index, buffer))
 
     @property
-    def adapters(self) -> Collection[str]:
-        return () if self._engine is None else self._engine.adapters
+    def adapters(self) -> Mapping[str, int]:
+        return {} if self._engine is None else self._engine.adapters
 
     async def add_adapter(self, adapter: AdapterData) -> None:
         await self.call(lambda: self._loaded().add_adapter(adapter.manifest, adapter.data))

@@ -24,7 +24,7 @@ from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Named, S
 from livescale.shared.messages.requests import Submit
 from livescale.shared.messages.transfers import FromDisk, Inflow, Node, Outflow, Send
 from livescale.shared.subjects import MANIFEST, SEND, SNAPSHOT
-from livescale.shared.transfer.chunks import chunk_bytes_for
+from livescale.shared.transfer.chunks import TICKETS, chunk_bytes_for
 from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
 from livescale.shared.transfer.receiver import BlockReceiver, Events
 
@@ -35,7 +35,7 @@ WAIT_SECONDS = 30.0  # that a request waits for its adapter at most
 UNAVAILABLE = 503
 LOOK_SECONDS = 0.05  # how often it is looked whether an adapter may go
 CHUNK_BYTES = chunk_bytes_for(0.0)
-FIRST_TICKET, TICKETS = 1 << 23, 1 << 23  # planners count theirs from the time of day
+FIRST_TICKET = TICKETS // 2  # planners count theirs from the time of day
 
 log = structlog.get_logger()
 
@@ -57,7 +57,6 @@ class AdapterStore:
         self._hashing = hashing
         self._limit_bytes = limit_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()  # of those in the engine, the least recently used first
-        self._fetched: dict[str, int] = {}  # bytes of all that were fetched
         self._bringing: dict[str, asyncio.Task[None]] = {}
         self._room = asyncio.Lock()
         self._sent = 0
@@ -133,11 +132,11 @@ class AdapterStore:
         """Evict adapters until one of this size fits. Raises AdapterUnavailable."""
         if size_bytes > self._limit_bytes:
             raise AdapterUnavailable(f"the adapter takes {size_bytes} bytes; raise --adapter-bytes of workers")
-        here = set(self._context.runner.adapters)
+        here = self._context.runner.adapters
         for gone in [version for version in self._sizes if version not in here]:
             del self._sizes[gone]  # with the model that it was for
-        for version in here - self._sizes.keys():  # which steps fetched themselves
-            self._sizes[version] = self._fetched[version]
+        for version in here.keys() - self._sizes.keys():  # which steps fetched themselves
+            self._sizes[version] = here[version]
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 while sum(self._sizes.values()) + size_bytes > self._limit_bytes:
@@ -181,7 +180,7 @@ class AdapterStore:
         if manifest.version != version:
             raise BusError(f"adapter {entry.spec.name} has another version now, {manifest.version}")
         memory = memoryview(bytearray(manifest.size_bytes))
-        secret, ticket = self._context.world.ids.secret(), FIRST_TICKET + self._sent % TICKETS
+        secret, ticket = self._context.world.ids.secret(), FIRST_TICKET + self._sent % FIRST_TICKET
         failures: list[TransferFailed] = []
         upstream = Node(id=host.id, place="host", address=host.address or b"")
         copy = ModelCopy(self._context.me, CHUNK_BYTES, [memory])
@@ -202,7 +201,6 @@ class AdapterStore:
                 running.cancel()
         if failures:
             raise failures[0]
-        self._fetched[version] = manifest.size_bytes
         return AdapterData(manifest, memory)
 
     async def _order(self, entry: ModelEntry, host: Member, manifest: Manifest, ticket: int, secret: bytes) -> None:

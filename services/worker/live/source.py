@@ -23,8 +23,8 @@ from livescale.shared.messages.live import Help, Pull, Pulled, Task, Withdraw
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import PULL, WITHDRAW
+from livescale.shared.transfer.chunks import TICKETS
 
-TICKETS = 1 << 24  # and they begin again
 PULL_SECONDS = 2.0  # the target holds a pull for less
 SILENT_SECONDS = 10.0  # and a target is left: longer than the bus is away, or a lease lasts
 FAILED_HAND_OFFS = 3  # of one target in a row, and it is left
