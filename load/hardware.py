@@ -43,8 +43,9 @@ class Hardware(msgspec.Struct, frozen=True):
 
 
 class CpuTimes(msgspec.Struct, frozen=True):
-    """Ticks of all CPUs since the machine started: those that were wanted, and those of them that were stolen."""
+    """Ticks of all CPUs since the machine started: all, those that were wanted, and those of them that were stolen."""
 
+    all: int
     wanted: int
     stolen: int
 
@@ -86,8 +87,16 @@ def parse_times(stat: str) -> CpuTimes | None:
     fields = stat.partition("\n")[0].split()
     if len(fields) < 9 or fields[0] != "cpu":
         return None
-    user, nice, system, _, _, irq, softirq, stolen = map(int, fields[1:9])
-    return CpuTimes(user + nice + system + irq + softirq + stolen, stolen)
+    user, nice, system, idle, iowait, irq, softirq, stolen = map(int, fields[1:9])
+    wanted = user + nice + system + irq + softirq + stolen
+    return CpuTimes(wanted + idle + iowait, wanted, stolen)
+
+
+def busy_share(before: CpuTimes | None, after: CpuTimes | None) -> float:
+    """The share of the machine that was wanted between two readings; 0 where it is not known."""
+    if before is None or after is None:
+        return 0.0
+    return (after.wanted - before.wanted) / max(1, after.all - before.all)
 
 
 def stolen_share(before: CpuTimes | None, after: CpuTimes | None) -> float | None:

@@ -118,11 +118,9 @@ def advise(
             settings={**settings, "system": system} if system else settings,
             seed=seed,
         )
-        gpus = count_gpus(topology)
+        gpus, teller = count_gpus(topology), TrialTeller()
         keep_freed_memory()
-        advice = Adviser(
-            workload, ShareSlos(ttft_slo, tbt_slo, share), gpus, TrialTeller().line, TrialTeller()
-        ).advise()
+        advice = Adviser(workload, ShareSlos(ttft_slo, tbt_slo, share), gpus, teller.line, teller).advise()
     except (ValueError, BadSettings) as error:
         raise click.UsageError(str(error)) from None
     print_advice(advice)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from livescale.load.bench.systems.play import AnsweredRequest
 from livescale.load.client import open_client, send_open_loop
-from livescale.load.hardware import read_proc
+from livescale.load.hardware import busy_share, parse_times, read_proc
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.scenario.fidelity import ObservedRun
 from livescale.load.scenario.play import Due, make_ask
@@ -55,10 +55,10 @@ async def run_live(
     async with Stack(settings, progress=tell, echo=echo) as stack, counting(stack.bus) as in_use:
         async with watching_lives(stack.supervisor.children, clock, tell) as incidents:
             await asyncio.sleep(LEARN_SECONDS)
-            before, begun = cpu_ticks(read_proc("stat")), clock.wall()
+            before, begun = parse_times(read_proc("stat")), clock.wall()
             records = await send_all(stack.url, system, requests)
             await asyncio.sleep(max(0.0, begun + system.scenario.file.seconds - clock.wall()))
-            end, after = clock.wall(), cpu_ticks(read_proc("stat"))
+            end, after = clock.wall(), parse_times(read_proc("stat"))
         scales = await ask_scales(stack.bus)
     return ObservedRun.of(
         [ScaleFigures.of(record, begun) for record in scales],
@@ -115,15 +115,3 @@ async def counting(bus: Bus) -> AsyncIterator[WorkersInUse]:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-
-
-def cpu_ticks(stat: str) -> tuple[int, int]:
-    """Ticks in which cores of the machine were busy, and all ticks, by the first line of /proc/stat."""
-    fields = [int(field) for field in stat.partition("\n")[0].split()[1:9]]
-    idle = sum(fields[3:5])
-    return sum(fields) - idle, sum(fields)
-
-
-def busy_share(before: tuple[int, int], after: tuple[int, int]) -> float:
-    """The share of the machine that was used between two readings."""
-    return (after[0] - before[0]) / max(1, after[1] - before[1])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from livescale.load.hardware import Hardware, HardwareWatch, parse_cpu, parse_times, stolen_share
+from livescale.load.hardware import Hardware, HardwareWatch, busy_share, parse_cpu, parse_times, stolen_share
 
 X86 = """processor\t: 0
 model name\t: AMD EPYC 9004
@@ -53,3 +53,11 @@ def test_this_machine_can_be_read() -> None:
     assert seen.cpu
     assert seen.cores > 0
     assert seen.stolen is None or 0 <= seen.stolen <= 1
+
+
+def test_the_machine_is_busy_for_all_ticks_that_are_not_idle() -> None:
+    before, after = parse_times("cpu 10 0 5 100 5 0 0 0 0 0\ncpu0 1"), parse_times("cpu 30 0 15 120 15 0 0 10 0 0\n")
+    assert before is not None
+    assert after is not None
+    assert ((before.wanted, before.all), (after.wanted, after.all)) == ((15, 120), (55, 190))
+    assert busy_share(before, after) == pytest.approx(40 / 70)

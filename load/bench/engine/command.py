@@ -16,6 +16,7 @@ from livescale.load.bench.engine.page import rate_table, write_page
 from livescale.load.bench.engine.processes import EngineProcessFailed
 from livescale.load.bench.engine.rows import BENCH, OWN, SizeRun, rows, values, worker_rows
 from livescale.load.bench.engine.run import measure_python, measure_size
+from livescale.load.bench.options import kernels_option, rounds_option
 from livescale.load.bench.page import report_option
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.kept import KEPT, kept_model, logged
@@ -84,26 +85,14 @@ async def until(happened: Callable[[], Awaitable[bool]], clock: Clock) -> None:
     envvar="LIVESCALE_SIZES",
     help="Sizes of the model, in parameters; may be given several times.",
 )
-@option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=3,
-    envvar="LIVESCALE_ROUNDS",
-    help="Number of rounds; their medians count.",
-)
+@rounds_option(3)
 @option(
     "--peers/--no-peers",
     default=True,
     envvar="LIVESCALE_PEERS",
     help="Also measure vLLM and llama.cpp, where `make bench-peers` installed them.",
 )
-@option(
-    "--kernels",
-    type=click.Choice(get_args(KernelsName)),
-    default="auto",
-    envvar="LIVESCALE_KERNELS",
-    help="Kernels of this engine, as in `livescale run worker --help`. The results to reach depend on them.",
-)
+@kernels_option("Kernels of this engine, as in `livescale run worker --help`. The results to reach depend on them.")
 @option(
     "--dtype",
     type=click.Choice(get_args(DType)),

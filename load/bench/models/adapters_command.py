@@ -1,10 +1,10 @@
 """`livescale bench adapters`: what LoRA adapters cost a step of decoding, on one core."""
 
 import sys
-from typing import get_args
 
 import click
 
+from livescale.load.bench.options import kernels_option, rounds_option
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.kept import kept_model
 from livescale.load.sizes import Size
@@ -23,24 +23,8 @@ BENCH = "adapters"
     show_default=True,
     help="Size of the model.",
 )
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=25,
-    envvar="LIVESCALE_ROUNDS",
-    show_envvar=True,
-    show_default=True,
-    help="Number of steps of each kind; their medians count.",
-)
-@click.option(
-    "--kernels",
-    type=click.Choice(get_args(KernelsName)),
-    default="auto",
-    envvar="LIVESCALE_KERNELS",
-    show_envvar=True,
-    show_default=True,
-    help="Kernels of the engine, as in `livescale run worker --help`.",
-)
+@rounds_option(25, "Number of steps of each kind; their medians count.")
+@kernels_option("Kernels of the engine, as in `livescale run worker --help`.")
 def adapters(size: Size, rounds: int, kernels: KernelsName) -> None:
     """Compare steps of decoding with adapters of rank 16 and without, on one core.
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import IO, get_args
+from typing import IO
 
 import click
 
@@ -19,6 +19,7 @@ from livescale.load.bench.models.rows import (
     against_dense,
     against_transformers,
 )
+from livescale.load.bench.options import kernels_option, rounds_option
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.kept import KEPT, kept_model
 from livescale.load.peers.protocol import StepSeconds
@@ -49,7 +50,7 @@ option = partial(click.option, show_default=True, show_envvar=True)
     envvar="LIVESCALE_FAMILIES",
     help="Architectures; may be given several times.",
 )
-@option("--rounds", type=click.IntRange(1), default=3, envvar="LIVESCALE_ROUNDS", help="Number of rounds.")
+@rounds_option(3, "Number of rounds.")
 @option(
     "--size",
     type=click.Choice(("small", "medium", "large")),
@@ -57,13 +58,7 @@ option = partial(click.option, show_default=True, show_envvar=True)
     envvar="LIVESCALE_SIZE",
     help="Size of the models with experts, of quantized ones, and of those that they are compared with.",
 )
-@option(
-    "--kernels",
-    type=click.Choice(get_args(KernelsName)),
-    default="auto",
-    envvar="LIVESCALE_KERNELS",
-    help="Kernels of this engine. The results to reach depend on them.",
-)
+@kernels_option("Kernels of this engine. The results to reach depend on them.")
 @option(
     "--only",
     type=click.Choice(("transformers", "dense", "bfloat16")),

@@ -3,12 +3,12 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 import click
 
 from livescale.load.bench.engine.processes import EngineProcessFailed
 from livescale.load.bench.models.embeddings import embedding_rows, measure_embeddings
+from livescale.load.bench.options import kernels_option, rounds_option
 from livescale.load.bench.page import render_bench, report_option
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.kept import KEPT, kept_model
@@ -32,24 +32,8 @@ SIZES: dict[str, Size] = {"30m": "small", "120m": "medium"}
     show_default=True,
     help="Sizes of the model, in parameters; may be given several times.",
 )
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=5,
-    envvar="LIVESCALE_ROUNDS",
-    show_envvar=True,
-    show_default=True,
-    help="Number of rounds; their medians count.",
-)
-@click.option(
-    "--kernels",
-    type=click.Choice(get_args(KernelsName)),
-    default="auto",
-    envvar="LIVESCALE_KERNELS",
-    show_envvar=True,
-    show_default=True,
-    help="Kernels of this engine, as in `livescale run worker --help`.",
-)
+@rounds_option(5)
+@kernels_option("Kernels of this engine, as in `livescale run worker --help`.")
 @report_option("livescale-embeddings.html")
 def embeddings(sizes: Sequence[str], rounds: int, kernels: KernelsName, report: Path) -> None:
     """Compare encoders' vectors with sentence-transformers, on one core.

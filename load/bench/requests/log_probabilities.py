@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 
 from livescale.load.bench.live.system import Watch, following
 from livescale.load.bench.record import Record, measured
@@ -141,7 +142,8 @@ class LogProbabilitySystem:
 def metric_values(texts: Sequence[str], metric: str) -> Iterator[float]:
     """The values of a metric in what processes expose."""
     for text in texts:
-        yield from (float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(metric))
+        for family in text_string_to_metric_families(text):
+            yield from (sample.value for sample in family.samples if sample.name == metric)
 
 
 @asynccontextmanager

@@ -1,6 +1,5 @@
 """A layer by the compiled kernels: attention is one call, and without other ranks the whole layer is one."""
 
-import struct
 from array import array
 from collections.abc import Sequence
 from functools import cached_property
@@ -8,7 +7,7 @@ from functools import cached_property
 import torch
 
 from livescale.services.worker.engine.attention import Rows
-from livescale.services.worker.engine.kernels.variants import TYPES, Kernels, find_compiled
+from livescale.services.worker.engine.kernels.variants import TYPES, Kernels, double_bits, find_compiled
 from livescale.services.worker.engine.kv_store import KvStore
 from livescale.services.worker.engine.layer import Layer
 from livescale.services.worker.engine.matrices import CompiledGated, CompiledLinear
@@ -87,10 +86,9 @@ class CompiledAttention:
             raise ValueError(f"{chunk.request_id}: positions {chunk.start} .. {chunk.stop} are not in {chunk.blocks}")
 
 
-def numbers_of(kind: LayerKind) -> tuple[int, int, int]:
+def numbers_of(kind: LayerKind) -> tuple[int, ...]:
     """What the kernels must know of the attention of a kind of layers: two of these are the bits of a double."""
-    scale, cap = struct.unpack("qq", struct.pack("dd", kind.attention_scale, kind.score_cap))
-    return kind.window, scale, cap
+    return kind.window, *double_bits(kind.attention_scale, kind.score_cap)
 
 
 class CompiledStep:

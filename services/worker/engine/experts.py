@@ -5,13 +5,12 @@ computes in float32; of experts that a row wants as much, the first is chosen fi
 which rows use the same experts.
 """
 
-import struct
 from array import array
 from collections.abc import Iterator
 
 import torch
 
-from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
+from livescale.services.worker.engine.kernels.variants import TYPES, Kernels, double_bits
 from livescale.services.worker.engine.matrices import CompiledLinear, Gated, make_gated
 from livescale.services.worker.engine.packed import matrices_of
 from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, padded, row_by_row
@@ -100,7 +99,7 @@ class CompiledExperts:
         self._each = array("q", [number for matrix in both for number in matrix.numbers])
         here, is_gelu = experts.here, int(activation != "silu")
         counts = experts.count, experts.chosen, here.start, len(here), int(experts.normalized), is_gelu
-        clamp = struct.unpack("qq", struct.pack("dd", experts.swiglu_alpha, experts.swiglu_limit))
+        clamp = double_bits(experts.swiglu_alpha, experts.swiglu_limit)
         self._struct = array("q", (*router.numbers, *counts, self._each.buffer_info()[0], *clamp))
         self._address = self._struct.buffer_info()[0]
 

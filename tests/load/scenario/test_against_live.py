@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from livescale.load.scenario.against_live import observe
-from livescale.load.scenario.live_run import busy_share, cpu_ticks, live_settings, run_live
+from livescale.load.scenario.live_run import live_settings, run_live
 from livescale.load.scenario.play import PlayOptions, draw_requests, play
 from livescale.load.scenario.system import ScenarioSystem
 from tests.checkpoints import tiny_checkpoint
@@ -44,12 +44,6 @@ def system(tmp_path: Path, text: str) -> ScenarioSystem:
 def test_what_only_a_simulation_can_do_is_refused_by_name(tmp_path: Path, text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         live_settings(system(tmp_path, text))
-
-
-def test_the_machine_is_busy_for_all_ticks_that_are_not_idle() -> None:
-    before, after = cpu_ticks("cpu 10 0 5 100 5 0 0 0 0 0\ncpu0 1"), cpu_ticks("cpu 30 0 15 120 15 0 0 10 0 0\n")
-    assert (before, after) == ((15, 120), (55, 190))
-    assert busy_share(before, after) == pytest.approx(40 / 70)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ kernels.h describes the structs whose addresses they are given.
 """
 
 import os
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -123,6 +124,11 @@ class Compiled(Protocol):
 
     def mask_logits(self, type: int, row: Address, mask: Address, size: int, /) -> None:
         """Give minus infinity to the logits whose bit in the mask is 0, the lowest bit first."""
+
+
+def double_bits(*values: float) -> tuple[int, ...]:
+    """Doubles as kernels read them where they are given arrays of 64-bit integers."""
+    return struct.unpack(f"{len(values)}q", struct.pack(f"{len(values)}d", *values))
 
 
 def find_compiled() -> Compiled | None:
