@@ -80,7 +80,7 @@ class Checkpoint:
 
     @property
     def files(self) -> set[Path]:
-        """The files that hold its parameters."""
+        """The files that hold its parameters, each once."""
         return {stored.file for stored in self.stored.values()}
 
     @property
