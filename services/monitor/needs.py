@@ -118,8 +118,8 @@ def missing(observed: Observed, need: Need | Unknown) -> int:
 
 
 def wanted_spares(observed: Observed, need: Need | Unknown, ranks: int) -> int | None:
-    """How many workers a model lacks that no spare can be, with so many workers an instance; None is unknown."""
-    return None if isinstance(need, Unknown) else max(0, missing(observed, need) - observed.spare) * ranks
+    """How many workers a model lacks that none is there for, with so many workers an instance; None is unknown."""
+    return None if isinstance(need, Unknown) else max(0, missing(observed, need) - observed.to_be_had) * ranks
 
 
 def _combine(needs: Sequence[Need]) -> Need:
