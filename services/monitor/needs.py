@@ -82,7 +82,8 @@ def need_for_prefill(observed: Observed, bounds: ScalingBounds) -> Need | Unknow
     if rate is None or rate < SLOWEST:
         return Unknown(f"{waiting} prompt tokens wait, and no instance has measured its prefill rate yet")
     low, high = ceil(waiting / (bounds.prefill_hi * rate)), ceil(waiting / (bounds.prefill_lo * rate))
-    return Need("prefill", low, max(high, busy), f"{waiting} prompt tokens wait at {rate:.0f} tokens/s an instance{kept}")
+    reason = f"{waiting} prompt tokens wait at {rate:.0f} tokens/s an instance{kept}"
+    return Need("prefill", low, max(high, busy), reason)
 
 
 def instances_that_keep_up(observed: Observed) -> int:

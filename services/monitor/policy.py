@@ -96,8 +96,8 @@ class ScalingPolicy:
             del self._asked[decision.model]
 
     def recalled(self, model: str, now: float) -> None:
-        """Note that the planner has instances serve again that drained, so no scale comes of it. They say so in a moment;
-        until then they are not to be asked for twice."""
+        """Note that the planner has instances serve again that drained, so no scale comes of it. They say so in a
+        moment; until then they are not asked for twice."""
         asked = self._asked.get(model)
         if asked is not None:
             self._asked[model] = replace(asked, at=now, seconds=self._times.recall_seconds)

@@ -22,9 +22,10 @@ class Observed:
 
     `stale` says why the observation cannot be trusted. `coming` counts instances that are planned and not seen yet,
     `leaving` those that still serve but are to be drained; both are in running plans. `draining` are these and those
-    that only finish what they have begun, of which `recallable` can serve again at once. `outdated` instances serve an older version of the model. `roles` has their
-    number by role. `arriving_rate` is prompt tokens a second, of late. In `kv_blocks_used` an instance where a request
-    waits for KV blocks counts as full, although some blocks are kept free for requests that grow.
+    that only finish what they have begun, of which `recallable` can serve again at once. `outdated` instances serve an
+    older version of the model. `roles` has their number by role. `arriving_rate` is prompt tokens a second, of late. In
+    `kv_blocks_used` an instance where a request waits for KV blocks counts as full, although some blocks are kept free
+    for requests that grow.
     """
 
     instances: int

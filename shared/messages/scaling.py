@@ -48,8 +48,8 @@ class Scale(Message, frozen=True, kw_only=True):
 
 
 class ScaleAccepted(Message, frozen=True, kw_only=True):
-    """`scale_id` is None where nothing had to be done. `actual` counts instances that serve or load, `recalled` those of
-    them that drained until now."""
+    """`scale_id` is None where nothing had to be done. `actual` counts instances that serve or load, `recalled` those
+    of them that drained until now."""
 
     scale_id: Name | None
     actual: Count

@@ -58,7 +58,7 @@ class SystemsBenchSettings(Settings, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=0)] | None,
         Meta(
             description="Factor of the trace's request rate; by default one by which prompts take half of what "
-            "distserve-full can prefill, as in BlitzScale's experiments, where half of all instances are enough on average"
+            "distserve-full can prefill. As in BlitzScale's experiments, half of the instances are enough on average"
         ),
     ] = None
     warm_up: Annotated[
