@@ -38,7 +38,8 @@ def sent(message: Arrived, number: int = OURS) -> bytes:
 async def read(pieces: list[bytes], deliver: Deliver) -> list[Exception]:
     """Have a client read these bytes as they arrive, one after the other. Returns the errors that it told of."""
     errors: list[Exception] = []
-    client, transport, reader = SturdyClient(errors.append), TcpTransport(), asyncio.StreamReader()
+    client, reader = SturdyClient(errors.append), asyncio.StreamReader()
+    transport = TcpTransport()  # type: ignore[no-untyped-call]
     transport._io_reader, client._transport = reader, transport
     client._delivers[OURS] = deliver
     reading = asyncio.create_task(client._read_loop())
