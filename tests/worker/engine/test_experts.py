@@ -112,7 +112,7 @@ def test_of_groups_that_are_as_good_the_first_are_used(kind: Kind) -> None:
     tensors = {name: tensor[:6] for name, tensor in made_up(dtype, tied=True).items()}
     rows = torch.randn(5, HIDDEN).to(dtype)
     weights = (rows.double() @ tensors["mlp.gate.weight"].double().T).sigmoid()
-    right = expected(experts, tensors, rows, torch.arange(3).repeat(5, 1), weights)
+    right = expected(experts, tensors, rows, torch.arange(3).repeat(5, 1), weights[:, :3])
     found = compute(kind, experts, tensors | {"mlp.gate.e_score_correction_bias": torch.zeros(6)}, rows)
     assert (found - right).abs().max() <= TOLERANCE[kind.dtype]
 
