@@ -10,6 +10,7 @@ from livescale.shared.model.architectures import find_architecture
 from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.model.declaration.adapter import refuse_model
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
+from livescale.shared.model.declaration.tensors import Cut
 from livescale.shared.model.sharding import find_shard_slice, possible_shards
 
 # As in the file of DeepSeek-V3, but for sizes.
@@ -131,8 +132,13 @@ def test_what_experts_are_chosen_by_stays_in_float32() -> None:
 def test_ranks_divide_heads_and_each_has_the_latent() -> None:
     made = describe(V3)
     assert possible_shards(made) == [1, 2, 4]
-    slices = [find_shard_slice(cut, made, 1, 2) for cut in ("queries", "expanded", "query_columns", "shared_features")]
-    assert slices == [(0, 96, 192), (0, 112, 224), (1, 48, 96), (0, 32, 64)]
+    cuts: tuple[Cut, ...] = ("queries", "expanded", "query_columns", "shared_features")
+    assert [find_shard_slice(cut, made, 1, 2) for cut in cuts] == [
+        (0, 96, 192),
+        (0, 112, 224),
+        (1, 48, 96),
+        (0, 32, 64),
+    ]
 
 
 @pytest.mark.parametrize(
