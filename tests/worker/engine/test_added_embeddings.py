@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from livescale.services.worker.engine.encoder_input import EncoderInput
+from livescale.services.worker.engine.added_embeddings import AddedEmbeddings
 from livescale.services.worker.scheduling.batch import ScheduledChunk, TokenSampling
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
 from livescale.shared.messages.requests import Sampling
@@ -51,7 +51,7 @@ def expected(embeddings: torch.Tensor, types: list[int]) -> torch.Tensor:
 
 def test_each_prompt_begins_at_the_first_position_and_the_second_text_has_the_second_type() -> None:
     rows = torch.randn(8, HIDDEN, generator=CHANCE)
-    made = EncoderInput(CONFIG, TENSORS, None).add_to(rows, [chunk("pair", 5, second=3), chunk("one", 3)])
+    made = AddedEmbeddings(CONFIG, TENSORS, None).add_to(rows, [chunk("pair", 5, second=3), chunk("one", 3)])
     torch.testing.assert_close(made[:5], expected(rows[:5], [0, 0, 0, 1, 1]))
     torch.testing.assert_close(made[5:], expected(rows[5:], [0, 0, 0]))
 
@@ -59,11 +59,11 @@ def test_each_prompt_begins_at_the_first_position_and_the_second_text_has_the_se
 def test_a_model_with_one_type_has_it_for_both_texts() -> None:
     tensors = {**TENSORS, "model.embed_types.weight": TENSORS["model.embed_types.weight"][:1]}
     rows = torch.randn(5, HIDDEN, generator=CHANCE)
-    made = EncoderInput(CONFIG, tensors, None).add_to(rows, [chunk("pair", 5, second=3)])
+    made = AddedEmbeddings(CONFIG, tensors, None).add_to(rows, [chunk("pair", 5, second=3)])
     torch.testing.assert_close(made, expected(rows, [0] * 5))
 
 
 def test_a_row_has_the_same_bits_whatever_is_beside_it() -> None:
-    rows, encoder = torch.randn(8, HIDDEN, generator=CHANCE), EncoderInput(CONFIG, TENSORS, None)
+    rows, encoder = torch.randn(8, HIDDEN, generator=CHANCE), AddedEmbeddings(CONFIG, TENSORS, None)
     together = encoder.add_to(rows, [chunk("a", 5), chunk("b", 3)])
     assert torch.equal(together[5:], encoder.add_to(rows[5:], [chunk("b", 3)]))
