@@ -34,18 +34,21 @@ def describe_learned(
     them it is 1 / sqrt(head_dim). Raises CheckpointError.
     """
 
+    def key(name: str) -> str:
+        return sizes.get(name, name)
+
     def size(name: str, *default: int) -> int:
-        return config.size(sizes.get(name, name), *default)
+        return config.size(key(name), *default)
 
     hidden, heads, layers = size("hidden_size"), size("num_attention_heads"), size("num_hidden_layers")
     head_dim, rest = divmod(hidden, heads)
     if rest or head_dim % 2:
         raise CheckpointError(
-            f"{sizes.get('hidden_size', 'hidden_size')} {hidden} must be an even multiple of the number of heads, "
-            f"{heads}; repair or download the file again"
+            f"{key('hidden_size')} {hidden} must be an even multiple of {key('num_attention_heads')}, {heads}; "
+            "repair or download the file again"
         )
     if layers > MOST_LAYERS:
-        raise CheckpointError(f"{sizes.get('num_hidden_layers')} is {layers}, must be at most {MOST_LAYERS}")
+        raise CheckpointError(f"{key('num_hidden_layers')} is {layers}, must be at most {MOST_LAYERS}")
     said = config.text("activation_function", activation)
     if said not in ACTIVATIONS:
         raise CheckpointError(
