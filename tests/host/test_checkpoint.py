@@ -10,7 +10,7 @@ import transformers
 import xxhash
 from safetensors.torch import load_file, save_file
 
-from livescale.services.host import checkpoint as module
+from livescale.services.host import safetensors_files
 from livescale.services.host.checkpoint import Checkpoint, open_checkpoint
 from livescale.shared.messages.parameters import DType, Family, Layout, Manifest, Tensor
 from livescale.shared.model.checkpoint import CheckpointError
@@ -80,7 +80,7 @@ def test_packed_tensors_are_those_of_transformers_bit_for_bit(family: Family, dt
 def test_other_stored_dtypes_are_converted_as_transformers_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: torch.dtype, dtype: DType
 ) -> None:
-    monkeypatch.setattr(module, "SCRATCH_BYTES", 10_000)  # several pieces a tensor, the last one shorter
+    monkeypatch.setattr(safetensors_files, "SCRATCH_BYTES", 10_000)  # several pieces a tensor, the last one shorter
     directory = copy_checkpoint("llama", tmp_path)
     store_as(directory, stored)
     assert_as_transformers(directory, dtype)
