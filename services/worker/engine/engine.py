@@ -94,7 +94,7 @@ class TorchEngine:
         self._added: AddedEmbeddings | None = None
         self._layers: dict[int, AnyLayer] = {}
         self._whole: dict[int, Layer] = {}  # the same, and what adapters add
-        self._adapted: dict[int, Layer] = {}
+        self._adapted: dict[int, Layer | CompiledLayer] = {}
         self._adapters = Adapters(config, kernels, memory.device)
         self._graphs: LayerGraphs | None = None
         # No graph waits for another rank, and which rows experts get differs from step to step.
@@ -195,7 +195,9 @@ class TorchEngine:
         """The layers with what the adapters of these rows add. Raises AdapterMissing."""
         self._adapters.begin(rows.chunks)
         for index in self._whole.keys() - self._adapted.keys():
-            self._adapted[index] = self._whole[index].adapted(self._adapters)
+            layer = self._layers[index]
+            changed = layer if isinstance(layer, CompiledLayer) else self._whole[index]
+            self._adapted[index] = changed.adapted(self._adapters)
         return self._adapted
 
     def _export(self, layer: int) -> None:

@@ -14,6 +14,7 @@ from livescale.shared.model.block_layout import PANEL_ROWS, PANEL_STEP
 
 MOST_PARTS = 3  # as kernels.h has it
 PART_NUMBERS = 7
+LINEAR_NUMBERS = 3 + PART_NUMBERS * MOST_PARTS
 
 
 class CompiledLinear:
