@@ -76,6 +76,6 @@ def test_rows_of_a_decoder_have_the_positions_that_they_have_in_their_request() 
     table = TENSORS[POSITIONS]
     decoder = AddedEmbeddings(config, {POSITIONS: table}, None)
     rows = torch.randn(6, HIDDEN, generator=CHANCE)
-    later = ScheduledChunk("prompt", (5,) * 4, 17, range(2), False)
+    later = ScheduledChunk("prompt", (5,) * 4, 16, range(2), False)
     made = decoder.add_to(rows, [later, ScheduledChunk("decodes", (5,), 30, range(2), True), chunk("new", 1)])
-    assert torch.equal(made, rows + table[[19, 20, 21, 22, 32, 2]])
+    assert torch.equal(made, rows + table[[18, 19, 20, 21, 32, 2]])
