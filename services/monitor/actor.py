@@ -224,7 +224,9 @@ class Monitor:
             log.warning("scale_not_accepted", model=decision.model, target=decision.target, reason=reason)
             self._policy.refused(decision.model, self._clock.now())
             return
-        if accepted.scale_id is None:
+        if accepted.scale_id is None and accepted.recalled:
+            self._policy.recalled(decision.model, self._clock.now())
+        elif accepted.scale_id is None:
             # The planner knows more than has been heard here; decide again once that has caught up.
             log.info("nothing_to_scale", model=decision.model, reason=accepted.reason)
             self._policy.refused(decision.model, self._clock.now())
