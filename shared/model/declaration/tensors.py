@@ -13,6 +13,8 @@ from livescale.shared.messages.parameters import DType, LayerKind, ModelConfig
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+POSITIONS = "model.embed_positions.weight"
+TYPES = "model.embed_types.weight"
 LOOKED_UP = "model.embed_"  # tables of which rows are taken
 SCORE = "score.weight"  # of models that give scores of a prompt
 EXPANDING = "self_attn.kv_b_proj.weight"  # what makes keys and values of a latent
@@ -58,11 +60,12 @@ def model_parameters(config: ModelConfig) -> dict[str, list[Parameter]]:
 
 
 def _input(config: ModelConfig) -> Iterator[Parameter]:
-    """What is added to embeddings where rows see each other."""
-    if config.encodes:
+    """What is added to the embeddings of tokens."""
+    if config.adds_positions:
         positions = config.max_position_embeddings + config.position_offset
-        yield Parameter("model.embed_positions.weight", [positions, config.hidden_size])
-        yield Parameter("model.embed_types.weight", [config.token_types, config.hidden_size])
+        yield Parameter(POSITIONS, [positions, config.hidden_size])
+    if config.encodes:
+        yield Parameter(TYPES, [config.token_types, config.hidden_size])
         yield from _norm(config, "model.embed_norm")
 
 
@@ -82,7 +85,7 @@ def _head(config: ModelConfig, vocabulary: list[int]) -> Iterator[Parameter]:
 def _norm(config: ModelConfig, name: str) -> Iterator[Parameter]:
     """The weights of a norm of whole rows; LayerNorm has biases."""
     yield Parameter(f"{name}.weight", [config.hidden_size])
-    if config.encodes:
+    if config.has_layer_norms:
         yield Parameter(f"{name}.bias", [config.hidden_size])
 
 
@@ -101,7 +104,7 @@ def own_dtype(name: str) -> DType | None:
 def _attention(config: ModelConfig, layer: int) -> Iterator[Parameter]:
     kind, hidden = config.kind(layer), config.hidden_size
     if kind.norms_before:
-        yield Parameter("input_layernorm.weight", [hidden])
+        yield from _norm(config, "input_layernorm")
     if config.latent is None:
         yield from _heads(config, kind)
     else:
@@ -159,7 +162,7 @@ def _heads(config: ModelConfig, kind: LayerKind) -> Iterator[Parameter]:
 def _mlp(config: ModelConfig, layer: int) -> Iterator[Parameter]:
     kind, hidden, features = config.kind(layer), config.hidden_size, config.intermediate_size
     if kind.norms_before:
-        yield Parameter("post_attention_layernorm.weight", [hidden])
+        yield from _norm(config, "post_attention_layernorm")
     if kind.experts:
         yield from _experts(config)
     else:
