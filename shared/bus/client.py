@@ -65,8 +65,8 @@ class SturdyClient(Client):
     async def _read_loop(self) -> None:
         """Take what arrives, from now until this connection ends; nats-py's own loop gets what is no message of
         ours."""
-        is_plain = isinstance(self._transport, TcpTransport)
-        reader, writer = (self._transport._io_reader, self._transport._io_writer) if is_plain else (None, None)
+        plain = self._transport if isinstance(self._transport, TcpTransport) else None
+        reader, writer = (None, None) if plain is None else (plain._io_reader, plain._io_writer)
         socket = self._socket = None if writer is None else writer.transport
         if reader is not None:
             feed = reader.feed_data
