@@ -68,7 +68,7 @@ class TorchExperts:
         experts = self._experts
         if experts.groups == 1:
             return wanted
-        groups = wanted.unflatten(1, (experts.groups, -1))
+        groups = wanted.view(len(wanted), experts.groups, -1)
         best = groups.sort(dim=2, descending=True).values
         rates = best[..., 0] if self._bias is None else best[..., 0] + best[..., 1]
         left = torch.sort(rates, dim=1, descending=True, stable=True).indices[:, experts.chosen_groups :]

@@ -94,7 +94,7 @@ def test_only_experts_of_the_best_groups_are_used(kind: Kind, scoring: Scoring) 
         biases = {"mlp.gate.e_score_correction_bias": torch.randn(6)}
         weights = logits.sigmoid()
         wanted = weights + biases["mlp.gate.e_score_correction_bias"].double()
-    groups = wanted.unflatten(1, (3, 2))
+    groups = wanted.view(-1, 3, 2)
     worst = (groups.sum(dim=2) if scoring == "sigmoid" else groups.amax(dim=2)).argmin(dim=1)
     outside = torch.arange(6) // 2 == worst[:, None]
     chosen = wanted.masked_fill(outside, float("-inf")).topk(3).indices
