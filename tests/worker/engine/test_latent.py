@@ -32,7 +32,7 @@ def test_each_head_has_a_matrix_of_its_own(kind: Kind) -> None:
     right = torch.einsum("rhi,hoi->rho", rows[..., :INPUTS].double(), matrices.double())
     found = multiply(kind, matrices, rows)[:300]
     assert (found - right).abs().max() <= (0.2 if kind.dtype == "bfloat16" else 1e-4)
-    alone = torch.cat([multiply(kind, matrices, row)[:1] for row in rows.split(1)])
+    alone = torch.cat([multiply(kind, matrices, row)[:1] for row in torch.split(rows, 1)])
     assert torch.equal(alone, found)
 
 
