@@ -1,10 +1,9 @@
 """A checkpoint on disk as the blocks of a model: checked when opened, read block by block in the serving dtype."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,18 +14,25 @@ import xxhash
 from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, Bits, are_finite, convert
 from livescale.services.host.fused import read_fused
 from livescale.services.host.quantized import QuantizedReader
-from livescale.services.host.safetensors_files import AGAIN, StoredTensor, fill_bytes, find_tensors, open_tensors
+from livescale.services.host.safetensors_files import (
+    AGAIN,
+    StoredTensor,
+    fill_bytes,
+    find_tensors,
+    open_tensors,
+    read_pieces,
+)
+from livescale.services.host.transposed import read_transposed
 from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig, Tensor
 from livescale.shared.model.architectures import architecture_of
-from livescale.shared.model.block_layout import ITEM_BYTES, BlockLayout, block_layouts, check_dtype, tensor_bytes
+from livescale.shared.model.block_layout import BlockLayout, block_layouts, check_dtype, tensor_bytes
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config
-from livescale.shared.model.declaration.architecture import Source
 from livescale.shared.model.declaration.experts import each_name
+from livescale.shared.model.declaration.source import Source
 from livescale.shared.model.declaration.tensors import EMBEDDING, HEAD, Cut, model_parameters
 from livescale.shared.model.panels import lay_in_panels
 from livescale.shared.model.sharding import ShardSlice, check_shards, experts_of, find_shard_slice
 
-SCRATCH_BYTES = 8 << 20  # converting in pieces keeps them in the processor's cache
 # Fields of a configuration that came after models were stored, and what they are where they say nothing.
 LATER: dict[str, object] = {
     "kinds": [],
@@ -38,6 +44,8 @@ LATER: dict[str, object] = {
     "rotary_dim": 0,
     "interleaved": False,
     "experts": None,
+    "layer_norms": False,
+    "learned_positions": False,
     "encodes": False,
     "position_offset": 0,
     "token_types": 0,
@@ -48,7 +56,9 @@ LATER: dict[str, object] = {
     "labels": 0,
     "classifier_from_token": [],
     "quantization": None,
+    "latent": None,
 }
+LATER_OF_EXPERTS = {"scoring": "softmax", "groups": 1, "chosen_groups": 1, "scale": 1.0, "shared_features": 0}
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,7 @@ class Checkpoint:
 
     @property
     def files(self) -> set[Path]:
-        """The files that hold its parameters."""
+        """The files that hold its parameters, each once."""
         return {stored.file for stored in self.stored.values()}
 
     @property
@@ -103,12 +113,12 @@ class Checkpoint:
                 self._read_packed(tensor, shard, into[tensor.offset : end])
                 continue
             into[end : tensor.offset] = bytes(tensor.offset - end)
-            end = tensor.offset + prod(tensor.shape) * ITEM_BYTES[self.dtype]
+            end = tensor.offset + tensor_bytes(tensor, self.dtype)
             cut = find_shard_slice(self.cuts[tensor.name], self.config, shard, self.shards)
             names = each_name(tensor.name, experts_of(self.config, shard, self.shards))
             size = (end - tensor.offset) // len(names)
             for start, name in zip(range(tensor.offset, end, size), names, strict=True):
-                self._read_part(name, tensor.shape, cut, into[start : start + size])
+                self._read_part(name, tensor, cut, into[start : start + size])
             if tensor.layout == "panels":
                 lay_in_panels(np.frombuffer(into[tensor.offset : end], np.uint16).reshape(-1, tensor.shape[-1]))
         into[end:] = bytes(layout.size_bytes - end)
@@ -116,17 +126,20 @@ class Checkpoint:
             self._check_tied_head()
         return xxhash.xxh3_64_intdigest(into)
 
-    def _read_part(self, name: str, shape: Sequence[int], cut: ShardSlice | None, into: memoryview) -> None:
-        """Read what the checkpoint has of a tensor of this shape under one of its names."""
-        source = self.sources[name]
+    def _read_part(self, name: str, tensor: Tensor, cut: ShardSlice | None, into: memoryview) -> None:
+        """Read what the checkpoint has of a tensor under one of its names."""
+        source, dtype = self.sources[name], tensor.dtype or self.dtype
         if source.fused is not None:
-            read_fused(self.stored[source.name], source.fused, cut, into, self.dtype)
+            read_fused(self.stored[source.name], source.fused, cut, into, dtype)
             return
-        stored = self.stored[source.name].rows(source.start, source.start + source.rows)
-        with open_tensors(stored.file) as stream:
-            _read_tensor(stored, cut, stream, into, self.dtype)
+        if source.transposed:
+            read_transposed(self.stored[source.name], source, cut, into, dtype)
+        else:
+            stored = self.stored[source.name].rows(source.start, source.start + source.rows)
+            with open_tensors(stored.file) as stream:
+                _read_tensor(stored, cut, stream, into, dtype)
         if source.order:
-            _order_heads(np.frombuffer(into, SERVED_BITS[self.dtype]), shape, source.order)
+            _order_heads(np.frombuffer(into, SERVED_BITS[dtype]), tensor.shape, source.order)
 
     def _read_packed(self, tensor: Tensor, shard: int, into: memoryview) -> None:
         assert self.config.quantization is not None
@@ -155,14 +168,14 @@ class Checkpoint:
         """Some checkpoints repeat a tied head; one that differs from the embedding belongs to another config.json."""
         if not (self.config.tie_word_embeddings and HEAD in self.stored):
             return
-        embedding, head = self.stored[EMBEDDING], self.stored[HEAD]
+        embedding, head = self.stored[self.sources[EMBEDDING].name], self.stored[HEAD]
         with open_tensors(embedding.file) as left, open_tensors(head.file) as right:
             same = (embedding.dtype, embedding.shape) == (head.dtype, head.shape) and all(
-                one == other for one, other in zip(_pieces(embedding, left), _pieces(head, right), strict=True)
+                one == other for one, other in zip(read_pieces(embedding, left), read_pieces(head, right), strict=True)
             )
         if not same:
             raise CheckpointError(
-                f"{head.file}: {HEAD} differs from {EMBEDDING} though config.json ties them; "
+                f"{head.file}: {HEAD} differs from {embedding.name} though config.json ties them; "
                 "set tie_word_embeddings to false there"
             )
 
@@ -177,7 +190,7 @@ def open_checkpoint(path: Path, dtype: DType, shards: int = 1, layout: Layout = 
         raise CheckpointError(f"{path}: {error}") from None
     architecture = architecture_of(config)
     shapes = architecture.stored_shapes(config)
-    stored = find_tensors(path, shapes, architecture.stacked(config), architecture.unused)
+    stored = find_tensors(path, shapes, architecture.stacked(config), architecture.unneeded(config))
     return Checkpoint(path, config, dtype, block_layouts(config, dtype, shards, layout), stored, shards, layout)
 
 
@@ -190,15 +203,19 @@ def content_version(config: ModelConfig, dtype: DType, blocks: list[Block], layo
 def _telling(config: ModelConfig) -> dict[str, object]:
     """The configuration without the fields that came later and say nothing of this model: it keeps its version."""
     fields: dict[str, object] = msgspec.to_builtins(config)
-    return {name: value for name, value in fields.items() if name not in LATER or value != LATER[name]}
+    if isinstance(experts := fields["experts"], dict):
+        fields["experts"] = _without(experts, LATER_OF_EXPERTS)
+    return _without(fields, LATER)
+
+
+def _without(fields: dict[str, object], later: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if name not in later or value != later[name]}
 
 
 def _told_block(block: Block) -> dict[str, object]:
-    """The block without the packing of tensors that are not packed, for the same reason."""
+    """The block without the packing and the type of tensors that have none of their own, for the same reason."""
     fields: dict[str, Any] = msgspec.to_builtins(block)
-    for tensor in fields["tensors"]:
-        if tensor["packing"] is None:
-            del tensor["packing"]
+    fields["tensors"] = [_without(tensor, {"packing": None, "dtype": None}) for tensor in fields["tensors"]]
     return fields
 
 
@@ -219,7 +236,7 @@ def _read_tensor(
         fill_bytes(stored, stream, 0, into)
     else:
         start = 0
-        for piece in _pieces(stored, stream):
+        for piece in read_pieces(stored, stream):
             values = np.frombuffer(piece, STORED_BITS[stored.dtype])
             if cut is not None:
                 values = values.reshape(-1, *stored.shape[1:])[:, cut.start : cut.stop].flatten()
@@ -229,14 +246,3 @@ def _read_tensor(
     # A number that is finite in the checkpoint may be too large for the type in which it is served.
     if not (finite and are_finite(target, SAME[dtype])):
         raise CheckpointError(f"{stored.file}: {stored.name} holds NaN or infinity in {dtype}; {AGAIN}")
-
-
-def _pieces(stored: StoredTensor, stream: BinaryIO) -> Iterator[memoryview]:
-    """The tensor's bytes, some whole rows at a time; a piece is valid until the next."""
-    row_bytes = stored.size_bytes // stored.shape[0]
-    step = max(SCRATCH_BYTES // row_bytes, 1) * row_bytes
-    scratch = memoryview(bytearray(min(step, stored.size_bytes)))
-    for offset in range(0, stored.size_bytes, step):
-        piece = scratch[: stored.size_bytes - offset]
-        fill_bytes(stored, stream, offset, piece)
-        yield piece

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, structs
 
 from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.latent import Latent
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
 from livescale.shared.messages.quantization import Packing, Quantization
 from livescale.shared.messages.rope_scaling import RopeScaling, Scaling
@@ -29,7 +30,7 @@ Path = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00]*$")]
 
 # Whether queries and keys are normalized before they rotate: not, each head by itself, or all heads of a row at once.
 HeadNorm = Literal["none", "head", "row"]
-Activation = Literal["silu", "gelu_tanh", "gelu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu"]
 # What a model makes of a prompt: the likelihood of its next token, or one vector: the last row, the first, or the mean.
 Pooling = Literal["none", "last", "cls", "mean"]
 Factor = Annotated[float, Meta(gt=0, le=1e6)]
@@ -79,9 +80,12 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     norms. A checkpoint's heads rotate in their first `rotary_dim` numbers, 0 is all; where they are `interleaved`,
     pairs are neighbours. In blocks the two numbers of a pair are half a head apart.
 
-    The rows of a model that `encodes` see each other, so that a prompt is computed in one piece, and its norms are
-    LayerNorms. To its embeddings those of positions are added, from row `position_offset` of their table on, and those
-    of `token_types` types: the second of two texts has the second type.
+    With `layer_norms` norms of whole rows are LayerNorms. With `learned_positions` embeddings of positions are added to
+    those of tokens, from row `position_offset` of their table on.
+
+    The rows of a model that `encodes` see each other, so that a prompt is computed in one piece. It has LayerNorms and
+    learned positions without saying so. Embeddings of `token_types` types are added, too: the second of two texts has
+    the second type.
 
     A model with a `pooling` makes vectors and no tokens; they have the length 1 where it is `normalized`. With `labels`
     a matrix makes of them as many scores, with a `pooler` after another matrix and a tangent. Scores are likelihoods
@@ -89,6 +93,9 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     generates says that a text does not fit another one, or does.
 
     `quantization` says which matrices are packed.
+
+    With a `latent` attention is that of DeepSeek-V2: `head_dim` is what is kept of a token, and the only KV head has
+    it as key and value at once.
     """
 
     family: Family
@@ -116,6 +123,8 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     rotary_dim: Count = 0
     interleaved: bool = False
     experts: Experts | None = None
+    layer_norms: bool = False
+    learned_positions: bool = False
     encodes: bool = False
     position_offset: Annotated[int, Meta(ge=0, le=1_024)] = 0
     token_types: Annotated[int, Meta(ge=0, le=1_024)] = 0
@@ -126,6 +135,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     labels: Annotated[int, Meta(ge=0, le=65_536)] = 0
     classifier_from_token: Annotated[list[Name], Meta(max_length=2)] = []
     quantization: Quantization | None = None
+    latent: Latent | None = None
 
     def __post_init__(self) -> None:
         if self.layer_kinds and len(self.layer_kinds) != self.num_hidden_layers:
@@ -138,11 +148,30 @@ class ModelConfig(Message, frozen=True, kw_only=True):
             raise ValueError("quantized experts are not served; use the checkpoint in bfloat16")
         if self.quantization is not None and len(self.quantization.layers) not in (0, self.num_hidden_layers):
             raise ValueError(f"`quantization` has {len(self.quantization.layers)} of {self.num_hidden_layers} layers")
+        if self.latent is not None and (self.head_dim, self.num_key_value_heads) != (self.latent.kept_dim, 1):
+            raise ValueError(
+                f"`head_dim` is {self.head_dim}, and the latent makes it {self.latent.kept_dim} of one head"
+            )
+
+    @property
+    def has_layer_norms(self) -> bool:
+        """Whether norms of whole rows are LayerNorms, which have biases."""
+        return self.layer_norms or self.encodes
+
+    @property
+    def adds_positions(self) -> bool:
+        """Whether embeddings of positions are added to those of tokens."""
+        return self.learned_positions or self.encodes
 
     @property
     def has_dense_layers(self) -> bool:
         """Whether the MLP of some layer is not the experts."""
         return not all(self.kind(layer).experts for layer in range(self.num_hidden_layers))
+
+    @property
+    def kv_parts(self) -> int:
+        """How many vectors a KV head keeps of a token: key and value, or a latent that is both."""
+        return 2 if self.latent is None else 1
 
     def kind(self, layer: int) -> LayerKind:
         """Return what the layer of this number computes."""
@@ -153,13 +182,15 @@ class ModelConfig(Message, frozen=True, kw_only=True):
 
 class Tensor(Message, frozen=True, kw_only=True):
     """One tensor inside a block, at `offset` bytes: row-major, or in panels of 64 rows, each `[in / 2, 64, 2]`. It is
-    named as in a checkpoint of Llama. With a `packing` it lies in packed panels."""
+    named as in a checkpoint of Llama. With a `packing` it lies in packed panels. A `dtype` is its own, else it has the
+    model's."""
 
     name: Name
     shape: Shape
     offset: Count
     layout: Layout = "plain"
     packing: Packing | None = None
+    dtype: DType | None = None
 
 
 class Block(Message, frozen=True, kw_only=True):

@@ -4,9 +4,10 @@ import asyncio
 import os
 import secrets
 import time
-import uuid
 from collections import Counter
 from typing import Protocol
+
+ID_BYTES = 6
 
 
 def seconds_away(loop: asyncio.AbstractEventLoop) -> float:
@@ -52,10 +53,12 @@ class RunningClock:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._can_be_away = hasattr(self._loop, "away")
 
     @property
     def away(self) -> float:
-        return seconds_away(self._loop)
+        seconds: float = self._loop.away if self._can_be_away else 0.0  # type: ignore[attr-defined]
+        return seconds
 
     def now(self) -> float:
         return self._loop.time()
@@ -93,7 +96,7 @@ class RandomIds:
     """Makes ids that are unique everywhere, and secrets of 32 bytes that cannot be guessed."""
 
     def new(self, prefix: str) -> str:
-        return f"{prefix}-{uuid.uuid4().hex[:12]}"
+        return f"{prefix}-{os.urandom(ID_BYTES).hex()}"
 
     def secret(self) -> bytes:
         return secrets.token_bytes(32)

@@ -12,6 +12,7 @@ import torch
 from torch.nn.functional import embedding
 
 from livescale.services.worker.engine.adapters import Adapters
+from livescale.services.worker.engine.added_embeddings import AddedEmbeddings
 from livescale.services.worker.engine.attention import Attention, Rows, TorchAttention
 from livescale.services.worker.engine.compiled_layer import CompiledAttention, CompiledLayer, LayerMemory, in_one_call
 from livescale.services.worker.engine.contract import (
@@ -24,7 +25,6 @@ from livescale.services.worker.engine.contract import (
     slabs,
 )
 from livescale.services.worker.engine.cuda_graphs import CudaCapture, GraphedLayer, LayerGraphs
-from livescale.services.worker.engine.encoder_input import EncoderInput
 from livescale.services.worker.engine.head import Head
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import KvStore
@@ -88,17 +88,19 @@ class TorchEngine:
         else:
             compiled = CompiledAttention(self._kernels, self.store, ropes, group, max_model_len, kinds)
             self._attention = compiled
-            # Between two calls of a layer's parts ranks wait for each other.
-            self._memory = LayerMemory(config, self._kernels, compiled) if ranks is None else None
+            # Between two calls of a layer's parts ranks wait for each other, and latent attention has parts of its own.
+            if ranks is None and config.latent is None:
+                self._memory = LayerMemory(config, self._kernels, compiled)
         self._embedding: torch.Tensor | None = None
-        self._input: EncoderInput | None = None
+        self._added: AddedEmbeddings | None = None
         self._layers: dict[int, AnyLayer] = {}
         self._whole: dict[int, Layer] = {}  # the same, and what adapters add
         self._adapted: dict[int, Layer | CompiledLayer] = {}
         self._adapters = Adapters(config, kernels, memory.device)
         self._graphs: LayerGraphs | None = None
-        # No graph waits for another rank, and which rows experts get differs from step to step.
-        if on_gpu.graphs and ranks is None and config.experts is None:
+        # No graph waits for another rank, and which rows experts get differs from step to step. The slabs that graphs
+        # share have room for keys and values apart.
+        if on_gpu.graphs and ranks is None and config.experts is None and config.latent is None:
             self._graphs = LayerGraphs(config, self.store.cache, CudaCapture(memory.device))
         self._embedding_scale = None
         if config.embedding_scale != 1.0:
@@ -117,8 +119,8 @@ class TorchEngine:
         tensors = block_tensors(self._manifest.blocks[index], buffer, self._manifest.dtype)
         if index == 0:
             self._embedding = tensors[EMBEDDING]
-            if self._config.encodes:
-                self._input = EncoderInput(self._config, tensors, self._kernels)
+            if self._config.adds_positions:
+                self._added = AddedEmbeddings(self._config, tensors, self._kernels)
         elif index <= self._config.num_hidden_layers:
             sinks = tensors.get(f"model.layers.{index - 1}.self_attn.sinks")
             if sinks is not None:
@@ -168,8 +170,8 @@ class TorchEngine:
             hidden = embedding(rows.token_ids, self._embedding)
         else:
             hidden = embed_part(rows.token_ids, self._embedding, self._own_tokens, self._ranks)
-        if self._input is not None:
-            hidden = self._input.add_to(hidden, rows.chunks)
+        if self._added is not None:
+            hidden = self._added.add_to(hidden, rows.chunks)
         return hidden if self._embedding_scale is None else hidden * self._embedding_scale
 
     @torch.inference_mode()

@@ -10,10 +10,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.latent import Latent
 from livescale.shared.messages.parameters import Activation, LayerKind, ModelConfig
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
 from livescale.shared.model.declaration.experts import (
-    Fused,
     Stacked,
     each_name,
     fused_shapes,
@@ -22,33 +22,18 @@ from livescale.shared.model.declaration.experts import (
     stacked_sources,
 )
 from livescale.shared.model.declaration.quantization import KEYS, REMEDY, read_quantization
-from livescale.shared.model.declaration.rotation import Rotation, RotationReader, pair_order
+from livescale.shared.model.declaration.rotation import Rotation, RotationReader, head_orders
+from livescale.shared.model.declaration.source import Source
 from livescale.shared.model.declaration.tensors import Shapes, model_parameters
 from livescale.shared.model.packed.form import WEIGHT, packing_of
 from livescale.shared.model.packed.stored import stored_parts
 
-GENERATES = "ForCausalLM"
+GENERATES = ("ForCausalLM", "LMHeadModel")
 LAYERS = "model.layers."
 FULL, SLIDING = "full_attention", "sliding_attention"
 LONGEST_HEAD = 4_096
 MOST_LAYERS = 10_000
 DEFAULT_WINDOW = 4_096  # of transformers
-ORDERED = tuple(f"{name}.{kind}" for name in ("q_proj", "k_proj", "q_norm", "k_norm") for kind in ("weight", "bias"))
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a parameter lies in a checkpoint: `rows` rows, from row `start` on, of the tensor `name`.
-
-    `order` says which number of a checkpoint's head is at each place of ours; it is empty where it is the same one.
-    An expert's may be `fused` with those of others.
-    """
-
-    name: str
-    start: int
-    rows: int
-    order: tuple[int, ...] = ()
-    fused: Fused | None = None
 
 
 @dataclass(frozen=True)
@@ -59,9 +44,11 @@ class Architecture:
     `*` stands for the number of an expert.
     `joined` has the parts whose rows lie one after the other in a tensor of the checkpoint, by its name. `layers` is
     what precedes the number of a layer in its names, and `{last}` stands for the last number. `unused` are the
-    beginnings of the names of tensors that nothing needs. `fuses_experts`: whether a checkpoint has the matrices of all
-    experts as one, `[expert, in, out]`, with gate and up in turn. `example` are the keys of config.json, besides the
-    sizes, of a small model of this kind.
+    beginnings of the names of tensors that nothing needs, in which `{next}` is the number after the last.
+    `fuses_experts`: whether a checkpoint has the matrices of all experts as one, `[expert, in, out]`, with gate and up
+    in turn; `transposes`: the matrices of layers as `[in, out]`. `example` are the keys of config.json, besides the
+    sizes, of a small model of this kind. `sizes` has config.json's names of sizes by those of Llama's, and says that
+    there are no others.
     """
 
     class_name: str
@@ -72,6 +59,8 @@ class Architecture:
     layers: str = LAYERS
     unused: tuple[str, ...] = ()
     fuses_experts: bool = False
+    transposes: bool = False
+    sizes: Mapping[str, str] = field(default_factory=dict)
     example: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -81,11 +70,12 @@ class Architecture:
 
     def sources(self, config: ModelConfig) -> dict[str, Source]:
         """Where each parameter of the model lies in its checkpoint, by our name."""
-        shapes = _stored_parts(config)
-        order = pair_order(config.head_dim, config.rotary_dim, config.interleaved)
-        turned = tuple(order) if order != sorted(order) else ()
-        last = config.num_hidden_layers - 1
-        return {name: self._source(name, shapes, turned if name.endswith(ORDERED) else (), last) for name in shapes}
+        shapes, orders, last = _stored_parts(config), head_orders(config), config.num_hidden_layers - 1
+        return {name: self._source(name, shapes, orders.get(_module(name), ()), last) for name in shapes}
+
+    def unneeded(self, config: ModelConfig) -> tuple[str, ...]:
+        """How the names of tensors begin that a checkpoint may have and that nothing needs."""
+        return tuple(one.format(next=config.num_hidden_layers) for one in self.unused)
 
     def stacked(self, config: ModelConfig) -> dict[str, Stacked]:
         """Where a checkpoint that has the tensors of all experts as one has each of them, by the names of one that does
@@ -102,11 +92,13 @@ class Architecture:
         fused = fused_source(part) if self.fuses_experts else None
         if fused is not None:
             return Source(f"{theirs}{fused[0]}{'' if kind == 'weight' else '_bias'}", 0, rows, fused=fused[1])
+        transposed = self.transposes and bool(place) and len(shapes[name]) == 2
         for whole, parts in self.joined.items():
             if part in parts:
                 before = [shapes[f"{place}{one}.{kind}"][0] for one in parts[: parts.index(part)]]
-                return Source(f"{theirs}{whole}.{kind}", sum(before), rows, order)
-        return Source(f"{theirs}{renamed_part(part, self.renamed).format(last=last)}.{kind}", 0, rows, order)
+                return Source(f"{theirs}{whole}.{kind}", sum(before), rows, order, transposed=transposed)
+        stem = f"{theirs}{renamed_part(part, self.renamed).format(last=last)}"
+        return Source(f"{stem}.{kind}", 0, rows, order, transposed=transposed)
 
     def stored_shapes(self, config: ModelConfig) -> Shapes:
         """The tensors that a checkpoint has, by its names."""
@@ -114,8 +106,7 @@ class Architecture:
         stored: Shapes = {}
         sources = {name: one for name, one in self.sources(config).items() if one.fused is None}
         for name, source in sources.items():
-            known = stored.get(source.name, [0])
-            stored[source.name] = [max(known[0], source.start + source.rows), *shapes[name][1:]]
+            stored[source.name] = source.stored_shape(shapes[name], stored.get(source.name))
         quantization = config.quantization
         for name, source in sources.items():
             packing = packing_of(quantization, name)
@@ -127,8 +118,12 @@ class Architecture:
         """The model with what its file says of quantized matrices. Raises CheckpointError."""
         quantized = [key for key in KEYS if read.mapping(key)]
         is_mxfp4 = bool(quantized) and read.mapping(quantized[0]).get("quant_method") == "mxfp4"
+        if quantized and config.latent is not None:
+            raise CheckpointError(f"{quantized[0]}: not served with latent attention; use the checkpoint in bfloat16")
         if quantized and config.experts is not None and not (is_mxfp4 and self.fuses_experts):
             raise CheckpointError(f"{quantized[0]}: quantized experts are not served; use the checkpoint in bfloat16")
+        if quantized and self.transposes:
+            raise CheckpointError(f"{quantized[0]}: not served of {self.class_name}; use the checkpoint in bfloat16")
         if is_mxfp4 and not self.fuses_experts:
             raise CheckpointError(f"{quantized[0]}: quant_method mxfp4 is known of gpt_oss alone; {REMEDY}")
         sources = self.sources(config)
@@ -152,6 +147,11 @@ def _stored_parts(config: ModelConfig) -> Shapes:
     return parts
 
 
+def _module(name: str) -> str:
+    """The last part of a tensor's name but for its kind, such as q_proj."""
+    return name.rpartition(".")[0].rpartition(".")[2]
+
+
 def _split(name: str) -> tuple[str, str, str]:
     """A name as what precedes the part, the part, and what follows it."""
     stem, _, kind = name.rpartition(".")
@@ -165,7 +165,7 @@ class Dense:
     """The keys that all dense decoders have in common, read from `config`.
 
     What differs among architectures is what transformers takes where a key is absent: `theta`, the share `partial` of a
-    head that rotates, `tied` and `eps`. Raises CheckpointError.
+    head that rotates, `tied`, `eps`, and `head_dim`, which else follows from the hidden size. Raises CheckpointError.
     """
 
     def __init__(
@@ -177,6 +177,7 @@ class Dense:
         theta: float = 10_000.0,
         tied: bool = False,
         eps: float = 1e-6,
+        head_dim: int | None = None,
     ) -> None:
         self.config = config
         self.vocab_size, self.hidden_size = config.size("vocab_size"), config.size("hidden_size")
@@ -184,7 +185,7 @@ class Dense:
         self.layers, self.heads = config.size("num_hidden_layers"), config.size("num_attention_heads")
         self.key_heads = config.size("num_key_value_heads", self.heads)
         self.positions = config.size("max_position_embeddings")
-        self.head_dim = config.whole("head_dim", self.hidden_size // self.heads)
+        self.head_dim = config.whole("head_dim", head_dim or self.hidden_size // self.heads)
         self._check()
         self.tied, self.eps = config.flag("tie_word_embeddings", tied), config.number("rms_norm_eps", eps)
         self.activation = self._activation(activations)
@@ -252,7 +253,7 @@ class Dense:
         return replace(kind, attention_scale=(kind.attention_scale or self.head_dim**-0.5) * rotation.score_factor)
 
     def model(
-        self, *kinds: LayerKind, rotation: Rotation | None = None, **fields: bool | float | Experts | None
+        self, *kinds: LayerKind, rotation: Rotation | None = None, **fields: bool | float | Experts | Latent | None
     ) -> ModelConfig:
         """The model whose layers are of these kinds: one for all, or one for each in order. They rotate as `rotation`
         says, or as the file does, unless they do so in their own way. `fields` are what only this architecture has."""

@@ -28,6 +28,7 @@ SHAPE: dict[str, Any] = {
     "pad_token_id": 2,
 }
 OF_DECODERS = ("num_key_value_heads", "rms_norm_eps")
+LEARNED = ("gpt2", "opt")  # which have names of their own for some of the sizes
 WINDOW = 150
 FIELDS: dict[str, dict[str, Any]] = {
     "llama": {"attention_bias": True, "mlp_bias": True, "head_dim": 20, "tie_word_embeddings": True},
@@ -87,6 +88,56 @@ FIELDS: dict[str, dict[str, Any]] = {
             "truncate": False,
         },
     },
+    "deepseek_v2": {
+        "num_key_value_heads": 6,
+        "attention_bias": True,
+        "q_lora_rank": None,
+        "kv_lora_rank": 40,
+        "qk_nope_head_dim": 20,
+        "qk_rope_head_dim": 12,
+        "v_head_dim": 28,
+        "moe_intermediate_size": 48,
+        "n_routed_experts": 12,
+        "num_experts_per_tok": 3,
+        "n_shared_experts": 2,
+        "topk_method": "group_limited_greedy",
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.7,
+        "first_k_dense_replace": 2,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 5e3,
+            "factor": 8.0,
+            "original_max_position_embeddings": 275,
+        },
+    },
+    "deepseek_v3": {
+        "num_key_value_heads": 6,
+        "attention_bias": True,
+        "q_lora_rank": 44,
+        "kv_lora_rank": 56,
+        "qk_nope_head_dim": 24,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 20,
+        "moe_intermediate_size": 40,
+        "n_routed_experts": 16,
+        "num_experts_per_tok": 4,
+        "n_shared_experts": 1,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.9,
+        "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 0,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 5e3,
+            "factor": 8.0,
+            "original_max_position_embeddings": 275,
+            "mscale": 0.9,
+            "mscale_all_dim": 0.6,
+        },
+    },
     "olmoe": {"attention_bias": True, "num_experts": 9, "num_experts_per_tok": 4, "intermediate_size": 40},
     "gemma3_text": {
         "head_dim": 24,
@@ -98,6 +149,13 @@ FIELDS: dict[str, dict[str, Any]] = {
             "full_attention": {"rope_type": "linear", "rope_theta": 9e4, "factor": 4.0},
         },
     },
+    "gpt2": {
+        "n_inner": 132,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-3,
+        "scale_attn_by_inverse_layer_idx": True,
+    },
+    "opt": {"ffn_dim": 132, "activation_function": "relu"},
     "bert": {"layer_norm_eps": 1e-5, "type_vocab_size": 2, "max_position_embeddings": 512, "hidden_act": "gelu"},
     "roberta": {"layer_norm_eps": 1e-3, "type_vocab_size": 1, "max_position_embeddings": 515, "hidden_act": "gelu_new"},
     "xlm-roberta": {"layer_norm_eps": 1e-5, "type_vocab_size": 1, "max_position_embeddings": 514, "pad_token_id": 1},
@@ -106,7 +164,10 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 def fields_of(model_type: str) -> dict[str, Any]:
     """The keys of the small model's config.json."""
-    shape = SHAPE if generates(model_type) else {key: value for key, value in SHAPE.items() if key not in OF_DECODERS}
+    is_plain = generates(model_type) and model_type not in LEARNED
+    shape = SHAPE if is_plain else {key: value for key, value in SHAPE.items() if key not in OF_DECODERS}
+    if model_type in LEARNED:
+        shape = {key: value for key, value in shape.items() if key != "intermediate_size"}
     return {**shape, **FIELDS[model_type]}
 
 
