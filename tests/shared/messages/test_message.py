@@ -16,6 +16,7 @@ from msgspec.structs import replace
 import livescale.shared.messages
 from livescale.shared.bus.codec import Undecodable, decode, encode, is_json
 from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.latent import Latent
 from livescale.shared.messages.membership import Beat, WorkerReport
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
@@ -73,14 +74,19 @@ def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
     assert isinstance(described, msgspec.inspect.StructType)
     fields = {field.name: values(field.type) for field in described.fields}
     if kind is ModelConfig:
+        fields["latent"] = st.none()
         plain = {"layer_kinds": st.just([]), "kinds": st.lists(messages(LayerKind).map(without_experts), max_size=3)}
         one_form = st.sampled_from(["experts", "quantization"]).flatmap(
             lambda absent: st.builds(kind, **{**fields, **plain, absent: st.none()})
         )
-        return one_form.flatmap(with_layer_kinds)
+        return one_form.flatmap(with_latent).flatmap(with_layer_kinds)
     if kind is Experts:
-        fields |= {"count": st.integers(4, 64), "chosen": st.integers(1, 4)}
+        fields |= {"count": st.integers(1, 16).map(lambda quarter: 4 * quarter), "chosen": st.just(1)}
         fields |= {"first": st.integers(0, 2), "held": st.integers(0, 2)}
+        fields |= {"groups": st.integers(1, 2), "chosen_groups": st.just(1)}
+    if kind is Latent:
+        even = st.integers(1, 2**15).map(lambda half: 2 * half)
+        fields |= {"kv_lora_rank": even, "qk_rope_head_dim": even}
     if kind is Quantization:
         parts = st.dictionaries(values(NAME), st.just(0), max_size=3)
         fields |= {"parts": st.lists(parts, min_size=1, max_size=3), "layers": st.just([])}
@@ -90,6 +96,13 @@ def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
 def without_experts(kind: LayerKind) -> LayerKind:
     """The same, for a model that has no experts."""
     return replace(kind, experts=False)
+
+
+def with_latent(config: ModelConfig) -> st.SearchStrategy[ModelConfig]:
+    """The same, or with a latent and the one head that it makes."""
+    return st.just(config) | messages(Latent).map(
+        lambda latent: replace(config, latent=latent, head_dim=latent.kept_dim, num_key_value_heads=1)
+    )
 
 
 def with_layer_kinds(config: ModelConfig) -> st.SearchStrategy[ModelConfig]:

@@ -36,7 +36,10 @@ def close(name: str, kind: Kind, rank: int = 8, **fields: Any) -> None:
     assert not alike  # else the adapter proves nothing
 
 
-@pytest.mark.parametrize(("name", "kind"), [*each_way("float32")])
+ADAPTED = [way for way in each_way("float32") if not str(way.id).startswith("deepseek")]  # their adapters are refused
+
+
+@pytest.mark.parametrize(("name", "kind"), ADAPTED)
 def test_logits_are_those_of_transformers_with_the_adapter_merged(name: str, kind: Kind) -> None:
     close(name, kind)
 
