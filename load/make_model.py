@@ -1,8 +1,4 @@
-"""Makes checkpoints: Hugging Face directories with random parameters, for demos, tests and benchmarks.
-
-Parameters are scaled so that greedy output varies and depends on every token before it; as libraries initialise
-them, a model repeats one token, which hides errors of position, cache and order.
-"""
+"""Makes checkpoints: Hugging Face directories with random parameters, for demos, tests and benchmarks."""
 
 import hashlib
 import json
@@ -22,6 +18,7 @@ from tokenizers import Tokenizer
 
 from livescale.load.make_tokenizer import dialect_of, make_tokenizer, save_tokenizer, taught_dialect
 from livescale.load.quantize import group_of, quantization_config, quantize_all
+from livescale.load.random_parameters import RandomParameters
 from livescale.load.sizes import Quantized, Size
 from livescale.load.teach import Lesson, Progress, Transcript, lessons, read_transcripts, teach
 from livescale.services.gateway.chat_template import ChatTemplate
@@ -34,11 +31,6 @@ from livescale.shared.model.declaration.tensors import Shapes
 
 RECIPE_FILE = "livescale-made.json"
 CONTEXT, ENCODER_CONTEXT = 4_096, 514  # of which RoBERTa uses two for padding
-EMBEDDING_STD = 0.6
-TIED_EMBEDDING_STD = 0.2  # smaller, or a tied head answers with the token that it was given
-MATRIX_GAIN = 1.6
-BIAS_STD = 0.3
-NORM_NOISE = 0.05
 
 
 @dataclass(frozen=True)
@@ -126,9 +118,12 @@ def make_model(
 def _check_family(family: Family, quantized: Quantized | None) -> None:
     architecture = find_architecture(family)
     assert architecture is not None
-    fits = architecture.fuses_experts if quantized == "mxfp4" else "num_experts_per_tok" not in architecture.example
+    is_dense = "num_experts_per_tok" not in architecture.example
+    fits = architecture.fuses_experts if quantized == "mxfp4" else is_dense and not architecture.transposes
     if quantized is not None and not fits:
-        raise ValueError(f"{family} is not quantized to {quantized}; mxfp4 is for gpt_oss, the others for dense models")
+        raise ValueError(
+            f"{family} is not quantized to {quantized}; mxfp4 is for gpt_oss, the others for dense models but gpt2"
+        )
 
 
 def _already_made(directory: Path, recipe: Recipe) -> bool:
@@ -176,14 +171,19 @@ def _config(family: Family, shape: ModelShape, tokenizer: Tokenizer) -> dict[str
     architecture, dialect = find_architecture(family), dialect_of(family)
     assert architecture is not None
     if not architecture.generates:
-        return _encoder_config(family, shape, architecture)
+        return _plain_config(family, shape, architecture, ENCODER_CONTEXT)
+    ends = {
+        "bos_token_id": dialect.bos and tokenizer.token_to_id(dialect.bos),
+        "eos_token_id": tokenizer.token_to_id(dialect.end_of_turn),
+    }
+    if architecture.sizes:
+        return ends | _plain_config(family, shape, architecture, CONTEXT)
     return {
         **asdict(shape),
+        **ends,
         "model_type": family,
         "architectures": [architecture.class_name],
         "dtype": "bfloat16",
-        "bos_token_id": dialect.bos and tokenizer.token_to_id(dialect.bos),
-        "eos_token_id": tokenizer.token_to_id(dialect.end_of_turn),
         "hidden_act": "silu",
         "max_position_embeddings": CONTEXT,
         "rms_norm_eps": 1e-5,
@@ -194,17 +194,21 @@ def _config(family: Family, shape: ModelShape, tokenizer: Tokenizer) -> dict[str
     }
 
 
-def _encoder_config(family: Family, shape: ModelShape, architecture: Architecture) -> dict[str, object]:
-    return {
-        "model_type": family,
-        "architectures": [architecture.class_name],
-        "dtype": "bfloat16",
+def _plain_config(family: Family, shape: ModelShape, architecture: Architecture, context: int) -> dict[str, object]:
+    """Of architectures without rotation, whose heads are the hidden size and all have keys of their own."""
+    sizes = {
         "vocab_size": shape.vocab_size,
         "hidden_size": shape.hidden_size,
         "intermediate_size": shape.intermediate_size,
         "num_hidden_layers": shape.num_hidden_layers,
         "num_attention_heads": shape.hidden_size // shape.head_dim,
-        "max_position_embeddings": ENCODER_CONTEXT,
+        "max_position_embeddings": context,
+    }
+    return {
+        "model_type": family,
+        "architectures": [architecture.class_name],
+        "dtype": "bfloat16",
+        **{architecture.sizes.get(name, name): size for name, size in sizes.items()},
         **architecture.example,
     }
 
@@ -246,18 +250,13 @@ def _generation_config(family: Family, tokenizer: Tokenizer) -> dict[str, object
 
 def _save_parameters(directory: Path, recipe: Recipe, config: ModelConfig, known: Mapping[str, torch.Tensor]) -> None:
     """Llama's are in several files with an index, those of others in a single one: both occur."""
-    shapes, std = architecture_of(config).stored_shapes(config), EMBEDDING_STD
-    if config.tie_word_embeddings:
-        std = TIED_EMBEDDING_STD
+    shapes, drawn = architecture_of(config).stored_shapes(config), RandomParameters(config, recipe.seed)
     files = _cut(shapes, SHARD_BYTES[recipe.size]) if recipe.family == "llama" else [[*shapes]]
     group, size_bytes = group_of(shapes), 0
     weight_map: dict[str, str] = {}
     for number, names in enumerate(files, start=1):
         file = f"model-{number:05}-of-{len(files):05}.safetensors" if len(files) > 1 else "model.safetensors"
-        tensors = {
-            name: known[name] if known else _parameter(name, torch.Size(shapes[name]), std, recipe.seed)
-            for name in names
-        }
+        tensors = {name: known[name] if known else drawn.draw(name, torch.Size(shapes[name])) for name in names}
         if recipe.quantized is not None:
             tensors = quantize_all(recipe.quantized, tensors, group)
         save_file(tensors, directory / file, {"format": "pt"})
@@ -284,16 +283,3 @@ def _cut(shapes: Shapes, limit_bytes: int) -> list[list[str]]:
 
 def _size_bytes(shape: Sequence[int]) -> int:
     return prod(shape) * ITEM_BYTES["bfloat16"]
-
-
-def _parameter(name: str, shape: torch.Size, embedding_std: float, seed: int) -> torch.Tensor:
-    """Each tensor from a seed of its own, so that it depends on no other."""
-    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
-    chance = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    noise = torch.randn(shape, generator=chance)
-    if "norm" in name.lower() and not name.endswith("bias"):
-        return (1 + NORM_NOISE * noise).bfloat16()
-    if name.endswith("bias") or len(shape) == 1:  # or sinks
-        return (BIAS_STD * noise).bfloat16()
-    std = embedding_std if "embed" in name else MATRIX_GAIN / shape[1] ** 0.5
-    return (std * noise).bfloat16()

@@ -132,7 +132,7 @@ def of_trace(trace: str) -> Iterator[Claim]:
             id=f"blitz-{trace.removeprefix('Azure').lower()}-{id}",
             source=f"{PAPER} {figure}, {trace}",
             says=says,
-            setting=f"{CLUSTER_B}, colocated; half of what all workers can prefill",
+            setting=f"{CLUSTER_B}, colocated; half of what DistServe with all GPUs can prefill",
             bound=bound,
             measure=measure,
             effort="long",

@@ -108,7 +108,7 @@ class Workbench:
         return Window("made up", by_system(self._run(scenarios)))
 
     def replay(self, setting: Setting, trace: str, systems: Sequence[str]) -> list[Window]:
-        """Run systems on the windows of a trace, at half of what all workers can prefill."""
+        """Run systems on the windows of a trace, at half of what distserve-full can prefill."""
         assert self.traces is not None
         file, stretches = TRACES[trace]
         if self.mode is Mode.FULL:

@@ -20,6 +20,7 @@ HEAD_SECONDS = 20.0
 HEAD_BYTES = 64 * 1024
 MOST_HEADERS = 100
 LINGER_SECONDS = 1.0
+MOST_HELD_BYTES = 16 * 1024  # of an answer, within one turn of the event loop
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, with no time to linger
 
 log = structlog.get_logger()
@@ -46,6 +47,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._joined = JoinedWrites(self.transport, self._close, self.loop)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -89,13 +91,17 @@ class LimitedHttp(HttpToolsProtocol):
         self._in_head = self._begun = False
         self._stop_head_timer()
         super().on_headers_complete()
-        self.cycle.transport = _Closing(self.transport, self._close)  # type: ignore[assignment]
+        self.cycle.transport = self._joined  # type: ignore[assignment]
         if self.parser.get_http_version() == "1.0":
             _send_until_closed(self.cycle)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._in_head, self._earlier_bytes = True, 0
+
+    def on_response_complete(self) -> None:
+        self._joined.flush()
+        super().on_response_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -178,6 +184,7 @@ class LimitedHttp(HttpToolsProtocol):
         self.cycle.message_event.set()
         message = f"The answer was left unread for {self.unread_seconds:g} s, so the request was cancelled."
         event = b"data: " + ApiError(408, message, type="timeout_error", code="timeout").body + b"\n\n"
+        self._joined.flush()
         self.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event) if self.cycle.chunked_encoding else event)
         self.transport.close()
         self._unread_timer = self.loop.call_later(self.unread_seconds, self._cut_off)
@@ -199,11 +206,41 @@ class LimitedHttp(HttpToolsProtocol):
             self._unread_timer = None
 
 
-class _Closing:
-    """The transport that uvicorn writes an answer to; it differs in how it is closed."""
+class JoinedWrites:
+    """The transport that uvicorn writes answers to. What is written in one turn of the event loop leaves in one piece:
+    an answer's head with its first event, and its last event with its end. So its client is woken once for both.
 
-    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
-        self.write, self.is_closing, self.close = transport.write, transport.is_closing, close
+    `close` takes the place of the transport's own.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, close: Callable[[], None], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.is_closing = transport.is_closing
+        self._transport = transport
+        self._close = close
+        self._loop = loop
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        if not self._held:
+            self._loop.call_soon(self.flush)
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes > MOST_HELD_BYTES:
+            self.flush()  # so that a client that does not read is noticed
+
+    def flush(self) -> None:
+        """Hand on what is held."""
+        if self._held:
+            data, self._held, self._held_bytes = b"".join(self._held), [], 0
+            if not self._transport.is_closing():
+                self._transport.write(data)
+
+    def close(self) -> None:
+        self.flush()
+        self._close()
 
 
 def _send_until_closed(cycle: RequestResponseCycle) -> None:

@@ -121,17 +121,29 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
     The request's body must have been read before.
     """
-    task = asyncio.create_task(work, name="answer")
-    gone = asyncio.create_task(_disconnect(receive), name="watch client")
+    # In the task of the request: one of its own, and `asyncio.wait`, cost more than all else that is done for a token.
+    task, gone = asyncio.current_task(), False
+    assert task is not None
+    before = task.cancelling()
+
+    def leave(watching: asyncio.Task[None]) -> None:
+        nonlocal gone
+        if not watching.cancelled():
+            watching.exception()  # whatever ended it, nobody says any more whether the client is there
+            gone = True
+            task.cancel()
+
+    watching = asyncio.create_task(_disconnect(receive), name="watch client")
+    watching.add_done_callback(leave)
     try:
-        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        return task.result()
+        return await work
+    except asyncio.CancelledError:
+        if gone and task.uncancel() <= before:
+            raise ClientDisconnect from None
+        raise
     finally:
-        for one in (task, gone):
-            one.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        watching.remove_done_callback(leave)
+        watching.cancel()
 
 
 async def _disconnect(receive: Receive) -> None:

@@ -1,7 +1,7 @@
 """A checkpoint on disk as the blocks of a model: checked when opened, read block by block in the serving dtype."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -15,18 +15,25 @@ import xxhash
 from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, Bits, are_finite, convert
 from livescale.services.host.fused import read_fused
 from livescale.services.host.quantized import QuantizedReader
-from livescale.services.host.safetensors_files import AGAIN, StoredTensor, fill_bytes, find_tensors, open_tensors
+from livescale.services.host.safetensors_files import (
+    AGAIN,
+    StoredTensor,
+    fill_bytes,
+    find_tensors,
+    open_tensors,
+    read_pieces,
+)
+from livescale.services.host.transposed import read_transposed
 from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig, Tensor
 from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.block_layout import ITEM_BYTES, BlockLayout, block_layouts, check_dtype, tensor_bytes
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config
-from livescale.shared.model.declaration.architecture import Source
 from livescale.shared.model.declaration.experts import each_name
+from livescale.shared.model.declaration.source import Source
 from livescale.shared.model.declaration.tensors import EMBEDDING, HEAD, Cut, model_parameters
 from livescale.shared.model.panels import lay_in_panels
 from livescale.shared.model.sharding import ShardSlice, check_shards, experts_of, find_shard_slice
 
-SCRATCH_BYTES = 8 << 20  # converting in pieces keeps them in the processor's cache
 # Fields of a configuration that came after models were stored, and what they are where they say nothing.
 LATER: dict[str, object] = {
     "kinds": [],
@@ -38,6 +45,8 @@ LATER: dict[str, object] = {
     "rotary_dim": 0,
     "interleaved": False,
     "experts": None,
+    "layer_norms": False,
+    "learned_positions": False,
     "encodes": False,
     "position_offset": 0,
     "token_types": 0,
@@ -122,9 +131,12 @@ class Checkpoint:
         if source.fused is not None:
             read_fused(self.stored[source.name], source.fused, cut, into, self.dtype)
             return
-        stored = self.stored[source.name].rows(source.start, source.start + source.rows)
-        with open_tensors(stored.file) as stream:
-            _read_tensor(stored, cut, stream, into, self.dtype)
+        if source.transposed:
+            read_transposed(self.stored[source.name], source, cut, into, self.dtype)
+        else:
+            stored = self.stored[source.name].rows(source.start, source.start + source.rows)
+            with open_tensors(stored.file) as stream:
+                _read_tensor(stored, cut, stream, into, self.dtype)
         if source.order:
             _order_heads(np.frombuffer(into, SERVED_BITS[self.dtype]), shape, source.order)
 
@@ -155,14 +167,14 @@ class Checkpoint:
         """Some checkpoints repeat a tied head; one that differs from the embedding belongs to another config.json."""
         if not (self.config.tie_word_embeddings and HEAD in self.stored):
             return
-        embedding, head = self.stored[EMBEDDING], self.stored[HEAD]
+        embedding, head = self.stored[self.sources[EMBEDDING].name], self.stored[HEAD]
         with open_tensors(embedding.file) as left, open_tensors(head.file) as right:
             same = (embedding.dtype, embedding.shape) == (head.dtype, head.shape) and all(
-                one == other for one, other in zip(_pieces(embedding, left), _pieces(head, right), strict=True)
+                one == other for one, other in zip(read_pieces(embedding, left), read_pieces(head, right), strict=True)
             )
         if not same:
             raise CheckpointError(
-                f"{head.file}: {HEAD} differs from {EMBEDDING} though config.json ties them; "
+                f"{head.file}: {HEAD} differs from {embedding.name} though config.json ties them; "
                 "set tie_word_embeddings to false there"
             )
 
@@ -219,7 +231,7 @@ def _read_tensor(
         fill_bytes(stored, stream, 0, into)
     else:
         start = 0
-        for piece in _pieces(stored, stream):
+        for piece in read_pieces(stored, stream):
             values = np.frombuffer(piece, STORED_BITS[stored.dtype])
             if cut is not None:
                 values = values.reshape(-1, *stored.shape[1:])[:, cut.start : cut.stop].flatten()
@@ -229,14 +241,3 @@ def _read_tensor(
     # A number that is finite in the checkpoint may be too large for the type in which it is served.
     if not (finite and are_finite(target, SAME[dtype])):
         raise CheckpointError(f"{stored.file}: {stored.name} holds NaN or infinity in {dtype}; {AGAIN}")
-
-
-def _pieces(stored: StoredTensor, stream: BinaryIO) -> Iterator[memoryview]:
-    """The tensor's bytes, some whole rows at a time; a piece is valid until the next."""
-    row_bytes = stored.size_bytes // stored.shape[0]
-    step = max(SCRATCH_BYTES // row_bytes, 1) * row_bytes
-    scratch = memoryview(bytearray(min(step, stored.size_bytes)))
-    for offset in range(0, stored.size_bytes, step):
-        piece = scratch[: stored.size_bytes - offset]
-        fill_bytes(stored, stream, offset, piece)
-        yield piece

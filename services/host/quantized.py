@@ -10,8 +10,8 @@ from livescale.services.host.conversion import STORED_BITS, are_finite, convert
 from livescale.services.host.safetensors_files import AGAIN, StoredTensor, read_bytes
 from livescale.shared.messages.quantization import Packing, Quantization
 from livescale.shared.model.checkpoint import CheckpointError
-from livescale.shared.model.declaration.architecture import Source
 from livescale.shared.model.declaration.experts import Fused
+from livescale.shared.model.declaration.source import Source
 from livescale.shared.model.packed.form import CODE_BITS, MIDDLES, PANEL_OUTPUTS, WEIGHT, group_count, group_of
 from livescale.shared.model.packed.panels import Bytes, pack_panels
 from livescale.shared.model.packed.stored import scale_name

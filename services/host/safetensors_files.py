@@ -5,7 +5,7 @@ cache is made of them: whoever may write into the directory may serve any file t
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -22,7 +22,7 @@ from livescale.shared.model.declaration.experts import Stacked
 from livescale.shared.model.declaration.tensors import HEAD, Shapes
 from livescale.shared.model.packed.stored import MXFP4, OPTIONAL, ORDER, WORDS, ZEROS
 
-StoredDType = Literal["F32", "BF16", "F16", "I64", "I32", "I8", "U8", "F8_E4M3"]
+StoredDType = Literal["F32", "BF16", "F16", "I64", "I32", "I8", "U8", "F8_E4M3", "BOOL"]
 STORED_BYTES: dict[StoredDType, int] = {
     "F32": 4,
     "BF16": 2,
@@ -32,17 +32,19 @@ STORED_BYTES: dict[StoredDType, int] = {
     "I8": 1,
     "U8": 1,
     "F8_E4M3": 1,
+    "BOOL": 1,
 }
 FLOATS: tuple[StoredDType, ...] = ("F32", "BF16", "F16")
 HEADER_LIMIT_BYTES = 16 << 20  # a hundred thousand tensors; the format's own limit would take a gigabyte to decode
 LONGEST_NAME = 256
+SCRATCH_BYTES = 8 << 20  # converting in pieces keeps them in the processor's cache
 AGAIN = "download or convert the checkpoint again"
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 INDEX_LIMIT_BYTES = 16 << 20
 # Tensors that were once saved with checkpoints, and follow from the configuration.
-HARMLESS = ("rotary_emb.inv_freq", "embeddings.position_ids", *OPTIONAL)
+HARMLESS = ("rotary_emb.inv_freq", "embeddings.position_ids", ".attn.bias", ".attn.masked_bias", *OPTIONAL)
 MAX_NAMED = 5
 LONGEST_NAMED = 256
 
@@ -102,6 +104,17 @@ def read_bytes(stored: StoredTensor) -> NDArray[np.uint8]:
     with open_tensors(stored.file) as stream:
         fill_bytes(stored, stream, 0, data.data)
     return data
+
+
+def read_pieces(stored: StoredTensor, stream: BinaryIO) -> Iterator[memoryview]:
+    """The tensor's bytes, some whole rows at a time; a piece is valid until the next."""
+    row_bytes = stored.size_bytes // stored.shape[0]
+    step = max(SCRATCH_BYTES // row_bytes, 1) * row_bytes
+    scratch = memoryview(bytearray(min(step, stored.size_bytes)))
+    for offset in range(0, stored.size_bytes, step):
+        piece = scratch[: stored.size_bytes - offset]
+        fill_bytes(stored, stream, offset, piece)
+        yield piece
 
 
 def read_header(file: Path) -> dict[str, StoredTensor]:

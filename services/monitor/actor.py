@@ -156,11 +156,12 @@ class Monitor:
                 if self._journal.is_news(verdict):
                     self._decide(verdict)
             await asyncio.sleep(SPACING_SECONDS)
+            # A timeout would do the same, at several times the cost: it cancels the task.
+            due = asyncio.get_running_loop().call_later(EVALUATE_SECONDS, self._news.set)
             try:
-                async with asyncio.timeout(EVALUATE_SECONDS):
-                    await self._news.wait()
-            except TimeoutError:
-                continue
+                await self._news.wait()
+            finally:
+                due.cancel()
             self._news.clear()
 
     def _verdicts(self) -> Sequence[ScalingVerdict]:
@@ -223,7 +224,9 @@ class Monitor:
             log.warning("scale_not_accepted", model=decision.model, target=decision.target, reason=reason)
             self._policy.refused(decision.model, self._clock.now())
             return
-        if accepted.scale_id is None:
+        if accepted.scale_id is None and accepted.recalled:
+            self._policy.recalled(decision.model, self._clock.now())
+        elif accepted.scale_id is None:
             # The planner knows more than has been heard here; decide again once that has caught up.
             log.info("nothing_to_scale", model=decision.model, reason=accepted.reason)
             self._policy.refused(decision.model, self._clock.now())

@@ -69,14 +69,27 @@ def inputs_of(observed: Observed, need: Need | Unknown) -> dict[str, float | Non
 
 
 def need_for_prefill(observed: Observed, bounds: ScalingBounds) -> Need | Unknown:
-    """The need for prefill: prompt tokens that wait, divided by the measured rate of an instance."""
+    """The need for prefill: prompt tokens that wait, divided by the measured rate of an instance.
+
+    Instances that it takes to keep up with the prompts that arrive are not idle, though nothing may wait for a moment:
+    given back, they would be loaded again for the next prompts, and a queue would have grown meanwhile.
+    """
     waiting, rate = observed.waiting_tokens, observed.prefill_rate
+    busy = instances_that_keep_up(observed)
+    kept = f"; {busy} keep up with {observed.arriving_rate:.0f} tokens/s that arrive" if busy > 1 else ""
     if waiting == 0:
-        return Need("prefill", 0, 0, "no prompt waits")
+        return Need("prefill", 0, busy, f"no prompt waits{kept}")
     if rate is None or rate < SLOWEST:
         return Unknown(f"{waiting} prompt tokens wait, and no instance has measured its prefill rate yet")
     low, high = ceil(waiting / (bounds.prefill_hi * rate)), ceil(waiting / (bounds.prefill_lo * rate))
-    return Need("prefill", low, high, f"{waiting} prompt tokens wait at {rate:.0f} tokens/s an instance")
+    reason = f"{waiting} prompt tokens wait at {rate:.0f} tokens/s an instance{kept}"
+    return Need("prefill", low, max(high, busy), reason)
+
+
+def instances_that_keep_up(observed: Observed) -> int:
+    """How many instances it takes to compute prompts as fast as they arrive; 0 where this is not known."""
+    arriving, rate = observed.arriving_rate, observed.prefill_rate
+    return ceil(arriving / rate) if arriving and rate and rate >= SLOWEST else 0
 
 
 def need_for_decode(observed: Observed, bounds: ScalingBounds) -> Need | Unknown:
@@ -106,8 +119,8 @@ def missing(observed: Observed, need: Need | Unknown) -> int:
 
 
 def wanted_spares(observed: Observed, need: Need | Unknown, ranks: int) -> int | None:
-    """How many workers a model lacks that no spare can be, with so many workers an instance; None is unknown."""
-    return None if isinstance(need, Unknown) else max(0, missing(observed, need) - observed.spare) * ranks
+    """How many workers a model lacks that none is there for, with so many workers an instance; None is unknown."""
+    return None if isinstance(need, Unknown) else max(0, missing(observed, need) - observed.to_be_had) * ranks
 
 
 def _combine(needs: Sequence[Need]) -> Need:

@@ -27,12 +27,14 @@ from livescale.shared.policy.invariants import check
 class RetryTimes:
     """How long an answer of the planner is awaited, and how long nothing is asked after a scale failed.
 
-    The second time grows with every scale that fails in a row, up to `longest_retry_seconds`.
+    The second time grows with every scale that fails in a row, up to `longest_retry_seconds`. Instances that serve
+    again, rather than drain, say so within `recall_seconds`.
     """
 
     asked_seconds: float = 5.0
     retry_seconds: float = 1.0
     longest_retry_seconds: float = 16.0
+    recall_seconds: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Asked:
     decision_id: str
     target: int
     at: float
+    seconds: float  # for which it counts from then on
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class ScalingPolicy:
 
     def asked(self, decision: Decision, now: float) -> None:
         """Note that the planner was asked to carry out this decision."""
-        self._asked[decision.model] = Asked(decision.id, decision.target, now)
+        self._asked[decision.model] = Asked(decision.id, decision.target, now, self._times.asked_seconds)
         if decision.rule == "yield":
             self._idle_since.pop(decision.model, None)
             self._surplus_since.pop(decision.model, None)
@@ -91,6 +94,13 @@ class ScalingPolicy:
         asked = self._asked.get(decision.model)
         if asked is not None and asked.decision_id == decision.id:
             del self._asked[decision.model]
+
+    def recalled(self, model: str, now: float) -> None:
+        """Note that the planner has instances serve again that drained, so no scale comes of it. They say so in a
+        moment; until then they are not asked for twice."""
+        asked = self._asked.get(model)
+        if asked is not None:
+            self._asked[model] = replace(asked, at=now, seconds=self._times.recall_seconds)
 
     def refused(self, model: str, now: float) -> None:
         """Note that the planner refused, or did not answer; it is asked again after a while."""
@@ -182,7 +192,7 @@ class ScalingPolicy:
         """Workers that a model is giving back, planned or only asked for."""
         asked = self._asked.get(one.entry.spec.name)
         fewer = 0
-        if asked is not None and now - asked.at < self._times.asked_seconds:
+        if asked is not None and now - asked.at < asked.seconds:
             fewer = max(0, one.observed.current - asked.target)
         return (one.observed.draining + fewer) * one.entry.spec.tensor_parallel_size
 
@@ -223,7 +233,7 @@ class ScalingPolicy:
 
     def _waiting(self, model: str, now: float) -> tuple[str, str] | None:
         asked = self._asked.get(model)
-        if asked is not None and now - asked.at < self._times.asked_seconds:
+        if asked is not None and now - asked.at < asked.seconds:
             return "asked", f"the planner was asked for {asked.target}"
         if not self._failures.is_due(model, now):
             return "retry", f"the last scale failed; trying again after {self._failures.wait_seconds(model):g} s"
@@ -247,10 +257,10 @@ def _out(spec: ModelSpec, observed: Observed, need: Need, short: float) -> Act:
     current, most = observed.current, wanted(need)
     if short < spec.upscale_delay_s and need.rule in ("prefill", "decode"):
         return Act("hold", current, "delay", f"{most} wanted; adding after {spec.upscale_delay_s:g} s: {need.reason}")
-    target = min(most, current + observed.spare)
+    target = min(most, current + observed.to_be_had)
     if target == current:
         return Act("hold", current, "capacity", f"{most} wanted, no spare worker fits: {need.reason}")
-    limit = f"; only {observed.spare} spare workers of {most - current} wanted" if target < most else ""
+    limit = f"; only {observed.to_be_had} of {most - current} wanted are spare or drain" if target < most else ""
     return Act("out", target, need.rule, need.reason + limit)
 
 

@@ -8,7 +8,15 @@ instances once more, so that it shrinks as they come; here it does not.
 from dataclasses import dataclass, replace
 from math import ceil
 
-from livescale.services.monitor.needs import SLOWEST, Need, Unknown, need_for_decode, need_for_prefill, wanted
+from livescale.services.monitor.needs import (
+    SLOWEST,
+    Need,
+    Unknown,
+    instances_that_keep_up,
+    need_for_decode,
+    need_for_prefill,
+    wanted,
+)
 from livescale.services.monitor.role_signals import RoleLoad
 from livescale.services.monitor.signals import Observed
 from livescale.shared.messages.membership import Role
@@ -103,7 +111,8 @@ def _total(observed: Observed, spec: ModelSpec, prefill: Need, decode: Need) -> 
     most = prefill if prefill.low - observed.roles.prefill >= decode.low - observed.roles.decode else decode
     reason = f"prefill {prefill.low} to {prefill.high}: {prefill.reason}; decode {decode.low} to {decode.high}: "
     low = 1 if _is_enough(observed, bounds.prefill_hi, bounds.decode_hi) else prefill.low + decode.low
-    high = 1 if _is_enough(observed, bounds.prefill_lo, bounds.decode_lo) else prefill.high + decode.high
+    alone = _is_enough(observed, bounds.prefill_lo, bounds.decode_lo) and instances_that_keep_up(observed) <= 1
+    high = 1 if alone else prefill.high + decode.high
     if not (observed.waiting_requests or observed.running_requests or observed.kv_blocks_used):
         low = high = 0
     low, high = (min(max(count, spec.min_instances), spec.max_instances) for count in (low, max(low, high)))

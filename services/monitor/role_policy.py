@@ -107,7 +107,7 @@ class RoleScaling:
 def _get(spec: ModelSpec, observed: Observed, recent: RoleNeeds, why: Act) -> Act:
     """Have a role get instances: other ones change, or spare workers become some."""
     current, there = observed.current, count_roles(observed.roles)
-    most = max(current, min(spec.max_instances, current + observed.spare))
+    most = max(current, min(spec.max_instances, current + observed.to_be_had))
     counts: RoleCounts = fill_up(choose_counts(observed, recent, most), there)
     target = sum(counts.values()) + observed.roles.others
     if target > current:

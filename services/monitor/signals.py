@@ -11,7 +11,7 @@ from livescale.services.monitor.role_signals import RoleLoad, observe_roles
 from livescale.services.monitor.spares import SpareWorkers
 from livescale.shared.messages.membership import LeaseChanged, QueueLoad, RouterReport, WorkerReport
 from livescale.shared.messages.registry import ModelEntry
-from livescale.shared.messages.scaling import Decision, ScaleRecord
+from livescale.shared.messages.scaling import RECALLABLE_RULES, Decision, ScaleRecord
 
 LOADED = ("loading", "live", "serving")
 
@@ -22,9 +22,10 @@ class Observed:
 
     `stale` says why the observation cannot be trusted. `coming` counts instances that are planned and not seen yet,
     `leaving` those that still serve but are to be drained; both are in running plans. `draining` are these and those
-    that only finish what they have begun. `outdated` instances serve an older version of the model. `roles` has their
-    number by role. `arriving_rate` is prompt tokens a second, of late. In `kv_blocks_used` an instance where a request
-    waits for KV blocks counts as full, although some blocks are kept free for requests that grow.
+    that only finish what they have begun, of which `recallable` can serve again at once. `outdated` instances serve an
+    older version of the model. `roles` has their number by role. `arriving_rate` is prompt tokens a second, of late. In
+    `kv_blocks_used` an instance where a request waits for KV blocks counts as full, although some blocks are kept free
+    for requests that grow.
     """
 
     instances: int
@@ -44,6 +45,12 @@ class Observed:
     kv_blocks: float | None
     stale: str | None
     roles: RoleLoad = field(default_factory=RoleLoad)
+    recallable: int = 0
+
+    @property
+    def to_be_had(self) -> int:
+        """How many more instances there can be at once: of spare workers, and of those that drain."""
+        return self.spare + self.recallable
 
     @property
     def current(self) -> int:
@@ -170,6 +177,7 @@ class Signals:
             kv_blocks=capacity.kv_blocks,
             stale=self._staleness(loaded, now),
             roles=observe_roles([r for r, _ in loaded], self._scales.values(), name, self._drained(name)),
+            recallable=self._recallable(entry, [r for r, _ in leaders]),
         )
 
     def loaded(self, model: str) -> int:
@@ -209,6 +217,14 @@ class Signals:
     def _drained(self, model: str) -> set[str]:
         records = (record for record in self._scales.values() if record.state == "draining")
         return {id for record in records if record.decision.model == model for id in record.instances}
+
+    def _recallable(self, entry: ModelEntry, leaders: Iterable[WorkerReport]) -> int:
+        """How many instances drain that the planner would have serve again: those of one worker and this version."""
+        if entry.spec.tensor_parallel_size > 1:
+            return 0
+        records = (record for record in self._scales.values() if record.decision.rule in RECALLABLE_RULES)
+        able = {id for record in records if record.state == "draining" for id in record.instances}
+        return sum(report.instance in able and report.version == entry.version for report in leaders)
 
     def _spare(self, entry: ModelEntry, now: float) -> int:
         """How many instances can be made of workers that were heard lately, fit, and are in no running plan."""

@@ -122,12 +122,13 @@ class Planner:
         # From here on nothing is awaited: of two scales at the same time, the second sees what the first planned.
         fleet = self._scale_planner.count(asked.model, view)
         actual = len(fleet.present)
-        if self._recall(asked, view, asked.instances - actual, asked_at):
+        recalled = self._recall(asked, view, asked.instances - actual, asked_at)
+        if recalled:
             fleet = self._scale_planner.count(asked.model, view)
             actual = len(fleet.present)
             if asked.instances == actual:
                 why = "instances that were draining serve again"
-                return ScaleAccepted(scale_id=None, actual=actual, target=actual, reason=why)
+                return ScaleAccepted(scale_id=None, actual=actual, target=actual, reason=why, recalled=recalled)
         if asked.instances == actual and not self._scale_planner.has_to_switch(asked, view):
             return ScaleAccepted(
                 scale_id=None, actual=actual, target=actual, reason=f"there are already {actual} instances"
@@ -143,16 +144,18 @@ class Planner:
         commands = scale.start(self._clock.wall())
         log.info("planned", scale=scale.id, model=scale.model, actual=actual, target=target)
         self._after(scale, commands)
-        return ScaleAccepted(scale_id=scale.id, actual=actual, target=target, reason=scale.decision.reason)
+        return ScaleAccepted(
+            scale_id=scale.id, actual=actual, target=target, reason=scale.decision.reason, recalled=recalled
+        )
 
-    def _recall(self, asked: Scale, view: ModelView, missing: int, now: float) -> bool:
-        """Have instances that drain serve again, where the model lacks some. Says whether any are to."""
+    def _recall(self, asked: Scale, view: ModelView, missing: int, now: float) -> int:
+        """Have instances that drain serve again, where the model lacks some. Returns how many are to."""
         reason = "an operator asked for it" if asked.decision is None else asked.decision.reason
         chosen = self._scale_planner.choose_to_recall(asked, view, missing)
         for scale, workers in chosen:
             if workers:
                 self._after(scale, scale.recall(workers, reason, now))
-        return any(workers for _, workers in chosen)
+        return sum(len(workers) for _, workers in chosen)
 
     def _after(self, scale: RunningScale, commands: list[NodeCommand]) -> None:
         """Do what follows from every event: send the commands, publish and save the record, replan."""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, islice
 
 from livescale.services.planner.running_scale import RunningScale
 from livescale.services.planner.scale_out import ScaleOut
@@ -24,12 +24,13 @@ class ScaleStore:
 
     def __init__(self, first_ticket: int) -> None:
         self._scales: dict[str, RunningScale] = {}
+        self._running: dict[str, RunningScale] = {}  # and those whose end nobody has asked for yet
         self._past: list[ScaleRecord] = []
         self._tickets = count(first_ticket)
 
     def add(self, scale: RunningScale) -> None:
         """Keep a scale. The oldest that have ended are forgotten once there are more than `KEPT`."""
-        self._scales[scale.id] = scale
+        self._scales[scale.id] = self._running[scale.id] = scale
         ended = [one.id for one in self._scales.values() if one.ended]
         for id in ended[: max(0, len(self._scales) - KEPT)]:
             del self._scales[id]
@@ -45,7 +46,10 @@ class ScaleStore:
 
     def running(self) -> list[RunningScale]:
         """Return the scales that have not ended yet, oldest first."""
-        return [scale for scale in self._scales.values() if not scale.ended]
+        # Asked at every heartbeat, while hundreds that have ended are kept.
+        for scale in [one for one in self._running.values() if one.ended]:
+            del self._running[scale.id]
+        return list(self._running.values())
 
     def concerned(self, instance: str) -> list[RunningScale]:
         """Return the scales that add or remove this instance, ended ones too: its first token comes after the end."""
@@ -94,10 +98,16 @@ class ScaleStore:
 
     def records(self, model: str | None, limit: int) -> list[ScaleRecord]:
         """Return the newest `limit` records of one model, or of all if it is None, the newest last."""
-        past = [record for record in self._past if record.id not in self._scales]
-        every = [*past, *(scale.record() for scale in self._scales.values())]
-        chosen = [record for record in every if model is None or record.decision.model == model]
-        return chosen[-limit:] if limit > 0 else []
+        newest = islice(self._newest_first(model), max(limit, 0))
+        return list(newest)[::-1]
+
+    def _newest_first(self, model: str | None) -> Iterator[ScaleRecord]:
+        for scale in reversed(self._scales.values()):
+            if model in (None, scale.model):
+                yield scale.record()
+        for record in reversed(self._past):
+            if record.id not in self._scales and model in (None, record.decision.model):
+                yield record
 
     def check_invariants(self) -> None:
         """Check that no worker, instance or ticket belongs to two running scales, and what each scale out checks.

@@ -1,8 +1,8 @@
 """nats-py's client, with a shorter way for messages in and out.
 
-nats-py has a task and a queue for each subscription; here the read loop hands messages on itself. Every token that a
-worker makes takes this way, and each further task would cost a turn of the event loop. What the socket does not take
-at once waits in a bounded queue, so that publishing never waits.
+nats-py has a read loop, and a task and a queue for each subscription. Here messages are cut out of the bytes as they
+arrive, and handed on at once. Every token that a worker makes takes this way, and each task on it would cost a turn of
+the event loop. What the socket does not take at once waits in a bounded queue, so that publishing never waits.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
+from nats.protocol.parser import AWAITING_CONTROL_LINE
 
 from livescale.shared.bus.codec import Headers, unpack
 
@@ -31,7 +32,7 @@ class Arrived:
     subject: str
     reply: str
     data: bytes
-    head: bytes | None
+    head: bytes | None  # or empty, where it has no headers
 
     @property
     def headers(self) -> Headers:
@@ -39,17 +40,20 @@ class Arrived:
 
 
 Deliver = Callable[[Arrived], None]
+LINE_END = b"\r\n"
 
 
 class SturdyClient(Client):
-    """nats-py's client, but its read loop survives messages it cannot parse: odd headers, a reply that is no text."""
+    """nats-py's client, but it survives messages it cannot parse: odd headers, a reply that is no text. `on_error` is
+    told of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
         super().__init__()
+        self._on_error = on_error
         self._delivers: dict[int, Deliver] = {}
 
     async def listen(self, subject: str, queue: str, deliver: Deliver) -> Subscription:
-        """Subscribe to `subject`. The read loop itself calls `deliver` with each message, so it must not wait."""
+        """Subscribe to `subject`. `deliver` is called with each message as its bytes arrive, so it must not wait."""
         self._delivers[self._sid + 1] = deliver  # the number that `subscribe` takes before it waits for anything
         return await self.subscribe(subject, queue=queue, cb=_never)
 
@@ -57,15 +61,59 @@ class SturdyClient(Client):
         self._delivers.pop(sid, None)
         super()._remove_sub(sid, max_msgs)
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+    async def _read_loop(self) -> None:
+        """Take what arrives, from now until this connection ends; nats-py's own loop gets what is no message of
+        ours."""
+        reader = self._transport._io_reader if isinstance(self._transport, TcpTransport) else None
+        if reader is not None:
+            feed = reader.feed_data
+
+            def take(data: bytes) -> None:
+                rest = self._deliver_all(data) if self._is_idle(reader) else data
+                if rest:
+                    feed(rest)
+
+            reader.feed_data = take  # type: ignore[method-assign, assignment]
+        await super()._read_loop()
+
+    def _is_idle(self, reader: asyncio.StreamReader) -> bool:
+        """Whether nats-py waits for bytes, and has no part of a message: then what arrives next begins one."""
+        parser = self._ps
+        return reader._waiter is not None and parser.state == AWAITING_CONTROL_LINE and not parser.buf  # type: ignore[attr-defined]
+
+    def _deliver_all(self, data: bytes) -> bytes:
+        """Deliver the messages at the beginning of `data`. Returns the bytes from the first thing on that is no whole
+        message of ours."""
+        start = 0
+        while (end := data.find(LINE_END, start)) >= 0:
+            kind, *words = data[start:end].split()
+            if kind not in (b"MSG", b"HMSG") or not words[-1].isdigit():
+                break
+            head = int(words.pop(-2)) if kind == b"HMSG" else 0
+            body, size = end + len(LINE_END), int(words[-1])
+            deliver = self._delivers.get(int(words[1]))
+            if deliver is None or body + size + len(LINE_END) > len(data):
+                break
+            start = body + size + len(LINE_END)
+            reply = words[2] if len(words) > 3 else b""
+            self._deliver(deliver, words[0], reply, data[body + head : body + size], data[body : body + head])
+        return data[start:]
+
+    def _deliver(self, deliver: Deliver, subject: bytes, reply: bytes, data: bytes, head: bytes) -> None:
         try:
-            deliver = self._delivers.get(sid)
-            if deliver is None:
-                await super()._process_msg(sid, subject, reply, data, headers)
-            else:
-                deliver(Arrived(subject.decode(), reply.decode(), data, headers))
+            deliver(Arrived(subject.decode(), reply.decode(), data, head))
         except Exception as error:  # noqa: BLE001 the boundary: one bad message must not end the reading of all
-            await self._error_cb(error)
+            self._on_error(error)
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        deliver = self._delivers.get(sid)
+        if deliver is not None:
+            self._deliver(deliver, subject, reply, data, headers)
+            return
+        try:
+            await super()._process_msg(sid, subject, reply, data, headers)
+        except Exception as error:  # noqa: BLE001 as above
+            self._on_error(error)
 
     def write(self, command: bytes) -> bool:
         """Hand `command` to the socket, behind what nats-py has pending. False where the socket has not taken what came

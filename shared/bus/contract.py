@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
+
 from livescale.shared.messages.message import Message
 
 EVENTS = "evt.>"  # subjects of what people and followers of a scale read; `Bus.keep_events` keeps it
@@ -91,8 +93,7 @@ class Context:
     traceparent: str | None = None
 
 
-@dataclass(frozen=True)
-class Received(Generic[M]):
+class Received(msgspec.Struct, Generic[M], frozen=True):
     """A message with the values of its subject's holes (`{"service": "worker", "id": "worker-1"}`)."""
 
     message: M

@@ -84,7 +84,7 @@ class NatsBus:
         return bus
 
     def __init__(self, namespace: str, on_closed: Callable[[], None], clock: Clock) -> None:
-        self._client = SturdyClient()
+        self._client = SturdyClient(self._error)
         self._prefix = f"livescale.{namespace}."
         self._clock = clock
         self.counts: Counter[str] = Counter()

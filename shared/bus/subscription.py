@@ -1,7 +1,7 @@
 """The listener's end of a topic: a bounded queue of decoded messages. Both buses use it."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Generic
 
@@ -20,7 +20,8 @@ class QueuedSubscription(Generic[M]):
     def __init__(self, topic: Topic[M], limit: int, counts: Counter[str], log: RateLimitedLog) -> None:
         self.dropped = 0
         self._topic = topic
-        self._queue: asyncio.Queue[tuple[Received[M], int] | None] = asyncio.Queue()
+        self._queue: deque[tuple[Received[M], int] | None] = deque()
+        self._readers: deque[asyncio.Future[None]] = deque()
         self._limit = limit
         self._size_bytes = 0
         self._counts = counts
@@ -43,31 +44,57 @@ class QueuedSubscription(Generic[M]):
             self._counts["undecodable"] += 1
             self._log.warning("message_undecodable", subject, error=str(error))
             return
-        if self._queue.qsize() >= self._limit or self._size_bytes + len(data) > LIMIT_BYTES:
+        if len(self._queue) >= self._limit or self._size_bytes + len(data) > LIMIT_BYTES:
             self.dropped += 1
             self._counts["dropped_slow_reader"] += 1
             self._log.warning("reader_too_slow", subject, limit=self._limit)
             return
         self._size_bytes += len(data)
-        self._queue.put_nowait((Received(message, holes), len(data)))
+        self._put((Received(message, holes), len(data)))
 
     def end(self) -> None:
         """End the subscription: readers get what is queued, and then stop."""
         if not self._closed:
             self._closed = True
-            self._queue.put_nowait(None)
+            self._put(None)
 
     def __aiter__(self) -> AsyncIterator[Received[M]]:
         return self
 
     async def __anext__(self) -> Received[M]:
-        entry = await self._queue.get()
+        while not self._queue:
+            await self._wait()
+        entry = self._queue.popleft()
         if entry is None:
-            self._queue.put_nowait(None)  # for other readers
+            self._put(None)  # for other readers
             raise StopAsyncIteration
         received, size_bytes = entry
         self._size_bytes -= size_bytes
         return received
+
+    def _put(self, entry: tuple[Received[M], int] | None) -> None:
+        self._queue.append(entry)
+        self._wake_reader()
+
+    async def _wait(self) -> None:
+        """Wait until something is put. A reader that was woken and gives up wakes the next one."""
+        reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._readers.append(reader)
+        try:
+            await reader
+        except asyncio.CancelledError:
+            if reader in self._readers:
+                self._readers.remove(reader)
+            elif self._queue and not reader.cancelled():
+                self._wake_reader()
+            raise
+
+    def _wake_reader(self) -> None:
+        while self._readers:
+            reader = self._readers.popleft()
+            if not reader.done():
+                reader.set_result(None)
+                return
 
     async def close(self) -> None:
         if not self._closed:

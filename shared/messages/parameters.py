@@ -29,7 +29,7 @@ Path = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00]*$")]
 
 # Whether queries and keys are normalized before they rotate: not, each head by itself, or all heads of a row at once.
 HeadNorm = Literal["none", "head", "row"]
-Activation = Literal["silu", "gelu_tanh", "gelu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu"]
 # What a model makes of a prompt: the likelihood of its next token, or one vector: the last row, the first, or the mean.
 Pooling = Literal["none", "last", "cls", "mean"]
 Factor = Annotated[float, Meta(gt=0, le=1e6)]
@@ -79,9 +79,12 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     norms. A checkpoint's heads rotate in their first `rotary_dim` numbers, 0 is all; where they are `interleaved`,
     pairs are neighbours. In blocks the two numbers of a pair are half a head apart.
 
-    The rows of a model that `encodes` see each other, so that a prompt is computed in one piece, and its norms are
-    LayerNorms. To its embeddings those of positions are added, from row `position_offset` of their table on, and those
-    of `token_types` types: the second of two texts has the second type.
+    With `layer_norms` norms of whole rows are LayerNorms. With `learned_positions` embeddings of positions are added to
+    those of tokens, from row `position_offset` of their table on.
+
+    The rows of a model that `encodes` see each other, so that a prompt is computed in one piece. It has LayerNorms and
+    learned positions without saying so. Embeddings of `token_types` types are added, too: the second of two texts has
+    the second type.
 
     A model with a `pooling` makes vectors and no tokens; they have the length 1 where it is `normalized`. With `labels`
     a matrix makes of them as many scores, with a `pooler` after another matrix and a tangent. Scores are likelihoods
@@ -116,6 +119,8 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     rotary_dim: Count = 0
     interleaved: bool = False
     experts: Experts | None = None
+    layer_norms: bool = False
+    learned_positions: bool = False
     encodes: bool = False
     position_offset: Annotated[int, Meta(ge=0, le=1_024)] = 0
     token_types: Annotated[int, Meta(ge=0, le=1_024)] = 0
@@ -138,6 +143,16 @@ class ModelConfig(Message, frozen=True, kw_only=True):
             raise ValueError("quantized experts are not served; use the checkpoint in bfloat16")
         if self.quantization is not None and len(self.quantization.layers) not in (0, self.num_hidden_layers):
             raise ValueError(f"`quantization` has {len(self.quantization.layers)} of {self.num_hidden_layers} layers")
+
+    @property
+    def has_layer_norms(self) -> bool:
+        """Whether norms of whole rows are LayerNorms, which have biases."""
+        return self.layer_norms or self.encodes
+
+    @property
+    def adds_positions(self) -> bool:
+        """Whether embeddings of positions are added to those of tokens."""
+        return self.learned_positions or self.encodes
 
     @property
     def has_dense_layers(self) -> bool:

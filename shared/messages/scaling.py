@@ -48,12 +48,14 @@ class Scale(Message, frozen=True, kw_only=True):
 
 
 class ScaleAccepted(Message, frozen=True, kw_only=True):
-    """`scale_id` is None where nothing had to be done. `actual` counts instances that serve or load."""
+    """`scale_id` is None where nothing had to be done. `actual` counts instances that serve or load, `recalled` those
+    of them that drained until now."""
 
     scale_id: Name | None
     actual: Count
     target: Count
     reason: str
+    recalled: Count = 0
 
 
 class RoleMove(Message, frozen=True, kw_only=True):
@@ -95,6 +97,10 @@ class PipelineRecord(Message, frozen=True, kw_only=True):
     kv_ways: dict[Name, str] = {}
     ended_at: Amount | None = None
     reason: str = ""
+
+
+# Instances drain by these rules because the model had more than it needed: it may take them back.
+RECALLABLE_RULES = ("idle", "operator")
 
 
 class ScaleRecord(Message, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ def read_use(raw: ConfigFile, architecture: Architecture, sentence: SentenceMode
         labels = len(raw.mapping("id2label")) or DEFAULT_LABELS
         pooling: Pooling = "cls" if encodes else "last"
         return replace(config, pooling=pooling, labels=labels, pooler=encodes, bare_scores=_bare(raw))
-    if sentence is None and kind == GENERATES:
+    if sentence is None and kind in GENERATES:
         return config
     said = sentence or SentenceModel("cls" if encodes else "last", normalized=True)
     if said.pooling != "last" and not encodes:
@@ -41,13 +41,13 @@ def read_use(raw: ConfigFile, architecture: Architecture, sentence: SentenceMode
 
 
 def _kind(classes: list[str], architecture: Architecture) -> str:
-    generates = architecture.generates
-    stem = architecture.class_name.removesuffix(GENERATES if generates else POOLS)
-    known = {stem + kind: kind for kind in (GENERATES, POOLS, CLASSIFIES)[not generates :]}
+    name = architecture.class_name
+    own = next((kind for kind in GENERATES if name.endswith(kind)), POOLS)
+    known = {name.removesuffix(own) + kind: kind for kind in dict.fromkeys((own, POOLS, CLASSIFIES))}
     found = next((known[one] for one in classes if one in known), None)
     if classes and found is None:
         raise CheckpointError(f"architectures {str(classes)[:200]} has none of {', '.join(known)}; use one of these")
-    return found or (GENERATES if generates else POOLS)
+    return found or own
 
 
 def _two(tokens: list[str]) -> list[str]:

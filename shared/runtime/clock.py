@@ -4,9 +4,10 @@ import asyncio
 import os
 import secrets
 import time
-import uuid
 from collections import Counter
 from typing import Protocol
+
+ID_BYTES = 6
 
 
 def seconds_away(loop: asyncio.AbstractEventLoop) -> float:
@@ -93,7 +94,7 @@ class RandomIds:
     """Makes ids that are unique everywhere, and secrets of 32 bytes that cannot be guessed."""
 
     def new(self, prefix: str) -> str:
-        return f"{prefix}-{uuid.uuid4().hex[:12]}"
+        return f"{prefix}-{os.urandom(ID_BYTES).hex()}"
 
     def secret(self) -> bytes:
         return secrets.token_bytes(32)

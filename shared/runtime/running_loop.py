@@ -11,10 +11,10 @@ for all timers: `asyncio.timeout`, `asyncio.sleep` and libraries.
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextvars import Context
-from typing import TypeVarTuple
+from time import monotonic
+from typing import Any, TypeVarTuple, cast
 
 import structlog
 import uvloop
@@ -31,70 +31,119 @@ log = structlog.get_logger()
 
 
 class RunningTime:
-    """Computes running time. Call `tick` every `TICK_SECONDS`. `at` never goes back, and any thread may call it."""
+    """Computes running time. Call `tick` every `TICK_SECONDS`. `at` never goes back, and any thread may call it.
+
+    `bounds`: the latest reading of the machine's clock that counts before the next tick, and the seconds slept so far.
+    Running time is a reading, but at most the first, less the second.
+    """
 
     def __init__(self, reading: float) -> None:
-        self._last = reading, 0.0  # of both in one: another thread reads them together
+        self.bounds = reading + MOST_SECONDS, 0.0  # both in one: another thread reads them together
 
     @property
     def away(self) -> float:
         """Seconds slept since this object was made."""
-        return self._last[1]
+        return self.bounds[1]
 
     def at(self, reading: float) -> float:
-        ticked, away = self._last
-        return min(reading, ticked + MOST_SECONDS) - away
+        latest, away = self.bounds
+        return (reading if reading < latest else latest) - away
 
     def tick(self, reading: float) -> float:
         """Take a reading of the machine's clock; the seconds slept since the tick before."""
-        ticked, away = self._last
-        slept = max(0.0, reading - ticked - MOST_SECONDS)
-        self._last = reading, away + slept
+        latest, away = self.bounds
+        slept = max(0.0, reading - latest)
+        self.bounds = reading + MOST_SECONDS, away + slept
         return slept
 
 
-class RunningTimer(asyncio.TimerHandle):
-    """A timer in running time; `armed` is the timer of the machine's clock behind it."""
+class RunningTimer:
+    """A timer in running time, with the methods of an `asyncio.TimerHandle`, which takes longer to make.
 
-    armed: asyncio.TimerHandle
+    `arm` sets a timer of the machine's clock, which is always the one behind this one.
+    """
+
+    __slots__ = ("_args", "_armed", "_callback", "_context", "_loop", "_when")
+
+    def __init__(
+        self,
+        loop: "RunningLoop",
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context | None,
+    ) -> None:
+        self._loop = loop
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._context = context
+
+    def when(self) -> float:
+        """The running time at which it fires."""
+        return self._when
 
     def cancel(self) -> None:
-        self.armed.cancel()
-        asyncio.Handle.cancel(self)  # a TimerHandle would tell its loop, which knows of the other alone
+        self._armed.cancel()
+
+    def cancelled(self) -> bool:
+        return self._armed.cancelled()
+
+    def arm(self, delay: float) -> None:
+        """Look after `delay` seconds of the machine's clock whether it is due."""
+        self._armed = self._loop.call_by_machine(delay, self._due, self._context)
+
+    def _due(self) -> None:
+        left = self._when - self._loop.time()
+        if left > EARLY_SECONDS:
+            self.arm(left)
+        else:
+            self._callback(*self._args)
 
 
 class RunningLoop(uvloop.Loop):
-    """uvloop's loop whose `time()`, and with it every timer, is running time; it is finer than uvloop's own."""
+    """uvloop's loop whose `time()`, and with it every timer, is running time; it is finer than uvloop's own.
+
+    Every request takes dozens of looks at the time, and several timers: they are written for speed.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._running_time = RunningTime(time.monotonic())
+        self._running_time = RunningTime(monotonic())
         self._tick()
 
     @property
     def away(self) -> float:
         """Seconds slept so far: `time()` is behind the machine's clock by so much."""
-        return self._running_time.away
+        return self._running_time.bounds[1]
 
     def time(self) -> float:
-        return self._running_time.at(time.monotonic())
+        latest, away = self._running_time.bounds
+        reading = monotonic()
+        return (reading if reading < latest else latest) - away  # as `RunningTime.at`, without a call
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = RunningTimer(self.time() + delay, callback, args, self, context)
-        timer.armed = super().call_later(delay, self._due, timer)
-        return timer
+        timer = RunningTimer(self, self.time() + delay, callback, args, context)
+        timer.arm(delay)
+        return cast("asyncio.TimerHandle", timer)
 
-    def _due(self, timer: RunningTimer) -> None:
-        left = timer.when() - self.time()
-        if left > EARLY_SECONDS:
-            timer.armed = super().call_later(left, self._due, timer)
-        else:
-            timer._run()
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = RunningTimer(self, when, callback, args, context)
+        timer.arm(when - self.time())
+        return cast("asyncio.TimerHandle", timer)
+
+    def call_by_machine(
+        self, delay: float, callback: Callable[[], object], context: Context | None
+    ) -> asyncio.TimerHandle:
+        """Call back after `delay` seconds of the machine's clock, however much of them this process sleeps."""
+        return super().call_later(delay, callback, context=context)
 
     def _tick(self) -> None:
-        slept = self._running_time.tick(time.monotonic())
+        slept = self._running_time.tick(monotonic())
         if slept >= TOLD_SECONDS:
             log.warning("was_away", seconds=round(slept, 3))
         super().call_later(TICK_SECONDS, self._tick)

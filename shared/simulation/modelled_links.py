@@ -154,12 +154,16 @@ class ModelledPeer:
         self._goes.put(tag, data)
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        view = buffer.view
+        view, coming = buffer.view, self._comes.take(tag)
+        # asyncio.timeout would do the same, at several times the cost.
+        late = asyncio.get_running_loop().call_later(timeout, _fail_late, coming)
         try:
-            async with asyncio.timeout(timeout):
-                data = await self._or_close(self._comes.take(tag))
+            data = await self._or_close(coming)
         except TimeoutError:
+            await self.close()
             raise LinkError(f"receive {tag:#x} took more than {timeout:g} s") from None
+        finally:
+            late.cancel()
         if len(data) != view.nbytes:
             await self.close()
             raise LinkError(f"receive {tag:#x}: {len(data)} bytes came, not {view.nbytes}")
@@ -176,6 +180,11 @@ class ModelledPeer:
         except asyncio.CancelledError:
             await self.close()
             raise
+
+
+def _fail_late(coming: "asyncio.Future[Content]") -> None:
+    if not coming.done():
+        coming.set_exception(TimeoutError())
 
 
 class ModelledLink:

@@ -13,19 +13,19 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from heapq import heapify, heappop, heappush
 from itertools import count
 from selectors import BaseSelector
 from typing import Any, TypeVar, TypeVarTuple, cast
 
 from livescale.shared.runtime.running_loop import MOST_SECONDS
+from livescale.shared.simulation.handles import VirtualHandle, VirtualTimer, process_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 DAY_SECONDS = 86_400.0
-ROUNDING_SECONDS = 1e-9
 MOST_CANCELLED = 100  # timers that may be left in the heap although they were cancelled
 THREAD_SECONDS = 60.0  # real time that work in a thread may take before it counts as lost
 
@@ -52,13 +52,14 @@ class Process:
     def context(self) -> Context:
         """A context for the first task of the process; the tasks that it starts inherit it."""
         context = copy_context()
-        context.run(_process.set, self)
+        context.run(process_of.set, self)
         return context
 
     def stop(self) -> None:
         """Stop the process. What is due in this turn of the loop still runs."""
         if not self.is_stopped:
             self.is_stopped, self._stopped_at = True, machine_time()
+            _running().slept = True
 
     def go_on(self) -> None:
         """Let the process run on. Its own time has hardly moved meanwhile."""
@@ -72,59 +73,24 @@ class Process:
         self._due.append(handle)
 
 
-_process: ContextVar[Process | None] = ContextVar("process", default=None)
-
-
 def this_process() -> Process | None:
     """The simulated process that the caller runs in; None outside of all."""
-    return _process.get()
-
-
-def _process_in(context: Context | None) -> Process | None:
-    return _process.get() if context is None else context.get(_process)
+    return cast("Process | None", process_of.get())
 
 
 def machine_time() -> float:
     """Seconds since the start of the simulation, for who watches it; each process has a time of its own, which leaves
     out its sleeps."""
-    return cast("VirtualTimeLoop", asyncio.get_running_loop()).now
+    return _running().now
+
+
+def _running() -> "VirtualTimeLoop":
+    return cast("VirtualTimeLoop", asyncio.get_running_loop())
 
 
 def _run(handle: asyncio.Handle) -> None:
     if not handle.cancelled():
         handle._run()
-
-
-class VirtualTimer(asyncio.TimerHandle):
-    """A timer of a `process`, in its own time; or of none, in that of the machine."""
-
-    __slots__ = ("process",)
-    _loop: "VirtualTimeLoop"
-    _when: float
-    _scheduled: bool
-
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[object, ...],
-        loop: "VirtualTimeLoop",
-        context: Context | None,
-        process: Process | None,
-    ) -> None:
-        super().__init__(when, callback, args, loop, context)
-        self.process = process
-
-    def _run(self) -> None:
-        process = self.process
-        if process is None:
-            super()._run()
-        elif process.is_stopped:
-            process.put_off(self)
-        elif process.away and self._when + process.away - self._loop.now > ROUNDING_SECONDS:
-            self._loop.arm(self, self._when + process.away)
-        else:
-            super()._run()
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -136,6 +102,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     # Attributes of asyncio's own loops that their types leave out.
     _ready: deque[asyncio.Handle]
+    _closed: bool
     _stopping: bool
     _clock_resolution: float
     _selector: BaseSelector
@@ -144,6 +111,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self, limit_seconds: float = DAY_SECONDS) -> None:
         self.now = 0.0
         self.limit_seconds = limit_seconds
+        self.slept = False  # whether any process has been stopped so far
         self.in_threads = 0
         self._numbers = count()
         self._timers: list[tuple[float, int, VirtualTimer]] = []
@@ -152,30 +120,35 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     @property
     def away(self) -> float:
         """Seconds that the simulated process of the caller has slept."""
-        process = _process.get()
+        process = process_of.get() if self.slept else None
         return 0.0 if process is None else process.away
 
     @property
     def pid(self) -> int | None:
         """The id of the simulated process of the caller; None where it has none."""
-        process = _process.get()
+        process = this_process()
         return None if process is None else process.pid
 
     def time(self) -> float:
-        process = _process.get()
-        return self.now if process is None else self.now - process.away
+        return self.now - self.away if self.slept else self.now
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        process = _process_in(context)
-        timer = VirtualTimer(when, callback, args, self, context, process)
+        context = copy_context() if context is None else context
+        timer = VirtualTimer(when, callback, args, self, context)
+        process = context.get(process_of) if self.slept else None
         self.arm(timer, when if process is None else when + process.away)
         return timer
 
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
     def call_in_no_process(self, when: float, callback: Callable[[], object]) -> None:
         """Call at this time of the machine, whatever becomes of the process that asks for it."""
-        self.arm(VirtualTimer(when, callback, (), self, Context(), None), when)
+        self.arm(VirtualTimer(when, callback, (), self, Context()), when)
 
     def arm(self, timer: VirtualTimer, at: float) -> None:
         """Let a timer fire at this time of the machine."""
@@ -185,8 +158,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        self._check_closed()  # type: ignore[attr-defined]
-        handle, process = asyncio.Handle(callback, args, self, context), _process_in(context)
+        if self._closed:
+            self._check_closed()  # type: ignore[attr-defined]
+        context = copy_context() if context is None else context
+        handle = VirtualHandle(callback, args, self, context)
+        process = context.get(process_of) if self.slept else None
         if process is None or not process.is_stopped:
             self._ready.append(handle)
         else:
@@ -194,21 +170,30 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return handle
 
     def _run_once(self) -> None:
-        """Run what is ready and due, once. This is the turn of every event loop, but that it jumps where they sleep."""
-        self._drop_cancelled()
-        if self.in_threads:
-            self._look_at_threads()
-        elif not self._ready and not self._stopping:
-            self._jump()
-        timers, ready, end = self._timers, self._ready, self.now + self._clock_resolution
-        while timers and timers[0][0] < end:
-            timer = heappop(timers)[2]
-            timer._scheduled = False
-            ready.append(timer)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle._cancelled:
-                handle._run()
+        """Run what is ready and due, turn by turn until the loop is to stop: asyncio's own loop calls this for each.
+
+        This is the turn of every event loop, but that it jumps where they sleep.
+        """
+        timers, ready = self._timers, self._ready
+        while True:
+            if self._timer_cancelled_count:
+                self._drop_cancelled()
+            if self.in_threads:
+                self._look_at_threads()
+            elif not ready and not self._stopping:
+                self._jump()
+            end = self.now + self._clock_resolution
+            while timers and timers[0][0] < end:
+                timer = heappop(timers)[2]
+                timer._scheduled = False
+                ready.append(timer)
+                del timer  # it ends with its turn, and what it holds
+            for _ in range(len(ready)):
+                if not (handle := ready.popleft())._cancelled:
+                    handle._run()
+                del handle
+            if self._stopping:
+                return
 
     def _jump(self) -> None:
         if not self._timers:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from livescale.services.gateway.protocol import MOST_HELD_BYTES, JoinedWrites
 from tests.gateway.conftest import ServedGateway, eventually, port_of, serve_gateway
 
 # More than the kernel and the server keep for a client: 16 choices of 200 events.
@@ -84,3 +85,46 @@ async def test_a_client_that_pauses_and_reads_on_gets_everything(checkpoint: Pat
             while b"[DONE]" not in read:
                 read += await loop.sock_recv(client, 65536)
         assert read.count(b'"index":') == 16 * 200
+
+
+class WrittenPieces(asyncio.Transport):
+    """A transport that keeps what is written to it, piece by piece."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.pieces.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def test_what_is_written_in_one_turn_leaves_in_one_piece_and_before_the_end() -> None:
+    transport = WrittenPieces()
+    joined = JoinedWrites(transport, transport.close, asyncio.get_running_loop())
+    joined.write(b"head ")
+    joined.write(b"event ")
+    assert transport.pieces == []
+    await asyncio.sleep(0)
+    joined.write(b"next ")
+    await asyncio.sleep(0)
+    joined.write(b"last ")
+    joined.write(b"end")
+    joined.close()
+    joined.write(b"too late")
+    await asyncio.sleep(0)
+    assert transport.pieces == [b"head event ", b"next ", b"last end"]
+
+
+async def test_a_large_piece_does_not_wait_for_the_end_of_the_turn() -> None:
+    transport = WrittenPieces()
+    joined = JoinedWrites(transport, transport.close, asyncio.get_running_loop())
+    joined.write(b"head ")
+    joined.write(bytes(MOST_HELD_BYTES))
+    assert transport.pieces == [b"head " + bytes(MOST_HELD_BYTES)]

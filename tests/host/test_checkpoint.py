@@ -10,7 +10,7 @@ import transformers
 import xxhash
 from safetensors.torch import load_file, save_file
 
-from livescale.services.host import checkpoint as module
+from livescale.services.host import safetensors_files
 from livescale.services.host.checkpoint import Checkpoint, open_checkpoint
 from livescale.shared.messages.parameters import DType, Family, Layout, Manifest, Tensor
 from livescale.shared.model.checkpoint import CheckpointError
@@ -80,7 +80,7 @@ def test_packed_tensors_are_those_of_transformers_bit_for_bit(family: Family, dt
 def test_other_stored_dtypes_are_converted_as_transformers_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: torch.dtype, dtype: DType
 ) -> None:
-    monkeypatch.setattr(module, "SCRATCH_BYTES", 10_000)  # several pieces a tensor, the last one shorter
+    monkeypatch.setattr(safetensors_files, "SCRATCH_BYTES", 10_000)  # several pieces a tensor, the last one shorter
     directory = copy_checkpoint("llama", tmp_path)
     store_as(directory, stored)
     assert_as_transformers(directory, dtype)
@@ -168,15 +168,18 @@ def test_a_buffer_of_another_size_is_a_mistake_of_the_caller() -> None:
         checkpoint.read_block(0, memoryview(bytearray(10)))
 
 
-def test_a_tied_head_that_is_repeated_must_be_the_embedding(tmp_path: Path) -> None:
-    directory = copy_checkpoint("qwen2", tmp_path)
+@pytest.mark.parametrize(
+    ("family", "name"), [("qwen2", "model.embed_tokens.weight"), ("gpt2", "transformer.wte.weight")]
+)
+def test_a_tied_head_that_is_repeated_must_be_the_embedding(family: Family, name: str, tmp_path: Path) -> None:
+    directory = copy_checkpoint(family, tmp_path)
     file = directory / "model.safetensors"
     tensors = load_file(file)
-    embedding = tensors["model.embed_tokens.weight"]
+    embedding = tensors[name]
     original = read(open_checkpoint(directory, "bfloat16"))[0]
     save_file(tensors | {"lm_head.weight": embedding.clone()}, file)
     assert read(open_checkpoint(directory, "bfloat16"))[0] == original
     for other in (embedding * 2, embedding.float(), embedding[:-1].clone()):
         save_file(tensors | {"lm_head.weight": other}, file)
-        with pytest.raises(CheckpointError, match=r"differs from .* tie_word_embeddings"):
+        with pytest.raises(CheckpointError, match=rf"differs from {name} .* tie_word_embeddings"):
             read(open_checkpoint(directory, "bfloat16"))

@@ -1,11 +1,14 @@
 """A checkpoint that is not whole is refused before anything is read, with its file and a remedy."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.shared.model.checkpoint import CheckpointError
@@ -154,3 +157,24 @@ def test_an_unknown_architecture_is_refused_before_its_files_are_opened(single: 
     (single / "config.json").write_text(json.dumps(config | {"model_type": "mpt"}))
     (single / "model.safetensors").unlink()
     assert "model_type 'mpt' is not supported: supported are" in refused(single)
+
+
+def test_the_masks_and_the_bare_names_of_gpt2_on_the_hub_are_read(tmp_path: Path) -> None:
+    """Its files were written from a model without a head, whose layers kept their masks, later as booleans."""
+    made, hub = copy_checkpoint("gpt2", tmp_path), tmp_path / "hub"
+    shutil.copytree(made, hub)
+    tensors = load_file(made / "model.safetensors")
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    mask = torch.ones(1, 1, 8, 8).tril()
+    masks = {"h.0.attn.bias": mask, "h.1.attn.bias": mask.bool(), "h.2.attn.masked_bias": torch.tensor(-1e4)}
+    save_file(bare | masks, hub / "model.safetensors")
+    ours, theirs = (open_checkpoint(one, "bfloat16") for one in (made, hub))
+    blocks = [bytearray(layout.size_bytes) for layout in ours.layouts]
+    sums = [[one.read_block(index, memoryview(block)) for index, block in enumerate(blocks)] for one in (ours, theirs)]
+    assert sums[0] == sums[1]
+
+
+def test_a_matrix_of_booleans_is_refused(single: Path) -> None:
+    tensors = load_file(single / "model.safetensors")
+    save_file(tensors | {UP: tensors[UP].bool()}, single / "model.safetensors")
+    assert f"{UP} is BOOL; supported are F32, BF16, F16" in refused(single)

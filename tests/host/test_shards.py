@@ -39,7 +39,7 @@ def test_the_ranks_parts_put_together_are_the_model(dtype: DType) -> None:
 
 def test_columns_are_the_same_however_many_rows_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = _read(tiny_checkpoint("qwen2"), "bfloat16", 2)
-    monkeypatch.setattr("livescale.services.host.checkpoint.SCRATCH_BYTES", 1_000)
+    monkeypatch.setattr("livescale.services.host.safetensors_files.SCRATCH_BYTES", 1_000)
     for ours, theirs in zip(at_once, _read(tiny_checkpoint("qwen2"), "bfloat16", 2), strict=True):
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 

@@ -23,6 +23,12 @@ from tests.monitor.reports import observed, spec
         # The larger of both rules.
         ({"waiting_tokens": 2100, "waiting_requests": 1, "running_requests": 40}, "decode", 5, 6),
         ({"waiting_tokens": 3500, "waiting_requests": 1, "running_requests": 10}, "prefill", 5, 7),
+        # 2,500 tokens a second arrive at 1,000 tokens/s: three keep up, though nothing waits.
+        ({"arriving_rate": 2500.0}, "prefill", 1, 3),
+        ({"arriving_rate": 2500.0, "waiting_tokens": 700, "waiting_requests": 1}, "prefill", 1, 3),
+        ({"arriving_rate": 2500.0, "waiting_tokens": 2100, "waiting_requests": 1}, "prefill", 3, 5),
+        ({"arriving_rate": None, "waiting_tokens": 700, "waiting_requests": 1}, "prefill", 1, 2),
+        ({"arriving_rate": 2500.0, "prefill_rate": None}, "prefill", 1, 1),
         # Never beyond what is configured.
         ({"waiting_tokens": 99_000, "waiting_requests": 1}, "prefill", 8, 8),
     ],
@@ -35,6 +41,11 @@ def test_the_need_is_that_of_the_rule_that_asks_for_the_most(
     assert (need.rule, need.low, need.high) == (rule, low, high)
 
 
+def test_the_reason_tells_how_many_keep_up_with_what_arrives() -> None:
+    need = weigh(observed(arriving_rate=2500.0), spec())
+    assert need == Need("prefill", 1, 3, "no prompt waits; 3 keep up with 2500 tokens/s that arrive")
+
+
 @pytest.mark.parametrize(
     ("instances", "spare", "ranks", "lacks"),
     [(4, 0, 1, 0), (3, 0, 1, 0), (1, 0, 1, 3), (1, 2, 1, 1), (1, 5, 1, 0), (1, 2, 4, 4)],
@@ -45,6 +56,11 @@ def test_spares_are_wanted_for_what_a_model_lacks_and_no_spare_can_be(
     seen = observed(instances=instances, spare=spare)
     assert wanted_spares(seen, Need("prefill", 3, 5, "prompts wait"), ranks) == lacks
     assert wanted_spares(seen, Unknown("nobody said anything"), ranks) is None
+
+
+def test_no_spares_are_wanted_for_what_instances_that_drain_can_do() -> None:
+    seen = observed(instances=1, spare=0, recallable=2)
+    assert wanted_spares(seen, Need("prefill", 3, 5, "prompts wait"), 1) == 1
 
 
 def test_fewer_than_the_minimum_is_a_need_whatever_else_is_unknown() -> None:

@@ -95,13 +95,49 @@ def test_spare_workers_limit_the_ask_and_the_reason_says_so() -> None:
     watched = Watched()
     watched.hear(0.0, serving("w-1"), queues(2100), spare("w-3"), spare("small", arena_bytes=10))
     assert watched.judge(0.0) == ("out", 2, "prefill")
-    assert "only 1 spare workers of 3 wanted" in watched.reason(0.0)
+    assert "only 1 of 3 wanted are spare or drain" in watched.reason(0.0)
 
 
 def test_without_spare_workers_it_holds_and_says_so() -> None:
     watched = Watched()
     watched.hear(0.0, serving("w-1"), queues(2100))
     assert watched.judge(0.0) == ("hold", 1, "capacity")
+
+
+def test_instances_that_drain_are_to_be_had_before_they_are_spare() -> None:
+    watched = Watched()
+    watched.hear(0.0, serving("w-1", version="v"), queues(2100), spare("w-3"))
+    watched.hear(0.0, serving("w-2", version="v", state="draining"))
+    scale = record("draining", ["w-2"], "in")
+    watched.signals.on_scale(replace(scale, decision=replace(scale.decision, rule="idle")))
+    assert watched.judge(0.0) == ("out", 3, "prefill")
+    assert "only 2 of 3 wanted are spare or drain" in watched.reason(0.0)
+
+
+def test_once_instances_serve_again_it_waits_for_their_word_and_no_longer() -> None:
+    watched = Watched()
+    watched.hear(0.0, serving("w-1"), queues(2100), *SPARES)
+    watched.policy.asked(decision(2), 0.0)
+    watched.policy.recalled("m", 0.01)
+    assert watched.judge(0.1)[2] == "asked"
+    assert watched.judge(0.12) == ("out", 4, "prefill")
+
+
+def test_what_keeps_up_with_arriving_prompts_is_not_given_back_while_none_waits() -> None:
+    watched = Watched()
+
+    def hear(now: float, count: int, arriving: float) -> tuple[str, int, str]:
+        router = queues(0)
+        router = replace(router, queues=[replace(router.queues[0], arriving_tokens_per_second=arriving)])
+        watched.hear(now, *(serving(f"w-{i}") for i in range(count)), router)
+        return watched.judge(now)
+
+    assert hear(0.0, 4, 2500.0) == ("hold", 4, "idle")
+    assert hear(2.0, 4, 2500.0) == ("in", 3, "idle")
+    watched.signals.on_lease(dead("w-3"))
+    assert hear(2.1, 3, 2500.0) == ("hold", 3, "within")
+    assert hear(2.2, 3, 0.0)[0] == "hold", "they came within the delay"
+    assert hear(4.2, 3, 0.0) == ("in", 2, "idle")
 
 
 def test_a_spare_worker_not_heard_lately_is_not_counted_on() -> None:

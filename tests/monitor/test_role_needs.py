@@ -41,6 +41,8 @@ def weighed(there: RoleLoad, *, pre_scale: bool = True, **signals: Any) -> tuple
         # KV of 5,000 tokens at 2,000 tokens/s: within 0.8 s 4 links, within 0.4 s 7.
         ({}, 5_000, (4, 7), (4, 7)),
         ({"waiting_tokens": 4200, "waiting_requests": 1}, 1_500, (6, 9), (1, 2)),
+        # What keeps up with the prompts that arrive prefills on, and has nothing to do with decode.
+        ({"arriving_rate": 2500.0}, 0, (1, 3), (1, 1)),
     ],
 )
 def test_prefill_follows_what_waits_decode_what_is_held_and_both_what_is_to_be_sent(
@@ -70,6 +72,8 @@ def test_a_role_of_which_nothing_is_known_keeps_what_it_has() -> None:
         # Within the upper bounds together, and not within the lower ones: one stays one, and two stay two.
         ({"running_requests": 5, "kv_blocks_used": 40, "waiting_tokens": 200}, 1, 2),
         ({"running_requests": 9, "waiting_tokens": 200}, 2, 3),
+        # Prompts come faster than one computes them: one stays one until they wait, and three are not too many.
+        ({"running_requests": 1, "arriving_rate": 1500.0}, 1, 3),
     ],
 )
 def test_one_instance_is_enough_where_it_can_do_all_of_it_and_one_and_two_do_not_alternate(

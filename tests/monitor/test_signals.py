@@ -4,7 +4,8 @@ from msgspec.structs import replace
 
 from livescale.services.monitor.signals import Signals
 from livescale.shared.messages.registry import ModelEntry
-from tests.monitor.reports import SIZE, load, queues, record, serving, spare, spec
+from livescale.shared.messages.scaling import ScaleRecord
+from tests.monitor.reports import SIZE, Watched, load, queues, record, serving, spare, spec
 from tests.spans import CALLER
 
 
@@ -36,6 +37,33 @@ def test_spares_are_counted_in_instances_that_can_be_made_of_them() -> None:
         signals.on_worker(spare(worker, arena_bytes=SIZE // 2), 0.0)
     entry = ModelEntry(spec=spec(tensor_parallel_size=2), state="ready", size_bytes=SIZE)
     assert signals.observe(entry, 0.0).spare == 2
+
+
+def test_only_what_drains_for_want_of_load_and_of_this_version_can_serve_again() -> None:
+    watched = Watched()
+    [entry] = watched.signals.models()
+    watched.hear(0.0, queues(0), serving("w-1", version="v"), serving("w-2", version="v", state="draining"))
+    watched.hear(0.0, serving("w-3", version="old", state="draining"))
+
+    def drained(rule: str) -> ScaleRecord:
+        scale = record("draining", ["w-2", "w-3"], "in")
+        return replace(scale, decision=replace(scale.decision, rule=rule))
+
+    for rule, recallable in (("idle", 1), ("operator", 1), ("yield", 0), ("version", 0)):
+        watched.signals.on_scale(drained(rule))
+        seen = watched.signals.observe(entry, 0.0)
+        assert (seen.current, seen.recallable, seen.to_be_had) == (1, recallable, recallable), rule
+    watched.signals.on_scale(replace(drained("idle"), state="done"))
+    assert watched.signals.observe(entry, 0.0).recallable == 0
+
+
+def test_instances_of_several_workers_are_never_taken_back() -> None:
+    watched = Watched(spec(tensor_parallel_size=2))
+    [entry] = watched.signals.models()
+    watched.hear(0.0, queues(0), serving("w-2", version="v", state="draining"))
+    scale = record("draining", ["w-2"], "in")
+    watched.signals.on_scale(replace(scale, decision=replace(scale.decision, rule="idle")))
+    assert watched.signals.observe(entry, 0.0).recallable == 0
 
 
 def test_who_has_waited_longest_is_known_by_its_trace() -> None:

@@ -45,9 +45,10 @@ def test_records_are_the_newest_of_one_model_or_of_all() -> None:
     for number in range(3):
         store.add(running(f"scale-{number}", f"w-{number}"))
     assert [scale.id for scale in store.running()] == ["scale-0", "scale-1", "scale-2"]
-    assert len(store.records("m", 2)) == 2
+    assert [record.id for record in store.records("m", 2)] == ["scale-1", "scale-2"]
+    assert store.records("m", 0) == []
     assert store.records("other", 2) == []
-    assert len(store.records(None, 99)) == 3
+    assert [record.id for record in store.records(None, 99)] == ["scale-0", "scale-1", "scale-2"]
 
 
 def test_old_scales_are_forgotten_but_none_that_runs() -> None:

@@ -18,6 +18,8 @@ from livescale.services.gateway.tool_calls.formats import CALLS
 from tests.checkpoints import taught_checkpoint
 from tests.system.conftest import System
 
+pytestmark = pytest.mark.system
+
 WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {

@@ -2,10 +2,12 @@
 
 import sys
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.bench.systems.page import write_page
@@ -24,7 +26,9 @@ from livescale.shared.runtime.files import write_atomically
 from livescale.shared.topology.file import find_topology
 from livescale.shared.topology.topology import Topology
 
-BUSY_SHARE = 0.5  # of what all workers prefill, by default
+BUSY_SHARE = 0.5  # of what the system with all workers can serve, by default
+FULL = "distserve-full"
+ROUNDS = 4  # in which the rate is found: with another one, other lengths are replayed
 CHUNK = 2048  # tokens of a prompt that are computed in one step
 # The settings that the results repeat as they are.
 TOLD = ("window", "workers", "topology", "engine_profile", "parameters_gb", "seeds")
@@ -99,7 +103,7 @@ def make_scenarios(settings: SystemsBenchSettings) -> tuple[float, list[Scenario
     seconds = part.seconds or trace[-1].at - part.start
     if settings.warm_up >= seconds:
         raise ValueError(f"--warm-up is {settings.warm_up:g} s, and the window has {seconds:g}: nothing would count")
-    rate_scale = settings.rate_scale or find_rate_scale(cut(trace, part), seconds, settings)
+    rate_scale = settings.rate_scale or find_rate_scale(trace, part, seconds, settings)
     scenarios = [
         Scenario(
             system=name,
@@ -109,7 +113,7 @@ def make_scenarios(settings: SystemsBenchSettings) -> tuple[float, list[Scenario
             engine_profile=settings.engine_profile,
             parameters_gb=settings.parameters_gb,
             kv_tokens=settings.kv_tokens,
-            arrivals=fit(replay(trace, part, rate_scale, 1.0, seed), CONTEXT),
+            arrivals=replay_all(trace, part, rate_scale, seed),
             seconds=seconds,
             warm_up=settings.warm_up,
             seed=seed,
@@ -158,9 +162,26 @@ def find_cluster(settings: SystemsBenchSettings) -> Topology:
         raise ValueError(f"--topology: {error}") from None
 
 
-def find_rate_scale(arrivals: Trace, seconds: float, settings: SystemsBenchSettings) -> float:
-    """The factor by which prompts take half of what all workers can prefill."""
+def find_rate_scale(trace: Trace, part: Window, seconds: float, settings: SystemsBenchSettings) -> float:
+    """The factor by which the prompts that are replayed take half of what distserve-full can prefill.
+
+    BlitzScale's mean rate is half of what its cluster can serve, so that half of all instances are enough on average.
+    Its own system with all instances is bound by those that prefill.
+    """
     latency = find_latency(settings.engine_profile)
     rate = CHUNK / latency.seconds(Work(prefill_tokens=CHUNK, prefill_squares=CHUNK**2))
-    tokens = sum(arrival.prompt_tokens for arrival in arrivals) / seconds
-    return BUSY_SHARE * settings.workers * rate / tokens
+    share = find_system(FULL).values()["prefill_share"]
+    assert isinstance(share, float)
+    wanted, factor = BUSY_SHARE * share * settings.workers * rate * seconds, 1.0
+    for _ in range(ROUNDS):
+        factor *= wanted / sum(arrival.prompt_tokens for arrival in replay_all(trace, part, factor, seed=0))
+    return factor
+
+
+def replay_all(trace: Trace, part: Window, rate_scale: float, seed: int) -> Trace:
+    """The window, filled to its end: where lengths that follow it run out, they go on from the trace's start."""
+    end = trace[-1].at + 1
+    longer = tuple(
+        replace(arrival, at=arrival.at + again * end) for again in range(ceil(rate_scale) + 1) for arrival in trace
+    )
+    return fit(replay(longer, replace(part, end=part.end or end), rate_scale, 1.0, seed), CONTEXT)

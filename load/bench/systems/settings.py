@@ -57,8 +57,8 @@ class SystemsBenchSettings(Settings, frozen=True, kw_only=True):
     rate_scale: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         Meta(
-            description="Factor of the trace's request rate; by default one by which prompts take half of what all "
-            "workers can prefill, as in BlitzScale's experiments"
+            description="Factor of the trace's request rate; by default one by which prompts take half of what "
+            "distserve-full can prefill. As in BlitzScale's experiments, half of the instances are enough on average"
         ),
     ] = None
     warm_up: Annotated[

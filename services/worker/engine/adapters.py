@@ -1,11 +1,13 @@
 """LoRA adapters (Hu et al.): low-rank products that are added to those of a model's matrices, for some rows.
 
 Rows are gathered by adapter, so that each adapter's matrices are multiplied once a step. The kernels are those of all
-matrices: a row's bits depend neither on the other rows nor on their adapters.
+matrices: a row's bits depend neither on the other rows nor on their adapters. Each product of the model is rounded
+before the adapter's is added. A layer that is one call of the compiled kernels stays one.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import torch
@@ -13,7 +15,7 @@ import torch
 from livescale.services.worker.engine.contract import AdapterData, FetchAdapter
 from livescale.services.worker.engine.experts import make_experts
 from livescale.services.worker.engine.kernels.variants import Kernels
-from livescale.services.worker.engine.matrices import make_linear
+from livescale.services.worker.engine.matrices import LINEAR_NUMBERS, CompiledLinear, make_linear
 from livescale.services.worker.engine.parameters import Linear, Tensors, block_tensors
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.links.contract import View
@@ -24,7 +26,7 @@ from livescale.shared.model.declaration.tensors import layer_parameters
 from livescale.shared.model.packed.form import WEIGHT
 
 Names = tuple[str, ...]
-# Matrices with the same input, which the compiled kernels multiply as one.
+# Matrices with the same input, which the compiled kernels multiply as one; in the order of `Map` of kernels.h.
 JOINED: tuple[Names, ...] = (
     ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     ("self_attn.o_proj",),
@@ -34,7 +36,7 @@ JOINED: tuple[Names, ...] = (
 # Torch's kernels multiply these one by one.
 APART: tuple[Names, ...] = (*JOINED[:2], ("mlp.gate_proj",), ("mlp.up_proj",), JOINED[3])
 FETCH_SECONDS = 40.0
-RANK_STEP = 32  # of which the inputs of a product are a multiple; the rest are zeros
+RANK_STEP = 32  # of which the inputs of torch's products are a multiple; the rest are zeros
 
 
 Part = tuple[torch.Tensor | None, torch.Tensor | None, int]  # A, B and the outputs of a matrix
@@ -72,7 +74,7 @@ class LowRank:
         """`parts` has A `[rank, in]`, B `[out, rank]` and `out` of each matrix of the map, None where it has none."""
         downs = [down for down, _, _ in parts if down is not None]
         ranks, outputs = sum(map(len, downs)), sum(out for _, _, out in parts)
-        rank = -(-ranks // RANK_STEP) * RANK_STEP
+        rank = ranks if kernels is not None else -(-ranks // RANK_STEP) * RANK_STEP
         stacked = downs[0].new_zeros(rank, downs[0].shape[1])
         stacked[:ranks] = torch.cat(downs)
         diagonal = downs[0].new_zeros(outputs, rank)
@@ -90,6 +92,15 @@ class LowRank:
         count = len(rows)
         made = self._up.plus(self._down(self._down.padded(rows)), self._up.padded(product))
         return made[:count]
+
+    def numbers(self) -> tuple[int, ...]:
+        """What fills `LowRank` of kernels.h. It is for compiled kernels."""
+        assert isinstance(self._down, CompiledLinear)
+        assert isinstance(self._up, CompiledLinear)
+        return *self._down.numbers, *self._up.numbers
+
+
+ADDS_NOTHING = (0,) * (2 * LINEAR_NUMBERS)  # as `LowRank` of kernels.h
 
 
 class Adapter:
@@ -111,6 +122,15 @@ class Adapter:
                 ]
                 if any(down is not None for down, _, _ in parts):
                     self._maps[layer, names[0]] = LowRank(parts, kernels)
+        # What the compiled kernels read of it, `LowRank` of each map of each layer.
+        self._numbers = array("q", () if kernels is None else self._each_map(config.num_hidden_layers))
+        self.address = self._numbers.buffer_info()[0]
+
+    def _each_map(self, layers: int) -> Iterator[int]:
+        for layer in range(layers):
+            for first, *_ in JOINED:
+                added = self.find(layer, first)
+                yield from ADDS_NOTHING if added is None else added.numbers()
 
     def find(self, layer: int, name: str) -> LowRank | None:
         """What it adds to the linear map of this name; None where it leaves that as it is."""
@@ -130,6 +150,8 @@ class Adapters:
         self._adapters: dict[str, Adapter] = {}
         self._sizes: dict[str, int] = {}
         self.groups: list[Group] = []  # of the step that runs: rows, None for all of them
+        self._rows: list[array[int]] = []  # the same for the compiled kernels, as `AdapterRows` of kernels.h
+        self._numbers: array[int] = array("q")
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -150,7 +172,7 @@ class Adapters:
 
     def begin(self, chunks: Sequence[ScheduledChunk]) -> None:
         """Note which rows use which adapter. Raises AdapterMissing."""
-        self.groups = []
+        self.groups, self._rows, self._numbers = [], [], array("q")
         places: dict[str, list[int]] = {}
         row = 0
         for chunk in chunks:
@@ -161,6 +183,14 @@ class Adapters:
         if missing:
             raise AdapterMissing(f"adapter {min(missing)} was not added")
         self.groups = [(self._adapters[one], _index(own, row, self._device)) for one, own in places.items()]
+        self._rows = [array("q", own) for own in places.values()]
+        for (adapter, _), own in zip(self.groups, self._rows, strict=True):
+            self._numbers.extend((adapter.address, *own.buffer_info()))
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The address of `AdapterRows` of kernels.h for the step that runs, and how many there are."""
+        return self._numbers.buffer_info()[0], len(self.groups)
 
 
 def _index(rows: list[int], count: int, device: torch.device) -> torch.Tensor | slice | None:

@@ -2,10 +2,12 @@
 
 from array import array
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 
 import torch
 
+from livescale.services.worker.engine.adapters import Adapters
 from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels, double_bits, find_compiled
 from livescale.services.worker.engine.kv_store import KvStore
@@ -19,6 +21,7 @@ from livescale.shared.messages.parameters import LayerKind, ModelConfig
 
 RUN_NUMBERS = 4  # as kernels.h has them
 WHOLE = 2
+NO_ADAPTERS = 0, 0
 
 
 class CompiledAttention:
@@ -139,16 +142,25 @@ class CompiledLayer:
         self._layer = layer
         self._memory = memory  # lives as long as its addresses are known here
         self._run, self._type = memory.kernels.run_layer, memory.attention.type
-        self._numbers = array("q", (*numbers, *memory.attention.layers[layer.index], *memory.addresses))
+        attention = memory.attention.layers[layer.index]
+        self._numbers = array("q", (layer.index, *numbers, *attention, *memory.addresses))
         self._address = self._numbers.buffer_info()[0]
         self._epsilon = epsilon
+        self._adapters: Adapters | None = None
+
+    def adapted(self, adapters: Adapters) -> "CompiledLayer":
+        """The same layer with what the adapters of rows add to its matrices."""
+        made = copy(self)
+        made._adapters = adapters
+        return made
 
     def __call__(self, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
         """Run the layer on `[row, hidden]`, in place."""
         step = rows.attend
         assert isinstance(step, CompiledStep)
         hidden = hidden.contiguous()
-        self._run(self._type, self._address, hidden.data_ptr(), rows.count, *step.runs, self._epsilon)
+        adapters = NO_ADAPTERS if self._adapters is None else self._adapters.numbers
+        self._run(self._type, self._address, hidden.data_ptr(), rows.count, *step.runs, *adapters, self._epsilon)
         return hidden
 
 

@@ -12,6 +12,7 @@ import torch
 from torch.nn.functional import embedding
 
 from livescale.services.worker.engine.adapters import Adapters
+from livescale.services.worker.engine.added_embeddings import AddedEmbeddings
 from livescale.services.worker.engine.attention import Attention, Rows, TorchAttention
 from livescale.services.worker.engine.compiled_layer import CompiledAttention, CompiledLayer, LayerMemory, in_one_call
 from livescale.services.worker.engine.contract import (
@@ -24,7 +25,6 @@ from livescale.services.worker.engine.contract import (
     slabs,
 )
 from livescale.services.worker.engine.cuda_graphs import CudaCapture, GraphedLayer, LayerGraphs
-from livescale.services.worker.engine.encoder_input import EncoderInput
 from livescale.services.worker.engine.head import Head
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import KvStore
@@ -91,10 +91,10 @@ class TorchEngine:
             # Between two calls of a layer's parts ranks wait for each other.
             self._memory = LayerMemory(config, self._kernels, compiled) if ranks is None else None
         self._embedding: torch.Tensor | None = None
-        self._input: EncoderInput | None = None
+        self._added: AddedEmbeddings | None = None
         self._layers: dict[int, AnyLayer] = {}
         self._whole: dict[int, Layer] = {}  # the same, and what adapters add
-        self._adapted: dict[int, Layer] = {}
+        self._adapted: dict[int, Layer | CompiledLayer] = {}
         self._adapters = Adapters(config, kernels, memory.device)
         self._graphs: LayerGraphs | None = None
         # No graph waits for another rank, and which rows experts get differs from step to step.
@@ -117,8 +117,8 @@ class TorchEngine:
         tensors = block_tensors(self._manifest.blocks[index], buffer, self._manifest.dtype)
         if index == 0:
             self._embedding = tensors[EMBEDDING]
-            if self._config.encodes:
-                self._input = EncoderInput(self._config, tensors, self._kernels)
+            if self._config.adds_positions:
+                self._added = AddedEmbeddings(self._config, tensors, self._kernels)
         elif index <= self._config.num_hidden_layers:
             sinks = tensors.get(f"model.layers.{index - 1}.self_attn.sinks")
             if sinks is not None:
@@ -168,8 +168,8 @@ class TorchEngine:
             hidden = embedding(rows.token_ids, self._embedding)
         else:
             hidden = embed_part(rows.token_ids, self._embedding, self._own_tokens, self._ranks)
-        if self._input is not None:
-            hidden = self._input.add_to(hidden, rows.chunks)
+        if self._added is not None:
+            hidden = self._added.add_to(hidden, rows.chunks)
         return hidden if self._embedding_scale is None else hidden * self._embedding_scale
 
     @torch.inference_mode()
@@ -195,7 +195,9 @@ class TorchEngine:
         """The layers with what the adapters of these rows add. Raises AdapterMissing."""
         self._adapters.begin(rows.chunks)
         for index in self._whole.keys() - self._adapted.keys():
-            self._adapted[index] = self._whole[index].adapted(self._adapters)
+            layer = self._layers[index]
+            changed = layer if isinstance(layer, CompiledLayer) else self._whole[index]
+            self._adapted[index] = changed.adapted(self._adapters)
         return self._adapted
 
     def _export(self, layer: int) -> None:

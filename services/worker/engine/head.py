@@ -10,7 +10,7 @@ from livescale.services.worker.engine.contract import BlockMissing
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.layer import bent_logits
 from livescale.services.worker.engine.matrices import make_linear
-from livescale.services.worker.engine.norms import Norm, make_norm
+from livescale.services.worker.engine.norms import Norm, norm_of
 from livescale.services.worker.engine.parameters import Linear, Tensors
 from livescale.services.worker.engine.pooling import Pooler
 from livescale.services.worker.engine.sampling import choose_tokens, score_tokens
@@ -42,7 +42,7 @@ class Head:
         if config.pooling != "none":
             self._pooler = Pooler(config, tensors, self._kernels)
             return
-        self._norm = make_norm(tensors["model.norm.weight"], config.rms_norm_eps, self._kernels, config.norm_offset)
+        self._norm = norm_of(config, tensors, "model.norm", self._kernels)
         if not config.tie_word_embeddings:
             self._matrix = make_linear(tensors, "lm_head", kernels=self._kernels)
 

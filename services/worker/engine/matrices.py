@@ -14,6 +14,7 @@ from livescale.shared.model.block_layout import PANEL_ROWS, PANEL_STEP
 
 MOST_PARTS = 3  # as kernels.h has it
 PART_NUMBERS = 7
+LINEAR_NUMBERS = 3 + PART_NUMBERS * MOST_PARTS
 
 
 class CompiledLinear:
@@ -131,7 +132,7 @@ class Gated(Protocol):
 
 
 class Activated:
-    """GELU of one matrix's output, by compiled kernels, or torch's where `kernels` is None."""
+    """GELU or ReLU of one matrix's output, by compiled kernels, or torch's where `kernels` is None."""
 
     def __init__(self, matrix: Linear, activation: Activation, kernels: Kernels | None) -> None:
         self._matrix = matrix
@@ -140,6 +141,8 @@ class Activated:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         made = self._matrix(rows)
+        if self._activation == "relu":
+            return made.relu_()  # exact, so that all instructions agree
         if self._kernels is None or self._activation != "gelu":
             return stable_gelu(made, "none" if self._activation == "gelu" else "tanh")
         result = torch.empty_like(made)

@@ -13,7 +13,6 @@ from livescale.shared.messages.experts import Experts
 from livescale.shared.messages.parameters import Activation, LayerKind, ModelConfig
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
 from livescale.shared.model.declaration.experts import (
-    Fused,
     Stacked,
     each_name,
     fused_shapes,
@@ -23,32 +22,18 @@ from livescale.shared.model.declaration.experts import (
 )
 from livescale.shared.model.declaration.quantization import KEYS, REMEDY, read_quantization
 from livescale.shared.model.declaration.rotation import Rotation, RotationReader, pair_order
+from livescale.shared.model.declaration.source import Source
 from livescale.shared.model.declaration.tensors import Shapes, model_parameters
 from livescale.shared.model.packed.form import WEIGHT, packing_of
 from livescale.shared.model.packed.stored import stored_parts
 
-GENERATES = "ForCausalLM"
+GENERATES = ("ForCausalLM", "LMHeadModel")
 LAYERS = "model.layers."
 FULL, SLIDING = "full_attention", "sliding_attention"
 LONGEST_HEAD = 4_096
 MOST_LAYERS = 10_000
 DEFAULT_WINDOW = 4_096  # of transformers
 ORDERED = tuple(f"{name}.{kind}" for name in ("q_proj", "k_proj", "q_norm", "k_norm") for kind in ("weight", "bias"))
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a parameter lies in a checkpoint: `rows` rows, from row `start` on, of the tensor `name`.
-
-    `order` says which number of a checkpoint's head is at each place of ours; it is empty where it is the same one.
-    An expert's may be `fused` with those of others.
-    """
-
-    name: str
-    start: int
-    rows: int
-    order: tuple[int, ...] = ()
-    fused: Fused | None = None
 
 
 @dataclass(frozen=True)
@@ -60,8 +45,9 @@ class Architecture:
     `joined` has the parts whose rows lie one after the other in a tensor of the checkpoint, by its name. `layers` is
     what precedes the number of a layer in its names, and `{last}` stands for the last number. `unused` are the
     beginnings of the names of tensors that nothing needs. `fuses_experts`: whether a checkpoint has the matrices of all
-    experts as one, `[expert, in, out]`, with gate and up in turn. `example` are the keys of config.json, besides the
-    sizes, of a small model of this kind.
+    experts as one, `[expert, in, out]`, with gate and up in turn; `transposes`: the matrices of layers as `[in, out]`.
+    `example` are the keys of config.json, besides the sizes, of a small model of this kind. `sizes` has config.json's
+    names of sizes by those of Llama's, and says that there are no others.
     """
 
     class_name: str
@@ -72,6 +58,8 @@ class Architecture:
     layers: str = LAYERS
     unused: tuple[str, ...] = ()
     fuses_experts: bool = False
+    transposes: bool = False
+    sizes: Mapping[str, str] = field(default_factory=dict)
     example: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -102,11 +90,13 @@ class Architecture:
         fused = fused_source(part) if self.fuses_experts else None
         if fused is not None:
             return Source(f"{theirs}{fused[0]}{'' if kind == 'weight' else '_bias'}", 0, rows, fused=fused[1])
+        transposed = self.transposes and bool(place) and len(shapes[name]) == 2
         for whole, parts in self.joined.items():
             if part in parts:
                 before = [shapes[f"{place}{one}.{kind}"][0] for one in parts[: parts.index(part)]]
-                return Source(f"{theirs}{whole}.{kind}", sum(before), rows, order)
-        return Source(f"{theirs}{renamed_part(part, self.renamed).format(last=last)}.{kind}", 0, rows, order)
+                return Source(f"{theirs}{whole}.{kind}", sum(before), rows, order, transposed=transposed)
+        stem = f"{theirs}{renamed_part(part, self.renamed).format(last=last)}"
+        return Source(f"{stem}.{kind}", 0, rows, order, transposed=transposed)
 
     def stored_shapes(self, config: ModelConfig) -> Shapes:
         """The tensors that a checkpoint has, by its names."""
@@ -114,8 +104,7 @@ class Architecture:
         stored: Shapes = {}
         sources = {name: one for name, one in self.sources(config).items() if one.fused is None}
         for name, source in sources.items():
-            known = stored.get(source.name, [0])
-            stored[source.name] = [max(known[0], source.start + source.rows), *shapes[name][1:]]
+            stored[source.name] = source.stored_shape(shapes[name], stored.get(source.name))
         quantization = config.quantization
         for name, source in sources.items():
             packing = packing_of(quantization, name)
@@ -129,6 +118,8 @@ class Architecture:
         is_mxfp4 = bool(quantized) and read.mapping(quantized[0]).get("quant_method") == "mxfp4"
         if quantized and config.experts is not None and not (is_mxfp4 and self.fuses_experts):
             raise CheckpointError(f"{quantized[0]}: quantized experts are not served; use the checkpoint in bfloat16")
+        if quantized and self.transposes:
+            raise CheckpointError(f"{quantized[0]}: not served of {self.class_name}; use the checkpoint in bfloat16")
         if is_mxfp4 and not self.fuses_experts:
             raise CheckpointError(f"{quantized[0]}: quant_method mxfp4 is known of gpt_oss alone; {REMEDY}")
         sources = self.sources(config)

@@ -26,6 +26,8 @@ HARMLESS = {
     *("begin_suppress_tokens", "suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"),
     *("remove_invalid_values", "chunk_size_feed_forward", "tf_legacy_loss", "tie_encoder_decoder"),
     *("router_aux_loss_coef", "output_router_logits", "is_decoder"),
+    *("dropout", "activation_dropout", "layerdrop", "init_std", "n_ctx", "reorder_and_upcast_attn", "summary_type"),
+    *("summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout"),
     *("is_llama_config", "is_qwen2_config", "neftune_noise_alpha", "max_sequence_length", "transformers.js_config"),
 }
 # What the keys that ask for another kind of model ask for, and what to do instead.

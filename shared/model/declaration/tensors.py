@@ -12,6 +12,8 @@ from livescale.shared.messages.parameters import LayerKind, ModelConfig
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+POSITIONS = "model.embed_positions.weight"
+TYPES = "model.embed_types.weight"
 LOOKED_UP = "model.embed_"  # tables of which rows are taken
 SCORE = "score.weight"  # of models that give scores of a prompt
 
@@ -52,11 +54,12 @@ def model_parameters(config: ModelConfig) -> dict[str, list[Parameter]]:
 
 
 def _input(config: ModelConfig) -> Iterator[Parameter]:
-    """What is added to embeddings where rows see each other."""
-    if config.encodes:
+    """What is added to the embeddings of tokens."""
+    if config.adds_positions:
         positions = config.max_position_embeddings + config.position_offset
-        yield Parameter("model.embed_positions.weight", [positions, config.hidden_size])
-        yield Parameter("model.embed_types.weight", [config.token_types, config.hidden_size])
+        yield Parameter(POSITIONS, [positions, config.hidden_size])
+    if config.encodes:
+        yield Parameter(TYPES, [config.token_types, config.hidden_size])
         yield from _norm(config, "model.embed_norm")
 
 
@@ -76,7 +79,7 @@ def _head(config: ModelConfig, vocabulary: list[int]) -> Iterator[Parameter]:
 def _norm(config: ModelConfig, name: str) -> Iterator[Parameter]:
     """The weights of a norm of whole rows; LayerNorm has biases."""
     yield Parameter(f"{name}.weight", [config.hidden_size])
-    if config.encodes:
+    if config.has_layer_norms:
         yield Parameter(f"{name}.bias", [config.hidden_size])
 
 
@@ -91,7 +94,7 @@ def _attention(config: ModelConfig, layer: int) -> Iterator[Parameter]:
     kind, hidden, head_dim = config.kind(layer), config.hidden_size, config.head_dim
     q, kv = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
     if kind.norms_before:
-        yield Parameter("input_layernorm.weight", [hidden])
+        yield from _norm(config, "input_layernorm")
     yield Parameter("self_attn.q_proj.weight", [q, hidden], "queries")
     yield Parameter("self_attn.k_proj.weight", [kv, hidden], "keys")
     yield Parameter("self_attn.v_proj.weight", [kv, hidden], "keys")
@@ -119,7 +122,7 @@ def _attention(config: ModelConfig, layer: int) -> Iterator[Parameter]:
 def _mlp(config: ModelConfig, layer: int) -> Iterator[Parameter]:
     kind, hidden, features = config.kind(layer), config.hidden_size, config.intermediate_size
     if kind.norms_before:
-        yield Parameter("post_attention_layernorm.weight", [hidden])
+        yield from _norm(config, "post_attention_layernorm")
     if kind.experts:
         yield from _experts(config)
     else:

@@ -40,7 +40,7 @@ def test_an_instance_that_drains_serves_again_without_any_byte_and_its_requests_
 
             await until(drains)
             answer = await scale(made, 2)
-            assert (answer.scale_id, answer.actual) == (None, 2)
+            assert (answer.scale_id, answer.actual, answer.recalled) == (None, 2, 1)
             await until_serving(made, 2)
             assert await instances(made) == before
         records: list[ScaleRecord] = (

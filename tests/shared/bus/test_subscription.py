@@ -1,10 +1,15 @@
 """What a reader of a topic gets, on both buses."""
 
 import asyncio
+from collections import Counter
 
+from livescale.shared.bus.codec import encode
+from livescale.shared.bus.subscription import QueuedSubscription
 from livescale.shared.messages.membership import Beat, RouterReport, WorkerReport
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.requests import Cancel, TokenFrame, Tokens
+from livescale.shared.runtime.clock import SystemClock
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.subjects import CANCEL, DECISION, HEARTBEAT, TOKENS
 from tests.shared.bus.conftest import Net
 from tests.shared.bus.examples import decision
@@ -100,3 +105,27 @@ async def test_readers_end_when_the_bus_closes(net: Net) -> None:
     await asyncio.sleep(0)
     await bus.close()
     assert await asyncio.wait_for(reading, 1) == []
+
+
+async def test_each_message_goes_to_one_of_several_readers_and_one_that_gives_up_takes_none(net: Net) -> None:
+    sender, listener = await net.connect("a"), await net.connect("b")
+    cancels = await listener.subscribe(CANCEL)
+    readers = [asyncio.ensure_future(anext(aiter(cancels))) for _ in range(3)]
+    await asyncio.sleep(0)
+    readers[0].cancel()
+    for number in range(2):
+        sender.publish(CANCEL, Cancel(request_id=f"req-{number}"))
+    async with asyncio.timeout(5):
+        came = await asyncio.gather(*readers, return_exceptions=True)
+    assert isinstance(came[0], asyncio.CancelledError)
+    assert [one.message.request_id for one in came[1:] if not isinstance(one, BaseException)] == ["req-0", "req-1"]
+
+
+async def test_a_reader_that_is_woken_and_gives_up_wakes_the_next() -> None:
+    subscription = QueuedSubscription(CANCEL, 10, Counter(), RateLimitedLog(SystemClock().now))
+    readers = [asyncio.ensure_future(anext(subscription)) for _ in range(2)]
+    await asyncio.sleep(0)
+    subscription.deliver(CANCEL.pattern, encode(Cancel(request_id="req-0"), json=CANCEL.json))
+    readers[0].cancel()
+    async with asyncio.timeout(5):
+        assert (await readers[1]).message.request_id == "req-0"

@@ -30,6 +30,17 @@ def test_a_causal_model_generates(tmp_path: Path) -> None:
     assert last_block(config) == ["model.norm.weight", HEAD]
 
 
+@pytest.mark.parametrize(
+    ("named", "pooling", "labels"),
+    [("GPT2LMHeadModel", "none", 0), ("GPT2Model", "last", 0), ("GPT2ForSequenceClassification", "last", 2)],
+)
+def test_the_classes_of_gpt2_are_told_apart(named: str, pooling: str, labels: int, tmp_path: Path) -> None:
+    gpt2 = {"model_type": "gpt2", "vocab_size": 9, "n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 5}
+    (tmp_path / "config.json").write_text(json.dumps(gpt2 | {"architectures": [named]}))
+    config = load_model_config(tmp_path)
+    assert (config.pooling, config.labels) == (pooling, labels)
+
+
 def test_sentence_transformers_make_it_pool(tmp_path: Path) -> None:
     write_pooling(tmp_path, normalized=False)
     config = read(tmp_path, architectures=["Qwen3ForCausalLM"])

@@ -28,6 +28,7 @@ SHAPE: dict[str, Any] = {
     "pad_token_id": 2,
 }
 OF_DECODERS = ("num_key_value_heads", "rms_norm_eps")
+LEARNED = ("gpt2", "opt")  # which have names of their own for some of the sizes
 WINDOW = 150
 FIELDS: dict[str, dict[str, Any]] = {
     "llama": {"attention_bias": True, "mlp_bias": True, "head_dim": 20, "tie_word_embeddings": True},
@@ -98,6 +99,13 @@ FIELDS: dict[str, dict[str, Any]] = {
             "full_attention": {"rope_type": "linear", "rope_theta": 9e4, "factor": 4.0},
         },
     },
+    "gpt2": {
+        "n_inner": 132,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-3,
+        "scale_attn_by_inverse_layer_idx": True,
+    },
+    "opt": {"ffn_dim": 132, "activation_function": "relu"},
     "bert": {"layer_norm_eps": 1e-5, "type_vocab_size": 2, "max_position_embeddings": 512, "hidden_act": "gelu"},
     "roberta": {"layer_norm_eps": 1e-3, "type_vocab_size": 1, "max_position_embeddings": 515, "hidden_act": "gelu_new"},
     "xlm-roberta": {"layer_norm_eps": 1e-5, "type_vocab_size": 1, "max_position_embeddings": 514, "pad_token_id": 1},
@@ -106,7 +114,10 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 def fields_of(model_type: str) -> dict[str, Any]:
     """The keys of the small model's config.json."""
-    shape = SHAPE if generates(model_type) else {key: value for key, value in SHAPE.items() if key not in OF_DECODERS}
+    is_plain = generates(model_type) and model_type not in LEARNED
+    shape = SHAPE if is_plain else {key: value for key, value in SHAPE.items() if key not in OF_DECODERS}
+    if model_type in LEARNED:
+        shape = {key: value for key, value in shape.items() if key != "intermediate_size"}
     return {**shape, **FIELDS[model_type]}
 
 

@@ -261,12 +261,13 @@ def reference(name: str, dtype: DType = "float32") -> "transformers.PreTrainedMo
     model = transformers.AutoModelForCausalLM.from_config(ALL_CONFIGS[name](), dtype=torch.float32)
     for parameter_name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape)
-        if "norm" in parameter_name:
-            parameter.data = 1 + 0.05 * noise
-        elif parameter_name.endswith("bias"):
+        if parameter_name.endswith("bias"):
             parameter.data = 0.3 * noise
+        elif "norm" in parameter_name or ".ln_" in parameter_name:
+            parameter.data = 1 + 0.05 * noise
         else:
-            parameter.data = noise * (0.6 if "embed" in parameter_name else 1.6 / parameter.shape[-1] ** 0.5)
+            is_looked_up = any(part in parameter_name for part in ("embed", "wte", "wpe"))
+            parameter.data = noise * (0.6 if is_looked_up else 1.6 / parameter.shape[-1] ** 0.5)
         # Values that bfloat16 has, so that both dtypes serve the same parameters.
         parameter.data = parameter.data.bfloat16().float()
     model.tie_weights()

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from livescale.load.bench.engine.overhead import Operations
 from livescale.services.worker.engine.compiled_layer import CompiledLayer
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import VARIANTS, find_compiled
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledChunk
+from tests.worker.engine.adapted import adapter, add
 from tests.worker.engine.models import ALL_CONFIGS, KERNELS, SMALL_CONFIGS, Kind, checkpointed, kind, needs_kernels
 
 BLOCKS = 20  # of each request
@@ -64,6 +66,26 @@ def test_a_layer_in_one_call_has_the_bits_of_its_parts(way: Kind, name: str) -> 
     whole, parts = way.engine(name), of_parts(way, name)
     for chunks in steps():
         assert torch.equal(through(whole, chunks), through(parts, chunks))
+    assert torch.equal(whole.store.cache, parts.store.cache)
+
+
+@pytest.mark.parametrize("name", ["qwen2-untied", "qwen2-tied"])
+@pytest.mark.parametrize("way", EVERY_WAY)
+def test_rows_with_adapters_have_the_bits_of_parts_in_one_call(way: Kind, name: str) -> None:
+    whole, parts = way.engine(name), of_parts(way, name)
+    assert all(isinstance(layer, CompiledLayer) for layer in whole._layers.values())
+    made = [adapter(name, 1, way.dtype), adapter(name, 2, way.dtype, 33, matrices=("k_proj", "up_proj", "down_proj"))]
+    first, second = ([add(engine, one).version for one in made] for engine in (whole, parts))
+    assert first == second
+    decodes = [chunk(request, 0, 1, decode=False) for request in range(8)]
+    for chunks in (decodes, *steps()):
+        base = through(whole, chunks)
+        assert torch.equal(base, through(parts, chunks))
+        for uses in ([first[0]], [first[1], None, first[0]]):
+            mixed = [replace(one, adapter=uses[number % len(uses)]) for number, one in enumerate(chunks)]
+            rows = through(whole, mixed)
+            assert torch.equal(rows, through(parts, mixed))
+            assert not torch.equal(rows[0], base[0])
     assert torch.equal(whole.store.cache, parts.store.cache)
 
 

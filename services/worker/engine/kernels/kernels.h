@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* Rises with every change of what Python passes, as here or in experts.h. variants.py has the same number. */
-#define INTERFACE 3
+#define INTERFACE 4
 
 typedef uint16_t bf16;
 typedef enum { BFLOAT16, FLOAT32 } Type;
@@ -103,7 +103,9 @@ typedef struct {
     void *normed, *projected, *attended, *hidden, *gate_up, *gated;
 } Between;
 
+/* Layer `index` of a model. */
 typedef struct {
+    int64_t index;
     const void *input_norm;
     Linear qkv, output;
     const void *mlp_norm;
@@ -113,15 +115,38 @@ typedef struct {
 } Layer;
 
 /* Asks how likely `token` and `count` others are by a row of logits `[size]`. A token of -1 stands for the likeliest, the
-   lowest of equal ones, and becomes it. The others are those in `ids` if they are
-   `named`. Else their ids are put there: those of the largest logits, the largest first, of equal ones the lowest.
-   `told` is `[1 + count]`: the logarithms of how likely the token and the others are. */
+   lowest of equal ones, and becomes it. The others are those in `ids` if they are `named`. Else their ids are put there:
+   those of the largest logits, the largest first, of equal ones the lowest. `told` is `[1 + count]`: the logarithms of
+   how likely the token and the others are. */
 typedef struct {
     const void *logits;
     int64_t size, token, named, count;
     int64_t *ids;
     float *told;
 } Likelihoods;
+
+/* What an adapter (LoRA, Hu et al.) adds to the product of a linear map and a row: `up` of `down` of the row. Where it
+   adds nothing, `down` has no inputs. */
+typedef struct {
+    Linear down, up;
+} LowRank;
+
+/* The linear maps of a layer. */
+typedef enum { QKV, OUTPUT, GATE_UP, DOWN, MAPS } Map;
+
+/* The rows of a step that use one adapter, `count` of them: their numbers rise. `layers` has what the adapter adds to
+   each map of each layer, by the layer's index. */
+typedef struct {
+    const LowRank (*layers)[MAPS];
+    const int64_t *rows;
+    int64_t count;
+} AdapterRows;
+
+/* The adapters of a step, `count` of them. No row uses two. */
+typedef struct {
+    const AdapterRows *each;
+    int64_t count;
+} Adapters;
 
 /* One thread's share of some work that is divided into items. */
 typedef struct {
@@ -192,9 +217,15 @@ void kernels_gelu_times(const Kernels *kernels, Type type, const void *in, void 
 void kernels_attend(const Kernels *kernels, Type type, void *rows, int64_t stride, void *out, const Run *runs,
                     int64_t count, const Attention *attention);
 
-/* Computes a whole layer; `hidden` `[row, hidden]` is updated in place. */
-void kernels_run_layer(const Kernels *kernels, Type type, const Layer *layer, void *hidden, int64_t rows,
-                       const Run *runs, int64_t count, float epsilon);
+/* Adds what adapters add to `product` `[row, out]` of rows `in` `[row, in]` and this map of a layer. The step's rows
+   from `first` on are here, `rows` of them. */
+void kernels_add_low_rank(const Kernels *kernels, Type type, const Adapters *adapters, int64_t layer, Map map,
+                          const void *in, void *product, int64_t first, int64_t rows);
+
+/* Computes a whole layer; `hidden` `[row, hidden]` is updated in place. Each product of a linear map is rounded before
+   adapters add to it. */
+void kernels_run_layer(const Kernels *kernels, Type type, const Layer *layer, const Adapters *adapters, void *hidden,
+                       int64_t rows, const Run *runs, int64_t count, float epsilon);
 
 /* Tells how likely tokens are by each of some rows of logits. The results are the same for all variants. */
 void kernels_likelihoods(const Kernels *kernels, Type type, Likelihoods *rows, int64_t count);

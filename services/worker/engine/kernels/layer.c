@@ -141,33 +141,55 @@ void kernels_attend(const Kernels *kernels, Type type, void *rows, int64_t strid
     divide(kernels, count * attention->cache.kv_heads, attend_share, &job);
 }
 
-static void run_rows(const Kernels *kernels, Type type, const Layer *layer, void *hidden, int64_t rows, const Run *runs,
-                     int64_t count, float epsilon) {
-    const Linear *qkv = &layer->qkv, *output = &layer->output, *gate_up = &layer->gate_up, *down = &layer->down;
+/* A layer of a step, of which rows are computed in parts. */
+typedef struct {
+    const Kernels *kernels;
+    Type type;
+    const Layer *layer;
+    const Adapters *adapters;
+    float epsilon;
+} LayerJob;
+
+/* Multiplies the step's rows from `first` on, and adds what their adapters add. */
+static void multiply_map(const LayerJob *job, Map map, const void *in, const void *residual, void *out, int64_t first,
+                         int64_t rows) {
+    const Layer *layer = job->layer;
+    const Linear *maps[MAPS] = {&layer->qkv, &layer->output, &layer->gate_up, &layer->down};
+    kernels_multiply(job->kernels, job->type, maps[map], in, residual, out, rows);
+    if (job->adapters->count)
+        kernels_add_low_rank(job->kernels, job->type, job->adapters, layer->index, map, in, out, first, rows);
+}
+
+static void run_rows(const LayerJob *job, void *hidden, int64_t first, int64_t rows, const Run *runs, int64_t count) {
+    const Kernels *kernels = job->kernels;
+    const Layer *layer = job->layer;
     const Between *between = &layer->between;
-    kernels_rms_norm(kernels, type, hidden, layer->input_norm, between->normed, rows, qkv->in, epsilon, 0.0f);
-    kernels_multiply(kernels, type, qkv, between->normed, NULL, between->projected, rows);
-    kernels_attend(kernels, type, between->projected, qkv->out, between->attended, runs, count, &layer->attention);
-    kernels_multiply(kernels, type, output, between->attended, hidden, between->hidden, rows);
-    kernels_rms_norm(kernels, type, between->hidden, layer->mlp_norm, between->normed, rows, gate_up->in, epsilon,
+    Type type = job->type;
+    int64_t width = layer->qkv.in;
+    kernels_rms_norm(kernels, type, hidden, layer->input_norm, between->normed, rows, width, job->epsilon, 0.0f);
+    multiply_map(job, QKV, between->normed, NULL, between->projected, first, rows);
+    kernels_attend(kernels, type, between->projected, layer->qkv.out, between->attended, runs, count,
+                   &layer->attention);
+    multiply_map(job, OUTPUT, between->attended, hidden, between->hidden, first, rows);
+    kernels_rms_norm(kernels, type, between->hidden, layer->mlp_norm, between->normed, rows, width, job->epsilon,
                      0.0f);
-    kernels_multiply(kernels, type, gate_up, between->normed, NULL, between->gate_up, rows);
-    kernels_silu_times(kernels, type, between->gate_up, between->gated, rows, down->in);
-    kernels_multiply(kernels, type, down, between->gated, between->hidden, hidden, rows);
+    multiply_map(job, GATE_UP, between->normed, NULL, between->gate_up, first, rows);
+    kernels_silu_times(kernels, type, between->gate_up, between->gated, rows, layer->down.in);
+    multiply_map(job, DOWN, between->gated, between->hidden, hidden, first, rows);
 }
 
 /* Computes rows in parts of about equal size, so that the results between the steps of a layer stay in the cache. */
-void kernels_run_layer(const Kernels *kernels, Type type, const Layer *layer, void *hidden, int64_t rows,
-                       const Run *runs, int64_t count, float epsilon) {
-    char *next = hidden;
-    for (int64_t part, taken; rows > 0; rows -= part, runs += taken, count -= taken) {
-        int64_t parts = (rows + LAYER_ROWS - 1) / LAYER_ROWS, even = (rows + parts - 1) / parts;
+void kernels_run_layer(const Kernels *kernels, Type type, const Layer *layer, const Adapters *adapters, void *hidden,
+                       int64_t rows, const Run *runs, int64_t count, float epsilon) {
+    const LayerJob job = {kernels, type, layer, adapters, epsilon};
+    int64_t row_bytes = layer->qkv.in * size_of(type);
+    for (int64_t first = 0, part, taken; first < rows; first += part, runs += taken, count -= taken) {
+        int64_t left = rows - first, parts = (left + LAYER_ROWS - 1) / LAYER_ROWS, even = (left + parts - 1) / parts;
         part = runs->rows;
         for (taken = 1; taken < count; part += runs[taken++].rows)
             if (part + runs[taken].rows / 2 > even || part + runs[taken].rows > LAYER_ROWS)
                 break;
-        run_rows(kernels, type, layer, next, part, runs, taken, epsilon);
-        next += part * layer->qkv.in * size_of(type);
+        run_rows(&job, (char *)hidden + first * row_bytes, first, part, runs, taken);
     }
 }
 

@@ -120,13 +120,14 @@ static PyObject *attend(PyObject *self, PyObject *const *given, Py_ssize_t count
 }
 
 static PyObject *run_layer(PyObject *self, PyObject *const *given, Py_ssize_t count) {
-    int64_t n[6];
+    int64_t n[8];
     float epsilon;
-    if (!take_epsilon("run_layer", given, count, n, 6, &epsilon, NULL))
+    if (!take_epsilon("run_layer", given, count, n, 8, &epsilon, NULL))
         return NULL;
+    const Adapters adapters = {(const AdapterRows *)n[6], n[7]};
     Py_BEGIN_ALLOW_THREADS;
-    kernels_run_layer(KERNELS(self), (Type)n[0], (const Layer *)n[1], (void *)n[2], n[3], (const Run *)n[4], n[5],
-                      epsilon);
+    kernels_run_layer(KERNELS(self), (Type)n[0], (const Layer *)n[1], &adapters, (void *)n[2], n[3], (const Run *)n[4],
+                      n[5], epsilon);
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }
@@ -231,7 +232,7 @@ static PyMethodDef methods[] = {
     {"silu_times", FAST(silu_times), "(type, in, out, rows, size)"},
     {"gelu_times", FAST(gelu_times), "(type, in, out, rows, size)"},
     {"attend", FAST(attend), "(type, rows, stride, out, runs, run count, attention)"},
-    {"run_layer", FAST(run_layer), "(type, layer, hidden, rows, runs, run count, epsilon)"},
+    {"run_layer", FAST(run_layer), "(type, layer, hidden, rows, runs, run count, adapters, adapter count, epsilon)"},
     {"run_experts", FAST(run_experts), "(type, experts, rows, residual, out, row count)"},
     {"lay_out", FAST(lay_out), "(type, matrix, outputs, inputs, panels)"},
     {"likelihoods", FAST(likelihoods), "(type, rows, row count)"},

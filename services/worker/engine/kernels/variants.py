@@ -19,7 +19,7 @@ TORCH, FLASHINFER = "torch", "flashinfer"
 # What `auto` tries, best first. The last one runs on every CPU.
 PREFERRED: tuple[VariantName, ...] = ("amx", "avx512_bf16", "portable")
 VARIANTS: tuple[VariantName, ...] = (*PREFERRED, "amx-emulated")
-INTERFACE = 3  # as kernels.h has it
+INTERFACE = 4  # as kernels.h has it
 TYPES: dict[DType, int] = {"bfloat16": 0, "float32": 1}
 
 # torch's variable for its own vector instructions: so one CPU stands for another.
@@ -86,9 +86,19 @@ class Kernels(Protocol):
         """Rotate queries and keys of all rows, put keys and values into the cache, attend."""
 
     def run_layer(
-        self, type: int, layer: Address, hidden: Address, rows: int, runs: Address, run_count: int, epsilon: float, /
+        self,
+        type: int,
+        layer: Address,
+        hidden: Address,
+        rows: int,
+        runs: Address,
+        run_count: int,
+        adapters: Address,
+        adapter_count: int,
+        epsilon: float,
+        /,
     ) -> None:
-        """Run a whole layer on `hidden` `[row, hidden]`, in place."""
+        """Run a whole layer on `hidden` `[row, hidden]`, in place, with what adapters add for some of the rows."""
 
     def run_experts(
         self, type: int, experts: Address, rows: Address, residual: Address, out: Address, row_count: int, /

@@ -5,11 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
-from livescale.load.bench.systems.command import find_rate_scale, systems
+from livescale.load.bench.systems.command import find_rate_scale, replay_all, systems
 from livescale.load.bench.systems.rows import Results
 from livescale.load.bench.systems.settings import SystemsBenchSettings
-from livescale.load.trace import Arrival
+from livescale.load.trace import Arrival, Trace, Window
 
 ROWS = "".join(f"{0.1 * number:.1f},600,5\n" for number in range(20))
 
@@ -73,8 +74,23 @@ def test_a_number_of_seeds_that_makes_no_sense_is_refused(trace: Path, count: st
     assert "--seeds" in result.output
 
 
-def test_by_default_prompts_take_half_of_what_all_workers_prefill() -> None:
-    arrivals = tuple(Arrival(float(at), 2048, 1) for at in range(10))
-    two, four = (find_rate_scale(arrivals, 10.0, SystemsBenchSettings(workers=count)) for count in (2, 4))
-    assert four == pytest.approx(2 * two)
-    assert two == pytest.approx(6.2, rel=0.05)  # a prompt takes 161 ms
+def seconds_of_prefill(trace: Trace) -> float:
+    return sum(arrival.prompt_tokens for arrival in trace) * 0.161 / 2048  # a chunk of 2,048 tokens takes 161 ms
+
+
+def test_by_default_prompts_take_half_of_what_distserve_full_prefills_whatever_lengths_follow_the_window() -> None:
+    even = tuple(Arrival(0.1 * at, 300, 1) for at in range(100))
+    longer = (*even[:50], *(replace(arrival, prompt_tokens=500) for arrival in even[50:]))
+    cut = tuple(Arrival(float(at), 9000, 1) for at in range(100))  # the model's context is 4,096
+    for trace, workers in ((even, 8), (even, 4), (longer, 8), (cut, 8)):
+        part = Window(0.0, 5.0)
+        scale = find_rate_scale(trace, part, 5.0, SystemsBenchSettings(workers=workers))
+        busy = seconds_of_prefill(replay_all(trace, part, scale, 1)) / 5.0
+        assert busy == pytest.approx(workers * 0.625 / 2, rel=0.05)
+
+
+def test_a_window_is_filled_to_its_end_though_the_trace_has_too_few_lengths() -> None:
+    trace = tuple(Arrival(float(at), 100 + at, 1) for at in range(10))
+    lengths = [arrival.prompt_tokens - 100 for arrival in replay_all(trace, Window(6.0, 10.0), 3.0, seed=0)]
+    assert lengths == [6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert [arrival.at for arrival in replay_all(trace, Window(6.0), 1.0, seed=0)] == [0.0, 1.0, 2.0, 3.0]

@@ -239,6 +239,6 @@ def test_numbers_that_are_missing_are_refused(way: Kind) -> None:
 def test_no_rows_are_no_work(way: Kind) -> None:
     kernels, nothing = kernels_of(way), array("q", [0] * 100)
     address = nothing.buffer_info()[0]
-    kernels.run_layer(TYPES[way.dtype], address, address, 0, address, 0, 1e-5)
+    kernels.run_layer(TYPES[way.dtype], address, address, 0, address, 0, address, 0, 1e-5)
     kernels.attend(TYPES[way.dtype], address, 0, address, address, 0, address)
     kernels.rms_norm(TYPES[way.dtype], address, address, address, 0, 16, 1e-5, 0.0)

@@ -1,13 +1,15 @@
-"""What encoders add to embeddings: positions from their offset on, and the types of two texts."""
+"""What is added to embeddings: positions from their offset on, and the types of two texts."""
 
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
-from livescale.services.worker.engine.encoder_input import EncoderInput
+from livescale.services.worker.engine.added_embeddings import AddedEmbeddings
 from livescale.services.worker.scheduling.batch import ScheduledChunk, TokenSampling
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
 from livescale.shared.messages.requests import Sampling
+from livescale.shared.model.declaration.tensors import POSITIONS
 
 HIDDEN, OFFSET, TYPES = 8, 2, 2
 CONFIG = ModelConfig(
@@ -51,7 +53,7 @@ def expected(embeddings: torch.Tensor, types: list[int]) -> torch.Tensor:
 
 def test_each_prompt_begins_at_the_first_position_and_the_second_text_has_the_second_type() -> None:
     rows = torch.randn(8, HIDDEN, generator=CHANCE)
-    made = EncoderInput(CONFIG, TENSORS, None).add_to(rows, [chunk("pair", 5, second=3), chunk("one", 3)])
+    made = AddedEmbeddings(CONFIG, TENSORS, None).add_to(rows, [chunk("pair", 5, second=3), chunk("one", 3)])
     torch.testing.assert_close(made[:5], expected(rows[:5], [0, 0, 0, 1, 1]))
     torch.testing.assert_close(made[5:], expected(rows[5:], [0, 0, 0]))
 
@@ -59,11 +61,21 @@ def test_each_prompt_begins_at_the_first_position_and_the_second_text_has_the_se
 def test_a_model_with_one_type_has_it_for_both_texts() -> None:
     tensors = {**TENSORS, "model.embed_types.weight": TENSORS["model.embed_types.weight"][:1]}
     rows = torch.randn(5, HIDDEN, generator=CHANCE)
-    made = EncoderInput(CONFIG, tensors, None).add_to(rows, [chunk("pair", 5, second=3)])
+    made = AddedEmbeddings(CONFIG, tensors, None).add_to(rows, [chunk("pair", 5, second=3)])
     torch.testing.assert_close(made, expected(rows, [0] * 5))
 
 
 def test_a_row_has_the_same_bits_whatever_is_beside_it() -> None:
-    rows, encoder = torch.randn(8, HIDDEN, generator=CHANCE), EncoderInput(CONFIG, TENSORS, None)
+    rows, encoder = torch.randn(8, HIDDEN, generator=CHANCE), AddedEmbeddings(CONFIG, TENSORS, None)
     together = encoder.add_to(rows, [chunk("a", 5), chunk("b", 3)])
     assert torch.equal(together[5:], encoder.add_to(rows[5:], [chunk("b", 3)]))
+
+
+def test_rows_of_a_decoder_have_the_positions_that_they_have_in_their_request() -> None:
+    config = replace(CONFIG, kinds=[], encodes=False, token_types=0, layer_norms=True, learned_positions=True)
+    table = TENSORS[POSITIONS]
+    decoder = AddedEmbeddings(config, {POSITIONS: table}, None)
+    rows = torch.randn(6, HIDDEN, generator=CHANCE)
+    later = ScheduledChunk("prompt", (5,) * 4, 16, range(2), False)
+    made = decoder.add_to(rows, [later, ScheduledChunk("decodes", (5,), 30, range(2), True), chunk("new", 1)])
+    assert torch.equal(made, rows + table[[18, 19, 20, 21, 32, 2]])

@@ -1,0 +1,137 @@
+"""What the loop of virtual time runs: callbacks, and timers that count the time of their process.
+
+They do what asyncio's own do, but for its debug mode: a simulation makes millions of them.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context, ContextVar
+from typing import Protocol
+
+ROUNDING_SECONDS = 1e-9
+
+
+class Sleeper(Protocol):
+    """A simulated process, which can be stopped; `away` is how long it has been so far."""
+
+    is_stopped: bool
+    away: float
+
+    def put_off(self, handle: asyncio.Handle) -> None:
+        """Keep what is due until the process goes on."""
+
+
+# The simulated process that a context belongs to; None outside of all.
+process_of: ContextVar[Sleeper | None] = ContextVar("process", default=None)
+
+
+class TimerLoop(Protocol):
+    """What handles need of their loop. `slept`: whether any process has been stopped so far."""
+
+    now: float
+    slept: bool
+    _timer_cancelled_count: int
+
+    def arm(self, timer: "VirtualTimer", at: float) -> None: ...
+
+    def call_exception_handler(self, context: dict[str, object]) -> None: ...
+
+
+class VirtualHandle(asyncio.Handle):
+    """A callback that runs in the next turn of the loop."""
+
+    __slots__ = ()
+    _callback: Callable[..., object] | None
+    _context: Context
+    _loop: TimerLoop
+    _repr: str | None
+    _source_traceback: None
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[object, ...], loop: TimerLoop, context: Context
+    ) -> None:
+        self._context = context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback, self._args = None, ()
+
+    def _run(self) -> None:
+        try:
+            self._context.run(self._callback, *self._args)  # type: ignore[arg-type]  # it is not cancelled
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 whatever it is, the loop's handler tells of it
+            _tell(self, self._loop, error)
+
+
+class VirtualTimer(asyncio.TimerHandle):
+    """A callback that runs at a time of its process; outside of all, of the machine."""
+
+    __slots__ = ()
+    _callback: Callable[..., object] | None
+    _context: Context
+    _loop: TimerLoop
+    _repr: str | None
+    _source_traceback: None
+    _when: float
+    _scheduled: bool
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        loop: TimerLoop,
+        context: Context,
+    ) -> None:
+        self._context = context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+        self._when = when
+        self._scheduled = False
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._loop._timer_cancelled_count += self._scheduled
+            self._cancelled = True
+            self._callback, self._args = None, ()
+
+    def _run(self) -> None:
+        if self._loop.slept and self._is_put_off():
+            return
+        try:
+            self._context.run(self._callback, *self._args)  # type: ignore[arg-type]  # it is not cancelled
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 whatever it is, the loop's handler tells of it
+            _tell(self, self._loop, error)
+
+    def _is_put_off(self) -> bool:
+        """Put it off where its process is stopped, or has been and is not as far yet."""
+        process = self._context.get(process_of)
+        if process is None:
+            return False
+        if process.is_stopped:
+            process.put_off(self)
+            return True
+        if process.away and self._when + process.away - self._loop.now > ROUNDING_SECONDS:
+            self._loop.arm(self, self._when + process.away)
+            return True
+        return False
+
+
+def _tell(handle: asyncio.Handle, loop: TimerLoop, error: BaseException) -> None:
+    loop.call_exception_handler(
+        {"message": f"Exception in callback of {handle!r}", "exception": error, "handle": handle}
+    )

@@ -1,0 +1,71 @@
+"""Handles do what asyncio's do, and timers count the time of their process."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import pytest
+
+from livescale.shared.runtime.running_loop import MOST_SECONDS
+from livescale.shared.simulation import virtual_time
+from livescale.shared.simulation.virtual_time import Process
+
+
+def play(main: Callable[[], Coroutine[None, None, None]]) -> None:
+    virtual_time.run(main(), limit_seconds=60)
+
+
+def fail() -> None:
+    raise ValueError("wrong")
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_what_a_callback_raises_is_told_and_ends_nothing(timed: bool) -> None:
+    async def main() -> None:
+        loop, told = asyncio.get_running_loop(), list[dict[str, object]]()
+        loop.set_exception_handler(lambda loop, context: told.append(context))
+        handle = loop.call_later(1.0, fail) if timed else loop.call_soon(fail)
+        await asyncio.sleep(2.0)
+        assert [(str(context["exception"]), context["handle"]) for context in told] == [("wrong", handle)]
+        assert "fail" in str(told[0]["message"])
+
+    play(main)
+
+
+def test_what_is_cancelled_does_not_run_and_holds_nothing() -> None:
+    async def main() -> None:
+        loop, ran = asyncio.get_running_loop(), list[int]()
+        handles = [loop.call_soon(ran.append, 1), loop.call_later(1.0, ran.append, 2)]
+        for handle in [*handles, *handles]:
+            handle.cancel()
+        assert all(handle.cancelled() for handle in handles)
+        assert "append" not in repr(handles)
+        await asyncio.sleep(2.0)
+        assert ran == []
+
+    play(main)
+
+
+def test_a_timer_counts_the_time_of_its_process_though_it_was_set_before_anyone_slept() -> None:
+    async def main() -> None:
+        loop, fired = asyncio.get_running_loop(), list[tuple[str, float]]()
+        process = Process()
+
+        def fire(name: str) -> None:
+            fired.append((name, virtual_time.machine_time()))
+
+        loop.call_later(1.5, fire, "early", context=process.context())
+        loop.call_later(4.0, fire, "late", context=process.context())
+        loop.call_later(4.0, fire, "of nobody")
+        await asyncio.sleep(1.0)
+        process.stop()
+        await asyncio.sleep(2.0)
+        process.go_on()
+        await asyncio.sleep(10.0)
+        slept = 2.0 - MOST_SECONDS
+        assert fired == [
+            ("early", pytest.approx(1.5 + slept)),
+            ("of nobody", 4.0),
+            ("late", pytest.approx(4.0 + slept)),
+        ]
+
+    play(main)
