@@ -29,7 +29,7 @@ class WorkersInUse:
 
 
 def used_seconds(steps: Sequence[tuple[float, float]], start: float, end: float) -> float:
-    """What adds up between two times."""
+    """The worker-seconds between two times; a step is a time in seconds, and the count from then on."""
     edges = [(max(start, at), count) for at, count in steps if at < end] + [(end, 0.0)]
     return sum((after - at) * count for (at, count), (after, _) in itertools.pairwise(edges))
 

@@ -4,8 +4,10 @@ import asyncio
 import gc
 import inspect
 import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,24 @@ settings.load_profile("suite")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("LIVESCALE_DEVICE", "cpu")  # where there are GPUs too: tests that need one name it
+
+
+class BeforeUcx(MetaPathFinder):
+    """Imports torch and llguidance before UCX, as no process of the system does it the other way round; in tests it
+    would depend on their order.
+
+    Without RDMA devices and GPUs UCX replaces malloc in the libraries that are loaded by then. What it allocated is
+    freed by the libc's own `free` while these two load, which aborts the process.
+    """
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        """Find nothing: those who find UCX come after this."""
+        if fullname == "ucxx":
+            import llguidance  # noqa: F401
+            import torch  # noqa: F401
+
+
+sys.meta_path.insert(0, BeforeUcx())
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

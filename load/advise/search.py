@@ -16,7 +16,7 @@ class PoolChoice(NamedTuple):
 
 
 class TriedChoice(Protocol):
-    """What came of one choice."""
+    """What came of one choice; `holds`: its objectives were met."""
 
     @property
     def holds(self) -> bool: ...

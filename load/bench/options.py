@@ -11,7 +11,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def rounds_option(default: int, help: str = "Number of rounds; their medians count.") -> Decorator:
-    """`--rounds`."""
+    """`--rounds`: how often each case is measured, at least once."""
     return click.option(
         "--rounds",
         type=click.IntRange(1),

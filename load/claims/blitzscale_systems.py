@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from livescale.load.bench.systems.rows import SystemSummary
 from livescale.load.bench.systems.settings import LADDER
 from livescale.load.claims.claim import Band, Bound, Claim, Figure, Measured, Order, cannot
-from livescale.load.claims.workbench import TRACES, Setting, Window, Workbench
+from livescale.load.claims.workbench import TRACES, Setting, WindowRuns, Workbench
 from livescale.load.trace import LoadPhase, RequestShape, poisson
 
 PAPER = "BlitzScale"
@@ -48,16 +48,16 @@ def copies(one: SystemSummary) -> float:
     return one.cached_bytes / (CLUSTER_B.parameters_gb * 1e9)
 
 
-def on_burst(bench: Workbench) -> list[Window]:
+def on_burst(bench: Workbench) -> list[WindowRuns]:
     return [bench.play(CLUSTER_B, BURST, BURST_SECONDS, BURST_SYSTEMS)]
 
 
-def on(trace: str) -> Callable[[Workbench], list[Window]]:
+def on(trace: str) -> Callable[[Workbench], list[WindowRuns]]:
     return lambda bench: bench.replay(CLUSTER_B, trace, SYSTEMS)
 
 
 def compared(
-    windows: Callable[[Workbench], list[Window]], look: Look, names: Sequence[str]
+    windows: Callable[[Workbench], list[WindowRuns]], look: Look, names: Sequence[str]
 ) -> Callable[[Workbench], Measured]:
     """A figure of some systems, in each window."""
 
@@ -69,7 +69,7 @@ def compared(
 
 
 def ratio(
-    windows: Callable[[Workbench], list[Window]], look: Look, name: str, to: str
+    windows: Callable[[Workbench], list[WindowRuns]], look: Look, name: str, to: str
 ) -> Callable[[Workbench], Measured]:
     """A figure of one system in parts of another's, in each window."""
 
@@ -86,7 +86,7 @@ def violations(one: SystemSummary) -> float:
     return 1 - one.attainment
 
 
-def network_share(windows: Callable[[Workbench], list[Window]]) -> Callable[[Workbench], Measured]:
+def network_share(windows: Callable[[Workbench], list[WindowRuns]]) -> Callable[[Workbench], Measured]:
     """What BlitzScale sends over the network, KV included, in parts of what all NICs could."""
 
     def measure(bench: Workbench) -> Measured:

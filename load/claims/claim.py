@@ -81,7 +81,7 @@ class Exact:
         return f"± {self.within:g}" if self.within else "to the digit"
 
     def misses(self, measured: Measured) -> Iterator[str]:
-        """Yield what is wrong with the numbers."""
+        """Yield each number that is further than `within` from the paper's."""
         for row in measured.rows:
             for figure, paper in zip(row, self.paper, strict=True):
                 if not abs(figure.value - paper) <= self.within + 1e-9:  # nor is NaN the paper's
@@ -106,7 +106,7 @@ class Band:
         return f"{bounds} {self.unit}".strip()
 
     def misses(self, measured: Measured) -> Iterator[str]:
-        """Yield what is wrong with the numbers."""
+        """Yield each number that is below `low` or above `high`."""
         for row in measured.rows:
             for figure in row:
                 if not self.low <= figure.value <= self.high:
@@ -128,7 +128,7 @@ class Order:
         return "each below the next" if self.slack == 1 else f"each at most {self.slack:g} times the next"
 
     def misses(self, measured: Measured) -> Iterator[str]:
-        """Yield what is wrong with the numbers."""
+        """Yield each number that is not below the one after it, within `slack`."""
         for row in measured.rows:
             for less, more in pairwise(row):
                 kept = less.value < more.value if self.slack == 1 else less.value <= self.slack * more.value

@@ -1,7 +1,7 @@
 """What LambdaScale says of its multicast, against binomial plans on its testbeds."""
 
 from livescale.load.claims.claim import Band, Claim, Exact, Measured, Order, around, cannot, one, several
-from livescale.load.claims.plans import Planned, cluster, equal_blocks, nodes, planned
+from livescale.load.claims.plans import PlannedTransfers, cluster, equal_blocks, nodes, planned
 from livescale.load.claims.workbench import Workbench
 from livescale.services.planner.plans.execution_pipelines import pipeline_ready
 
@@ -16,13 +16,13 @@ CUTS = (8, 16, 24, 32, 48)
 BLOCK_SECONDS = 0.003  # what a block costs besides its bytes
 
 
-def binomial(nodes_in_all: int, sources: int, *, layers: bool = False) -> Planned:
+def binomial(nodes_in_all: int, sources: int, *, layers: bool = False) -> PlannedTransfers:
     blocks = LAYERS_13B if layers else EQUAL
     testbed = cluster("lambdascale-1")
     return planned(testbed, blocks, nodes(0, sources), nodes(sources, nodes_in_all), "binomial", in_blocks=BLOCKS)
 
 
-def steps_of(made: Planned) -> int:
+def steps_of(made: PlannedTransfers) -> int:
     return 1 + max(step for flow in made.plan.flows for step in flow.steps)
 
 
@@ -35,7 +35,7 @@ def steps_to_have_all(bench: Workbench) -> Measured:
     return several(*((f"k={k}", first_whole(binomial(8, k))) for k in KS))
 
 
-def first_whole(made: Planned) -> int:
+def first_whole(made: PlannedTransfers) -> int:
     first: dict[int, int] = {}
     for flow in made.plan.flows:
         for block, step in zip(flow.blocks, flow.steps, strict=True):

@@ -20,7 +20,7 @@ NETWORK_SHARE, HOST_LINK_SHARE, NVLINK_SHARE = 0.86, 0.75, 0.67
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedTransfers:
     """A plan of transfers, how it was made, and when it is predicted to be done."""
 
     multicast: Multicast
@@ -52,11 +52,11 @@ def planned(
     serving: Sequence[ServingFlow] = (),
     in_blocks: int = 0,
     block_seconds: float = 0.0,
-) -> Planned:
+) -> PlannedTransfers:
     """Plan a transfer of these `blocks`, sizes in bytes, to all `takers`. A binomial plan may be cut `in_blocks`."""
     multicast = multicast_over(topology, blocks, holders, takers, disks=disks, serving=serving)
     plan = make_plan(policy, multicast, blocks=in_blocks, block_seconds=block_seconds)
-    return Planned(multicast, plan, predict(multicast, plan, MIB, block_seconds))
+    return PlannedTransfers(multicast, plan, predict(multicast, plan, MIB, block_seconds))
 
 
 def gpus(host: str, count: int = 8, first: int = 0) -> list[str]:

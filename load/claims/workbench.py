@@ -52,7 +52,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowRuns:
     """The runs of some systems on one stretch of requests, by system."""
 
     name: str
@@ -85,7 +85,7 @@ class Workbench:
                 return f"There is no {file} in {self.traces}"
         return ""
 
-    def play(self, setting: Setting, arrivals: Trace, seconds: float, systems: Sequence[str]) -> Window:
+    def play(self, setting: Setting, arrivals: Trace, seconds: float, systems: Sequence[str]) -> WindowRuns:
         """Run systems on made-up arrivals; every request counts."""
         topology = with_workers(find_topology(setting.topology), setting.workers)
         scenarios = [
@@ -105,9 +105,9 @@ class Workbench:
             for seed in range(self.mode.seeds)
             for name in systems
         ]
-        return Window("made up", by_system(self._run(scenarios)))
+        return WindowRuns("made up", by_system(self._run(scenarios)))
 
-    def replay(self, setting: Setting, trace: str, systems: Sequence[str]) -> list[Window]:
+    def replay(self, setting: Setting, trace: str, systems: Sequence[str]) -> list[WindowRuns]:
         """Run systems on the windows of a trace, at half of what distserve-full can prefill."""
         assert self.traces is not None
         file, stretches = TRACES[trace]
@@ -117,7 +117,7 @@ class Workbench:
             windows = [f"{stretches[0][0]}+{PART_SECONDS}"]
         return [self._replay(setting, self.traces / file, window, systems) for window in windows]
 
-    def _replay(self, setting: Setting, file: Path, window: str, systems: Sequence[str]) -> Window:
+    def _replay(self, setting: Setting, file: Path, window: str, systems: Sequence[str]) -> WindowRuns:
         settings = SystemsBenchSettings(
             trace=str(file),
             window=window,
@@ -130,7 +130,7 @@ class Workbench:
             kv_tokens=setting.kv_tokens,
             warm_up=WARM_UP,
         )
-        return Window(window, by_system(self._run(make_scenarios(settings)[1])))
+        return WindowRuns(window, by_system(self._run(make_scenarios(settings)[1])))
 
     def _run(self, scenarios: Sequence[Scenario]) -> list[SystemRun]:
         digests = [scenario.digest() for scenario in scenarios]

@@ -16,7 +16,7 @@ from livescale.services.cli.tables import open_console
 
 
 def observe(result: SimulationResult) -> ObservedRun:
-    """What a simulation came to."""
+    """What a simulation came to, in the figures that a live run has too."""
     return ObservedRun.of(result.scales, result.run.requests, result.used_seconds)
 
 

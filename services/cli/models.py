@@ -78,7 +78,7 @@ def check(checkpoint: str, dtype: DType, as_json: bool) -> None:
         architecture = architecture_of(config)
         check_dtype(config, dtype)
         shapes, stacked = architecture.stored_shapes(config), architecture.stacked(config)
-        files.find_tensors(directory, shapes, stacked, architecture.unused)
+        files.find_tensors(directory, shapes, stacked, architecture.unneeded(config))
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     needs = needs_of(config, dtype)

@@ -236,7 +236,7 @@ def check_checkpoint(model: ModelSettings) -> None:
         if Path(model.path).is_dir():
             architecture = architecture_of(config)
             shapes, stacked = architecture.stored_shapes(config), architecture.stacked(config)
-            files.find_tensors(directory, shapes, stacked, architecture.unused)
+            files.find_tensors(directory, shapes, stacked, architecture.unneeded(config))
         text.load_checkpoint_text(directory, time.time)
     except BadSettings as error:
         raise click.UsageError(str(error)) from None

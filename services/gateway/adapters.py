@@ -26,7 +26,7 @@ AdapterName = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /v1/load_lora_adapter."""
+    """POST /v1/load_lora_adapter: serve the adapter in a directory beside its base model."""
 
     lora_name: Annotated[AdapterName, Meta(description="What requests call it, as their model")]
     lora_path: Annotated[Path, Meta(description="A directory in peft's format on all hosts")]
@@ -36,7 +36,7 @@ class LoadAdapter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnloadAdapter(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /v1/unload_lora_adapter."""
+    """POST /v1/unload_lora_adapter: serve an adapter no longer. `lora_int_id` is accepted and ignored."""
 
     lora_name: AdapterName
     lora_int_id: int | None = None
@@ -91,7 +91,7 @@ class AdapterApi:
 
 
 def adapter_operations(adapters: AdapterApi) -> list[Operation]:
-    """The operations of these endpoints."""
+    """The operations of the adapters' endpoints, for the application and OpenAPI."""
     return [
         Operation(
             "POST",

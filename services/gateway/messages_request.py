@@ -25,7 +25,7 @@ CacheControl = Annotated[
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
-    """A block of text in a message."""
+    """A block of a message, or of the system prompt: text as it is."""
 
     text: str
     cache_control: CacheControl = None

@@ -55,7 +55,7 @@ class AdapterCheckpoint:
 
     @property
     def files(self) -> set[Path]:
-        """The files that its numbers depend on."""
+        """The files that its numbers depend on: its configuration and its tensors."""
         return {self.directory / ADAPTER_CONFIG, self.directory / ADAPTER_FILE}
 
     @property
@@ -68,7 +68,7 @@ class AdapterCheckpoint:
 
     @cached_property
     def block(self) -> BlockLayout:
-        """The one block that an adapter is."""
+        """The one block that an adapter is: A and B of each matrix, aligned."""
         tensors, end = [], 0
         for name, shape in self._shapes():
             tensors.append(Tensor(name=name, shape=shape, offset=end))

@@ -1,10 +1,9 @@
 """A checkpoint on disk as the blocks of a model: checked when opened, read block by block in the serving dtype."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,7 +25,7 @@ from livescale.services.host.safetensors_files import (
 from livescale.services.host.transposed import read_transposed
 from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig, Tensor
 from livescale.shared.model.architectures import architecture_of
-from livescale.shared.model.block_layout import ITEM_BYTES, BlockLayout, block_layouts, check_dtype, tensor_bytes
+from livescale.shared.model.block_layout import BlockLayout, block_layouts, check_dtype, tensor_bytes
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config
 from livescale.shared.model.declaration.experts import each_name
 from livescale.shared.model.declaration.source import Source
@@ -57,7 +56,9 @@ LATER: dict[str, object] = {
     "labels": 0,
     "classifier_from_token": [],
     "quantization": None,
+    "latent": None,
 }
+LATER_OF_EXPERTS = {"scoring": "softmax", "groups": 1, "chosen_groups": 1, "scale": 1.0, "shared_features": 0}
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Checkpoint:
 
     @property
     def files(self) -> set[Path]:
-        """The files that hold its parameters."""
+        """The files that hold its parameters, each once."""
         return {stored.file for stored in self.stored.values()}
 
     @property
@@ -112,12 +113,12 @@ class Checkpoint:
                 self._read_packed(tensor, shard, into[tensor.offset : end])
                 continue
             into[end : tensor.offset] = bytes(tensor.offset - end)
-            end = tensor.offset + prod(tensor.shape) * ITEM_BYTES[self.dtype]
+            end = tensor.offset + tensor_bytes(tensor, self.dtype)
             cut = find_shard_slice(self.cuts[tensor.name], self.config, shard, self.shards)
             names = each_name(tensor.name, experts_of(self.config, shard, self.shards))
             size = (end - tensor.offset) // len(names)
             for start, name in zip(range(tensor.offset, end, size), names, strict=True):
-                self._read_part(name, tensor.shape, cut, into[start : start + size])
+                self._read_part(name, tensor, cut, into[start : start + size])
             if tensor.layout == "panels":
                 lay_in_panels(np.frombuffer(into[tensor.offset : end], np.uint16).reshape(-1, tensor.shape[-1]))
         into[end:] = bytes(layout.size_bytes - end)
@@ -125,20 +126,20 @@ class Checkpoint:
             self._check_tied_head()
         return xxhash.xxh3_64_intdigest(into)
 
-    def _read_part(self, name: str, shape: Sequence[int], cut: ShardSlice | None, into: memoryview) -> None:
-        """Read what the checkpoint has of a tensor of this shape under one of its names."""
-        source = self.sources[name]
+    def _read_part(self, name: str, tensor: Tensor, cut: ShardSlice | None, into: memoryview) -> None:
+        """Read what the checkpoint has of a tensor under one of its names."""
+        source, dtype = self.sources[name], tensor.dtype or self.dtype
         if source.fused is not None:
-            read_fused(self.stored[source.name], source.fused, cut, into, self.dtype)
+            read_fused(self.stored[source.name], source.fused, cut, into, dtype)
             return
         if source.transposed:
-            read_transposed(self.stored[source.name], source, cut, into, self.dtype)
+            read_transposed(self.stored[source.name], source, cut, into, dtype)
         else:
             stored = self.stored[source.name].rows(source.start, source.start + source.rows)
             with open_tensors(stored.file) as stream:
-                _read_tensor(stored, cut, stream, into, self.dtype)
+                _read_tensor(stored, cut, stream, into, dtype)
         if source.order:
-            _order_heads(np.frombuffer(into, SERVED_BITS[self.dtype]), shape, source.order)
+            _order_heads(np.frombuffer(into, SERVED_BITS[dtype]), tensor.shape, source.order)
 
     def _read_packed(self, tensor: Tensor, shard: int, into: memoryview) -> None:
         assert self.config.quantization is not None
@@ -189,7 +190,7 @@ def open_checkpoint(path: Path, dtype: DType, shards: int = 1, layout: Layout = 
         raise CheckpointError(f"{path}: {error}") from None
     architecture = architecture_of(config)
     shapes = architecture.stored_shapes(config)
-    stored = find_tensors(path, shapes, architecture.stacked(config), architecture.unused)
+    stored = find_tensors(path, shapes, architecture.stacked(config), architecture.unneeded(config))
     return Checkpoint(path, config, dtype, block_layouts(config, dtype, shards, layout), stored, shards, layout)
 
 
@@ -202,15 +203,19 @@ def content_version(config: ModelConfig, dtype: DType, blocks: list[Block], layo
 def _telling(config: ModelConfig) -> dict[str, object]:
     """The configuration without the fields that came later and say nothing of this model: it keeps its version."""
     fields: dict[str, object] = msgspec.to_builtins(config)
-    return {name: value for name, value in fields.items() if name not in LATER or value != LATER[name]}
+    if isinstance(experts := fields["experts"], dict):
+        fields["experts"] = _without(experts, LATER_OF_EXPERTS)
+    return _without(fields, LATER)
+
+
+def _without(fields: dict[str, object], later: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if name not in later or value != later[name]}
 
 
 def _told_block(block: Block) -> dict[str, object]:
-    """The block without the packing of tensors that are not packed, for the same reason."""
+    """The block without the packing and the type of tensors that have none of their own, for the same reason."""
     fields: dict[str, Any] = msgspec.to_builtins(block)
-    for tensor in fields["tensors"]:
-        if tensor["packing"] is None:
-            del tensor["packing"]
+    fields["tensors"] = [_without(tensor, {"packing": None, "dtype": None}) for tensor in fields["tensors"]]
     return fields
 
 

@@ -137,8 +137,9 @@ class Office:
             self._metrics.refused(refusal.code)
             raise
         self._dispatch()
-        self._metrics.decided(self._clock.now() - started)
-        await asyncio.sleep(0)  # the worker is sent the request before the gateway is answered, which waits for tokens
+        seconds = self._clock.now() - started
+        await asyncio.sleep(0)  # the worker is sent the request before anything else, as its tokens are waited for
+        self._metrics.decided(seconds)
         return Submitted(ahead=ahead)
 
     def _dispatch(self) -> None:

@@ -122,7 +122,10 @@ class Tenure:
     def notice_sleep(self) -> None:
         """Begin to doubt if this process has slept. Messages that are read after a sleep went to a successor as well,
         if there is one."""
-        slept, self._away = self._clock.away - self._away, self._clock.away
+        away = self._clock.away
+        if away == self._away:
+            return
+        slept, self._away = away - self._away, away
         if slept >= AWAY_SECONDS:
             self._was_away()
             self.doubt(f"away for {slept:.1f} s")

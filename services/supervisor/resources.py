@@ -90,7 +90,7 @@ def round_up(size_bytes: int) -> int:
 
 def token_bytes(config: ModelConfig, ranks: int, item_bytes: int) -> int:
     part = shard_config(config, 0, ranks)
-    return 2 * part.num_hidden_layers * part.num_key_value_heads * part.head_dim * item_bytes
+    return part.kv_parts * part.num_hidden_layers * part.num_key_value_heads * part.head_dim * item_bytes
 
 
 def find_files(model: ModelSettings) -> Path:

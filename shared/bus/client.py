@@ -51,6 +51,7 @@ class SturdyClient(Client):
         super().__init__()
         self._on_error = on_error
         self._delivers: dict[int, Deliver] = {}
+        self._socket: asyncio.WriteTransport | None = None  # of the connection that there is now, if it is a plain one
 
     async def listen(self, subject: str, queue: str, deliver: Deliver) -> Subscription:
         """Subscribe to `subject`. `deliver` is called with each message as its bytes arrive, so it must not wait."""
@@ -64,7 +65,9 @@ class SturdyClient(Client):
     async def _read_loop(self) -> None:
         """Take what arrives, from now until this connection ends; nats-py's own loop gets what is no message of
         ours."""
-        reader = self._transport._io_reader if isinstance(self._transport, TcpTransport) else None
+        plain = self._transport if isinstance(self._transport, TcpTransport) else None
+        reader, writer = (None, None) if plain is None else (plain._io_reader, plain._io_writer)
+        socket = self._socket = None if writer is None else writer.transport
         if reader is not None:
             feed = reader.feed_data
 
@@ -74,7 +77,11 @@ class SturdyClient(Client):
                     feed(rest)
 
             reader.feed_data = take  # type: ignore[method-assign, assignment]
-        await super()._read_loop()
+        try:
+            await super()._read_loop()
+        finally:
+            if self._socket is socket:
+                self._socket = None
 
     def _is_idle(self, reader: asyncio.StreamReader) -> bool:
         """Whether nats-py waits for bytes, and has no part of a message: then what arrives next begins one."""
@@ -118,14 +125,14 @@ class SturdyClient(Client):
     def write(self, command: bytes) -> bool:
         """Hand `command` to the socket, behind what nats-py has pending. False where the socket has not taken what came
         before, or is no plain one."""
-        writer = self._transport._io_writer if isinstance(self._transport, TcpTransport) else None
-        if writer is None or writer.transport.get_write_buffer_size() > ROOM_BYTES:
+        if self._socket is None or self._socket.get_write_buffer_size() > ROOM_BYTES:
             return False
         try:
-            writer.writelines([*self._pending, command])
+            self._socket.write(b"".join([*self._pending, command]) if self._pending else command)
         except (OSError, RuntimeError):  # it is broken; the read loop is about to notice
             return False
-        self._pending, self._pending_data_size = [], 0
+        if self._pending:
+            self._pending, self._pending_data_size = [], 0
         return True
 
     async def write_in_turn(self, command: bytes) -> None:

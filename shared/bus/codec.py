@@ -138,14 +138,14 @@ def context_headers(context: Context, timeout: float) -> Headers:
 
 def read_context(headers: Mapping[str, str], wall: float) -> Context:
     """The caller's context. Its deadline is `Deadline` or now + `Timeout-Ms`, the earlier one. Raises Refusal 400."""
-    deadline, timeout, epoch = (_integer(headers, name) for name in (DEADLINE, TIMEOUT, EPOCH))
-    limits = [
-        *([] if deadline is None else [deadline / 1000]),
-        *([] if timeout is None else [wall + timeout / 1000]),
-    ]
+    deadline, timeout = _integer(headers, DEADLINE), _integer(headers, TIMEOUT)
+    last = None if deadline is None else deadline / 1000
+    if timeout is not None:
+        within = wall + timeout / 1000
+        last = within if last is None else min(last, within)
     return Context(
-        deadline=min(limits, default=None),
-        epoch=epoch,
+        deadline=last,
+        epoch=_integer(headers, EPOCH),
         request_id=headers.get(REQUEST_ID),
         traceparent=headers.get(TRACEPARENT),
     )

@@ -68,7 +68,9 @@ def ucx_environment(memory: str, rdma_devices: Path = RDMA_DEVICES) -> dict[str,
 
     UCX watches which memory is unmapped, for the sake of what it has registered. To do that by rewriting code takes
     0.3 s of a process's start, so it is done by the tables of libraries, where neither RDMA devices nor GPUs need more.
-    It must not be turned off: a send by CMA that is given up while it is under way would kill the process.
+    It must not be turned off: a send by CMA that is given up while it is under way would kill the process. Nor may a
+    process first import torch or llguidance when a link is open by these tables: while they load, the libc frees what
+    UCX allocated, and the process aborts. Workers import torch before, and nothing else that opens links imports them.
     """
     registers = memory_kind(memory) != "host" or rdma_devices.exists()
     return UCX_LOGGING if registers else {**UCX_LOGGING, "UCX_MEM_MMAP_HOOK_MODE": "reloc"}

@@ -1,10 +1,13 @@
 """Layers whose MLP is many experts (Shazeer et al.)."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from livescale.shared.messages.message import Amount, Count, Message
+
+# What the router's logits become: shares of all experts, or each a likelihood of its own.
+Scoring = Literal["softmax", "sigmoid"]
 
 
 class Experts(Message, frozen=True, kw_only=True):
@@ -14,6 +17,11 @@ class Experts(Message, frozen=True, kw_only=True):
     their sum. A rank has the `held` experts from `first` on; 0 is all of them. Where they are `biased`, the router and
     all matrices of experts have biases. With a `swiglu_limit` gate and up are clamped, and the activation is gate *
     sigmoid(swiglu_alpha * gate) * (up + 1).
+
+    With the `scoring` sigmoid experts weigh their likelihood, and are chosen by the sum of that and a bias. With
+    `groups` the experts are divided into so many of consecutive ones, and only those of the `chosen_groups` best ones
+    are chosen: a group is as good as its best expert, with sigmoid as the sum of its best two. Weights are multiplied
+    by `scale`. Each row also uses an MLP of `shared_features` features, whose weight is 1; 0 is none.
     """
 
     count: Annotated[int, Meta(ge=1, le=65_536)]
@@ -25,10 +33,25 @@ class Experts(Message, frozen=True, kw_only=True):
     biased: bool = False
     swiglu_alpha: Annotated[float, Meta(gt=0, le=1e3)] = 1.702
     swiglu_limit: Amount = 0.0
+    scoring: Scoring = "softmax"
+    groups: Annotated[int, Meta(ge=1, le=4_096)] = 1
+    chosen_groups: Annotated[int, Meta(ge=1, le=4_096)] = 1
+    scale: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
+    shared_features: Annotated[int, Meta(ge=0, le=2**24)] = 0
 
     def __post_init__(self) -> None:
+        self._check_groups()
         if self.chosen > self.count or self.first + self.held > self.count:
             raise ValueError(f"`chosen` is {self.chosen}, and the last expert here {self.here.stop}, of {self.count}")
+
+    def _check_groups(self) -> None:
+        each, rest = divmod(self.count, self.groups)
+        if rest or self.chosen_groups > self.groups or self.chosen > self.chosen_groups * each:
+            raise ValueError(
+                f"`chosen` is {self.chosen}, of {self.chosen_groups} of {self.groups} groups of {self.count} experts"
+            )
+        if self.groups > 1 and self.scoring == "sigmoid" and each < 2:
+            raise ValueError(f"`groups` are {self.groups} of {self.count} experts, and each needs two")
 
     @property
     def cut_inside(self) -> bool:

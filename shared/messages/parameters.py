@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, structs
 
 from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.latent import Latent
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
 from livescale.shared.messages.quantization import Packing, Quantization
 from livescale.shared.messages.rope_scaling import RopeScaling, Scaling
@@ -92,6 +93,9 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     generates says that a text does not fit another one, or does.
 
     `quantization` says which matrices are packed.
+
+    With a `latent` attention is that of DeepSeek-V2: `head_dim` is what is kept of a token, and the only KV head has
+    it as key and value at once.
     """
 
     family: Family
@@ -131,6 +135,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     labels: Annotated[int, Meta(ge=0, le=65_536)] = 0
     classifier_from_token: Annotated[list[Name], Meta(max_length=2)] = []
     quantization: Quantization | None = None
+    latent: Latent | None = None
 
     def __post_init__(self) -> None:
         if self.layer_kinds and len(self.layer_kinds) != self.num_hidden_layers:
@@ -143,6 +148,10 @@ class ModelConfig(Message, frozen=True, kw_only=True):
             raise ValueError("quantized experts are not served; use the checkpoint in bfloat16")
         if self.quantization is not None and len(self.quantization.layers) not in (0, self.num_hidden_layers):
             raise ValueError(f"`quantization` has {len(self.quantization.layers)} of {self.num_hidden_layers} layers")
+        if self.latent is not None and (self.head_dim, self.num_key_value_heads) != (self.latent.kept_dim, 1):
+            raise ValueError(
+                f"`head_dim` is {self.head_dim}, and the latent makes it {self.latent.kept_dim} of one head"
+            )
 
     @property
     def has_layer_norms(self) -> bool:
@@ -159,6 +168,11 @@ class ModelConfig(Message, frozen=True, kw_only=True):
         """Whether the MLP of some layer is not the experts."""
         return not all(self.kind(layer).experts for layer in range(self.num_hidden_layers))
 
+    @property
+    def kv_parts(self) -> int:
+        """How many vectors a KV head keeps of a token: key and value, or a latent that is both."""
+        return 2 if self.latent is None else 1
+
     def kind(self, layer: int) -> LayerKind:
         """Return what the layer of this number computes."""
         if not self.kinds:
@@ -168,13 +182,15 @@ class ModelConfig(Message, frozen=True, kw_only=True):
 
 class Tensor(Message, frozen=True, kw_only=True):
     """One tensor inside a block, at `offset` bytes: row-major, or in panels of 64 rows, each `[in / 2, 64, 2]`. It is
-    named as in a checkpoint of Llama. With a `packing` it lies in packed panels."""
+    named as in a checkpoint of Llama. With a `packing` it lies in packed panels. A `dtype` is its own, else it has the
+    model's."""
 
     name: Name
     shape: Shape
     offset: Count
     layout: Layout = "plain"
     packing: Packing | None = None
+    dtype: DType | None = None
 
 
 class Block(Message, frozen=True, kw_only=True):

@@ -3,7 +3,8 @@
 Tensors of a block lie one after the other at multiples of 64 bytes (a cache line, an AVX-512 register); gaps are zero.
 In the layout `panels`,
 bfloat16 matrices lie as CPU kernels read them, so that a worker computes with them where they arrived. Exceptions are
-matrices that do not fill whole panels, and the embedding, which is looked up by row. Quantized matrices lie in packed
+matrices that do not fill whole panels, the embedding, which is looked up by row, and what expands a latent, of which
+the engine makes other matrices. Quantized matrices lie in packed
 panels in either layout. A model that is cut for several ranks has the blocks of the first rank, then those of the
 second, and so on.
 """
@@ -13,7 +14,7 @@ from functools import partial
 from math import prod
 
 from livescale.shared.messages.parameters import Block, DType, Layout, ModelConfig, Tensor
-from livescale.shared.model.declaration.tensors import LOOKED_UP, Shapes, model_parameters
+from livescale.shared.model.declaration.tensors import EXPANDING, LOOKED_UP, Shapes, model_parameters, own_dtype
 from livescale.shared.model.packed.form import WEIGHT, packed_bytes, packing_of
 from livescale.shared.model.sharding import shard_config
 
@@ -77,7 +78,7 @@ def _pack(config: ModelConfig, index: int, name: str, shapes: Shapes, *, dtype: 
     for tensor, shape in shapes.items():
         packing = packing_of(config.quantization, tensor)
         own: Layout = layout if dtype == "bfloat16" and packing is None and _fills_panels(tensor, shape) else "plain"
-        placed = Tensor(name=tensor, shape=shape, offset=end, layout=own, packing=packing)
+        placed = Tensor(name=tensor, shape=shape, offset=end, layout=own, packing=packing, dtype=own_dtype(tensor))
         tensors.append(placed)
         end += -(-tensor_bytes(placed, dtype) // ALIGNMENT) * ALIGNMENT
     return BlockLayout(index=index, name=name, size_bytes=end, tensors=tuple(tensors))
@@ -86,11 +87,12 @@ def _pack(config: ModelConfig, index: int, name: str, shapes: Shapes, *, dtype: 
 def tensor_bytes(tensor: Tensor, dtype: DType) -> int:
     """The bytes that a tensor takes in its block."""
     if tensor.packing is None:
-        return prod(tensor.shape) * ITEM_BYTES[dtype]
+        return prod(tensor.shape) * ITEM_BYTES[tensor.dtype or dtype]
     *experts, outputs, inputs = tensor.shape
     return prod(experts) * packed_bytes(tensor.packing, outputs, inputs)
 
 
 def _fills_panels(tensor: str, shape: list[int]) -> bool:
-    is_matrix = len(shape) >= 2 and tensor.endswith(WEIGHT) and not tensor.startswith(LOOKED_UP)
+    is_multiplied = not (tensor.startswith(LOOKED_UP) or tensor.endswith(EXPANDING))
+    is_matrix = len(shape) >= 2 and tensor.endswith(WEIGHT) and is_multiplied
     return is_matrix and shape[-2] % PANEL_ROWS == 0 and shape[-1] % PANEL_STEP == 0

@@ -1,9 +1,9 @@
 """Tensor parallelism (Megatron-LM): which part of each tensor a rank has. Pure.
 
 Queries, keys, values, gate and up are cut by rows, in whole heads. What follows them is cut by columns, so that its
-products have to be added. Experts are divided among ranks where their number allows it (expert parallelism), else each
-is cut as an MLP is. Embedding and head are cut by the vocabulary. Every rank has all norms, and ranks that need
-the same key head each have it.
+products have to be added. Of latent attention each rank makes and keeps the whole latent, for its own heads. Experts
+are divided among ranks where their number allows it (expert parallelism), else each is cut as an MLP is. Embedding and
+head are cut by the vocabulary. Every rank has all norms, and ranks that need the same key head each have it.
 """
 
 from collections.abc import Iterator
@@ -58,6 +58,7 @@ def experts_of(config: ModelConfig, shard: int, shards: int) -> range:
 
 
 def _experts_of(experts: Experts, shard: int, shards: int) -> Experts:
+    experts = replace(experts, shared_features=experts.shared_features // shards)
     if experts.count % shards:
         return replace(experts, features=experts.features // shards)
     held = experts.count // shards
@@ -76,27 +77,41 @@ def find_shard_slice(cut: Cut | None, config: ModelConfig, shard: int, shards: i
     if shards == 1:
         return None
     part = shard_config(config, shard, shards)
-    queries, features = part.num_attention_heads * config.head_dim, part.intermediate_size
+    features = part.intermediate_size
     match cut:
-        case "queries" | "query_columns":
-            return ShardSlice(int(cut == "query_columns"), shard * queries, (shard + 1) * queries)
-        case "query_heads":
-            return ShardSlice(0, shard * part.num_attention_heads, (shard + 1) * part.num_attention_heads)
+        case "queries" | "query_columns" | "query_heads" | "expanded":
+            own = part.num_attention_heads * _numbers_of_a_head(cut, config)
+            return ShardSlice(int(cut == "query_columns"), shard * own, (shard + 1) * own)
         case "keys":
             first = shard * config.num_key_value_heads // shards * config.head_dim
             return ShardSlice(0, first, first + part.num_key_value_heads * config.head_dim)
         case "features" | "feature_columns":
             return ShardSlice(int(cut == "feature_columns"), shard * features, (shard + 1) * features)
+        case "shared_features" | "shared_columns":
+            own = 0 if part.experts is None else part.experts.shared_features
+            return ShardSlice(int(cut == "shared_columns"), shard * own, (shard + 1) * own)
         case "tokens":
             tokens = vocabulary(config, shard, shards)
             return ShardSlice(0, tokens.start, tokens.stop)
         case "experts" | "expert_columns":
-            own = None if part.experts is None else part.experts.features
-            if own is None or config.experts is None or own == config.experts.features:
+            if part.experts is None or not part.experts.cut_inside:
                 return None  # whole experts
+            own = part.experts.features
             return ShardSlice(int(cut == "expert_columns"), shard * own, (shard + 1) * own)
         case "once" | None:
             return None
+
+
+def _numbers_of_a_head(cut: Cut, config: ModelConfig) -> int:
+    """How many rows or columns of a tensor that is cut by heads are those of one."""
+    if cut == "query_heads":
+        return 1
+    latent = config.latent
+    if latent is None:
+        return config.head_dim
+    if cut == "expanded":
+        return latent.expanded_dim
+    return latent.query_dim if cut == "queries" else latent.v_head_dim
 
 
 def _problem(config: ModelConfig, shards: int) -> str | None:
@@ -114,6 +129,8 @@ def _problems(config: ModelConfig, shards: int) -> Iterator[str]:
     experts = config.experts
     if experts is not None and experts.count % shards and experts.features % shards:
         yield f"divides neither the {experts.count} experts nor their {experts.features} features"
+    if experts is not None and experts.shared_features % shards:
+        yield f"does not divide the {experts.shared_features} features of shared experts"
     yield from _cut_groups(config, shards)
     if not vocabulary(config, shards - 1, shards):
         yield f"is too many for a vocabulary of {config.vocab_size}"

@@ -53,10 +53,12 @@ class RunningClock:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._can_be_away = hasattr(self._loop, "away")
 
     @property
     def away(self) -> float:
-        return seconds_away(self._loop)
+        seconds: float = self._loop.away if self._can_be_away else 0.0  # type: ignore[attr-defined]
+        return seconds
 
     def now(self) -> float:
         return self._loop.time()

@@ -35,7 +35,7 @@ def test_a_misspelt_command_is_told_the_one_that_is_like_it(words: list[str], me
 
 def test_every_option_has_an_environment_variable_and_help_shows_it() -> None:
     seen = set()
-    for context in walk(click.Context(cli, info_name="livescale")):
+    for context in walk(cli.make_context("livescale", [], resilient_parsing=True)):
         path = tuple(context.command_path.split()[1:])
         for option in (each for each in context.command.params if isinstance(each, click.Option)):
             if option.name in PRINTING:
@@ -50,13 +50,13 @@ def test_every_option_has_an_environment_variable_and_help_shows_it() -> None:
 
 
 def walk(context: click.Context) -> Iterator[click.Context]:
-    """A command and all below it."""
+    """A command and all below it, made as the command line makes them: a command keeps the first help option it had."""
     yield context
     if isinstance(context.command, click.Group):
         for name in context.command.list_commands(context):
             below = context.command.get_command(context, name)
             assert below is not None
-            yield from walk(click.Context(below, info_name=name, parent=context))
+            yield from walk(below.make_context(name, [], parent=context, resilient_parsing=True))
 
 
 def test_an_option_s_variable_counts_where_the_flag_is_not_given() -> None:

@@ -33,8 +33,11 @@ def test_a_made_model_of_each_architecture_is_served(model_type: str, tmp_path: 
     checkpoint = open_checkpoint(directory, "bfloat16")
     assert needs["size_bytes"] == checkpoint.size_bytes == sum(needs["block_bytes"].values())
     config = checkpoint.config
-    of_a_head = 2 * config.head_dim * 2
-    assert needs["kv_bytes_per_token"] == config.num_hidden_layers * config.num_key_value_heads * of_a_head
+    latent = config.latent
+    kept = 2 * config.num_key_value_heads * config.head_dim
+    if latent is not None:  # one for all heads, which is key and value
+        kept = latent.kv_lora_rank + latent.qk_rope_head_dim
+    assert needs["kv_bytes_per_token"] == config.num_hidden_layers * kept * 2
     assert 1 in needs["tensor_parallel_sizes"]
 
 

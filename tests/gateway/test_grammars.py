@@ -82,7 +82,7 @@ async def test_a_process_that_died_of_something_else_condemns_no_grammar() -> No
         assert process is not None
         process.send_signal(signal.SIGSTOP)
         trial = asyncio.create_task(grammars.check(constraint_regex("b+")))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # until the stopped process has been asked, which nothing shows
         process.kill()
         with pytest.raises(ApiError):
             await trial

@@ -1,5 +1,5 @@
-"""Architectures with windows, norms of heads and outputs, rotations by layer, experts and learned positions, through
-the whole system.
+"""Architectures with windows, norms of heads and outputs, rotations by layer, experts, latents and learned positions,
+through the whole system.
 
 All streams have the tokens of an undisturbed run, past the window too.
 """
@@ -16,7 +16,7 @@ from tests.system.under_load import SystemUnderLoad, at_once, ranks_of
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-FAMILIES: tuple[Family, ...] = ("mistral", "gemma3_text", "mixtral", "gpt_oss", "gpt2", "opt")
+FAMILIES: tuple[Family, ...] = ("mistral", "gemma3_text", "mixtral", "gpt_oss", "gpt2", "opt", "deepseek_v3")
 RATE = "1e6"  # bytes a second
 
 

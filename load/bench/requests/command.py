@@ -34,7 +34,7 @@ PARTS = ("steps", "answers", "parsing", "logprobs", "choices", "loading", "strea
 
 @dataclass(frozen=True, kw_only=True)
 class RequestsExtent:
-    """What is measured, and how much of it."""
+    """Which parts are measured, and how much of each: the options of the command."""
 
     parts: Sequence[str]
     steps: int

@@ -153,7 +153,7 @@ class TokenTimes:
         self._numbers = 0
 
     def take(self, batch: Batch) -> None:
-        """Note a step that was done."""
+        """Note when a step was done, for each request that got a token in it."""
         now = time.perf_counter()
         for chunk in batch.chunks:
             if chunk.sampling is not None:

@@ -20,7 +20,7 @@ from livescale.load.bench.transfer.disk import disk
 from livescale.load.bench.transfer.disturbance import disturbance
 from livescale.load.bench.transfer.fleet import BenchFleet, started
 from livescale.load.bench.transfer.gloo import gloo
-from livescale.load.bench.transfer.jobs import Carried, chain_jobs, hop_jobs, seconds
+from livescale.load.bench.transfer.jobs import CarriedPlan, chain_jobs, hop_jobs, seconds
 from livescale.load.bench.transfer.mapped import share
 from livescale.load.bench.transfer.multicast import binomial, chains, lanes, policies
 from livescale.load.bench.transfer.node import Check, Copy, Done
@@ -105,7 +105,7 @@ def transfer(
     Further cases are several lanes, hot, warm and cold starts, flows that share a link, models read from disk, and the
     time that planning takes.
     """
-    runs: dict[str, Carried] = {}
+    runs: dict[str, CarriedPlan] = {}
     printer = RecordPrinter(BENCH)
     sizes = [MAX_CHUNK_BYTES] * -(-megabytes * 1_000_000 // MAX_CHUNK_BYTES)
     plain = LinkSettings(transport=transport, share_memory="off")
@@ -140,7 +140,7 @@ def transfer(
         sys.exit(1)
 
 
-def write_picture(svg: Path, records: Sequence[Record], runs: Mapping[str, Carried]) -> None:
+def write_picture(svg: Path, records: Sequence[Record], runs: Mapping[str, CarriedPlan]) -> None:
     try:
         svg.write_text(draw_transfers(records, runs), encoding="utf-8")
     except OSError as error:

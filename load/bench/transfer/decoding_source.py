@@ -32,7 +32,7 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 32, 256  # prefill is rare
 NEVER = 4e9
 
 
-class Source(Message, frozen=True):
+class DecodingSource(Message, frozen=True):
     """What the process is made with: a checkpoint, and the core it runs on."""
 
     settings: LinkSettings
@@ -51,7 +51,7 @@ def main(descriptor: int) -> None:
     """Do one job after the other until the pipe brings nothing, or ends."""
     end_with_parent()
     with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
-        source = msgspec.msgpack.decode(pipe.recv_bytes(), type=Source)
+        source = msgspec.msgpack.decode(pipe.recv_bytes(), type=DecodingSource)
         os.sched_setaffinity(0, [source.core])
         try:
             uvloop.run(_serve(pipe, source))
@@ -59,7 +59,7 @@ def main(descriptor: int) -> None:
             tell(pipe, Failed(str(error)))
 
 
-async def _serve(pipe: Connection, source: Source) -> None:
+async def _serve(pipe: Connection, source: DecodingSource) -> None:
     checkpoint = Path(source.checkpoint)
     sizes = block_sizes(checkpoint)
     memory = Arena(placed_bytes(sizes)).place(sizes)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
-from livescale.load.bench.transfer.decoding_source import Decode, Source, block_sizes
+from livescale.load.bench.transfer.decoding_source import Decode, DecodingSource, block_sizes
 from livescale.load.bench.transfer.fleet import BenchFleet, running
 from livescale.load.bench.transfer.jobs import chain_jobs, jobs_of
 from livescale.load.bench.transfer.node import Done, Job, Outfit, Share
@@ -67,7 +67,7 @@ def decoding(checkpoint: Path, sizes: Sequence[int], settings: LinkSettings) -> 
     """A source on the first core, and targets on the others."""
     first, *others = sorted(os.sched_getaffinity(0))
     target = Outfit(settings, list(sizes), is_source=False, has_spare=False, cores=tuple(others) or (first,))
-    return running([Source(settings, str(checkpoint), first), *[target] * TARGETS])
+    return running([DecodingSource(settings, str(checkpoint), first), *[target] * TARGETS])
 
 
 def fan_out_jobs(fleet: BenchFleet, chunk_bytes: int) -> dict[int, Job]:

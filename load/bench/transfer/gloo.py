@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.fleet import BenchFleet, running
 from livescale.load.bench.transfer.gloo_process import Broadcast, GlooRank
-from livescale.load.bench.transfer.jobs import Carried, seconds
+from livescale.load.bench.transfer.jobs import CarriedPlan, seconds
 from livescale.load.bench.transfer.multicast import ROUNDS, Show, middle, repeat
 from livescale.load.bench.transfer.node import Outfit
 from livescale.load.machines import CARD, Network, network
@@ -45,7 +45,7 @@ def gloo(
 
 def take_turns(
     printer: RecordPrinter, ours: BenchFleet, theirs: BenchFleet, rate: float
-) -> tuple[list[Carried], list[float]]:
+) -> tuple[list[CarriedPlan], list[float]]:
     chains, broadcasts, receivers = [], [], len(theirs.nodes) - 1
     for number in range(1, ROUNDS + 1):
         printer.progress(f"gloo: {receivers} receivers, round {number} of {ROUNDS}")

@@ -54,7 +54,7 @@ def seconds(done: dict[int, Done]) -> float:
     return max(one.ended for one in done.values()) - source.began
 
 
-class Carried(msgspec.Struct, frozen=True):
+class CarriedPlan(msgspec.Struct, frozen=True):
     """A plan that was carried out. `ready`: seconds from the source's begin until a target had a block."""
 
     plan: TransferPlan
@@ -77,7 +77,7 @@ def carry_out(
     plan: TransferPlan,
     chunk_bytes: int,
     disks: Mapping[str, float] | None = None,
-) -> Carried:
+) -> CarriedPlan:
     """Carry a plan out. `names` are the plan's names for the processes of the fleet, sources first. `disks` says which
     of them read the model from disk first, and how fast. Raises BenchFailed."""
     number = {name: str(index) for index, name in enumerate(names)}
@@ -90,7 +90,7 @@ def carry_out(
     reading = {index: Cold(job, cold[index]) for index, job in jobs.items() if index in cold and isinstance(job, Share)}
     done = fleet.run({**jobs, **reading})
     began = done[min(done)].began
-    return Carried(plan, {target: since(began, done[names.index(target)]) for target in plan.targets})
+    return CarriedPlan(plan, {target: since(began, done[names.index(target)]) for target in plan.targets})
 
 
 def since(began: float, done: Done) -> dict[int, float]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.samples import Samples
 from livescale.load.bench.transfer.fleet import BenchFleet, started
-from livescale.load.bench.transfer.jobs import Carried, carry_out
+from livescale.load.bench.transfer.jobs import CarriedPlan, carry_out
 from livescale.load.bench.transfer.shaping import emulated
 from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.network import Multicast, multicast_over
@@ -31,7 +31,7 @@ SCHEDULE_WITHIN = 0.10
 LANES, LANES_BAR, SCALE_UP = 4, 3.5, 8  # the domain's links carry so many times a network card's rate
 ROUNDS = 3  # medians count
 
-Show = Callable[[str, Carried], object]  # by its name
+Show = Callable[[str, CarriedPlan], object]  # by its name
 
 
 def chains(
@@ -113,7 +113,7 @@ def lanes(
 
 def repeat(
     samples: Samples, fleet: BenchFleet, policy: Policy, rate: float, targets: int, rounds: int = ROUNDS
-) -> Carried:
+) -> CarriedPlan:
     """Carry out a policy's plan several times, from the fleet's one source to so many of the others."""
     names, multicast = flat(len(fleet.nodes), 1, rate, [block.size_bytes for block in fleet.blocks], targets)
     plan = make_plan(policy, multicast)
@@ -127,13 +127,13 @@ def carried(
     plan: TransferPlan,
     chunk_bytes: int,
     rounds: int = ROUNDS,
-) -> Carried:
+) -> CarriedPlan:
     """Carry the plan out several times, and return the run with the median time."""
     once = partial(carry_out, fleet, names, plan, chunk_bytes)
     return middle([samples.take(once, fleet.renew) for _ in range(rounds)])
 
 
-def middle(runs: Sequence[Carried]) -> Carried:
+def middle(runs: Sequence[CarriedPlan]) -> CarriedPlan:
     """The run whose time is the median of all runs."""
     seconds = statistics.median_low(run.seconds for run in runs)
     return next(run for run in runs if run.seconds == seconds)

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from livescale.load.bench.record import Record
-from livescale.load.bench.transfer.jobs import Carried
+from livescale.load.bench.transfer.jobs import CarriedPlan
 from livescale.load.pictures import BLUE, GREY, INK, LINES, STYLE, render_svg
 
 # Lengths are inches.
@@ -18,7 +18,7 @@ SMALL = 8
 MOST = 10.0  # bars beyond it are cut off; their numbers say so
 
 
-def draw_transfers(records: Sequence[Record], runs: Mapping[str, Carried]) -> str:
+def draw_transfers(records: Sequence[Record], runs: Mapping[str, CarriedPlan]) -> str:
     """Return the picture as the text of an SVG file."""
     with_ratio = [record for record in records if record.ratio is not None]
     rows = -(-len(runs) // ACROSS)
@@ -54,7 +54,7 @@ def paint_ratios(axes: Axes, records: Sequence[Record]) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def paint_arrivals(axes: Axes, name: str, run: Carried) -> None:
+def paint_arrivals(axes: Axes, name: str, run: CarriedPlan) -> None:
     """How many blocks each target had when; the diamond is the first execution pipeline."""
     for number, (_, times) in enumerate(sorted(run.ready.items())):
         ends = sorted(times.values())

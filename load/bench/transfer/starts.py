@@ -14,7 +14,7 @@ from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.disk_model import make_disk_model
 from livescale.load.bench.transfer.fleet import BenchFleet, running
 from livescale.load.bench.transfer.holder import DTYPE, Holder
-from livescale.load.bench.transfer.jobs import Carried, carry_out
+from livescale.load.bench.transfer.jobs import CarriedPlan, carry_out
 from livescale.load.bench.transfer.multicast import ROUNDS, Show, middle
 from livescale.load.bench.transfer.node import Outfit
 from livescale.load.bench.transfer.shaping import emulated
@@ -91,14 +91,14 @@ def starts(
     yield measured(BENCH, case, seconds[OWN_DISKS], "s", seconds[ONE_MEMORY])
 
 
-def told(case: str, run: Carried, multicast: Multicast, plan: TransferPlan, chunk_bytes: int) -> Iterator[Record]:
+def told(case: str, run: CarriedPlan, multicast: Multicast, plan: TransferPlan, chunk_bytes: int) -> Iterator[Record]:
     predicted = predict(multicast, plan, chunk_bytes)
     executable = min(pipeline_ready(nodes, predicted.ready) for nodes in plan.pipelines)
     yield measured(BENCH, case, run.seconds, "s", predicted.seconds, at_most=BAR)
     yield measured(BENCH, f"{case}, first pipeline", run.executable, "s", executable, at_most=BAR)
 
 
-def carry(fleet: BenchFleet, plan: TransferPlan, multicast: Multicast, rate: float) -> Carried:
+def carry(fleet: BenchFleet, plan: TransferPlan, multicast: Multicast, rate: float) -> CarriedPlan:
     return carry_out(fleet, NAMES, plan, chunk_bytes_for(rate), dict.fromkeys(multicast.disks, DISK * rate))
 
 

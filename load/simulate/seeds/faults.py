@@ -98,7 +98,7 @@ class FaultMakers:
         self._makers = commands if is_calm else commands + faults
 
     def make(self, at: float) -> SeedFault:
-        """Draw a fault that begins at this time."""
+        """Draw a fault that begins `at` seconds after the system was ready."""
         makers, weights = zip(*self._makers, strict=True)
         make: Callable[[float], SeedFault] = self._chance.choices(makers, weights)[0]
         return make(at)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
 
-from livescale.load.chaos.system import find_amiss
+from livescale.load.amiss import find_amiss
 from livescale.load.simulate.client import HeadlessGateway
 from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.simulate.seeds.faults import Moment

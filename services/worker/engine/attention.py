@@ -156,24 +156,25 @@ class TorchStep:
         self._turns = turns
         self._calls = calls
         self._lengths = [call.rows for call in calls]
-        self._group, self._kv_heads, self._head_dim = group, store.cache.shape[2], store.cache.shape[4]
+        _, self._parts, self._kv_heads, _, self._head_dim = store.cache.shape
+        self._group = group
 
     def __call__(self, layer: int, projected: torch.Tensor) -> torch.Tensor:
         rows, group, kv_heads, head_dim = len(self._slots), self._group, self._kv_heads, self._head_dim
         if not projected.is_cuda and projected.shape[1] % ROW_STEP:
             projected = pad(projected, (0, -projected.shape[1] % ROW_STEP))
-        features = (group + 2) * kv_heads * head_dim
+        features = (group + self._parts) * kv_heads * head_dim
         heads = projected[:, :features].view(len(projected), -1, head_dim)
         turn(heads[:, : (group + 1) * kv_heads], *self._turns[layer])
-        queries, keys_values = torch.split_with_sizes(heads[:rows], (group * kv_heads, 2 * kv_heads), dim=1)
-        self._store.write(layer, self._slots, keys_values.view(rows, 2, kv_heads, -1))
+        queries, keys_values = torch.split_with_sizes(heads[:rows], (group * kv_heads, self._parts * kv_heads), dim=1)
+        self._store.write(layer, self._slots, keys_values.view(rows, self._parts, kv_heads, -1))
         grouped = torch.split_with_sizes(queries.view(rows, kv_heads, -1, head_dim), self._lengths)
         results = [call.attend(layer, theirs) for call, theirs in zip(self._calls, grouped, strict=True)]
         return padded(torch.cat(results))
 
 
 class ChunkAttention:
-    """Rows of a prompt that attend together; the last of them sees all of `stretch` `[layer, 2, kv_head, token,
+    """Rows of a prompt that attend together; the last of them sees all of `stretch` `[layer, part, kv_head, token,
     head_dim]`.
 
     `mask` `[row, token]` hides the future. It is None where rows and tokens are the same positions, and where rows see
@@ -198,9 +199,11 @@ class ChunkAttention:
         # Repeated for every query head of the group without a copy.
         repeated = stretch.unsqueeze(3).expand(-1, -1, -1, group, -1, -1)
         self._keys_values = repeated.flatten(0, 1).unbind(0)
+        self._parts = stretch.shape[1]
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
-        keys, values = self._keys_values[2 * layer], self._keys_values[2 * layer + 1]
+        first = self._parts * layer
+        keys, values = self._keys_values[first], self._keys_values[first + self._parts - 1]
         heads_first = queries.permute(1, 2, 0, 3)
         if layer in self._masked:
             masking = self._masked[layer].across(2, 3)
@@ -211,7 +214,7 @@ class ChunkAttention:
 
 
 class RowAttention:
-    """A generated position, which sees all of `stretch` `[layer, 2, kv_head, token, head_dim]`."""
+    """A generated position, which sees all of `stretch` `[layer, part, kv_head, token, head_dim]`."""
 
     rows = 1
 
@@ -219,9 +222,11 @@ class RowAttention:
         self._masked = masked
         self._positions = range(stretch.shape[3] - 1, stretch.shape[3])
         self._keys_values = stretch.unsqueeze(3).flatten(0, 1).unbind(0)
+        self._parts = stretch.shape[1]
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
-        keys, values = self._keys_values[2 * layer], self._keys_values[2 * layer + 1]
+        first = self._parts * layer
+        keys, values = self._keys_values[first], self._keys_values[first + self._parts - 1]
         # [kv_head, 1, group, head_dim]: the group is folded into the query axis, keys are read once for all of it.
         folded = queries.permute(1, 0, 2, 3)
         if layer in self._masked:

@@ -53,7 +53,8 @@ class CompiledAttention:
         self.width = kv_heads * group * head_dim
         # `Attention` of kernels.h, of each layer: looked up once, as it takes longer than the call.
         shape = slots, kv_heads, group, head_dim
-        caches = [[part.data_ptr() for part in layer.unbind(0)] for layer in store.cache.unbind(0)]
+        # A single part is keys and values.
+        caches = [(layer[0].data_ptr(), layer[-1].data_ptr()) for layer in store.cache.unbind(0)]
         self.layers = [
             array("q", (*cache, *shape, rope.cosines.data_ptr(), rope.sines.data_ptr(), *numbers_of(kind), 0))
             for cache, rope, kind in zip(caches, ropes, kinds, strict=True)

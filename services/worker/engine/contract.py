@@ -188,7 +188,7 @@ class Runner(Protocol):
         """Take an adapter of the model that is loaded. Raises ValueError where it is of another one."""
 
     async def remove_adapter(self, version: str) -> None:
-        """Forget an adapter; idempotent."""
+        """Forget an adapter; one that is not here is no error."""
 
     async def learn(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         """Have grammars applied to the model that is loaded, or is going to be, until `unload`. Raises MasksFailed."""

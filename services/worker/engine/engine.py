@@ -88,8 +88,9 @@ class TorchEngine:
         else:
             compiled = CompiledAttention(self._kernels, self.store, ropes, group, max_model_len, kinds)
             self._attention = compiled
-            # Between two calls of a layer's parts ranks wait for each other.
-            self._memory = LayerMemory(config, self._kernels, compiled) if ranks is None else None
+            # Between two calls of a layer's parts ranks wait for each other, and latent attention has parts of its own.
+            if ranks is None and config.latent is None:
+                self._memory = LayerMemory(config, self._kernels, compiled)
         self._embedding: torch.Tensor | None = None
         self._added: AddedEmbeddings | None = None
         self._layers: dict[int, AnyLayer] = {}
@@ -97,8 +98,9 @@ class TorchEngine:
         self._adapted: dict[int, Layer | CompiledLayer] = {}
         self._adapters = Adapters(config, kernels, memory.device)
         self._graphs: LayerGraphs | None = None
-        # No graph waits for another rank, and which rows experts get differs from step to step.
-        if on_gpu.graphs and ranks is None and config.experts is None:
+        # No graph waits for another rank, and which rows experts get differs from step to step. The slabs that graphs
+        # share have room for keys and values apart.
+        if on_gpu.graphs and ranks is None and config.experts is None and config.latent is None:
             self._graphs = LayerGraphs(config, self.store.cache, CudaCapture(memory.device))
         self._embedding_scale = None
         if config.embedding_scale != 1.0:

@@ -17,7 +17,7 @@ from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors,
 from livescale.shared.messages.experts import Experts
 from livescale.shared.messages.parameters import Activation
 
-ROUTER = "mlp.gate"
+ROUTER, CHOICE_BIAS = "mlp.gate", "mlp.gate.e_score_correction_bias"
 STACK = "mlp.experts."
 
 
@@ -27,6 +27,7 @@ class TorchExperts:
     def __init__(self, experts: Experts, tensors: Tensors, activation: Activation) -> None:
         self._experts = experts
         self._router = TorchLinear(wide_router(tensors), ROUTER)
+        self._bias = tensors.get(CHOICE_BIAS)
         self._here = [
             (number, _gated(experts, own, activation), TorchLinear(own, "down_proj"))
             for number, own in zip(experts.here, each_expert(tensors), strict=True)
@@ -53,11 +54,43 @@ class TorchExperts:
 
     def _choose(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The weights and the numbers of the experts of each row, `[row, choice]`."""
-        weights, order = torch.sort(logits.softmax(dim=1), dim=1, descending=True, stable=True)
-        weights, chosen = weights[:, : self._experts.chosen], order[:, : self._experts.chosen]
-        if self._experts.normalized:
+        experts, bias = self._experts, self._bias
+        weights = logits.softmax(dim=1) if bias is None else row_by_row(torch.sigmoid, logits)
+        wanted = self._in_best_groups(weights if bias is None else weights + bias)
+        chosen = torch.sort(wanted, dim=1, descending=True, stable=True).indices[:, : experts.chosen]
+        weights = weights.gather(1, chosen)
+        if experts.normalized:
             weights = weights / weights.sum(dim=1, keepdim=True)
-        return weights, chosen
+        return weights if experts.scale == 1.0 else weights * experts.scale, chosen
+
+    def _in_best_groups(self, wanted: torch.Tensor) -> torch.Tensor:
+        """How much each expert is wanted, `[row, expert]`, where those of other groups are not at all."""
+        experts = self._experts
+        if experts.groups == 1:
+            return wanted
+        groups = wanted.view(len(wanted), experts.groups, -1)
+        best = groups.sort(dim=2, descending=True).values
+        rates = best[..., 0] if self._bias is None else best[..., 0] + best[..., 1]
+        left = torch.sort(rates, dim=1, descending=True, stable=True).indices[:, experts.chosen_groups :]
+        return groups.scatter(1, left.unsqueeze(2).expand(-1, -1, groups.shape[2]), float("-inf")).flatten(1)
+
+
+class SharedExperts:
+    """Experts, and an MLP that all rows use besides: `gated` and `down` are its matrices."""
+
+    def __init__(self, experts: Linear, gated: Gated, down: Linear) -> None:
+        self._experts = experts
+        self._gated = gated
+        self._down = down
+
+    def padded(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._experts.padded(rows)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._down.plus(self._gated(rows), self._experts(rows))
+
+    def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return self._down.plus(self._gated(rows), self._experts.plus(rows, residual))
 
 
 class ClampedGated:
@@ -95,12 +128,15 @@ class CompiledExperts:
             self._matrices.append(CompiledLinear(kernels, own, "gate_proj", "up_proj"))
             self._matrices.append(CompiledLinear(kernels, own, "down_proj"))
         router, *both = self._matrices
-        # `Experts` of experts.h, and the array of `Expert` that it names. Two numbers are the bits of doubles.
+        # `Experts` of experts.h, and the array of `Expert` that it names. The last numbers are the bits of doubles.
         self._each = array("q", [number for matrix in both for number in matrix.numbers])
         here, is_gelu = experts.here, int(activation != "silu")
         counts = experts.count, experts.chosen, here.start, len(here), int(experts.normalized), is_gelu
-        clamp = double_bits(experts.swiglu_alpha, experts.swiglu_limit)
-        self._struct = array("q", (*router.numbers, *counts, self._each.buffer_info()[0], *clamp))
+        self._bias = tensors.get(CHOICE_BIAS)
+        places = self._each.buffer_info()[0], 0 if self._bias is None else self._bias.data_ptr()
+        factors = double_bits(experts.swiglu_alpha, experts.swiglu_limit, experts.scale)
+        groups = experts.groups, experts.chosen_groups
+        self._struct = array("q", (*router.numbers, *counts, *groups, *places, *factors))
         self._address = self._struct.buffer_info()[0]
 
     def padded(self, rows: torch.Tensor) -> torch.Tensor:

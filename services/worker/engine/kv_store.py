@@ -41,7 +41,8 @@ def allocate_host_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
 
 
 class KvStore:
-    """Keys and values `[layer, 2, kv_head, token, head_dim]`; block `b` is `block_tokens` tokens of every layer.
+    """Keys and values `[layer, part, kv_head, token, head_dim]`; block `b` is `block_tokens` tokens of every layer.
+    The parts are keys and values, or one that is both.
 
     A request's blocks are one contiguous stretch, so its keys are a plain view of the cache. Negative blocks are those
     of `host_memory`, each contiguous by itself. Raises ValueError where not even one block fits.
@@ -59,7 +60,8 @@ class KvStore:
             raise ValueError(f"block_size is {block_tokens}, must be a multiple of {TOKEN_STEP}")
         layers, heads, head_dim = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
         items = _items(memory, dtype)
-        block_items = layers * 2 * heads * block_tokens * head_dim
+        parts = config.kv_parts
+        block_items = layers * parts * heads * block_tokens * head_dim
         self.block_tokens = block_tokens
         self.blocks = items.numel() // block_items
         if self.blocks == 0:
@@ -68,11 +70,11 @@ class KvStore:
                 f"kv_bytes is {memory.numel()}, but one block of this model's KV cache takes {needed}; raise it"
             )
         tokens = self.blocks * block_tokens
-        self.cache = items[: self.blocks * block_items].view(layers, 2, heads, tokens, head_dim)
+        self.cache = items[: self.blocks * block_items].view(layers, parts, heads, tokens, head_dim)
         host_items = items[:0] if host_memory is None else _items(host_memory, dtype)
         self.host_blocks = host_items.numel() // block_items
         in_host = host_items[: self.host_blocks * block_items]
-        self._host = in_host.view(self.host_blocks, layers, 2, heads, block_tokens, head_dim)
+        self._host = in_host.view(self.host_blocks, layers, parts, heads, block_tokens, head_dim)
 
     @property
     def layers(self) -> int:
@@ -83,11 +85,11 @@ class KvStore:
         return self.blocks * self.block_tokens
 
     def stretch(self, blocks: range, stop: int) -> torch.Tensor:
-        """The KV of a request before position `stop`, as a view `[layer, 2, kv_head, stop, head_dim]`."""
+        """The KV of a request before position `stop`, as a view `[layer, part, kv_head, stop, head_dim]`."""
         return self.cache.narrow(3, blocks.start * self.block_tokens, stop)
 
     def write(self, layer: int, slots: torch.Tensor, keys_values: torch.Tensor) -> None:
-        """Store `keys_values` `[row, 2, kv_head, head_dim]` in the token slots `slots` `[row]` of `layer`."""
+        """Store `keys_values` `[row, part, kv_head, head_dim]` in the token slots `slots` `[row]` of `layer`."""
         self.cache[layer].index_copy_(2, slots, keys_values.permute(1, 2, 0, 3))
 
     def export_kv(self, blocks: range, layers: range) -> memoryview:
@@ -150,7 +152,7 @@ class KvStore:
         return count * self.block_tokens / (time.perf_counter() - begun)
 
     def _block_by_block(self, blocks: range) -> torch.Tensor:
-        """The blocks as `[block, layer, 2, kv_head, token, head_dim]`, wherever they lie."""
+        """The blocks as `[block, layer, part, kv_head, token, head_dim]`, wherever they lie."""
         if blocks.start >= 0:
             part = self._part(blocks, range(len(self.cache)))
             return part.view(*part.shape[:3], len(blocks), self.block_tokens, -1).movedim(3, 0)

@@ -7,7 +7,9 @@ import torch
 
 from livescale.services.worker.engine.adapters import AdaptedMatrices, Adapters, Matrices
 from livescale.services.worker.engine.attention import Rows
+from livescale.services.worker.engine.experts import SharedExperts
 from livescale.services.worker.engine.kernels.variants import Kernels
+from livescale.services.worker.engine.latent import LatentOutput, LatentProjections
 from livescale.services.worker.engine.matrices import Activated, Gated, join_gated
 from livescale.services.worker.engine.norms import Norm, norm_of
 from livescale.services.worker.engine.packed import unpacked
@@ -137,7 +139,7 @@ class Layer:
     def _take(self, parts: "Parts", matrices: Matrices | AdaptedMatrices) -> None:
         self._input_norm = parts.norm("input_layernorm")
         self._qkv = parts.projections(matrices)
-        self._output = parts.output(matrices.linear("self_attn.o_proj"), "self_attn")
+        self._output = parts.output(parts.gathering(matrices), "self_attn")
         self._mlp_norm = parts.norm("post_attention_layernorm")
         self._gated, self._down = parts.mlp(matrices)
 
@@ -178,12 +180,21 @@ class Parts:
 
     def projections(self, matrices: Matrices | AdaptedMatrices) -> Linear:
         """Make the matrix of queries, keys and values, with norms of heads where the kind has them."""
+        if self._config.latent is not None:
+            return LatentProjections(self._config.latent, matrices.linear, self._tensors, self._kernels)
         kind, head_dim = self._kind, self._config.head_dim
         made = matrices.linear(*(f"self_attn.{name}_proj" for name in "qkv"))
         if kind.head_norm == "none":
             return made
         q, kv = self._config.num_attention_heads * head_dim, self._config.num_key_value_heads * head_dim
         return NormedHeads(made, self._heads("q_norm"), self._heads("k_norm"), (q, kv, kv))
+
+    def gathering(self, matrices: Matrices | AdaptedMatrices) -> Linear:
+        """Make the matrix that follows attention."""
+        made = matrices.linear("self_attn.o_proj")
+        if self._config.latent is None:
+            return made
+        return LatentOutput(self._config.latent, made, self._tensors, self._kernels)
 
     def _heads(self, name: str) -> Norm:
         norm = self.norm(f"self_attn.{name}")
@@ -198,14 +209,22 @@ class Parts:
         """What makes features of rows, and what is added to the residual. Experts do all of it in the second."""
         kind, experts = self._kind, self._config.experts
         if kind.experts and experts is not None:
-            return unchanged, self.output(matrices.experts(experts, kind.activation), "mlp")
+            made = matrices.experts(experts, kind.activation)
+            if experts.shared_features:
+                shared = "mlp.shared_experts"
+                made = SharedExperts(made, self._gated(matrices, shared), matrices.linear(f"{shared}.down_proj"))
+            return unchanged, self.output(made, "mlp")
         return self._activated(matrices), self.output(matrices.linear("mlp.down_proj"), "mlp")
+
+    def _gated(self, matrices: Matrices | AdaptedMatrices, place: str) -> Gated:
+        gate, up = f"{place}.gate_proj", f"{place}.up_proj"
+        return join_gated(matrices.linear, gate, up, self._kernels, self._kind.activation)
 
     def _activated(self, matrices: Matrices | AdaptedMatrices) -> Gated:
         """The matrices of the MLP before the last one, and what stands between."""
         activation = self._kind.activation
         if self._kind.gated:
-            return join_gated(matrices.linear, "mlp.gate_proj", "mlp.up_proj", self._kernels, activation)
+            return self._gated(matrices, "mlp")
         return Activated(matrices.linear("mlp.up_proj"), activation, self._kernels)
 
     def output(self, matrix: Linear, place: str) -> ResidualLinear:

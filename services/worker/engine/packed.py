@@ -48,7 +48,7 @@ def packed_matrix(piece: torch.Tensor, tensor: Tensor) -> PackedMatrix:
 
 
 def matrices_of(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    """What a tensor has of each expert."""
+    """The matrix of each expert, of a tensor that holds those of all."""
     if not isinstance(tensor, PackedMatrix):
         return tensor.unbind(0)
     assert tensor.experts is not None

@@ -176,8 +176,8 @@ def find_flashinfer() -> bool:
 
 
 def fits_flashinfer(cache: torch.Tensor) -> bool:
-    """Whether FlashInfer has kernels for such a KV cache, `[..., head_dim]`."""
-    if cache.dtype != torch.bfloat16 or cache.shape[-1] not in HEAD_DIMS or not cache.is_cuda:
+    """Whether FlashInfer has kernels for such a KV cache, `[layer, part, ..., head_dim]`, of keys and values apart."""
+    if cache.shape[1] != 2 or cache.dtype != torch.bfloat16 or cache.shape[-1] not in HEAD_DIMS or not cache.is_cuda:
         return False
     return torch.cuda.get_device_capability(cache.device) >= BFLOAT16_GPU
 

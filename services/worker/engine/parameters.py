@@ -38,7 +38,7 @@ def block_tensors(block: Block, buffer: View, dtype: DType) -> dict[str, torch.T
     for tensor in block.tensors:
         piece = data[tensor.offset : tensor.offset + tensor_bytes(tensor, dtype)]
         if tensor.packing is None:
-            tensors[tensor.name] = piece.view(TORCH_DTYPES[dtype]).view(_shape(tensor))
+            tensors[tensor.name] = piece.view(TORCH_DTYPES[tensor.dtype or dtype]).view(_shape(tensor))
         else:
             tensors[tensor.name] = packed_matrix(piece, tensor)
     return tensors

@@ -17,12 +17,13 @@ def block_bytes(manifest: Manifest, block_tokens: int) -> int:
 
 
 def kv_bytes(manifest: Manifest, positions: int, layers: int, block_tokens: int) -> int:
-    """The size of KV in whole blocks, `[layer, 2, kv_head, token, head_dim]`; of several ranks, what each has."""
+    """The size of KV in whole blocks, `[layer, part, kv_head, token, head_dim]`; of several ranks, what each has."""
     config = shard_config(manifest.config, manifest.shard, manifest.shards)
     tokens = -(-positions // block_tokens) * block_tokens
-    return layers * 2 * config.num_key_value_heads * tokens * config.head_dim * ITEM_BYTES[manifest.dtype]
+    heads = config.kv_parts * config.num_key_value_heads
+    return layers * heads * tokens * config.head_dim * ITEM_BYTES[manifest.dtype]
 
 
 def slice_bytes(manifest: Manifest, one: KvSlice) -> int:
-    """The size of a slice, `[layer, 2, kv_head, position, head_dim]`: its positions only, no whole blocks."""
+    """The size of a slice, `[layer, part, kv_head, position, head_dim]`: its positions only, no whole blocks."""
     return kv_bytes(manifest, one.stop - one.start, len(one.layers), block_tokens=1)

@@ -1,6 +1,7 @@
 """Requests on a worker: batches go through the engine, and each step's tokens leave in one frame for each gateway."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
 import structlog
@@ -160,9 +161,8 @@ class ServingLoop:
         self.idle.clear()
         # A gateway that missed a token of the earlier worker may ask for it here.
         self._history.record(earlier_tokens(request))
-        self._frames.send(
-            request.gateway, [Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])]
-        )
+        row = Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])
+        self._frames.send(request.gateway, [row])
         self.wake()
         self.on_step()
 
@@ -261,8 +261,9 @@ class ServingLoop:
 
     def stepped(self, scheduler: Scheduler, batch: Batch, chosen: Chosen, begun: float) -> None:
         """Take what was chosen in a step that began at the time `begun`."""
-        seconds, rows = self._clock.now() - begun, batch.prefill_rows + batch.decode_rows
-        self._log.debug("step_ran", step=batch.step, rows=rows, layers_before=batch.layers_before, seconds=seconds)
+        if self._log.is_enabled_for(logging.DEBUG):  # it takes a sum over all rows
+            seconds, rows = self._clock.now() - begun, batch.prefill_rows + batch.decode_rows
+            self._log.debug("step_ran", step=batch.step, rows=rows, layers_before=batch.layers_before, seconds=seconds)
         outputs = scheduler.complete(batch, chosen, self._clock.wall())
         self._metrics.stepped(batch, begun)
         self._stepped(scheduler, outputs)

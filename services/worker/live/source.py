@@ -57,6 +57,7 @@ class LiveSource:
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._receiving: dict[asyncio.Task[None], IncomingHandOff] = {}
         self._coming = 0  # requests that are not here yet, and not the target's for long
+        self._began = asyncio.Event()  # to help a target
         self._failed: Counter[str] = Counter()  # hand-offs in a row, by target
         self._ticket = 0
 
@@ -84,6 +85,7 @@ class LiveSource:
             self._helped[node.id] = Helped(node, plan_id, manifest)
             self._perform(self._policy.help(node.id))
         self._context.runner.on_last_layer = self._serving.near_end
+        self._began.set()
         self._look()
 
     def leave(self, target: str) -> None:
@@ -112,7 +114,11 @@ class LiveSource:
         while True:
             self._look()
             self._forget()
-            await self._serving.changes.wait()
+            if self._policy.helps or self._receiving or self._group.leader.taken:
+                await self._serving.changes.wait()
+            else:  # every step is a change, and this task would hold up the next one
+                self._began.clear()
+                await self._began.wait()
 
     def _forget(self) -> None:
         scheduler, leader = self._serving.scheduler, self._group.leader

@@ -132,6 +132,8 @@ def refuse_model(config: ModelConfig) -> None:
     """Raises CheckpointError for a model that takes no adapters."""
     if config.encodes or config.pooling != "none":
         raise CheckpointError("adapters of models that make vectors are not served; merge it into the checkpoint")
+    if config.latent is not None:
+        raise CheckpointError("adapters of models with latent attention are not served; merge it into the checkpoint")
 
 
 def _check_shapes(expected: Shapes, stored: Mapping[str, Sequence[int]]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.latent import Latent
 from livescale.shared.messages.parameters import Activation, LayerKind, ModelConfig
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
 from livescale.shared.model.declaration.experts import (
@@ -21,7 +22,7 @@ from livescale.shared.model.declaration.experts import (
     stacked_sources,
 )
 from livescale.shared.model.declaration.quantization import KEYS, REMEDY, read_quantization
-from livescale.shared.model.declaration.rotation import Rotation, RotationReader, pair_order
+from livescale.shared.model.declaration.rotation import Rotation, RotationReader, head_orders
 from livescale.shared.model.declaration.source import Source
 from livescale.shared.model.declaration.tensors import Shapes, model_parameters
 from livescale.shared.model.packed.form import WEIGHT, packing_of
@@ -33,7 +34,6 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 LONGEST_HEAD = 4_096
 MOST_LAYERS = 10_000
 DEFAULT_WINDOW = 4_096  # of transformers
-ORDERED = tuple(f"{name}.{kind}" for name in ("q_proj", "k_proj", "q_norm", "k_norm") for kind in ("weight", "bias"))
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,11 @@ class Architecture:
     `*` stands for the number of an expert.
     `joined` has the parts whose rows lie one after the other in a tensor of the checkpoint, by its name. `layers` is
     what precedes the number of a layer in its names, and `{last}` stands for the last number. `unused` are the
-    beginnings of the names of tensors that nothing needs. `fuses_experts`: whether a checkpoint has the matrices of all
-    experts as one, `[expert, in, out]`, with gate and up in turn; `transposes`: the matrices of layers as `[in, out]`.
-    `example` are the keys of config.json, besides the sizes, of a small model of this kind. `sizes` has config.json's
-    names of sizes by those of Llama's, and says that there are no others.
+    beginnings of the names of tensors that nothing needs, in which `{next}` is the number after the last.
+    `fuses_experts`: whether a checkpoint has the matrices of all experts as one, `[expert, in, out]`, with gate and up
+    in turn; `transposes`: the matrices of layers as `[in, out]`. `example` are the keys of config.json, besides the
+    sizes, of a small model of this kind. `sizes` has config.json's names of sizes by those of Llama's, and says that
+    there are no others.
     """
 
     class_name: str
@@ -69,11 +70,12 @@ class Architecture:
 
     def sources(self, config: ModelConfig) -> dict[str, Source]:
         """Where each parameter of the model lies in its checkpoint, by our name."""
-        shapes = _stored_parts(config)
-        order = pair_order(config.head_dim, config.rotary_dim, config.interleaved)
-        turned = tuple(order) if order != sorted(order) else ()
-        last = config.num_hidden_layers - 1
-        return {name: self._source(name, shapes, turned if name.endswith(ORDERED) else (), last) for name in shapes}
+        shapes, orders, last = _stored_parts(config), head_orders(config), config.num_hidden_layers - 1
+        return {name: self._source(name, shapes, orders.get(_module(name), ()), last) for name in shapes}
+
+    def unneeded(self, config: ModelConfig) -> tuple[str, ...]:
+        """How the names of tensors begin that a checkpoint may have and that nothing needs."""
+        return tuple(one.format(next=config.num_hidden_layers) for one in self.unused)
 
     def stacked(self, config: ModelConfig) -> dict[str, Stacked]:
         """Where a checkpoint that has the tensors of all experts as one has each of them, by the names of one that does
@@ -116,6 +118,8 @@ class Architecture:
         """The model with what its file says of quantized matrices. Raises CheckpointError."""
         quantized = [key for key in KEYS if read.mapping(key)]
         is_mxfp4 = bool(quantized) and read.mapping(quantized[0]).get("quant_method") == "mxfp4"
+        if quantized and config.latent is not None:
+            raise CheckpointError(f"{quantized[0]}: not served with latent attention; use the checkpoint in bfloat16")
         if quantized and config.experts is not None and not (is_mxfp4 and self.fuses_experts):
             raise CheckpointError(f"{quantized[0]}: quantized experts are not served; use the checkpoint in bfloat16")
         if quantized and self.transposes:
@@ -143,6 +147,11 @@ def _stored_parts(config: ModelConfig) -> Shapes:
     return parts
 
 
+def _module(name: str) -> str:
+    """The last part of a tensor's name but for its kind, such as q_proj."""
+    return name.rpartition(".")[0].rpartition(".")[2]
+
+
 def _split(name: str) -> tuple[str, str, str]:
     """A name as what precedes the part, the part, and what follows it."""
     stem, _, kind = name.rpartition(".")
@@ -156,7 +165,7 @@ class Dense:
     """The keys that all dense decoders have in common, read from `config`.
 
     What differs among architectures is what transformers takes where a key is absent: `theta`, the share `partial` of a
-    head that rotates, `tied` and `eps`. Raises CheckpointError.
+    head that rotates, `tied`, `eps`, and `head_dim`, which else follows from the hidden size. Raises CheckpointError.
     """
 
     def __init__(
@@ -168,6 +177,7 @@ class Dense:
         theta: float = 10_000.0,
         tied: bool = False,
         eps: float = 1e-6,
+        head_dim: int | None = None,
     ) -> None:
         self.config = config
         self.vocab_size, self.hidden_size = config.size("vocab_size"), config.size("hidden_size")
@@ -175,7 +185,7 @@ class Dense:
         self.layers, self.heads = config.size("num_hidden_layers"), config.size("num_attention_heads")
         self.key_heads = config.size("num_key_value_heads", self.heads)
         self.positions = config.size("max_position_embeddings")
-        self.head_dim = config.whole("head_dim", self.hidden_size // self.heads)
+        self.head_dim = config.whole("head_dim", head_dim or self.hidden_size // self.heads)
         self._check()
         self.tied, self.eps = config.flag("tie_word_embeddings", tied), config.number("rms_norm_eps", eps)
         self.activation = self._activation(activations)
@@ -243,7 +253,7 @@ class Dense:
         return replace(kind, attention_scale=(kind.attention_scale or self.head_dim**-0.5) * rotation.score_factor)
 
     def model(
-        self, *kinds: LayerKind, rotation: Rotation | None = None, **fields: bool | float | Experts | None
+        self, *kinds: LayerKind, rotation: Rotation | None = None, **fields: bool | float | Experts | Latent | None
     ) -> ModelConfig:
         """The model whose layers are of these kinds: one for all, or one for each in order. They rotate as `rotation`
         says, or as the file does, unless they do so in their own way. `fields` are what only this architecture has."""

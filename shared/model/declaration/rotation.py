@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 
+from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.messages.rope_scaling import RopeScaling
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile, is_number
 
 SUPPORTED = "'default', 'linear', 'llama3' and 'yarn'"
 ORIGINAL = "original_max_position_embeddings"
+ROTATED = ("q_proj", "k_proj", "q_norm", "k_norm")
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,17 @@ class RotationReader:
 
     def read(self) -> Rotation:
         """The rotation of a model whose layers all rotate alike."""
+        return self.rotation(self.values())
+
+    def values(self) -> dict[str, Any]:
+        """What the file says of the rotation, in the newer spelling. Raises CheckpointError where it differs by
+        layer."""
         scaling, values = self.config.mapping("rope_scaling"), self.config.mapping("rope_parameters")
         theta = {"rope_theta": self.config.number("rope_theta", self.theta)}
         values = theta | (scaling or values)
         if any(isinstance(value, dict) for value in values.values()):
             raise CheckpointError("rope_parameters that differ by layer are not known of this architecture")
-        return self.rotation(values)
+        return values
 
     def read_of(self, layer_type: str, theta_key: str = "rope_theta", is_scaled: bool = True) -> Rotation:
         """The rotation of layers of one type. In the old spelling its theta is at `theta_key`, and `rope_scaling` is
@@ -121,8 +128,8 @@ class RotationReader:
 
     def _yarn(self, theta: float, values: dict[str, Any]) -> Rotation:
         """YaRN (Peng et al.): fast pairs are kept, slow ones stretched by `factor`, those between blended."""
-        if theta == 1 or values.get("mscale") is not None or values.get("mscale_all_dim") is not None:
-            raise CheckpointError("rope_type 'yarn' with mscale, or with rope_theta 1, is not supported")
+        if theta == 1:
+            raise CheckpointError("rope_type 'yarn' with rope_theta 1 is not supported")
         original = number(self._original(values), ORIGINAL)
         factor = number(values, "factor", self.positions / original)
         first, last = (
@@ -138,8 +145,17 @@ class RotationReader:
             stretched = min(max((pair - first) / (last - first), 0.0), 1.0)
             made.append(rounded(kept / factor * stretched + kept * (1 - stretched)))
         # Transformers multiplies queries and keys, so that scores are multiplied twice.
-        louder = number(values, "attention_factor", 0.1 * log(max(factor, 1.0)) + 1.0)
+        louder = number(values, "attention_factor", _default_louder(values, factor))
         return Rotation(theta, frequencies=tuple(made), score_factor=louder * louder)
+
+
+def _default_louder(values: dict[str, Any], factor: float) -> float:
+    """YaRN's factor of queries, and of keys; where both `mscale` are given, that of the part which rotates alone."""
+    stretched, shares = log(max(factor, 1.0)), [values.get(key) for key in ("mscale", "mscale_all_dim")]
+    if not all(shares):
+        return 0.1 * stretched + 1.0
+    own, all_dim = (0.1 * number(values, key) * stretched + 1.0 for key in ("mscale", "mscale_all_dim"))
+    return own / all_dim
 
 
 def inverse_frequencies(theta: float, rotary_dim: int) -> tuple[float, ...]:
@@ -171,3 +187,18 @@ def pair_order(head_dim: int, rotary_dim: int, interleaved: bool) -> list[int]:
     still = list(range(turning, head_dim))
     half = len(still) // 2
     return [*firsts, *still[:half], *(first + second for first in firsts), *still[half:]]
+
+
+def head_orders(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Which number of a checkpoint's head is at each place of ours, by the last part of the names of the matrices and
+    norms whose heads have another order."""
+    latent = config.latent
+    if latent is None:
+        order = pair_order(config.head_dim, config.rotary_dim, config.interleaved)
+        return dict.fromkeys(ROTATED, tuple(order)) if order != sorted(order) else {}
+    if not config.interleaved:
+        return {}
+    turning = pair_order(latent.qk_rope_head_dim, 0, config.interleaved)
+    still = dict.fromkeys(("q_proj", "q_b_proj"), latent.qk_nope_head_dim)
+    still["kv_a_proj_with_mqa"] = latent.kv_lora_rank
+    return {name: (*range(count), *(count + one for one in turning)) for name, count in still.items()}

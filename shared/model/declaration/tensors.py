@@ -8,7 +8,8 @@ adjacent (q, k, v; gate, up), so that they can be one matrix.
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from livescale.shared.messages.parameters import LayerKind, ModelConfig
+from livescale.shared.messages.latent import Latent
+from livescale.shared.messages.parameters import DType, LayerKind, ModelConfig
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -16,19 +17,24 @@ POSITIONS = "model.embed_positions.weight"
 TYPES = "model.embed_types.weight"
 LOOKED_UP = "model.embed_"  # tables of which rows are taken
 SCORE = "score.weight"  # of models that give scores of a prompt
+EXPANDING = "self_attn.kv_b_proj.weight"  # what makes keys and values of a latent
+CHOICE_BIAS = "mlp.gate.e_score_correction_bias"  # of experts; in bfloat16 it would choose others
 
-# What ranks divide among them: rows of queries, or one for each query head, of keys and values, of the MLP's features,
-# of the vocabulary; or the columns that belong to queries or features, whose products have to be added. `once` is added
-# by the first rank alone. Experts are divided whole, or where the number of ranks does not allow it, each by its
-# features.
+# What ranks divide among them: rows of queries, or one for each query head, of keys and values, of what each head makes
+# of a latent, of the features of the MLP or of shared experts, of the vocabulary; or the columns that belong to queries
+# or features, whose products have to be added. `once` is added by the first rank alone. Experts are divided whole, or
+# where the number of ranks does not allow it, each by its features.
 Cut = Literal[
     "queries",
     "query_heads",
     "keys",
+    "expanded",
     "features",
+    "shared_features",
     "tokens",
     "query_columns",
     "feature_columns",
+    "shared_columns",
     "once",
     "experts",
     "expert_columns",
@@ -90,11 +96,51 @@ def layer_parameters(config: ModelConfig, layer: int) -> Iterator[Parameter]:
         yield Parameter(prefix + name, shape, cut)
 
 
+def own_dtype(name: str) -> DType | None:
+    """The type of a tensor that is not served in the model's."""
+    return "float32" if name.endswith(CHOICE_BIAS) else None
+
+
 def _attention(config: ModelConfig, layer: int) -> Iterator[Parameter]:
-    kind, hidden, head_dim = config.kind(layer), config.hidden_size, config.head_dim
-    q, kv = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
+    kind, hidden = config.kind(layer), config.hidden_size
     if kind.norms_before:
         yield from _norm(config, "input_layernorm")
+    if config.latent is None:
+        yield from _heads(config, kind)
+    else:
+        yield from _latent(config, config.latent)
+    if kind.output_bias:
+        yield Parameter("self_attn.o_proj.bias", [hidden], "once")
+    if kind.norms_after:
+        yield Parameter("self_attn.output_layernorm.weight", [hidden])
+    if kind.norms_sum:
+        yield from _norm(config, "self_attn.sum_layernorm")
+
+
+def _latent(config: ModelConfig, latent: Latent) -> Iterator[Parameter]:
+    """The matrices of latent attention, named as in checkpoints of DeepSeek."""
+    hidden, heads, rank = config.hidden_size, config.num_attention_heads, latent.q_lora_rank
+    queries = heads * latent.query_dim
+    if rank:
+        yield Parameter("self_attn.q_a_proj.weight", [rank, hidden])
+    else:
+        yield Parameter("self_attn.q_proj.weight", [queries, hidden], "queries")
+    yield Parameter("self_attn.kv_a_proj_with_mqa.weight", [latent.kept_dim, hidden])
+    if config.attention_bias:
+        if rank:
+            yield Parameter("self_attn.q_a_proj.bias", [rank])
+        yield Parameter("self_attn.kv_a_proj_with_mqa.bias", [latent.kept_dim])
+    if rank:
+        yield Parameter("self_attn.q_a_layernorm.weight", [rank])
+        yield Parameter("self_attn.q_b_proj.weight", [queries, rank], "queries")
+    yield Parameter("self_attn.kv_a_layernorm.weight", [latent.kv_lora_rank])
+    yield Parameter(EXPANDING, [heads * latent.expanded_dim, latent.kv_lora_rank], "expanded")
+    yield Parameter("self_attn.o_proj.weight", [hidden, heads * latent.v_head_dim], "query_columns")
+
+
+def _heads(config: ModelConfig, kind: LayerKind) -> Iterator[Parameter]:
+    hidden, head_dim = config.hidden_size, config.head_dim
+    q, kv = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
     yield Parameter("self_attn.q_proj.weight", [q, hidden], "queries")
     yield Parameter("self_attn.k_proj.weight", [kv, hidden], "keys")
     yield Parameter("self_attn.v_proj.weight", [kv, hidden], "keys")
@@ -111,12 +157,6 @@ def _attention(config: ModelConfig, layer: int) -> Iterator[Parameter]:
     if kind.sinks:
         yield Parameter("self_attn.sinks", [config.num_attention_heads], "query_heads")
     yield Parameter("self_attn.o_proj.weight", [hidden, q], "query_columns")
-    if kind.output_bias:
-        yield Parameter("self_attn.o_proj.bias", [hidden], "once")
-    if kind.norms_after:
-        yield Parameter("self_attn.output_layernorm.weight", [hidden])
-    if kind.norms_sum:
-        yield from _norm(config, "self_attn.sum_layernorm")
 
 
 def _mlp(config: ModelConfig, layer: int) -> Iterator[Parameter]:
@@ -147,11 +187,13 @@ def _dense(kind: LayerKind, hidden: int, features: int) -> Iterator[Parameter]:
 
 
 def _experts(config: ModelConfig) -> Iterator[Parameter]:
-    """The router, and one tensor of each kind for all experts."""
+    """The router, one tensor of each kind for all experts, and those of the MLP that all rows use."""
     experts, hidden = config.experts, config.hidden_size
     assert experts is not None
     here, features = len(experts.here), experts.features
     yield Parameter("mlp.gate.weight", [experts.count, hidden])
+    if experts.scoring == "sigmoid":
+        yield Parameter(CHOICE_BIAS, [experts.count])
     if experts.biased:
         yield Parameter("mlp.gate.bias", [experts.count])
         yield Parameter("mlp.experts.gate_proj.bias", [here, features], "experts")
@@ -160,3 +202,8 @@ def _experts(config: ModelConfig) -> Iterator[Parameter]:
     yield Parameter("mlp.experts.gate_proj.weight", [here, features, hidden], "experts")
     yield Parameter("mlp.experts.up_proj.weight", [here, features, hidden], "experts")
     yield Parameter("mlp.experts.down_proj.weight", [here, hidden, features], "expert_columns")
+    if experts.shared_features:
+        shared = experts.shared_features
+        yield Parameter("mlp.shared_experts.gate_proj.weight", [shared, hidden], "shared_features")
+        yield Parameter("mlp.shared_experts.up_proj.weight", [shared, hidden], "shared_features")
+        yield Parameter("mlp.shared_experts.down_proj.weight", [hidden, shared], "shared_columns")

@@ -2,13 +2,13 @@
 
 import pytest
 
-from livescale.load.claims.plans import GB, Planned, cluster, equal_blocks, gpus, hosts_as_a, planned
+from livescale.load.claims.plans import GB, PlannedTransfers, cluster, equal_blocks, gpus, hosts_as_a, planned
 from livescale.services.planner.plans.plan import Policy
 
 BLOCKS = equal_blocks(16.0, 32)
 
 
-def over_two_hosts(policy: Policy) -> Planned:
+def over_two_hosts(policy: Policy) -> PlannedTransfers:
     topology = hosts_as_a(3)
     return planned(topology, BLOCKS, gpus("a0", 1), [*gpus("a1", 1), *gpus("a2", 1)], policy)
 

@@ -28,7 +28,7 @@ async def test_a_server_that_does_nothing_for_a_while_is_waited_for(
     server.freeze()
     subscribing = asyncio.create_task(bus.subscribe(CANCEL))
     serving = asyncio.create_task(bus.serve(INFO, [Endpoint(SNAPSHOT, tell_nothing)]))
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # of real time: longer than a flush may take, and the server is stopped
     assert not subscribing.done()
     assert not serving.done()
     server.thaw()

@@ -47,7 +47,7 @@ async def main(end: str, bind: str, directory: Path) -> None:
     for number in range(10):
         await move(peer, end, number, 30.0)
     say("moved")
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(1.0)  # until the other end, another process, has what was sent
     await link.close()
 
 

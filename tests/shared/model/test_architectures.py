@@ -37,7 +37,8 @@ def test_a_checkpoint_has_the_tensors_that_transformers_has(model_type: str) -> 
         model = transformers.AutoModelForCausalLM.from_config(
             transformers.AutoConfig.for_model(model_type, **fields_of(model_type))
         )
-    theirs = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+    saved = {name: one for name, one in model.named_buffers() if name in model.state_dict()}
+    theirs = {name: list(one.shape) for name, one in (dict(model.named_parameters()) | saved).items()}
     config = architecture.describe(config_of(model_type))
     # In memory transformers has the matrices of all experts as one.
     stacked = architecture.stacked(config)

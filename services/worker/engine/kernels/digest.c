@@ -126,8 +126,8 @@ static void try_experts(Probe *probe, int64_t rows, int normalized, double limit
     }
     void *router = lay_out_noise(probe, FLOAT32, EXPERTS, HIDDEN, -3);
     Experts chosen = {.router = {HIDDEN, EXPERTS, 1, {{router, NULL, EXPERTS, {0}}}}, .count = EXPERTS, .chosen = 2,
-                      .held = EXPERTS, .normalized = normalized, .experts = experts, .alpha = 1.702,
-                      .limit = limit};
+                      .held = EXPERTS, .normalized = normalized, .experts = experts, .alpha = 1.702, .scale = 1.0,
+                      .groups = 1, .chosen_groups = 1, .limit = limit};
     void *given = noise(probe, rows * HIDDEN), *made = zeros(probe, rows * HIDDEN);
     kernels_run_experts(probe->kernels, probe->type, &chosen, given, NULL, made, rows);
     count_in(probe, made, rows * HIDDEN);

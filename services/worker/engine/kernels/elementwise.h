@@ -171,9 +171,11 @@ ALWAYS void rotate_and_store(Type type, void *rows, int64_t stride, const Run *r
         }
         for (int64_t head = kv_heads.begin; head < kv_heads.end; head++) {
             const void *key = address(type, row, (queries + head) * size);
-            const void *value = address(type, row, (queries + cache->kv_heads + head) * size);
             int64_t place = (head * cache->slots + run->slot + position) * size;
             rotate(type, key, (void *)address(type, cache->keys, place), cosines, sines, size);
+            if (cache->values == cache->keys)
+                continue;
+            const void *value = address(type, row, (queries + cache->kv_heads + head) * size);
             memcpy((void *)address(type, cache->values, place), value,
                    size * (type == BFLOAT16 ? sizeof(bf16) : sizeof(float)));
         }

@@ -1,9 +1,8 @@
 /* Experts: rows are gathered by expert, so that each matrix is read once for all rows that use it. */
-#include "experts.h"
+#include "choose.h"
 
 #include <string.h>
 
-#include "power.h"
 #include "threads.h"
 #include "workspace.h"
 
@@ -12,7 +11,7 @@
 /* The buffers for some rows. An assignment is a row with one of the experts that it uses; `place` says at which row of
    `made` its result is, or -1 if its expert is not here. Assignments of one expert follow each other. */
 typedef struct {
-    float *wide, *logits, *weights, *clamped, *opened;
+    float *wide, *logits, *weights, *wanted, *clamped, *opened;
     int64_t *chosen, *place, *row_at, *begin;
     void *gathered, *gate_up, *gated, *made;
 } Buffers;
@@ -47,37 +46,13 @@ static inline void put_number(Type type, void *to, int64_t i, float value) {
     ((bf16 *)to)[i] = (bf16)(value == value ? rounded : bits >> 16 | 0x40);
 }
 
-/* Chooses the experts of one row: the largest logits, and of equal ones the first. */
-static void choose(const Experts *experts, const float *logits, int64_t *chosen, float *weights) {
-    float sum = 0.0f;
-    for (int64_t i = 0; i < experts->count; i++) {
-        int64_t found = i < experts->chosen ? i : experts->chosen, at = found;
-        for (; at > 0 && logits[i] > logits[chosen[at - 1]]; at--)
-            if (at < experts->chosen)
-                chosen[at] = chosen[at - 1];
-        if (at < experts->chosen)
-            chosen[at] = i;
-    }
-    float most = logits[chosen[0]];
-    for (int64_t k = 0; k < experts->chosen; k++)
-        weights[k] = power_of_e(logits[chosen[k]] - most);
-    if (experts->normalized)
-        for (int64_t k = 0; k < experts->chosen; k++)
-            sum += weights[k];
-    else
-        for (int64_t i = 0; i < experts->count; i++)
-            sum += power_of_e(logits[i] - most);
-    for (int64_t k = 0; k < experts->chosen; k++)
-        weights[k] /= sum;
-}
-
 static void choose_share(void *context, Share rows) {
     const ExpertsJob *job = context;
     const Experts *experts = job->experts;
     const Buffers *of = job->buffers;
     for (int64_t row = rows.begin; row < rows.end; row++)
         choose(experts, of->logits + row * experts->count, of->chosen + row * experts->chosen,
-               of->weights + row * experts->chosen);
+               of->weights + row * experts->chosen, of->wanted + row * choosing_floats(experts));
 }
 
 static void widen_share(void *context, Share rows) {
@@ -213,6 +188,7 @@ static char *lay_buffers(const Experts *experts, Type type, int64_t rows, char *
     of->wide = next(&from, rows * hidden * sizeof(float));
     of->logits = next(&from, rows * experts->count * sizeof(float));
     of->weights = next(&from, assignments * sizeof(float));
+    of->wanted = next(&from, rows * choosing_floats(experts) * sizeof(float));
     of->chosen = next(&from, assignments * sizeof(int64_t));
     of->place = next(&from, assignments * sizeof(int64_t));
     of->row_at = next(&from, assignments * sizeof(int64_t));

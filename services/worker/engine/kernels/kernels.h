@@ -9,8 +9,8 @@
 
 #include <stdint.h>
 
-/* Rises with every change of what Python passes, as here or in experts.h. variants.py has the same number. */
-#define INTERFACE 4
+/* Rises with every change of what Python passes, as here, in experts.h or in heads.h. variants.py has the same number. */
+#define INTERFACE 5
 
 typedef uint16_t bf16;
 typedef enum { BFLOAT16, FLOAT32 } Type;
@@ -53,7 +53,7 @@ typedef struct {
 } Linear;
 
 /* Keys and values of one layer, each `[kv_head, slot, head_dim]`. The `group` query heads from `group * i` on share KV
-   head `i`. */
+   head `i`. Where both are at one address, keys are values too. */
 typedef struct {
     void *keys, *values;
     int64_t slots, kv_heads, group, head_dim;
@@ -174,7 +174,7 @@ typedef struct {
     void (*silu_times)(const void *in, void *out, int64_t rows, int64_t size);
     void (*gelu_times)(const void *in, void *out, int64_t rows, int64_t size);
     /* Attention of the rows of one run. `rows` is `[row, head, head_dim]` with `stride` numbers between rows; its heads
-       are first queries, then keys, then values. Rotates queries and keys by their positions (RoFormer), stores keys
+       are first queries, then keys, then values, unless keys are values too. Rotates queries and keys by their positions (RoFormer), stores keys
        and values in the cache, and attends: `out` is `[row, query head, head_dim]`. The items of `kv_heads` are KV
        heads. */
     void (*attend)(void *rows, int64_t stride, void *out, const Run *run, const Attention *attention, Share kv_heads);

@@ -7,6 +7,7 @@
 #include <Python.h>
 
 #include "experts.h"
+#include "heads.h"
 
 typedef struct {
     PyObject_HEAD
@@ -143,6 +144,17 @@ static PyObject *run_experts(PyObject *self, PyObject *const *given, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
+static PyObject *multiply_heads(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[9];
+    if (!take("multiply_heads", given, count, n, 9))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    kernels_multiply_heads(KERNELS(self), (Type)n[0], (const Linear *)n[1], n[2], (const void *)n[3], n[4], n[5],
+                           (void *)n[6], n[7], n[8]);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 static PyObject *lay_out(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     int64_t n[5];
     if (!take("lay_out", given, count, n, 5))
@@ -234,6 +246,8 @@ static PyMethodDef methods[] = {
     {"attend", FAST(attend), "(type, rows, stride, out, runs, run count, attention)"},
     {"run_layer", FAST(run_layer), "(type, layer, hidden, rows, runs, run count, adapters, adapter count, epsilon)"},
     {"run_experts", FAST(run_experts), "(type, experts, rows, residual, out, row count)"},
+    {"multiply_heads", FAST(multiply_heads),
+     "(type, maps, heads, rows, row stride, head stride, out, out stride, row count)"},
     {"lay_out", FAST(lay_out), "(type, matrix, outputs, inputs, panels)"},
     {"likelihoods", FAST(likelihoods), "(type, rows, row count)"},
     {"make_rope_tables", FAST(py_make_rope_tables), "(type, frequencies, half, positions, cosines, sines)"},

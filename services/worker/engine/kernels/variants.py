@@ -19,7 +19,7 @@ TORCH, FLASHINFER = "torch", "flashinfer"
 # What `auto` tries, best first. The last one runs on every CPU.
 PREFERRED: tuple[VariantName, ...] = ("amx", "avx512_bf16", "portable")
 VARIANTS: tuple[VariantName, ...] = (*PREFERRED, "amx-emulated")
-INTERFACE = 4  # as kernels.h has it
+INTERFACE = 5  # as kernels.h has it
 TYPES: dict[DType, int] = {"bfloat16": 0, "float32": 1}
 
 # torch's variable for its own vector instructions: so one CPU stands for another.
@@ -104,6 +104,21 @@ class Kernels(Protocol):
         self, type: int, experts: Address, rows: Address, residual: Address, out: Address, row_count: int, /
     ) -> None:
         """Run the experts of each row: `[row, hidden]` -> `[row, hidden]`, plus `residual` unless that is 0."""
+
+    def multiply_heads(
+        self,
+        type: int,
+        maps: Address,
+        heads: int,
+        rows: Address,
+        row_stride: int,
+        head_stride: int,
+        out: Address,
+        out_stride: int,
+        row_count: int,
+        /,
+    ) -> None:
+        """Multiply each head of each row by the linear map of that head, into `[row, head, out]`."""
 
     def lay_out(self, type: int, matrix: Address, outputs: int, inputs: int, panels: Address, /) -> None:
         """Lay a matrix `[out, in]` out in `panels`, which must be zero."""

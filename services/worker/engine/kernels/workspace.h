@@ -3,8 +3,8 @@
 
 #include <stdint.h>
 
-/* Who works: an operation, or experts and adapters, which call operations. */
-typedef enum { OPERATION, EXPERTS, LOW_RANKS, WORKSPACES } Purpose;
+/* Who works: an operation, or experts, heads and adapters, which call operations. */
+typedef enum { OPERATION, EXPERTS, HEADS_OF_ROWS, LOW_RANKS, WORKSPACES } Purpose;
 
 /* Returns at least so many bytes, aligned to 64, until this thread calls again for this purpose. Their contents are
    undefined. Without memory the process ends with a message. */

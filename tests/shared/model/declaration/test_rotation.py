@@ -108,7 +108,7 @@ def test_layers_of_one_type_have_their_own_rotation() -> None:
         ({"rope_scaling": {"rope_type": "linear"}}, "factor is 'None', must be a number above zero"),
         ({"rope_scaling": {"rope_type": "linear", "factor": -1.0}}, "factor is '-1.0', must be a number above zero"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "llama3 RoPE scaling: .*low_freq_factor"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "mscale": 1.0}}, "'yarn' with mscale"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "rope_theta": 1.0}, "'yarn' with rope_theta 1"),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(config: dict[str, Any], problem: str) -> None:

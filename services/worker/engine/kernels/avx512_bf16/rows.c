@@ -86,7 +86,8 @@ void rotate_and_store_by_vectors(bf16 *row, int64_t stride, const Run *run, cons
         for (int64_t head = kv_heads.begin; head < kv_heads.end; head++) {
             int64_t place = (head * cache->slots + run->slot + position) * size;
             rotate(key + head * size, (bf16 *)cache->keys + place, cosine, sine, size);
-            memcpy((bf16 *)cache->values + place, value + head * size, size * sizeof(bf16));
+            if (cache->values != cache->keys)
+                memcpy((bf16 *)cache->values + place, value + head * size, size * sizeof(bf16));
         }
     }
 }

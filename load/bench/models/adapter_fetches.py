@@ -1,0 +1,114 @@
+"""How much later a first token comes where the worker has to fetch the request's adapter than where the adapter is
+there: a system of one worker, with room for one of two adapters."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from livescale.load.bench.models.adapters import ALPHA, RANK
+from livescale.load.bench.record import Record, measured
+from livescale.load.bench.samples import BenchFailed
+from livescale.load.client import LoadClient, open_client
+from livescale.load.make_adapter import make_adapter
+from livescale.load.records import Ask, find_fault
+from livescale.services.host.adapter import open_adapter
+from livescale.services.supervisor.lora_settings import LoraSettings
+from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.stack import Progress, Stack
+from livescale.shared.model.checkpoint import load_model_config
+
+MODEL, NAMES = "bench", ("one", "other")
+RATE = 100e6  # bytes a second of every link
+PROMPT_TOKENS, TOKENS = 16, 2
+ANSWER_SECONDS = 60.0
+MOST_RATIO, MOST_MORE_SECONDS = 1.2, 0.05  # to the time of the adapter's bytes at the link's rate
+LEAST_ROOM = 1 << 20  # as --adapter-bytes has it
+FETCHED = "adapter_here"  # what a worker logs
+
+
+@dataclass
+class FetchTimes:
+    """Seconds to first tokens, with the adapter absent and with it resident in turn."""
+
+    size_bytes: int
+    absent: list[float] = field(default_factory=list)
+    resident: list[float] = field(default_factory=list)
+
+
+async def measure_fetches(checkpoint: Path, rounds: int, tell: Progress, echo: Echo, rank: int = RANK) -> FetchTimes:
+    """Ask for each of two adapters twice, `rounds` times, after a round that warms up. Each evicts the other.
+
+    Raises BenchFailed where an answer is not whole, or where it is not every first of two requests that fetches.
+    """
+    fetched = 0
+
+    def counted(name: str, line: str) -> None:
+        nonlocal fetched
+        fetched += FETCHED in line
+        echo(name, line)
+
+    async with AsyncExitStack() as running:
+        made = Path(running.enter_context(TemporaryDirectory()))
+        adapters = {
+            name: make_adapter(made / name, checkpoint, rank, ALPHA, seed=seed) for seed, name in enumerate(NAMES)
+        }
+        config = load_model_config(checkpoint)
+        times = FetchTimes(open_adapter(adapters[NAMES[0]], config, "bfloat16").size_bytes)
+        settings = stack_settings(checkpoint, adapters, times.size_bytes)
+        stack = await running.enter_async_context(Stack(settings, progress=tell, echo=counted))
+        clients = [await running.enter_async_context(open_client(stack.url, name, ANSWER_SECONDS)) for name in NAMES]
+        for number in range(rounds + 1):
+            tell(f"first tokens with an adapter that is fetched and one that is there, {number} of {rounds} rounds")
+            for client in clients:
+                for kind, seconds in (("absent", times.absent), ("resident", times.resident)):
+                    before = fetched
+                    took = await _first_token(client, number)
+                    if fetched - before != (kind == "absent"):
+                        raise BenchFailed(f"a request with its adapter {kind} fetched {fetched - before} adapters")
+                    if number:
+                        seconds.append(took)
+    return times
+
+
+async def _first_token(client: LoadClient, number: int) -> float:
+    prompt = Random(number).choices(range(10, 1_000), k=PROMPT_TOKENS)
+    record = await client.fetch(Ask(number, 0.0, prompt, TOKENS), client.now())
+    if fault := find_fault(record):
+        raise BenchFailed(f"a request with an adapter: {fault}")
+    return record.token_at[0] - record.due
+
+
+def stack_settings(checkpoint: Path, adapters: Mapping[str, Path], size_bytes: int) -> StackSettings:
+    """One worker, with room for one adapter of this size and not for two."""
+    return StackSettings(
+        models=(ModelSettings(name=MODEL, path=str(checkpoint), min_instances=1, max_instances=1),),
+        loras=tuple(LoraSettings(name=name, path=str(path)) for name, path in adapters.items()),
+        workers=1,
+        port=0,
+        device="cpu",
+        dtype="bfloat16",
+        max_model_len=PROMPT_TOKENS + TOKENS,
+        link_rate=RATE,
+        enable_prefix_caching=False,
+        worker_options={"adapter_bytes": max(LEAST_ROOM, size_bytes * 3 // 2)},
+    )
+
+
+def fetch_rows(bench: str, times: FetchTimes) -> Iterator[Record]:
+    """How much later a first token comes, to the time of the adapter's bytes at the link's rate."""
+    bare = times.size_bytes / RATE
+    later = median(times.absent) - median(times.resident)
+    yield measured(bench, "first token, its adapter resident", 1e3 * median(times.resident), "ms")
+    yield measured(
+        bench,
+        f"first token later, adapter of {times.size_bytes / 1e6:.1f} MB absent, to its bytes at {RATE / 1e6:g} MB/s",
+        1e3 * later,
+        "ms",
+        1e3 * bare,
+        at_most=MOST_RATIO + MOST_MORE_SECONDS / bare,
+    )
