@@ -85,6 +85,6 @@ class Envelope:
             return None
         return self.names.of_completion([*told.echoed, *told.token_ids], told.logprobs, offset)
 
-    def prompt_logprobs(self, told: WholeChoice) -> PromptLogprobList | UnsetType:
+    def prompt_logprobs(self, told: WholeChoice) -> PromptLogprobList | None:
         """The log-probabilities of the prompt, where the client asked for them."""
-        return UNSET if self.prompt_names is None else self.prompt_names.of(told)
+        return None if self.prompt_names is None else self.prompt_names.of(told)

@@ -23,14 +23,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     """One choice of a prompt, or a piece of it in a stream. `token_ids` with `return_token_ids` only; `stop_reason` is
-    the stop string or stop token of the client's that ended it."""
+    the stop string or stop token of the client's that ended it. `prompt_logprobs` is null where nobody asks, as in
+    vLLM; pieces have none."""
 
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: StopReason | None = None
     stop_reason: int | str | None = None
-    prompt_logprobs: PromptLogprobList | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobList | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
 
@@ -60,7 +61,7 @@ class ChatCompletion(Answer, frozen=True, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
     usage: Usage
-    prompt_logprobs: PromptLogprobList | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobList | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
 

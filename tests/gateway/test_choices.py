@@ -160,6 +160,13 @@ async def test_log_probabilities_of_the_prompt_are_by_token_id_as_in_vllm(served
     assert len(chat.model_dump()["prompt_logprobs"]) == len(served.cluster.submitted[-1].prompt)
 
 
+async def test_log_probabilities_of_the_prompt_are_null_where_nobody_asks_as_in_vllm(served: ServedGateway) -> None:
+    answer = await served.client.completions.create(model="tiny", prompt=[65, 70], max_tokens=1)
+    assert answer.choices[0].model_dump()["prompt_logprobs"] is None
+    chat = await served.client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=1)
+    assert chat.model_dump()["prompt_logprobs"] is None
+
+
 async def test_tokens_may_be_named_by_their_ids(served: ServedGateway) -> None:
     extra = {"return_tokens_as_token_ids": True}
     answer = await served.client.completions.create(

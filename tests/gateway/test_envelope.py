@@ -48,7 +48,7 @@ def test_what_a_client_did_not_ask_for_is_not_told() -> None:
     assert PLAIN.ids(piece.token_ids) is UNSET
     assert PLAIN.chat_logprobs(piece) is None
     assert PLAIN.completion_logprobs(piece) is None
-    assert PLAIN.prompt_logprobs(whole) is UNSET
+    assert PLAIN.prompt_logprobs(whole) is None
     asked = replace(PLAIN, token_ids=True, names=NAMES, prompt_names=PromptNames(NAMES, 0))
     assert asked.ids(piece.token_ids) == [99]
     told, of_prompt = asked.chat_logprobs(piece), asked.prompt_logprobs(whole)

@@ -32,7 +32,7 @@ from livescale.load.peers.protocol import (
 )
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.engine.kernels.variants import KernelsName, choose_kernels
+from livescale.services.worker.engine.kernels.variants import Kernels, KernelsName, choose_kernels
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.sizes import block_bytes
 from livescale.services.worker.grammars.masks import StepMasks
@@ -170,9 +170,11 @@ class Own:
         """Logits are seen where the engine chooses from them."""
         seen: list[bytes] = []
 
-        def see(logits: torch.Tensor, samplings: Sequence[TokenSampling], permitted: StepMasks) -> Chosen:
+        def see(
+            logits: torch.Tensor, samplings: Sequence[TokenSampling], permitted: StepMasks, kernels: Kernels | None
+        ) -> Chosen:
             seen.append(logits[0].float().numpy().tobytes())
-            return choose_tokens(logits, samplings, permitted)
+            return choose_tokens(logits, samplings, permitted, kernels)
 
         with patch("livescale.services.worker.engine.head.choose_tokens", see):
             chosen = self._run(self._ask([prompt], tokens))

@@ -78,7 +78,7 @@ class Head:
         if self._manifest.shard:
             return NOTHING_CHOSEN
         permitted = without_masks(chunks) if self.masks is None else self.masks.take_step(chunks)
-        chosen = choose_tokens(logits, samplings, permitted)
+        chosen = choose_tokens(logits, samplings, permitted, self._kernels)
         return replace(chosen, prompts=prompts) if prompts else chosen
 
     def _pooled(self, hidden: torch.Tensor, chunks: Sequence[ScheduledChunk]) -> Chosen:
@@ -96,6 +96,6 @@ class Head:
                     tokens = chunk.scoring.following[start : start + SCORED_ROWS]
                     logits = self.logits(hidden[first + start : first + start + len(tokens)])
                     if self._manifest.shard == 0:
-                        told += score_tokens(logits, tokens, chunk.scoring.top)
+                        told += score_tokens(logits, tokens, chunk.scoring.top, self._kernels)
             first += len(chunk.tokens)
         return scored

@@ -45,7 +45,6 @@ VLLM = Suite(
     imports=(".",),
     expected={
         "test_single_completion": "it counts tokens as the tokenizer of OPT does",
-        "test_prompt_logprobs_completion.*None": "a choice has no prompt_logprobs where nobody asks; it reads a null",
         "test_echo_logprob_completion": "skip_special_tokens leaves token 0 out of the echo, as it is special here",
         "test_chat_completion_request_n_parameter": "it reads a limit from vLLM itself",
         "test_per_request_metrics": "the response has no metrics of its request; /metrics and traces have them",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from msgspec import structs
 
-from livescale.services.worker.engine.sampling import choose_tokens, likeliest, log_probabilities, uniform
+from livescale.services.worker.engine.sampling import choose_tokens, likeliest, uniform
 from livescale.services.worker.grammars.masks import StepMasks
 from livescale.services.worker.scheduling.batch import Past, TokenSampling, Withheld
 from livescale.shared.messages.requests import Sampling, TokenLogprobs
@@ -122,26 +122,6 @@ def test_log_probabilities_are_those_of_the_logits_as_they_came(dtype: torch.dty
     assert [found for _, found in chosen.logprobs[0].top] == pytest.approx(expected[order[:3]].tolist())
     assert chosen.logprobs[0].chosen == chosen.logprobs[0].top[1][1]
     assert chosen.logprobs[2] == TokenLogprobs(float(np.float32(expected[7])))
-
-
-def test_equally_likely_tokens_are_told_in_order() -> None:
-    told = log_probabilities(np.zeros(8), 5, 3)
-    assert told == TokenLogprobs(float(np.float32(-np.log(8))), [(id, told.chosen) for id in range(3)])
-
-
-@pytest.mark.parametrize("kind", ["spread", "alike", "equal", "forbidden"])
-@pytest.mark.parametrize(("size", "count"), [(700, 3), (5_000, 9), (5_000, 10), (40_000, 20), (40_000, 4_000)])
-def test_the_likeliest_of_many_are_those_that_sorting_finds(size: int, count: int, kind: str) -> None:
-    chance = np.random.default_rng(size + count)
-    logits = chance.standard_normal(size) * 3
-    if kind == "alike":
-        logits = logits.round()
-    elif kind == "equal":
-        logits[:] = 1.5
-    elif kind == "forbidden":
-        logits[chance.random(size) < 0.99] = -np.inf
-    told = log_probabilities(logits, 0, count)
-    assert [id for id, _ in told.top] == np.argsort(-logits, kind="stable")[:count].tolist()
 
 
 SHAPED = Sampling(

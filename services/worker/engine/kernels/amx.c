@@ -10,6 +10,7 @@
 #include "product_amx.h"
 
 #include "attention.h"
+#include "likelihood.h"
 #include "matrix_amx.h"
 
 static void rms_norm_halves(const void *in, const void *weight, void *out, int64_t rows, int64_t size, float epsilon,
@@ -45,8 +46,11 @@ static void lay_out_halves(const void *matrix, int64_t out, int64_t in, void *pa
     lay_out_as(BFLOAT16, matrix, out, in, panels);
 }
 
-const Operations amx_operations = {multiply_by_tiles, rms_norm_halves,   layer_norm_halves, gelu_halves,
-                                   silu_times_halves, gelu_times_halves, attend_by_tiles,   lay_out_halves};
+static void likelihoods_of_halves(Likelihoods *asked) { likelihoods_of(BFLOAT16, asked); }
+
+const Operations amx_operations = {multiply_by_tiles, rms_norm_halves,   layer_norm_halves,
+                                   gelu_halves,       silu_times_halves, gelu_times_halves,
+                                   attend_by_tiles,   lay_out_halves,    likelihoods_of_halves};
 
 #include "end_target.h"
 #endif

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* Rises with every change of what Python passes, as here, in experts.h or in heads.h. variants.py has the same number. */
-#define INTERFACE 4
+#define INTERFACE 5
 
 typedef uint16_t bf16;
 typedef enum { BFLOAT16, FLOAT32 } Type;
@@ -114,6 +114,17 @@ typedef struct {
     Between between;
 } Layer;
 
+/* Asks how likely `token` and `count` others are by a row of logits `[size]`. A token of -1 stands for the likeliest, the
+   lowest of equal ones, and becomes it. The others are those in `ids` if they are `named`. Else their ids are put there:
+   those of the largest logits, the largest first, of equal ones the lowest. `told` is `[1 + count]`: the logarithms of
+   how likely the token and the others are. */
+typedef struct {
+    const void *logits;
+    int64_t size, token, named, count;
+    int64_t *ids;
+    float *told;
+} Likelihoods;
+
 /* What an adapter (LoRA, Hu et al.) adds to the product of a linear map and a row: `up` of `down` of the row. Where it
    adds nothing, `down` has no inputs. */
 typedef struct {
@@ -169,6 +180,7 @@ typedef struct {
     void (*attend)(void *rows, int64_t stride, void *out, const Run *run, const Attention *attention, Share kv_heads);
     /* Copies a matrix `[out, in]` into `panels`, which the caller has zeroed. */
     void (*lay_out)(const void *matrix, int64_t out, int64_t in, void *panels);
+    void (*likelihoods)(Likelihoods *asked);
 } Operations;
 
 /* With `flushes`, float32 arithmetic reads denormal operands as zero and returns zero instead of denormal results, as
@@ -214,6 +226,9 @@ void kernels_add_low_rank(const Kernels *kernels, Type type, const Adapters *ada
    adapters add to it. */
 void kernels_run_layer(const Kernels *kernels, Type type, const Layer *layer, const Adapters *adapters, void *hidden,
                        int64_t rows, const Run *runs, int64_t count, float epsilon);
+
+/* Tells how likely tokens are by each of some rows of logits. The results are the same for all variants. */
+void kernels_likelihoods(const Kernels *kernels, Type type, Likelihoods *rows, int64_t count);
 
 /* The number of bytes of a matrix's panels. */
 int64_t panels_bytes(Type type, int64_t out, int64_t in);

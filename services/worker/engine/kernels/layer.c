@@ -71,6 +71,22 @@ void kernels_gelu(const Kernels *kernels, Type type, const void *in, void *out, 
     divide(kernels, rows, gelu_of_share, &job);
 }
 
+typedef struct {
+    const Operations *operations;
+    Likelihoods *rows;
+} LikelihoodsJob;
+
+static void likelihoods_share(void *context, Share rows) {
+    const LikelihoodsJob *job = context;
+    for (int64_t row = rows.begin; row < rows.end; row++)
+        job->operations->likelihoods(&job->rows[row]);
+}
+
+void kernels_likelihoods(const Kernels *kernels, Type type, Likelihoods *rows, int64_t count) {
+    LikelihoodsJob job = {&kernels->variant->of[type], rows};
+    divide(kernels, count, likelihoods_share, &job);
+}
+
 static void silu_share(void *context, Share rows) {
     const RowsJob *job = context;
     int64_t first = rows.begin * job->width * job->size;

@@ -13,6 +13,7 @@
 
 #define LANES 8
 typedef __m256 Floats;
+typedef __m256d Doubles;
 
 static inline Floats load(const float *from) { return _mm256_loadu_ps(from); }
 static inline void store(float *to, Floats values) { _mm256_storeu_ps(to, values); }
@@ -29,6 +30,17 @@ static inline Floats magnitude(Floats x) { return _mm256_andnot_ps(_mm256_set1_p
 static inline Floats scale_by_bits(Floats x, Floats bits) {
     __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(bits), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponent));
+}
+
+static inline Doubles doubles_everywhere(double value) { return _mm256_set1_pd(value); }
+static inline Doubles multiply_add_doubles(Doubles a, Doubles b, Doubles c) { return _mm256_fmadd_pd(a, b, c); }
+static inline Doubles larger_doubles(Doubles a, Doubles b) { return _mm256_max_pd(a, b); }
+static inline Doubles lower_doubles(Floats x) { return _mm256_cvtps_pd(_mm256_castps256_ps128(x)); }
+static inline Doubles upper_doubles(Floats x) { return _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)); }
+
+static inline Doubles scale_doubles_by_bits(Doubles x, Doubles bits) {
+    __m256i exponent = _mm256_slli_epi64(_mm256_castpd_si256(bits), 52);
+    return _mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(x), exponent));
 }
 
 static inline Floats widen(const bf16 *from) {

@@ -20,6 +20,7 @@
 
 #define LANES 16
 typedef __m512 Floats;
+typedef __m512d Doubles; /* half as many */
 
 static inline Floats load(const float *from) { return _mm512_loadu_ps(from); }
 static inline void store(float *to, Floats values) { _mm512_storeu_ps(to, values); }
@@ -40,6 +41,17 @@ static inline Floats magnitude(Floats x) { return _mm512_abs_ps(x); }
 static inline Floats scale_by_bits(Floats x, Floats bits) {
     __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(bits), 23);
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), exponent));
+}
+
+static inline Doubles doubles_everywhere(double value) { return _mm512_set1_pd(value); }
+static inline Doubles multiply_add_doubles(Doubles a, Doubles b, Doubles c) { return _mm512_fmadd_pd(a, b, c); }
+static inline Doubles larger_doubles(Doubles a, Doubles b) { return _mm512_max_pd(a, b); }
+static inline Doubles lower_doubles(Floats x) { return _mm512_cvtps_pd(_mm512_castps512_ps256(x)); }
+static inline Doubles upper_doubles(Floats x) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)); }
+
+static inline Doubles scale_doubles_by_bits(Doubles x, Doubles bits) {
+    __m512i exponent = _mm512_slli_epi64(_mm512_castpd_si512(bits), 52);
+    return _mm512_castsi512_pd(_mm512_add_epi64(_mm512_castpd_si512(x), exponent));
 }
 
 static inline Floats widen(const bf16 *from) {

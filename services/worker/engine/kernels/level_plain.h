@@ -14,6 +14,8 @@
 #define LANES 4
 typedef float Floats __attribute__((vector_size(16)));
 typedef int32_t Bits __attribute__((vector_size(16)));
+typedef double Doubles __attribute__((vector_size(16)));
+typedef int64_t LongBits __attribute__((vector_size(16)));
 
 static inline Floats load(const float *from) {
     Floats values;
@@ -39,6 +41,27 @@ static inline Floats larger(Floats a, Floats b) { return choose(a > b, a, b); }
 static inline Floats where_negative(Floats x, Floats a, Floats b) { return choose(x < everywhere(0.0f), a, b); }
 static inline Floats magnitude(Floats x) { return (Floats)((Bits)x & 0x7fffffff); }
 static inline Floats scale_by_bits(Floats x, Floats bits) { return (Floats)((Bits)x + ((Bits)bits << 23)); }
+
+static inline Doubles doubles_everywhere(double value) { return (Doubles){value, value}; }
+static inline Doubles lower_doubles(Floats x) { return (Doubles){x[0], x[1]}; }
+static inline Doubles upper_doubles(Floats x) { return (Doubles){x[2], x[3]}; }
+
+static inline Doubles multiply_add_doubles(Doubles a, Doubles b, Doubles c) {
+#ifdef __ARM_NEON
+    return (Doubles)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+#else
+    return (Doubles){fma(a[0], b[0], c[0]), fma(a[1], b[1], c[1])};
+#endif
+}
+
+static inline Doubles larger_doubles(Doubles a, Doubles b) {
+    LongBits mask = a > b;
+    return (Doubles)((mask & (LongBits)a) | (~mask & (LongBits)b));
+}
+
+static inline Doubles scale_doubles_by_bits(Doubles x, Doubles bits) {
+    return (Doubles)((LongBits)x + ((LongBits)bits << 52));
+}
 
 static inline Floats widen(const bf16 *from) {
     return (Floats)(Bits){from[0] << 16, from[1] << 16, from[2] << 16, from[3] << 16};

@@ -23,6 +23,12 @@ static inline void mask_word(void *logits, uint64_t keep, uint64_t none) {
     memcpy(logits, &word, sizeof word);
 }
 
+/* Most words of most masks permit all tokens or none. */
+static inline void forbid_all(void *logits, int words, uint64_t none) {
+    for (int i = 0; i < words; i++)
+        memcpy((char *)logits + i * sizeof none, &none, sizeof none);
+}
+
 void mask_logits(Type type, void *row, const uint32_t *mask, int64_t size) {
     const uint64_t no_four = NO_BF16 * 0x0001000100010001ull, no_two = NO_FLOAT32 * 0x0000000100000001ull;
     float *wide = row;
@@ -32,7 +38,9 @@ void mask_logits(Type type, void *row, const uint32_t *mask, int64_t size) {
         uint32_t bits = mask[token / 32];
         if (bits == 0xffffffffu)
             continue;
-        if (type == FLOAT32)
+        if (!bits)
+            type == FLOAT32 ? forbid_all(wide + token, 16, no_two) : forbid_all(narrow + token, 8, no_four);
+        else if (type == FLOAT32)
             for (int i = 0; i < 32; i += 2)
                 mask_word(wide + token + i, keep_of_two[bits >> i & 3], no_two);
         else

@@ -165,6 +165,16 @@ static PyObject *lay_out(PyObject *self, PyObject *const *given, Py_ssize_t coun
     Py_RETURN_NONE;
 }
 
+static PyObject *likelihoods(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[3];
+    if (!take("likelihoods", given, count, n, 3))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    kernels_likelihoods(KERNELS(self), (Type)n[0], (Likelihoods *)n[1], n[2]);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_make_rope_tables(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     int64_t n[6];
     (void)self;
@@ -239,6 +249,7 @@ static PyMethodDef methods[] = {
     {"multiply_heads", FAST(multiply_heads),
      "(type, maps, heads, rows, row stride, head stride, out, out stride, row count)"},
     {"lay_out", FAST(lay_out), "(type, matrix, outputs, inputs, panels)"},
+    {"likelihoods", FAST(likelihoods), "(type, rows, row count)"},
     {"make_rope_tables", FAST(py_make_rope_tables), "(type, frequencies, half, positions, cosines, sines)"},
     {"digest", py_digest, METH_NOARGS, "A hash of results: kernels with other digests compute other bits."},
     {NULL, NULL, 0, NULL},

@@ -7,6 +7,7 @@
 #include "product_fma.h"
 
 #include "attention.h"
+#include "likelihood.h"
 #include "matrix_fma.h"
 
 #define OPERATIONS_IN(type, name)                                                                                      \
@@ -37,14 +38,15 @@
     }                                                                                                                  \
     static void name##_lay_out(const void *matrix, int64_t out, int64_t in, void *panels) {                            \
         lay_out_as(type, matrix, out, in, panels);                                                                     \
-    }
+    }                                                                                                                  \
+    static void name##_likelihoods(Likelihoods *asked) { likelihoods_of(type, asked); }
 
 OPERATIONS_IN(BFLOAT16, halves)
 OPERATIONS_IN(FLOAT32, floats)
 
 const Operations OPERATIONS[2] = {
     [BFLOAT16] = {halves_multiply, halves_rms_norm, halves_layer_norm, halves_gelu, halves_silu_times,
-                  halves_gelu_times, halves_attend, halves_lay_out},
+                  halves_gelu_times, halves_attend, halves_lay_out, halves_likelihoods},
     [FLOAT32] = {floats_multiply, floats_rms_norm, floats_layer_norm, floats_gelu, floats_silu_times,
-                 floats_gelu_times, floats_attend, floats_lay_out},
+                 floats_gelu_times, floats_attend, floats_lay_out, floats_likelihoods},
 };

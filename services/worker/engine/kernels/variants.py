@@ -19,7 +19,7 @@ TORCH, FLASHINFER = "torch", "flashinfer"
 # What `auto` tries, best first. The last one runs on every CPU.
 PREFERRED: tuple[VariantName, ...] = ("amx", "avx512_bf16", "portable")
 VARIANTS: tuple[VariantName, ...] = (*PREFERRED, "amx-emulated")
-INTERFACE = 4  # as kernels.h has it
+INTERFACE = 5  # as kernels.h has it
 TYPES: dict[DType, int] = {"bfloat16": 0, "float32": 1}
 
 # torch's variable for its own vector instructions: so one CPU stands for another.
@@ -122,6 +122,9 @@ class Kernels(Protocol):
 
     def lay_out(self, type: int, matrix: Address, outputs: int, inputs: int, panels: Address, /) -> None:
         """Lay a matrix `[out, in]` out in `panels`, which must be zero."""
+
+    def likelihoods(self, type: int, rows: Address, row_count: int, /) -> None:
+        """Tell how likely tokens are by rows of logits. The bits are the same for all variants."""
 
     def make_rope_tables(
         self, type: int, frequencies: Address, half: int, positions: int, cosines: Address, sines: Address, /
