@@ -11,7 +11,7 @@ from livescale.services.monitor.role_signals import RoleLoad, observe_roles
 from livescale.services.monitor.spares import SpareWorkers
 from livescale.shared.messages.membership import LeaseChanged, QueueLoad, RouterReport, WorkerReport
 from livescale.shared.messages.registry import ModelEntry
-from livescale.shared.messages.scaling import RECALLABLE_RULES, Decision, ScaleRecord
+from livescale.shared.messages.scaling import Decision, ScaleRecord
 
 LOADED = ("loading", "live", "serving")
 
@@ -219,10 +219,11 @@ class Signals:
         return {id for record in records if record.decision.model == model for id in record.instances}
 
     def _recallable(self, entry: ModelEntry, leaders: Iterable[WorkerReport]) -> int:
-        """How many instances drain that the planner would have serve again: those of one worker and this version."""
+        """How many instances drain that the planner would have serve again: those of one worker and this version, which
+        were given back as idle. Whom an operator lets go is not taken back before it is spare."""
         if entry.spec.tensor_parallel_size > 1:
             return 0
-        records = (record for record in self._scales.values() if record.decision.rule in RECALLABLE_RULES)
+        records = (record for record in self._scales.values() if record.decision.rule == "idle")
         able = {id for record in records if record.state == "draining" for id in record.instances}
         return sum(report.instance in able and report.version == entry.version for report in leaders)
 

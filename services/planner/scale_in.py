@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from livescale.services.planner.fleet import ServingInstance
 from livescale.services.planner.running_scale import NodeCommand, RunningScale
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
-from livescale.shared.messages.scaling import RECALLABLE_RULES, Decision, ScaleRecord
+from livescale.shared.messages.scaling import Decision, ScaleRecord
 from livescale.shared.messages.transfers import Drain, InstanceServing, Serve
 
 
@@ -43,7 +43,7 @@ class ScaleIn(RunningScale):
     def may_recall(self, version: str) -> list[str]:
         """Return the workers whose instances still drain and could serve this version again. Only a model that had more
         than it needed lets any go that it would take back."""
-        if self.ended or self.decision.rule not in RECALLABLE_RULES:
+        if self.ended or self.decision.rule not in ("idle", "operator"):
             return []
         return [worker for worker, one in self._alone.items() if worker in self._busy and one.version == version]
 

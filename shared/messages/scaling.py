@@ -99,10 +99,6 @@ class PipelineRecord(Message, frozen=True, kw_only=True):
     reason: str = ""
 
 
-# Instances drain by these rules because the model had more than it needed: it may take them back.
-RECALLABLE_RULES = ("idle", "operator")
-
-
 class ScaleRecord(Message, frozen=True, kw_only=True):
     """Everything known of one scale, for `livescale why`.
 

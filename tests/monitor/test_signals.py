@@ -49,7 +49,7 @@ def test_only_what_drains_for_want_of_load_and_of_this_version_can_serve_again()
         scale = record("draining", ["w-2", "w-3"], "in")
         return replace(scale, decision=replace(scale.decision, rule=rule))
 
-    for rule, recallable in (("idle", 1), ("operator", 1), ("yield", 0), ("version", 0)):
+    for rule, recallable in (("idle", 1), ("operator", 0), ("yield", 0), ("version", 0)):
         watched.signals.on_scale(drained(rule))
         seen = watched.signals.observe(entry, 0.0)
         assert (seen.current, seen.recallable, seen.to_be_had) == (1, recallable, recallable), rule

@@ -115,13 +115,13 @@ class Adapter:
                 for one in layer_parameters(config, layer)
             }
             for names in APART if kernels is None else JOINED:
+                here = [name for name in names if name in outs]
                 parts = [
                     (tensors.get(f"{prefix}{name}{DOWN}"), tensors.get(f"{prefix}{name}{UP}"), outs[name])
-                    for name in names
-                    if name in outs
+                    for name in here
                 ]
                 if any(down is not None for down, _, _ in parts):
-                    self._maps[layer, names[0]] = LowRank(parts, kernels)
+                    self._maps[layer, here[0]] = LowRank(parts, kernels)
         # What the compiled kernels read of it, `LowRank` of each map of each layer.
         self._numbers = array("q", () if kernels is None else self._each_map(config.num_hidden_layers))
         self.address = self._numbers.buffer_info()[0]

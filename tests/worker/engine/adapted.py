@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from transformers.pytorch_utils import Conv1D
 
 from livescale.load.make_adapter import make_adapter
 from livescale.services.host.adapter import open_adapter
@@ -66,7 +67,8 @@ def merged(name: str, seed: int, rank: int = 8, **fields: Any) -> Iterator[None]
                 stem = key.removesuffix(DOWN)
                 module = modules[stem.removeprefix(STORED_PREFIX)]
                 before[module] = module.weight
-                changed = before[module].detach() + scale * (tensors[stem + UP] @ down)
+                added = scale * (tensors[stem + UP] @ down)
+                changed = before[module].detach() + (added.T if isinstance(module, Conv1D) else added)
                 module.weight = torch.nn.Parameter(changed, requires_grad=False)
     try:
         yield
