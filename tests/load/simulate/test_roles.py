@@ -23,6 +23,7 @@ from livescale.shared.subjects import MANIFEST, SCALES, SNAPSHOT
 from tests.load.simulate.clusters import asks, registered, settings, undisturbed, until_serving
 
 BOTH = asks(60, rate=60.0, prompt=600, tokens=40)  # more than one can prefill, and more than one decode, at once
+LONG_ANSWERS = [replace(ask, index=ask.index + 500) for ask in asks(40, rate=60.0, prompt=60, tokens=120)]
 LONG_PROMPTS = [replace(ask, index=ask.index + 1_000) for ask in asks(24, rate=40.0, prompt=900, tokens=2)]
 Disturb = Callable[[VirtualCluster], Coroutine[None, None, None]]
 
@@ -96,6 +97,7 @@ def test_decode_grows_by_a_mutation_with_prefill_loaded_in_its_place_and_gives_b
         after = {worker.id: worker.plan_id for worker in await leaders(made)}
         assert after[move.worker] == before[move.worker]  # nothing was loaded for it
         await asyncio.sleep(6.0)  # until it is no longer needed there
+        await right(made, LONG_ANSWERS)
         await right(made, LONG_PROMPTS)
         assert (await mutated(made, "prefill")).decision.rule == "prefill"
 
