@@ -58,7 +58,8 @@ class Link(Protocol):
 
         There is one peer for each channel, which is kept until either end closes it; what ends one channel leaves the
         others between the same two processes alone. Both ends name the same `channel`, and a process that does not know
-        its `secret` neither gets nor delivers a byte on it.
+        its `secret` neither gets nor delivers a byte on it. What a closed channel leaves may serve the next one to the
+        same process, which is then open sooner; nothing else of it shows.
         """
 
     async def close(self) -> None:

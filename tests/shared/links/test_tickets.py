@@ -142,8 +142,9 @@ async def test_the_oldest_of_too_many_strangers_goes(monkeypatch: pytest.MonkeyP
 async def test_garbage_on_the_control_tag_closes_nobodys_channel() -> None:
     from ucxx._lib.arr import Array
 
-    from livescale.shared.links.ucx import CONTROL, GOODBYE, WORD, UcxLink
+    from livescale.shared.links.ucx import UcxLink
     from livescale.shared.links.ucx_engine import worker_address
+    from livescale.shared.links.ucx_words import CONTROL, GOODBYE, WORD
 
     a, b, stranger = [await UcxLink.open("127.0.0.1") for _ in range(3)]
     data = b"parameters" * 1000
@@ -152,7 +153,7 @@ async def test_garbage_on_the_control_tag_closes_nobodys_channel() -> None:
     of_b = (await a.connect(b.address, timeout=5, channel=7, secret=SECRET)).theirs
     for word in (WORD.pack(GOODBYE, of_b, 7, 0), b"", b"x", bytes(WORD.size), GOODBYE, bytes(500)):
         memory = Array(memoryview(word or bytearray(1)))
-        await stranger._engine.watch(peer._endpoint.tag_send(memory, CONTROL), memory)
+        await stranger._engine.watch(peer.endpoint.ucx.tag_send(memory, CONTROL), memory)
     await asyncio.sleep(0.1)  # time in which these words would do harm
     assert worker_address(a.address)
     got = bytearray(10)
