@@ -23,7 +23,7 @@ NAMED = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=([^=].*)", re.DOTALL)
 PerMinute = Annotated[int, Meta(ge=1, le=10**9)]
 
 ADMIN = ("/admin/", "/v1/load_lora_adapter", "/v1/unload_lora_adapter")
-GUARDED = ("/v1/", "/v2/", *ADMIN, "/tokenize", "/detokenize", "/pooling", "/score", "/rerank")
+GUARDED = ("/v1/", "/v2/", *ADMIN, "/tokenize", "/detokenize", "/pooling", "/classify", "/score", "/rerank")
 LOCAL = frozenset({b"127.0.0.1", b"localhost", b"[::1]"})
 HOST = re.compile(rb"(\[[0-9a-fA-F:]+\]|[^:\[\]]*)(?::\d+)?")
 

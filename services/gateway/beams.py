@@ -111,6 +111,7 @@ class BeamSearch:
             open_ended=False,
             stop_token_ids=[],
             context_id=None,
+            follows=f"{self._submit.request_id}-b{len(beam.tokens) - 1}-0" if beam.tokens else None,
         )
 
 

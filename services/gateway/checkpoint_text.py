@@ -15,6 +15,7 @@ from livescale.services.gateway.output import Decode
 from livescale.services.gateway.uses import GENERATES, ModelUse
 from livescale.shared.messages.message import Positive, TokenId
 from livescale.shared.model.checkpoint import CONFIG_LIMIT_BYTES, CheckpointError, load_model_config, read_file
+from livescale.shared.model.use import SEVERAL_LABELS
 
 TOKENIZER_LIMIT_BYTES = 128 << 20
 MOST_ENDS = 1024
@@ -43,6 +44,12 @@ class _Config(msgspec.Struct, frozen=True):
 
     vocab_size: Positive
     eos_token_id: Ends | None = None
+    id2label: dict[str, str | int | float] | None = None
+    problem_type: str | None = None
+
+    def label(self, index: int) -> str:
+        """What a label is called; transformers names those that the file does not."""
+        return str((self.id2label or {}).get(str(index), f"LABEL_{index}"))
 
 
 class _GenerationConfig(msgspec.Struct, frozen=True):
@@ -178,11 +185,11 @@ def load_checkpoint_text(directory: Path, wall: Wall) -> CheckpointText:
         eos.update(_ids(tokenizer.token_to_id(special["eos_token"])))
     template = _template(directory, about, wall)
     defaults = _defaults(generation)
-    use = _use(directory, tokenizer)
+    use = _use(directory, config, tokenizer)
     return CheckpointText(tokenizer, template, tuple(sorted(eos)), config.vocab_size, defaults, special, said, use)
 
 
-def _use(directory: Path, tokenizer: Tokenizer) -> ModelUse:
+def _use(directory: Path, said: _Config, tokenizer: Tokenizer) -> ModelUse:
     try:
         config = load_model_config(directory)
     except CheckpointError as error:
@@ -194,7 +201,15 @@ def _use(directory: Path, tokenizer: Tokenizer) -> ModelUse:
             path = directory / "config.json"
             raise BadCheckpoint(f"{path}: classifier_from_token: the tokenizer has no token {token[:80]!r}")
         ids.append(id)
-    return ModelUse(config.pooling, config.normalized, config.bare_scores, config.labels, tuple(ids))
+    return ModelUse(
+        config.pooling,
+        config.normalized,
+        config.bare_scores,
+        config.labels,
+        tuple(map(said.label, range(config.labels))),
+        said.problem_type == SEVERAL_LABELS,
+        tuple(ids),
+    )
 
 
 def _read(path: Path, type: type[T], missing: T | None = None) -> T:

@@ -146,7 +146,10 @@ class Completions:
             for index, name in enumerate(names)
         ]
         model, adapter = asked.served.entry.spec.name, asked.served.adapter
-        submits = [replace(submit, model=model, adapter=adapter) for submit in submits]
+        submits = [
+            replace(submit, model=model, adapter=adapter, follows=names[index - index % each] if index % each else None)
+            for index, submit in enumerate(submits)
+        ]
         public = take_id(request, body) or request_id.removeprefix("req-")
         envelope = envelope_of(asked, f"{shape.prefix}-{public}", int(wall))
         visit.reserve(sum(map(len, asked.prompts)) + sum(submit.max_tokens for submit in submits))

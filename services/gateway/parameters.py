@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
 from livescale.services.gateway.messages_request import BLOCKS, CountRequest, MessagesRequest
-from livescale.services.gateway.pooling_bodies import EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
+from livescale.services.gateway.pooling_bodies import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
 from livescale.services.gateway.responses_request import ResponsesRequest
 
 
@@ -21,7 +27,7 @@ class Refused:
     neutral: tuple[object, ...] = ()
 
 
-POOLING: tuple[type, ...] = (PoolingRequest, EmbeddingRequest, ScoreRequest, RerankRequest)
+POOLING: tuple[type, ...] = (PoolingRequest, EmbeddingRequest, ClassifyRequest, ScoreRequest, RerankRequest)
 OLD_TOOLS = "Use tools and tool_choice"
 TEXT_ONLY = "Only text is understood; leave it out"
 

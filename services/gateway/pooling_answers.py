@@ -53,6 +53,26 @@ class PooledList(msgspec.Struct, frozen=True, kw_only=True):
     usage: PoolingUsage
 
 
+class Class(msgspec.Struct, frozen=True, kw_only=True):
+    """The likelihood of each label of one input, in the order of the checkpoint's id2label, and the likeliest label."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class Classes(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of POST /classify: the labels of all inputs, in order."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[Class]
+    usage: PoolingUsage
+
+
 class Score(msgspec.Struct, frozen=True, kw_only=True):
     """How well one pair of texts fits, with the pair's place in the request."""
 

@@ -10,15 +10,23 @@ from livescale.services.gateway import pooling_answers as answers
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.parse import T, parse_body, read_body
 from livescale.services.gateway.pooling import MOST_INPUTS, Asked, Pooling
-from livescale.services.gateway.pooling_bodies import EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
+from livescale.services.gateway.pooling_bodies import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    InputRequest,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
 from livescale.services.gateway.responses import json_answer, while_connected
 from livescale.services.gateway.submission import split_prompts
-from livescale.services.gateway.uses import check_embeds, check_pools, check_scores
+from livescale.services.gateway.uses import check_classifies, check_embeds, check_pools, check_scores
 from livescale.services.gateway.vectors import (
     Floats,
     cosine,
     embedding_of,
     likelihoods,
+    listed,
     vector_of,
     verdict,
     written,
@@ -62,6 +70,20 @@ class PoolingApi:
         id = asked.id.replace("req", "pool", 1)
         return json_answer(answers.PooledList(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
 
+    async def classify(self, request: Request) -> Response:
+        """Answer POST /classify: the likelihoods of labels, and which is the likeliest."""
+        body = await self._body(request, ClassifyRequest)
+        asked = await self.pooling.ask(request, body)
+        check_classifies(asked.name, asked.text.use)
+        made, usage = await while_connected(request.receive, self._inputs(asked, body))
+        data = []
+        for index, one in enumerate(made):
+            label = asked.text.use.label_names[int(one.argmax())]
+            probs = one if body.use_activation is False else likelihoods(one, asked.text.use)
+            data.append(answers.Class(index=index, label=label, probs=listed(probs), num_classes=len(probs)))
+        id = asked.id.replace("req", "classify", 1)
+        return json_answer(answers.Classes(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
+
     async def score(self, request: Request) -> Response:
         """Answer POST /score: how well the texts of each pair fit."""
         body = await self._body(request, ScoreRequest)
@@ -95,7 +117,7 @@ class PoolingApi:
     async def _body(self, request: Request, type: type[T]) -> T:
         return parse_body(await read_body(request, self.pooling.settings.max_body_bytes), type)
 
-    async def _inputs(self, asked: Asked, body: PoolingRequest) -> tuple[list[Floats], answers.PoolingUsage]:
+    async def _inputs(self, asked: Asked, body: InputRequest) -> tuple[list[Floats], answers.PoolingUsage]:
         texts = [
             await self.pooling.encode(asked, one, "input") for one in split_prompts(body.input, MOST_INPUTS, "input")
         ]

@@ -34,10 +34,23 @@ class PoolingOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout: RequestTimeout = None
 
 
-class PoolingRequest(PoolingOptions, frozen=True, kw_only=True):
-    """POST /pooling: the vector of each input, or its scores where the model gives scores."""
+class InputRequest(PoolingOptions, frozen=True, kw_only=True):
+    """What endpoints understand that make something of each input by itself."""
 
     input: Texts
+
+
+class ClassifyRequest(InputRequest, frozen=True, kw_only=True):
+    """POST /classify: how likely each label is of each input."""
+
+    use_activation: Annotated[
+        bool | None, Meta(description="False tells what the model's matrix gives, and no likelihoods")
+    ] = None
+
+
+class PoolingRequest(InputRequest, frozen=True, kw_only=True):
+    """POST /pooling: the vector of each input, or its scores where the model gives scores."""
+
     encoding_format: Annotated[
         Literal["float", "base64"], Meta(description="base64: of little-endian float32 numbers")
     ] = "float"

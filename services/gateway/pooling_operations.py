@@ -30,6 +30,16 @@ def pooling_operations(api: PoolingApi) -> list[Operation]:
         errors=GENERATION_ERRORS,
         protected=True,
     )
+    classify = Operation(
+        "POST",
+        "/classify",
+        api.classify,
+        "The likeliest label of each text, and how likely all are",
+        {200: answers.Classes},
+        body=bodies.ClassifyRequest,
+        errors=GENERATION_ERRORS,
+        protected=True,
+    )
     score = Operation(
         "POST",
         "/score",
@@ -50,5 +60,10 @@ def pooling_operations(api: PoolingApi) -> list[Operation]:
         errors=GENERATION_ERRORS,
         protected=True,
     )
-    again = [replace(score, path="/v1/score"), replace(rerank, path="/v1/rerank"), replace(rerank, path="/v2/rerank")]
-    return [embeddings, pool, score, rerank, *again]
+    again = [
+        replace(classify, path="/v1/classify"),
+        replace(score, path="/v1/score"),
+        replace(rerank, path="/v1/rerank"),
+        replace(rerank, path="/v2/rerank"),
+    ]
+    return [embeddings, pool, classify, score, rerank, *again]

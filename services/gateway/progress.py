@@ -88,6 +88,7 @@ def resumed(submit: Submit, generated: list[int], attempt: int, version: str | N
         generated=[*submit.generated, *generated],
         prompt_logprobs=None if generated else submit.prompt_logprobs,  # they came with the first token
         version=version if generated else None,
+        follows=None,  # it may have been lost with that one
     )
 
 

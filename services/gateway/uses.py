@@ -6,19 +6,22 @@ from livescale.services.gateway.errors import wrong_use
 from livescale.shared.messages.parameters import Pooling
 
 GENERATION = "/v1/completions or /v1/chat/completions"
-SCORES = "/score, /rerank or /pooling"
+SCORES = "/score, /rerank, /classify or /pooling"
 
 
 @dataclass(frozen=True)
 class ModelUse:
     """What becomes of a prompt: its next tokens, or by a `pooling` a vector, or with `labels` as many scores. The
-    fields are those of ModelConfig. By the two tokens of `verdict` a model that generates says that a text does not fit
-    another one, or does."""
+    fields are those of ModelConfig. `label_names` are what its labels are called; where they are `independent`, a text
+    may have several. By the two tokens of `verdict` a model that generates says that a text does not fit another one,
+    or does."""
 
     pooling: Pooling = "none"
     normalized: bool = False
     bare_scores: bool = False
     labels: int = 0
+    label_names: tuple[str, ...] = ()
+    independent: bool = False
     verdict: tuple[int, ...] = ()
 
     @property
@@ -59,10 +62,17 @@ def check_embeds(model: str, use: ModelUse) -> None:
         raise wrong_use(model, "gives scores and makes no vectors", SCORES)
 
 
+def check_classifies(model: str, use: ModelUse) -> None:
+    """Raises ApiError 400 where the model has no labels."""
+    check_pools(model, use)
+    if use.makes_vectors:
+        raise wrong_use(model, "makes vectors and has no labels", "/v1/embeddings, /score or /rerank")
+
+
 def check_scores(model: str, use: ModelUse) -> None:
     """Raises ApiError 400 where the model cannot say how well two texts fit."""
     if use.labels > 1:
-        raise wrong_use(model, f"gives {use.labels} scores of a text and not one", "/pooling")
+        raise wrong_use(model, f"gives {use.labels} scores of a text and not one", "/classify or /pooling")
     if not use.scores_pairs and not use.makes_vectors:
         raise wrong_use(
             model,

@@ -47,12 +47,17 @@ def embedding_of(made: Floats, use: ModelUse, dimensions: int | None = None, nor
 
 
 def likelihoods(made: Floats, use: ModelUse) -> Floats:
-    """Scores as clients get them: between 0 and 1, unless the model tells bare ones. Several add up to 1."""
+    """Scores as clients get them: between 0 and 1, unless the model tells bare ones. Those of several labels add up to
+    1, unless these are independent."""
     if use.bare_scores:
         return made
-    if len(made) == 1:
-        made = np.array([0.0, made[0]])  # the softmax of these two is the sigmoid of the one
-        return likelihoods(made, use)[1:]
+    if len(made) == 1 or use.independent:
+        # The softmax of a score and 0 is the sigmoid of the score.
+        return np.array([_shares(np.array([0.0, one]))[1] for one in made])
+    return _shares(made)
+
+
+def _shares(made: Floats) -> Floats:
     powers: Floats = np.exp(made - made.max())
     shares: Floats = powers / powers.sum()
     return shares
@@ -72,8 +77,12 @@ def cosine(one: Floats, other: Floats) -> float:
 
 def written(vector: Floats, encoding_format: str) -> Vector:
     """A vector in JSON: as numbers, or as base64 of float32."""
-    numbers = vector.astype("<f4")
     if encoding_format == "base64":
-        return base64.b64encode(numbers.tobytes()).decode()
-    listed: list[float] = numbers.astype(np.float64).tolist()
-    return listed
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return listed(vector)
+
+
+def listed(vector: Floats) -> list[float]:
+    """The numbers of a vector, in the bits of float32."""
+    numbers: list[float] = vector.astype("<f4").astype(np.float64).tolist()
+    return numbers

@@ -200,7 +200,10 @@ class Leases:
         if self._is_deaf(now):
             self.thaw(now)
         self._forget(now)
-        moves = (self._judge(self._leases[id], now) for id in sorted(self._leases))
+        # There may be thousands of members, nearly all of whom were heard a moment ago.
+        least = min(self._times.suspect_seconds, self._times.dead_seconds)
+        silent = [id for id, lease in self._leases.items() if now - lease.seen >= least]
+        moves = (self._judge(self._leases[id], now) for id in sorted(silent))
         return [move for move in moves if move is not None]
 
     def _is_deaf(self, now: float) -> bool:

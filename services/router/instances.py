@@ -159,10 +159,11 @@ class InstanceView:
         elif self.idle_since is None:
             self.idle_since = now
 
-    def admit(self, waiting: Waiting, now: float, decode: str | None = None) -> None:
-        """Count a request that this router gives to the worker, also at the worker that is to `decode` it."""
+    def admit(self, waiting: Waiting, now: float, decode: str | None = None, *, has_prompt: bool = False) -> None:
+        """Count a request that this router gives to the worker, also at the worker that is to `decode` it. With
+        `has_prompt` it has the KV of the prompt."""
         request = waiting.request
-        self._new_tokens += waiting.tokens
+        self._new_tokens += waiting.tokens if has_prompt else waiting.all_tokens
         admission = AdmittedRequest(request.gateway, waiting, self._need(request), now, decode=decode)
         self.take(request.request_id, admission)
         if decode is not None:
@@ -218,6 +219,14 @@ class InstanceView:
             return False
         slots = load.max_requests + look_ahead - self.requests
         return slots > 0 and self._need(request) <= self.free_blocks and self._prefills_soon(load, rate)
+
+    def has_room_beside(self, request: Submit) -> bool:
+        """Whether there is a slot, and KV blocks, for a request whose prompt is kept here: little of it has to be
+        prefilled."""
+        load = self._load
+        if load is None or load.kv_full or not load.keeps_prefixes or self.never_fits(request):
+            return False
+        return self.requests < load.max_requests and self._need(request) <= self.free_blocks
 
     def has_room_to_decode(self, request: Submit) -> bool:
         """Whether there is a slot for a request that another worker prefills, and KV blocks for it and one token.

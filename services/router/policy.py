@@ -208,18 +208,20 @@ class RouterPolicy:
         request = fitted(waiting.request, largest)
         if candidates and all(one.never_fits(request) for one in candidates):
             return _finish(waiting, "error", never_fits(request, largest), 400)
-        with_room = self._rule.with_room(request, candidates, self._limits.look_ahead)
-        entry = self._models.get(request.model)
-        suitable = self.pairing.may_prefill(entry, relieve_helpers(with_room), candidates)
+        entry, may_prefill = self._models.get(request.model), self.pairing.may_prefill
+        kept = may_prefill(entry, self._rule.with_prompt(request, candidates), candidates)
+        with_room = kept or relieve_helpers(self._rule.with_room(request, candidates, self._limits.look_ahead))
+        suitable = may_prefill(entry, with_room, candidates)
         if not suitable:
             return None
         if len(request.generated) >= request.max_tokens:
             return _finish(waiting, "length")  # it has as many tokens as fit here; who began it had room for more
         best, reason = self._rule.choose(request, suitable)
+        reason = f"{best.worker} has the KV of {request.follows}" if kept else reason
         decode, pair = self.pairing.choose(request, entry, best, candidates)
         reason = reason if pair is None else f"{reason}; {pair}"
         self._rule.went(request, best.worker)
-        best.admit(waiting, now, decode)
+        best.admit(waiting, now, decode, has_prompt=bool(kept))
         scale = best.scale if waiting.since < (best.open_since or 0.0) else None
         return AdmitTo(best.worker, best.epoch, request, waiting.attempt, reason, waiting.since, scale, decode)
 

@@ -36,7 +36,13 @@ class Waiting:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens to prefill: the prompt, and what was generated before the request was resumed."""
+        """The number of tokens to prefill: the prompt, and what was generated before the request was resumed. One that
+        follows another has its prompt's KV from there."""
+        return 1 if self.request.follows is not None else self.all_tokens
+
+    @property
+    def all_tokens(self) -> int:
+        """The number of tokens to prefill where nothing is kept of the prompt."""
         return len(self.request.prompt) + len(self.request.generated)
 
     def again(self) -> "Waiting":

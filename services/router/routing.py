@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from livescale.services.router.fleet import ConversationPlaces
+from livescale.services.router.fleet import ConversationPlaces, LastPlaces
 from livescale.services.router.instances import InstanceView
 from livescale.shared.messages.requests import Submit
 from livescale.shared.runtime.settings import RoutingName
 
 
 class RoutingRule:
-    """Chooses instances, and remembers where each conversation was.
+    """Chooses instances, and remembers where each conversation, and each request, was.
 
     By `least-loaded` a request waits at the router until an instance has room. By `round-robin` it waits at the
     instance whose turn it is, so there is a queue for each of them.
@@ -18,11 +18,18 @@ class RoutingRule:
     def __init__(self, name: RoutingName) -> None:
         self._takes_turns = name == "round-robin"
         self._contexts = ConversationPlaces()
+        self._requests = LastPlaces()
         self._turns: dict[str, str] = {}  # by model, the worker whose turn was last
 
     def went(self, request: Submit, worker: str) -> None:
         """Note that a request, and so the context of its conversation, is at this worker."""
         self._contexts.went(request, worker)
+        self._requests.note(request.model, request.request_id, worker)
+
+    def with_prompt(self, request: Submit, open_to: Sequence[InstanceView]) -> list[InstanceView]:
+        """The one that the request follows another to, if there is room; none where instances take turns."""
+        first = None if self._takes_turns else self._requests.find(request.model, request.follows)
+        return [one for one in open_to if one.worker == first and one.has_room_beside(request)]
 
     def with_room(self, request: Submit, open_to: Sequence[InstanceView], look_ahead: int) -> list[InstanceView]:
         """Those that may have the request now: in turns all that could ever run it, else those that can soon."""

@@ -73,7 +73,8 @@ class EngineLoad(Message, frozen=True, kw_only=True):
     `waiting_tokens`: prompt tokens admitted and not yet prefilled. `kv_blocks_used` are those that hold tokens, or are
     about to. `kv_full`: a request waits here for KV blocks; it is no use to give more to this engine now.
     `reserved_requests` are prefilled elsewhere and will be decoded here; `reserved_blocks`, of those used, are theirs.
-    `kv_tokens_per_second`: at which rate the KV of prompts leaves here while it is sent.
+    `kv_tokens_per_second`: at which rate the KV of prompts leaves here while it is sent. `keeps_prefixes`: the KV of
+    prompts is kept here for those that begin alike.
     """
 
     waiting_requests: Count
@@ -90,6 +91,7 @@ class EngineLoad(Message, frozen=True, kw_only=True):
     decode_tokens_per_second: Amount | None = None
     steps: StepSpeed | None = None
     kv_tokens_per_second: Amount | None = None
+    keeps_prefixes: bool = False
 
 
 class Holding(Message, frozen=True, kw_only=True):

@@ -91,6 +91,8 @@ class Submit(Message, frozen=True, kw_only=True):
     `context_id`: names the conversation, of which workers keep the KV.
     `cache_salt`: only requests with the same one share KV of prompts that begin alike.
     `adapter`: what is added to the products of the model's matrices.
+    `follows`: an earlier request of the same prompt, or of its beginning, that has got a token. So the prompt's KV is
+    kept where that one went, and this one goes there, too, if there is room.
     `traceparent`: the gateway's span, of which the spans of all who work on the request are children.
     """
 
@@ -114,6 +116,7 @@ class Submit(Message, frozen=True, kw_only=True):
     cache_salt: Name | None = None
     traceparent: TraceParent | None = None
     adapter: AdapterUse | None = None
+    follows: Name | None = None
 
 
 class Submitted(Message, frozen=True, kw_only=True):

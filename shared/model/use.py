@@ -11,6 +11,7 @@ from livescale.shared.model.sentence_files import SentenceModel
 POOLS, CLASSIFIES = "Model", "ForSequenceClassification"
 DEFAULT_LABELS = 2  # of transformers, where config.json names none
 IDENTITY = "Identity"
+SEVERAL_LABELS = "multi_label_classification"  # of one text
 TOLD_BY = "sbert_ce_default_activation_function"
 
 
@@ -60,6 +61,8 @@ def _two(tokens: list[str]) -> list[str]:
 
 
 def _bare(raw: ConfigFile) -> bool:
-    """Whether scores are told as the matrix gives them, as cross-encoders of sentence-transformers may say."""
+    """Whether scores are told as the matrix gives them: they are no likelihoods where the model was trained on numbers,
+    and cross-encoders of sentence-transformers may say so where it is not said what it was trained on."""
+    trained_on, older = raw.text("problem_type", ""), raw.text(TOLD_BY, "")
     newer = raw.mapping("sentence_transformers").get("activation_fn", "")
-    return str(newer or raw.text(TOLD_BY, "")).endswith(IDENTITY)
+    return trained_on == "regression" if trained_on else str(newer or older).endswith(IDENTITY)

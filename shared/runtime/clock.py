@@ -81,7 +81,8 @@ class LoopClock:
         return asyncio.get_running_loop().time()
 
     def wall(self) -> float:
-        return self._epoch + self.now() + self.away
+        loop = asyncio.get_running_loop()
+        return self._epoch + loop.time() + seconds_away(loop)
 
 
 class Ids(Protocol):

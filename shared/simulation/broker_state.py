@@ -25,7 +25,8 @@ class DelayedDeliveries:
     def add(self, seconds: float, arrive: Callable[[], None], way: Hashable = None) -> None:
         """Call `arrive` after so many seconds, but not before what was added earlier for the same `way`."""
         loop = asyncio.get_running_loop()
-        now = loop.now if isinstance(loop, VirtualTimeLoop) else loop.time()
+        virtual = loop if isinstance(loop, VirtualTimeLoop) else None
+        now = loop.time() if virtual is None else virtual.now
         latest = -inf if way is None else self._latest.get(way, -inf)
         if seconds <= 0 and latest < now:
             arrive()
@@ -36,10 +37,10 @@ class DelayedDeliveries:
             self._before_forgetting -= 1
             if not self._before_forgetting:
                 self._forget(now)
-        if isinstance(loop, VirtualTimeLoop):
-            loop.call_in_no_process(at, arrive)
-        else:
+        if virtual is None:
             loop.call_at(at, arrive)
+        else:
+            virtual.call_in_no_process(at, arrive)
 
     def _forget(self, now: float) -> None:
         """Forget the ways on which everything has arrived."""

@@ -30,7 +30,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 PER_OPERATION = 10
-GUARDED = ("/v1/", "/v2/", "/admin/", "/tokenize", "/detokenize", "/pooling", "/score", "/rerank")
+GUARDED = ("/v1/", "/v2/", "/admin/", "/tokenize", "/detokenize", "/pooling", "/classify", "/score", "/rerank")
 SECONDS = 10.0  # for any answer
 KEYS = """
 - {name: alice, key: "alice's", requests-per-minute: 20, tokens-per-minute: 400, max-concurrent: 2}

@@ -63,6 +63,9 @@ async def test_the_choices_are_the_likeliest_continuations(served: ServedGateway
         assert all(len(one.top_logprobs) == 1 for one in first.logprobs.content)
     assert texts == [served.tokenizer.decode(tokens) for tokens in best_of_all(4, 8)]
     assert {one.max_tokens for one in submitted} == {1}
+    [beginning, *_] = begun = [one.request_id for one in submitted if one.request_id.endswith("-0")]
+    assert {one.follows for one in submitted} == {None, *begun[:-1]}, "each step goes where the one before it was"
+    assert [one.request_id for one in submitted if one.follows is None] == [beginning]
 
 
 async def test_a_beam_that_ends_is_a_choice(served: ServedGateway) -> None:

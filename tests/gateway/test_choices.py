@@ -45,6 +45,8 @@ async def test_other_choices_begin_when_the_first_has_a_token(served: ServedGate
     assert len(served.cluster.submitted) == 1
     first.set_result(None)
     assert [choice.index for choice in (await asking).choices] == [0, 1, 2]
+    [name, *_] = [submit.request_id for submit in served.cluster.submitted]
+    assert [submit.follows for submit in served.cluster.submitted] == [None, name, name]
 
 
 async def test_a_stream_of_choices_begins_each_with_its_role_and_is_done_once(served: ServedGateway) -> None:

@@ -26,6 +26,8 @@ ROUTES = {
     "/pooling": {"post"},
     "/score": {"post"},
     "/v1/score": {"post"},
+    "/classify": {"post"},
+    "/v1/classify": {"post"},
     "/rerank": {"post"},
     "/v1/rerank": {"post"},
     "/v2/rerank": {"post"},

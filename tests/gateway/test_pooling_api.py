@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,57 @@ async def test_a_model_with_one_label_scores_pairs_and_orders_documents(judge: S
     assert ranked["usage"]["total_tokens"] == sum(map(len, prompts))
     _, bare = await judge.post("/rerank", {"query": "query", "documents": documents, "return_documents": False})
     assert "document" not in bare["results"][0]
+
+
+def three_scores(request: Submit) -> list[TokenLogprobs]:
+    """The second label is the likeliest of a prompt of one token, else the third."""
+    return [TokenLogprobs(0.0, pooled=np.array([-1.0, 2.0, len(request.prompt)], "<f4").tobytes())]
+
+
+@asynccontextmanager
+async def classifier(to: Path, **config: Any) -> AsyncIterator[ServedGateway]:
+    labels = {"architectures": ["Qwen2ForSequenceClassification"], "id2label": {"0": "bad", "1": "fair", "2": "good"}}
+    async with serve_gateway(pooling_checkpoint("qwen2", to, config=labels | config)) as opened:
+        opened.cluster.pooled = three_scores
+        yield opened
+
+
+async def test_a_classifier_names_the_likeliest_label_of_each_text(tmp_path: Path) -> None:
+    async with classifier(tmp_path) as served:
+        status, answer = await served.post("/classify", {"input": [[5], [5, 6, 7]]})
+        assert (status, answer["object"], answer["usage"]) == (200, "list", {"prompt_tokens": 4, "total_tokens": 4})
+        assert [(one["index"], one["label"], one["num_classes"]) for one in answer["data"]] == [
+            (0, "fair", 3),
+            (1, "good", 3),
+        ]
+        powers = np.exp([-1.0, 2.0, 3.0])
+        assert answer["data"][1]["probs"] == pytest.approx(powers / powers.sum())
+        _, bare = await served.post("/v1/classify", {"input": [5], "use_activation": False})
+        assert (bare["data"][0]["label"], bare["data"][0]["probs"]) == ("fair", [-1, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("config", "probs", "label"),
+    [
+        ({"problem_type": "multi_label_classification"}, [1 / (1 + np.exp(-one)) for one in (-1, 2, 3)], "good"),
+        ({"problem_type": "regression"}, [-1, 2, 3], "good"),
+        ({"id2label": {"0": "bad", "1": "fair", "x": "good"}}, [0.0132, 0.2654, 0.7214], "LABEL_2"),
+    ],
+)
+async def test_scores_are_told_as_the_model_was_trained(
+    config: dict[str, Any], probs: list[float], label: str, tmp_path: Path
+) -> None:
+    async with classifier(tmp_path, **config) as served:
+        _, answer = await served.post("/classify", {"input": [5, 6, 7]})
+        assert answer["data"][0]["label"] == label
+        assert answer["data"][0]["probs"] == pytest.approx(probs, abs=1e-4)
+
+
+async def test_models_without_labels_classify_nothing(served: ServedGateway, embedder: ServedGateway) -> None:
+    for gateway, said in ((served, "use /v1/completions"), (embedder, "has no labels; use /v1/embeddings")):
+        status, answer = await gateway.post("/classify", {"input": "a"})
+        assert (status, answer["error"]["code"]) == (400, "wrong_use_of_model")
+        assert said in answer["error"]["message"]
 
 
 async def test_texts_that_do_not_pair_up_are_refused(judge: ServedGateway) -> None:

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from livescale.services.gateway.progress import Fresh, Gap, TokenSequence
-from livescale.shared.messages.requests import FinishReason, TokenLogprobs, Tokens
+from livescale.services.gateway.progress import Fresh, Gap, TokenSequence, resumed
+from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs, Tokens
 
 
 def row(index: int, *ids: int, finish: FinishReason | None = None) -> Tokens:
@@ -42,6 +42,12 @@ def test_an_end_without_tokens_ends_once() -> None:
     assert sequence.accept(row(1, finish="cancelled")) == Fresh((), "cancelled")
     assert sequence.accept(row(1, 11)) is None
     assert sequence.accept(row(1, finish="cancelled")) is None
+
+
+def test_a_request_that_was_lost_follows_no_other_any_more() -> None:
+    lost = Submit(request_id="req-1-p1", model="m", gateway="g", prompt=[1, 2], deadline=9.0, follows="req-1-p0")
+    again = resumed(lost, [7], 1, "v")
+    assert (again.request_id, again.generated, again.follows) == ("req-1-p1-2", [7], None)
 
 
 @given(st.lists(st.tuples(st.integers(0, 11), st.integers(1, 4)), max_size=60))

@@ -8,6 +8,7 @@ from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.uses import (
     GENERATES,
     ModelUse,
+    check_classifies,
     check_embeds,
     check_generates,
     check_pools,
@@ -27,6 +28,7 @@ MODELS = {"writer": GENERATES, "judge": JUDGES, "embedder": EMBEDS, "scorer": SC
         (check_generates, {"writer", "judge"}),
         (check_pools, {"embedder", "scorer", "classifier"}),
         (check_embeds, {"embedder"}),
+        (check_classifies, {"scorer", "classifier"}),
         (check_scores, {"judge", "embedder", "scorer"}),
     ],
 )

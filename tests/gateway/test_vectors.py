@@ -81,6 +81,12 @@ def test_one_score_is_a_sigmoid() -> None:
         assert math.isclose(told, 1 / (1 + math.exp(-score)))
 
 
+def test_each_of_independent_labels_has_the_likelihood_that_it_has_alone() -> None:
+    made = np.array([-2.0, 3.0, 3.0])
+    told = likelihoods(made, ModelUse(pooling="cls", labels=3, independent=True))
+    assert told.tolist() == pytest.approx([1 / (1 + math.exp(-one)) for one in made])
+
+
 @given(st.floats(-1000, 0), st.floats(-1000, 0))
 def test_a_verdict_is_how_likely_yes_is_of_yes_and_no(no: float, yes: float) -> None:
     told = verdict(TokenLogprobs(0.0, [(1, no), (2, yes)]))

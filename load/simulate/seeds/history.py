@@ -43,12 +43,13 @@ class Ran(msgspec.Struct, frozen=True):
 
 
 class Delivered(msgspec.Struct, frozen=True):
-    """A message came over the link from one process to another."""
+    """A message came over the link from one process to another, on a channel of theirs."""
 
     at: float
     sender: str
     receiver: str
     size_bytes: int
+    channel: int = 0
 
 
 @dataclass

@@ -1,7 +1,9 @@
 """What must hold of every random system, whatever its faults. Pure: each rule looks at what was seen of one run."""
 
-from collections import defaultdict
+import functools
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -16,7 +18,7 @@ from livescale.load.simulate.seeds.evidence import (
     was_struck,
 )
 from livescale.load.simulate.seeds.faults import GATEWAY, SeedFault
-from livescale.load.simulate.seeds.history import History, LaidOut
+from livescale.load.simulate.seeds.history import Delivered, History, LaidOut
 from livescale.load.simulate.seeds.system import PATIENCE_SECONDS, SeedSystem
 from livescale.services.registry.copies import READ_TIMEOUT_SECONDS
 from livescale.services.worker.engine.modelled import MOST_LATE_SECONDS
@@ -25,6 +27,7 @@ from livescale.shared.messages.requests import TokenFrame
 from livescale.shared.model.latency import Work, find_latency
 from livescale.shared.subjects import TOKENS
 from livescale.shared.topology.paths import Resource
+from livescale.shared.transfer.sender import SENDS
 
 REST_SECONDS = 120.0  # from the last fault on
 COPY_SECONDS = 5.0  # beside what a disk takes to read
@@ -143,13 +146,19 @@ def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
     """Nobody is declared dead, or has to join again, but by a fault of its own: a process that works is not to be
     killed. A registry that was away itself knows nothing of others."""
     yield from (f"{crash} (nobody killed it)" for crash in history.crashes)
-    joined = set[str]()
+    joined, dead = set[str](), set[str]()
     for at, change in leases(history):
-        again = change.reason == "joined" and change.id in joined
-        joined |= {change.id} if change.reason == "joined" else set()
+        joins = change.reason == "joined"
+        # Who was declared dead joins when it can: after its fault the bus may be down, for as long as that lasts.
+        again = joins and change.id in joined and change.id not in dead
         if (again or change.state == "dead") and not was_struck(system.faults, change.id, at - history.ready_at):
             what = "joined again" if again else f"was declared dead ({change.reason})"
             yield f"{change.id} {what} at {at:.2f} s without a fault"
+        if joins:
+            joined.add(change.id)
+            dead.discard(change.id)
+        elif change.state == "dead":
+            dead.add(change.id)
 
 
 def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
@@ -178,35 +187,57 @@ def epochs_grow(system: SeedSystem, history: History) -> Iterator[str]:
 
 def links_hold(system: SeedSystem, history: History) -> Iterator[str]:
     """No link carries more bytes than its rate allows, at any time for any while."""
-    topology = system.cluster.topology
-    place = places_of(system)
-    paths: dict[tuple[str, str], Sequence[Resource]] = {}
-    levels: dict[Resource, tuple[float, float]] = {}  # bytes ahead of the rate, and since when
-    broken = set[Resource]()
+    path = path_finder(system)
+    busy: dict[Resource, BusyLink] = {}
     most = max((one.size_bytes for one in history.delivered), default=0)
-    users = users_of(system, history)
     for one in history.delivered:
-        way = one.sender, one.receiver
-        if way not in paths:
-            paths[way] = topology.path(place[one.sender], place[one.receiver]).resources
-        for link in paths[way]:
-            level, since = levels.get(link, (0.0, one.at))
-            level = max(0.0, level - link.rate * (one.at - since)) + one.size_bytes
-            levels[link] = level, one.at
-            # What is under way when one begins to count, of each who uses the link, comes within no time.
-            if level > most * (2 + len(users[link])) and link not in broken:
-                broken.add(link)
-                yield f"{link.kind} of {link.owner} was {level:.0f} bytes ahead of its rate at {one.at:.2f} s"
+        for link in path(one):
+            use = busy.setdefault(link, BusyLink(since=one.at))
+            was_broken = use.is_broken
+            use.carry(one, link.rate, spare=most)
+            if use.is_broken and not was_broken:
+                yield f"{link.kind} of {link.owner} was {use.ahead:.0f} bytes ahead of its rate at {one.at:.2f} s"
 
 
-def users_of(system: SeedSystem, history: History) -> dict[Resource, set[tuple[str, str]]]:
-    """The pairs of processes that sent anything over each link."""
+@dataclass
+class BusyLink:
+    """How far one direction of a link is `ahead` of its rate, in bytes, since it last had nothing to carry.
+
+    Each channel is a flow of its own. What of it was under way when one begins to count comes within no time; `early`
+    counts it, and `first` how many messages of each channel that were.
+    """
+
+    since: float
+    ahead: float = 0.0
+    early: float = 0.0
+    first: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    is_broken: bool = False
+
+    def carry(self, one: Delivered, rate: float, spare: float) -> None:
+        """Count a message that came; the link is broken where that is more than it can carry, and `spare` bytes."""
+        self.ahead -= rate * (one.at - self.since)
+        self.since = one.at
+        if self.ahead <= 0.0:
+            self.ahead = self.early = 0.0
+            self.first.clear()
+        self.ahead += one.size_bytes
+        channel = one.sender, one.receiver, one.channel
+        # A process that stood still hands over at once whatever has passed the links meanwhile.
+        if self.first[channel] < SENDS:
+            self.first[channel] += 1
+            self.early += one.size_bytes
+        self.is_broken = self.is_broken or self.ahead > self.early + spare
+
+
+def path_finder(system: SeedSystem) -> Callable[[Delivered], Sequence[Resource]]:
+    """What finds the links that a message passes."""
     place, topology = places_of(system), system.cluster.topology
-    users: dict[Resource, set[tuple[str, str]]] = defaultdict(set)
-    for sender, receiver in dict.fromkeys((one.sender, one.receiver) for one in history.delivered):
-        for link in topology.path(place[sender], place[receiver]).resources:
-            users[link].add((sender, receiver))
-    return users
+
+    @functools.cache
+    def path(sender: str, receiver: str) -> Sequence[Resource]:
+        return topology.path(place[sender], place[receiver]).resources
+
+    return lambda one: path(one.sender, one.receiver)
 
 
 def kv_owned_once(system: SeedSystem, history: History) -> Iterator[str]:

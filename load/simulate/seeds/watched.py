@@ -81,10 +81,11 @@ class WatchedMailbox(Mailbox):
     def __init__(self, way: Way, network: "WatchedNetwork") -> None:
         super().__init__(way)
         self._network = network
-        self._sender, self._receiver = way[0].decode(), way[1].decode()
+        self._sender, self._receiver, self._channel = way[0].decode(), way[1].decode(), way[2]
 
     def put(self, tag: int, data: Content) -> None:
-        self._network.seen.delivered.append(Delivered(machine_time(), self._sender, self._receiver, len(data)))
+        came = Delivered(machine_time(), self._sender, self._receiver, len(data), self._channel)
+        self._network.seen.delivered.append(came)
         super().put(tag, self._network.carried(data))
 
 

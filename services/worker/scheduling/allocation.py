@@ -64,6 +64,7 @@ class BlockAllocation:
             kv_full=self.kv_full and bool(self.waiting),
             reserved_requests=len(self.reservations),
             reserved_blocks=self.reservations.blocks,
+            keeps_prefixes=self.prefixes is not None,
         )
 
     def release(self, request_id: str) -> None:

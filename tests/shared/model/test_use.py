@@ -61,6 +61,18 @@ def test_a_classifier_has_a_score_of_each_label(tmp_path: Path) -> None:
     assert last_block(config) == ["model.norm.weight", SCORE]
 
 
+@pytest.mark.parametrize(
+    ("problem_type", "bare"),
+    [("regression", True), ("single_label_classification", False), ("multi_label_classification", False)],
+)
+def test_what_a_classifier_was_trained_on_says_whether_its_scores_are_likelihoods(
+    problem_type: str, bare: bool, tmp_path: Path
+) -> None:
+    classes = {"architectures": ["Qwen3ForSequenceClassification"], "problem_type": problem_type}
+    other = "torch.Sigmoid" if bare else "torch.Identity"
+    assert read(tmp_path, **classes, sentence_transformers={"activation_fn": other}).bare_scores is bare
+
+
 def test_a_model_that_judges_by_its_tokens_generates_as_well(tmp_path: Path) -> None:
     config = read(tmp_path, classifier_from_token=["no", "yes"], is_original_qwen3_reranker=True)
     assert (config.pooling, config.classifier_from_token) == ("none", ["no", "yes"])

@@ -271,3 +271,11 @@ def test_a_request_that_awaits_its_mask_is_not_run() -> None:
     assert [shape[0] for shape in _shape(_step(scheduler)[0])] == ["b"]
     waiting.awaits_mask = False
     assert "a" in [shape[0] for shape in _shape(_step(scheduler)[0])]
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_it_says_that_prompts_are_kept_once_they_are(enabled: bool) -> None:
+    scheduler = _scheduler(enable_prefix_caching=enabled)
+    assert not scheduler.load().keeps_prefixes
+    scheduler.keep_prefixes()
+    assert scheduler.load().keeps_prefixes == enabled

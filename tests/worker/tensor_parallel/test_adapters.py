@@ -69,5 +69,5 @@ async def test_one_that_does_not_come_is_refused() -> None:
         raise AdapterUnavailable("nobody has it")
 
     runner.fetch_adapter = never
-    with pytest.raises(Refusal, match="503: adapter .* nobody has it"):
+    with pytest.raises(Refusal, match=r"503: adapter .* nobody has it"):
         await adapters.bring(ask(0))

@@ -32,7 +32,7 @@ BUGS = [
         "        self._suspects.discard(report.id)  # it was",
         "        # it was",
         "12430827",
-        found_by=500048,
+        found_by=500082,
     ),
     Bug(
         "reader-believed",
@@ -41,7 +41,7 @@ BUGS = [
         "if holding.model in self._models and is_whole(holding, holding.version):",
         "if False:",
         "3d5c8d41",
-        found_by=500450,
+        found_by=500362,
     ),
     Bug(
         "deaf-registry",
@@ -213,6 +213,6 @@ BUGS = [
         "services/registry/pool.py",
         "        self.holds.gone(id)\n        self.doubt_host(id)\n",
         "        self.holds.gone(id)\n",
-        found_by=500590,
+        found_by=500053,
     ),
 ]

@@ -1,8 +1,10 @@
 """Run random systems with a bug planted into the product: `python -m tests.load.simulate.seeds.plant NAME FIRST COUNT`.
 
-The bug is in the text of a module as it is imported, and nowhere else. Prints the seeds that found it.
+The bug is in the text of a module as it is imported, and nowhere else. Prints the first seed that finds it: one that
+breaks a rule with the bug, and none without it. Seeds that break one without it, too, are told and do not count.
 """
 
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder, SourceLoader
@@ -14,6 +16,11 @@ from types import ModuleType
 from tests.load.simulate.seeds.bugs import BUGS, Bug
 
 ROOT = Path(__file__).parents[4]
+WITHOUT = """
+import sys
+from livescale.load.simulate.seeds.run import played
+print(len(played(int(sys.argv[1])).violations))
+"""
 
 
 class PlantedModule(SourceLoader):
@@ -52,6 +59,15 @@ def planted(bug: Bug) -> str:
     return text.replace(bug.old, bug.new)
 
 
+def holds_without(seed: int) -> bool:
+    """Whether the product as it is breaks no rule with this seed. It needs a process in which the bug was not imported.
+
+    Raises CalledProcessError.
+    """
+    ran = subprocess.run([sys.executable, "-c", WITHOUT, str(seed)], capture_output=True, text=True, check=True)
+    return int(ran.stdout) == 0
+
+
 def main(name: str, first: int, count: int) -> None:
     [bug] = [one for one in BUGS if one.name == name]
     sys.meta_path.insert(0, Planter(bug))
@@ -59,9 +75,12 @@ def main(name: str, first: int, count: int) -> None:
 
     for seed in range(first, first + count):
         violations = played(seed).violations
-        if violations:
+        if not violations:
+            continue
+        if holds_without(seed):
             print(seed, violations[0], sep="\t", flush=True)  # noqa: T201 what the test reads
             return
+        print(f"seed {seed} breaks a rule without the bug, too", file=sys.stderr, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

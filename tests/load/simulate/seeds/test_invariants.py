@@ -177,3 +177,36 @@ def test_a_gateway_that_dies_breaks_its_connections() -> None:
     history = good()
     history.answers[0] = Answer(0, "broken")
     assert check(with_faults(SeedFault(4.0, "kill", "gateway-0", 1.0)), history) == []
+
+
+def test_who_was_declared_dead_for_its_fault_joins_again_whenever_it_can() -> None:
+    history = good()
+    history.events += [
+        lease(5.1, "worker-1", 2, "dead", "it ended, and said so"),
+        lease(19.0, "worker-1", 3, "alive"),
+    ]
+    assert check(with_faults(SeedFault(3.0, "stop", "worker-1", 0.5)), history) == []
+    history.events.append(lease(20.0, "worker-1", 4, "alive"))
+    assert [one.rule for one in check(with_faults(SeedFault(3.0, "stop", "worker-1", 0.5)), history)] == [
+        "deaths by fault"
+    ]
+
+
+@pytest.mark.parametrize(("each", "is_broken"), [(1, False), (2, False), (5, True)])
+def test_each_channel_has_messages_under_way_and_no_channel_is_ahead_of_the_link(each: int, is_broken: bool) -> None:
+    """What passed the link before one counts comes at once from many channels, but not more and more of it."""
+    history = good()
+    history.delivered += [
+        Delivered(30.0, "worker-0", "worker-1", int(RATE), channel) for channel in range(20) for _ in range(each)
+    ]
+    assert bool(check(SYSTEM, history)) is is_broken
+
+
+def test_a_link_that_carries_half_of_its_rate_too_much_for_long_is_broken() -> None:
+    history, topology = good(), SYSTEM.cluster.topology
+    one, other, *_ = topology.gpus
+    rate = min(link.rate for link in topology.path(one.id, other.id).resources)
+    history.delivered = [
+        Delivered(30.0 + number / 1.5, "worker-0", "worker-1", int(rate), number % 2) for number in range(30)
+    ]
+    assert {one.rule for one in check(SYSTEM, history)} == {"links hold"}
