@@ -173,15 +173,14 @@ class EngineRunner:
 
     async def learn(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         """Have grammars applied to the model that is loaded, or is going to be, until `unload`. Raises MasksFailed."""
-        masks = Masks(vocabulary, vocab_size)
+        masks = self._masks = Masks(vocabulary, vocab_size)
+        if self._engine is not None:
+            self._engine.apply(masks)
         try:
             await asyncio.to_thread(masks.start)
         except BaseException:
             masks.close()
             raise
-        self._masks = masks
-        if self._engine is not None:
-            self._engine.apply(masks)
 
     async def first_mask(self, request: Submit, generated: Sequence[int]) -> None:
         """Return once it is known which tokens a request's grammar permits after those that it has, or never will."""

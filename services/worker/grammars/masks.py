@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from livescale.services.worker.grammars.mask_computer import MaskComputer
+from livescale.services.worker.grammars.mask_computer import MaskComputer, MasksFailed
 from livescale.services.worker.grammars.shared_masks import AskMask, LearnTokens, SharedMasks, Words
 from livescale.services.worker.scheduling.batch import ScheduledChunk, Withheld
 
@@ -21,6 +21,7 @@ PAUSE_SECONDS = 2e-5
 RESTART_SECONDS = 30.0  # that requests wait for a process that died
 
 LATER = Withheld()
+NEVER = "Grammars cannot be applied here:"
 REMEDY = "send a simpler schema, pattern or grammar"
 TOO_SLOW = Withheld(f"The request's grammar took more than {MOST_LATE_SECONDS:g} s of a processor; {REMEDY}.")
 TOO_LARGE = Withheld(f"The request's grammar took too much memory; {REMEDY}.")
@@ -78,10 +79,16 @@ class Masks:
         self._requests: dict[str, _Followed] = {}  # the one asked for last is last
         self._free = list(reversed(range(SLOTS)))
         self._numbers = 0
+        self._never: Withheld | None = None
 
     def start(self) -> None:
-        """Start the process, and return once it knows the vocabulary. Raises MasksFailed."""
-        self._computer.start()
+        """Start the process, and return once it knows the vocabulary. Until then masks are late. Raises MasksFailed;
+        then none will come."""
+        try:
+            self._computer.start()
+        except MasksFailed as error:
+            self._never = Withheld(f"{NEVER} {error}.", code=503)
+            raise
 
     def begin(self, request_id: str, grammar: str, generated: Sequence[int]) -> None:
         """Have the mask of a request's next token computed."""
@@ -123,7 +130,9 @@ class Masks:
         with self._lock:
             self._computer.look()
             followed = self._requests.get(request_id)
-            return followed is not None and (self._is_done(followed) or self._verdict(followed) is not LATER)
+            if followed is None:
+                return self._never is not None
+            return self._is_done(followed) or self._verdict(followed) is not LATER
 
     def forget(self, request_id: str) -> None:
         """The request has ended, or is no longer here."""
@@ -138,6 +147,8 @@ class Masks:
         self._computer.close()
 
     def _take(self, request_id: str, index: int, deadline: float) -> Words | Withheld:
+        if self._never is not None:
+            return self._never
         with self._lock:
             followed = self._requests.get(request_id)
             if followed is None or followed.told != index:

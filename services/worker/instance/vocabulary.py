@@ -6,7 +6,7 @@ import hashlib
 import structlog
 
 from livescale.services.worker.grammars.mask_computer import MasksFailed
-from livescale.services.worker.grammars.masks import Vocabulary
+from livescale.services.worker.grammars.masks import NEVER, Vocabulary
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.scheduling.batch import Withheld
@@ -87,7 +87,7 @@ class VocabularyLearner:
                 await self._runner.learn(vocabulary, command.manifest.config.vocab_size)
             except MasksFailed as error:
                 log.warning("vocabulary_not_learned", model=model, error=str(error))
-                self._failure = f"Grammars cannot be applied here: {error}."
+                self._failure = f"{NEVER} {error}."
                 return
             except (BusError, BadVocabulary) as error:
                 log.info("vocabulary_not_here", model=model, error=str(error))

@@ -73,11 +73,12 @@ class BlockAllocation:
             del self.running[request_id]
             self.kv.free(request_id)
 
-    def computed(self, sequence: Sequence, chunk: ScheduledChunk) -> bool:
-        """Note that a step has computed `chunk`. Returns whether its sequence still runs here."""
+    def computed(self, sequence: Sequence, chunk: ScheduledChunk, *, again: bool = False) -> bool:
+        """Note that a step has computed `chunk`, whose last rows are to be run `again`. Returns whether its sequence
+        still runs here."""
         is_running = self.running.get(chunk.request_id) is sequence
         if is_running:
-            sequence.reach(chunk.stop)
+            sequence.reach(chunk.last_cut if again else chunk.stop)
             if self.prefixes is not None:
                 self.prefixes.keep(sequence)
         elif self.contexts is not None:

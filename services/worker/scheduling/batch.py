@@ -215,6 +215,13 @@ class ScheduledChunk(Struct, frozen=True):
         return self.start + len(self.tokens)
 
     @property
+    def last_cut(self) -> int:
+        """The position from which as little as can be is run again, for another choice after the last row."""
+        if self.whole or self.decode:
+            return self.start if self.whole else self.stop - 1
+        return (self.stop - 1) // PROMPT_CUT * PROMPT_CUT
+
+    @property
     def layer(self) -> int:
         """The first layer that these rows still have to run through."""
         return 0 if self.entry is None else self.entry.layer

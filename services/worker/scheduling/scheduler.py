@@ -204,14 +204,13 @@ class Scheduler:
         _land(scheduled)
         for number, (sequence, chunk) in enumerate(scheduled):
             place, token = (0, None) if chunk.sampling is None else next(tokens_of)
-            if token is not None and place in chosen.withheld:
-                # The step counts as not made.
-                outputs += self.give_up(sequence, chosen.withheld[place])
-                continue
-            if not self._allocation.computed(sequence, chunk):
+            why = None if token is None else chosen.withheld.get(place)
+            if not self._allocation.computed(sequence, chunk, again=why is not None):
                 continue
             sequence.scored(chunk.start, chosen.prompts.get(number, ()))
-            if token is not None:
+            if why is not None:
+                outputs += self.give_up(sequence, why)
+            elif token is not None:
                 outputs.append(self._advance(sequence, token, chosen.logprobs.get(place), now))
         return outputs + self.expire(now)
 

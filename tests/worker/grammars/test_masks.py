@@ -18,6 +18,7 @@ from livescale.services.worker.grammars import masks as module
 from livescale.services.worker.grammars.mask_computer import MasksFailed
 from livescale.services.worker.grammars.masks import (
     LATER,
+    NEVER,
     TOO_LARGE,
     TOO_SLOW,
     Masks,
@@ -25,7 +26,7 @@ from livescale.services.worker.grammars.masks import (
     Vocabulary,
     without_masks,
 )
-from livescale.services.worker.scheduling.batch import Past, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.batch import Past, ScheduledChunk, TokenSampling, Withheld
 from livescale.shared.messages.requests import Sampling
 from tests.checkpoints import tiny_checkpoint
 
@@ -200,11 +201,15 @@ def test_a_slot_comes_back_though_the_process_died_of_its_request(own_masks: Mas
     assert permitted(own_masks, chunk([], "b"))
 
 
-def test_what_is_no_tokenizer_cannot_be_used() -> None:
+def test_what_is_no_tokenizer_cannot_be_used_and_requests_that_need_it_end() -> None:
     made = Masks(Vocabulary(zlib.compress(b"{}"), (END,)), VOCAB_SIZE)
-    with pytest.raises(MasksFailed):
+    assert (made.take_step([chunk([])]).withheld, made.is_done("a")) == ({0: LATER}, False), "it may still start"
+    with pytest.raises(MasksFailed) as failed:
         made.start()
     made.close()
+    made.begin_step([chunk([])])
+    assert made.take_step([chunk([])]).withheld == {0: Withheld(f"{NEVER} {failed.value}.", code=503)}
+    assert made.is_done("a")
 
 
 def test_without_a_vocabulary_only_rows_with_a_grammar_have_to_wait() -> None:

@@ -9,7 +9,7 @@ from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, Cho
 from livescale.services.worker.scheduling.outputs import TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.requests import Submit
+from livescale.shared.messages.requests import PromptLogprobs, Submit, TokenLogprobs
 from tests.worker.serving import limits, submit
 
 
@@ -235,14 +235,14 @@ def _withheld(scheduler: Scheduler, reason: str) -> tuple[Batch, list[TokenOutpu
     )
 
 
-@pytest.mark.parametrize("prompt", [[1, 2, 3], range(200)])
-def test_a_step_whose_token_is_withheld_is_made_again_for_this_request_alone(prompt: Iterable[int]) -> None:
+@pytest.mark.parametrize(("prompt", "cut"), [([1, 2, 3], 0), (range(200), 192), (range(136), 128), (range(129), 128)])
+def test_where_a_token_is_withheld_only_the_last_rows_are_run_again(prompt: Iterable[int], cut: int) -> None:
     scheduler = _scheduler(submit("a", prompt, max_tokens=2), submit("b", [4, 5], max_tokens=9))
     first, outputs = _withheld(scheduler, "")
     assert [output.row.request_id for output in outputs] == ["b"]
+    [stop] = [chunk.stop for chunk in first.chunks if chunk.request_id == "a" and chunk.sampling is not None]
     again, outputs = _step(scheduler)
-    of_a = [[one for one in batch.chunks if one.request_id == "a"][-1] for batch in (first, again)]
-    assert of_a[0] == of_a[1]
+    assert [shape for shape in _shape(again) if shape[0] == "a"] == [("a", cut, stop)]
     scheduler.check_invariants()
     later, _ = _withheld(scheduler, "")
     again, outputs = _step(scheduler)
@@ -252,6 +252,22 @@ def test_a_step_whose_token_is_withheld_is_made_again_for_this_request_alone(pro
     assert [(output.row.index, output.row.finish_reason) for output in outputs if output.row.request_id == "a"] == [
         (1, "length")
     ]
+
+
+def test_generated_tokens_that_are_replayed_are_not_run_again_but_the_last() -> None:
+    scheduler = _scheduler(submit("a", range(20), generated=[5, 6, 7], max_tokens=5))
+    _withheld(scheduler, "")
+    assert _shape(_step(scheduler)[0]) == [("a", 22, 23)]
+
+
+def test_what_is_told_of_a_prompt_is_kept_where_its_token_is_withheld() -> None:
+    scheduler = _scheduler(submit("a", range(20), prompt_logprobs=PromptLogprobs()))
+    told = [TokenLogprobs(float(-position)) for position in range(1, 20)]
+    for withheld, prompts in (({0: Withheld()}, told), ({}, told[16:])):
+        batch = scheduler.next_batch()
+        assert batch is not None
+        outputs = scheduler.complete(batch, Chosen([50], prompts={0: prompts}, withheld=withheld), 0.0)
+    assert [output.row.prompt_logprobs for output in outputs] == [told]
 
 
 def test_a_token_that_never_comes_ends_its_request_with_the_reason() -> None:
