@@ -67,7 +67,6 @@ def adapter_spec(spec: ModelSpec, base: ModelSpec) -> ModelSpec:
     takes no adapters."""
     if base.base is not None:
         raise Refusal(409, f"adapter {spec.name!r}: its base {base.name!r} is an adapter itself; name a model")
-    check_adapted(base, [spec.name])
     return ModelSpec(
         name=spec.name,
         path=spec.path,
@@ -77,16 +76,6 @@ def adapter_spec(spec: ModelSpec, base: ModelSpec) -> ModelSpec:
         base=base.name,
         base_path=base.path,
     )
-
-
-def check_adapted(base: ModelSpec, adapters: Sequence[str]) -> None:
-    """Raises Refusal 409 where a model that is cut for several ranks is to have these adapters."""
-    if adapters and base.tensor_parallel_size > 1:
-        raise Refusal(
-            409,
-            f"adapter {adapters[0]!r}: its base {base.name!r} has tensor_parallel_size {base.tensor_parallel_size}; "
-            "adapters are served with 1 only, or merge it into the checkpoint",
-        )
 
 
 @dataclass

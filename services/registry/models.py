@@ -3,7 +3,7 @@
 import structlog
 
 from livescale.services.registry.copies import READ_TIMEOUT_SECONDS, CopyReconciler
-from livescale.services.registry.model import adapter_spec, check_adapted, check_spec, complete_spec
+from livescale.services.registry.model import adapter_spec, check_spec, complete_spec
 from livescale.services.registry.pool import Pool
 from livescale.shared.bus.contract import Ack, BusError, Context, Endpoint, Refusal
 from livescale.shared.messages.copies import CheckModel, ModelChecked
@@ -70,7 +70,6 @@ class Models:
         if known is not None and known.base != spec.base:
             raise Refusal(409, f"model {spec.name!r} is registered with base {known.base}; remove it, or rename one")
         if spec.base is None:
-            check_adapted(spec, [one.spec.name for one in self._pool.entries() if one.spec.base == spec.name])
             return spec
         base = self._pool.declared(spec.base)
         if base is None:

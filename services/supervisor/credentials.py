@@ -101,11 +101,12 @@ ROLES: Mapping[str, RoleSubjects] = {
         answers=(
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
             *(subjects.ADMIT, subjects.REPLAY, subjects.RUNNING, subjects.HELP, subjects.PULL, subjects.TOOK),
-            *(subjects.MEETING, subjects.RANK_TAKE, subjects.PIPELINE, subjects.MOVE_KV, subjects.GIVE_KV),
+            *(subjects.MEETING, subjects.RANK_TAKE, subjects.RANK_ADAPTER),
+            *(subjects.PIPELINE, subjects.MOVE_KV, subjects.GIVE_KV),
             *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV, subjects.CHANGE_ROLE),
         ),
         asks=(
-            *(subjects.PULL, subjects.TOOK, subjects.MEETING, subjects.RANK_TAKE),
+            *(subjects.PULL, subjects.TOOK, subjects.MEETING, subjects.RANK_TAKE, subjects.RANK_ADAPTER),
             *(subjects.MOVE_KV, subjects.GIVE_KV),
             *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV),
             *(subjects.VOCABULARY, subjects.SNAPSHOT, subjects.MANIFEST, subjects.SEND),

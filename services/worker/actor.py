@@ -33,6 +33,7 @@ from livescale.shared.subjects import (
     PIPELINE,
     PIPELINE_OVER,
     PULL,
+    RANK_ADAPTER,
     RANK_STEP,
     RANK_TAKE,
     REPLAY,
@@ -105,7 +106,8 @@ class Worker:
             self._why_not_ready = membership.why_not_ready
             self._deployment = Deployment(world, self._settings, resources, serving, tasks, membership.changed)
             context = WorkerContext(world, resources.metered_link, tasks, runner)
-            AdapterStore(context, serving, resources.link, resources.hashing, self._settings.adapter_bytes)
+            group, limit_bytes = self._deployment.group, self._settings.adapter_bytes
+            AdapterStore(context, serving, group, resources.link, resources.hashing, limit_bytes)
             await world.bus.serve(world.info, self._endpoints(self._deployment))
             tasks.create_task(membership.run(), name="membership")
             tasks.create_task(self._report_loads(), name="load reports")
@@ -138,6 +140,7 @@ class Worker:
             Endpoint(GIVE_KV, pipelines.give_kv, me),
             Endpoint(MEETING, group.where, me),
             Endpoint(RANK_TAKE, group.take, me),
+            Endpoint(RANK_ADAPTER, group.bring, me),
             Endpoint(PULL, live.pull, me),
             Endpoint(TOOK, live.hand_offs.acknowledge, me),
         ]

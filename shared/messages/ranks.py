@@ -89,4 +89,23 @@ class RankKeep(Message, frozen=True, kw_only=True):
     requests: list[Name]
 
 
-Told = RankStep | RankGive | RankKeep
+class RankAdapter(Message, frozen=True, kw_only=True):
+    """Rank 0 -> the others: have this adapter in the engine. Answered once it is, refused where it does not come.
+
+    It was asked for after the step `after`.
+    """
+
+    instance: Name
+    version: Name
+    after: Count
+
+
+class RankForget(Message, frozen=True, kw_only=True):
+    """Rank 0 -> the others, as one of its steps: no later step uses this adapter, until it is asked for again."""
+
+    instance: Name
+    step: Positive
+    version: Name
+
+
+Told = RankStep | RankGive | RankKeep | RankForget

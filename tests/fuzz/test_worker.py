@@ -20,6 +20,7 @@ from livescale.shared.subjects import (
     MEETING,
     MOVE_KV,
     PULL,
+    RANK_ADAPTER,
     RANK_STEP,
     RANK_TAKE,
     REPLAY,
@@ -36,7 +37,7 @@ from tests.worker.serving import random_prompt, submit
 
 TARGETS: list[Topic[Any] | Call[Any, Any]] = [
     *(ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING, SEND, SERVE),
-    *(HELP, PULL, TOOK, WITHDRAW, MEETING, RANK_STEP, RANK_TAKE, MOVE_KV, GIVE_KV),
+    *(HELP, PULL, TOOK, WITHDRAW, MEETING, RANK_STEP, RANK_TAKE, RANK_ADAPTER, MOVE_KV, GIVE_KV),
 ]
 VOLLEYS = st.lists(st.lists(shots(TARGETS, ["w-1"]), min_size=10, max_size=20), min_size=4, max_size=4)
 

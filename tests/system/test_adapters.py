@@ -44,9 +44,9 @@ class AdaptedSystem:
     log: Path
 
 
-def merged(adapter: Path, to: Path) -> Path:
+def merged(adapter: Path, to: Path, family: str = "llama") -> Path:
     """The checkpoint with the adapter's products added to its matrices in float32."""
-    directory = copy_checkpoint("llama", to)
+    directory = copy_checkpoint(family, to)
     tensors = {
         name: tensor.float() for file in directory.glob("*.safetensors") for name, tensor in load_file(file).items()
     }

@@ -16,11 +16,12 @@ from livescale.services.worker.engine.contract import AdapterData, FetchAdapter
 from livescale.services.worker.engine.experts import make_experts
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.matrices import LINEAR_NUMBERS, CompiledLinear, make_linear
-from livescale.services.worker.engine.parameters import Linear, Tensors, block_tensors
+from livescale.services.worker.engine.parameters import Linear, Tensors, block_tensors, part_of
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.links.contract import View
 from livescale.shared.messages.experts import Experts
 from livescale.shared.messages.parameters import Activation, Manifest, ModelConfig
+from livescale.shared.model.adapter_shards import adapter_bytes, adapter_slices
 from livescale.shared.model.declaration.adapter import DOWN, UP
 from livescale.shared.model.declaration.tensors import layer_parameters
 from livescale.shared.model.packed.form import WEIGHT
@@ -143,8 +144,13 @@ Group = tuple[Adapter, torch.Tensor | slice | None]
 class Adapters:
     """The adapters of one model, by version, and which rows of the step that runs use which of them."""
 
-    def __init__(self, config: ModelConfig, kernels: Kernels | None, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, kernels: Kernels | None, device: torch.device, shard: int = 0, shards: int = 1
+    ) -> None:
+        """`config` is that of the model as this rank computes it, rank `shard` of `shards`."""
         self._config = config
+        self._shard = shard
+        self._shards = shards
         self._kernels = kernels
         self._device = device
         self._adapters: dict[str, Adapter] = {}
@@ -159,11 +165,12 @@ class Adapters:
         return dict(self._sizes)  # as others read it while steps run
 
     def add(self, manifest: Manifest, buffer: View) -> None:
-        """Take an adapter, whose one block is in `buffer`. Nothing of the buffer is kept."""
+        """Take this rank's part of an adapter, whose one block is in `buffer`. Nothing of the buffer is kept."""
+        slices = adapter_slices(manifest, self._shard, self._shards)
         tensors = block_tensors(manifest.blocks[0], buffer, manifest.dtype)
-        here = {name: tensor.to(self._device) for name, tensor in tensors.items()}
+        here = {name: part_of(tensor, slices[name]).to(self._device) for name, tensor in tensors.items()}
         self._adapters[manifest.version] = Adapter(self._config, here, self._kernels)
-        self._sizes[manifest.version] = manifest.size_bytes
+        self._sizes[manifest.version] = adapter_bytes(manifest, self._shards)
 
     def remove(self, version: str) -> None:
         """Forget an adapter; idempotent."""

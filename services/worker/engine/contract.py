@@ -122,6 +122,10 @@ class RankLost(RuntimeError):
     """Another rank of this instance is gone or too late, and this one cannot go on without it."""
 
 
+class AdapterUnavailable(Exception):
+    """An adapter could not be fetched, or there is no room for it."""
+
+
 @dataclass(frozen=True)
 class AdapterData:
     """An adapter: its manifest, and the bytes of its one block."""
@@ -130,7 +134,7 @@ class AdapterData:
     data: memoryview
 
 
-# Fetches an adapter by its version.
+# Fetches an adapter by its version. Raises AdapterUnavailable.
 FetchAdapter = Callable[[str], Awaitable[AdapterData]]
 
 # Takes a piece of KV that leaves in a step: of which export it is, its layers, its bytes.

@@ -96,7 +96,7 @@ class TorchEngine:
         self._layers: dict[int, AnyLayer] = {}
         self._whole: dict[int, Layer] = {}  # the same, and what adapters add
         self._adapted: dict[int, Layer | CompiledLayer] = {}
-        self._adapters = Adapters(config, kernels, memory.device)
+        self._adapters = Adapters(config, kernels, memory.device, manifest.shard, manifest.shards)
         self._graphs: LayerGraphs | None = None
         # No graph waits for another rank, and which rows experts get differs from step to step. The slabs that graphs
         # share have room for keys and values apart.
@@ -136,11 +136,9 @@ class TorchEngine:
     @torch.inference_mode()
     def add_adapter(self, manifest: Manifest, buffer: View) -> None:
         """Take an adapter, whose one block is in `buffer`. Rows use it by its version. Raises ValueError where it is
-        for another model, and where the model is cut for several ranks."""
+        for another model."""
         if manifest.config != self._manifest.config or manifest.dtype != self._manifest.dtype:
             raise ValueError(f"adapter {manifest.version} is for another model")
-        if self._manifest.shards > 1:
-            raise ValueError(f"adapter {manifest.version}: a model that is cut for several ranks takes none")
         self._adapters.add(manifest, buffer)
 
     @property

@@ -11,6 +11,7 @@ from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import Block, DType, Tensor
 from livescale.shared.model.block_layout import PANEL_ROWS, tensor_bytes
+from livescale.shared.model.sharding import ShardSlice
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DTYPES: dict[torch.dtype, DType] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -42,6 +43,11 @@ def block_tensors(block: Block, buffer: View, dtype: DType) -> dict[str, torch.T
         else:
             tensors[tensor.name] = packed_matrix(piece, tensor)
     return tensors
+
+
+def part_of(tensor: torch.Tensor, own: ShardSlice | None) -> torch.Tensor:
+    """A rank's part of a tensor, as a view; None is all of it."""
+    return tensor if own is None else tensor.narrow(own.dimension, own.start, own.stop - own.start)
 
 
 def _shape(tensor: Tensor) -> list[int]:

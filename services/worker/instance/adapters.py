@@ -6,23 +6,28 @@ missing, because another worker gave them, waits for it itself.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 
 import structlog
 
-from livescale.services.worker.engine.contract import AdapterData
+from livescale.services.worker.engine.adapters import AdapterMissing
+from livescale.services.worker.engine.contract import AdapterData, AdapterUnavailable
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.scheduling.batch import Withheld
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence
-from livescale.shared.bus.contract import BusError
+from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
+from livescale.services.worker.tensor_parallel.leader import GroupLeader
+from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.links.contract import Link
 from livescale.shared.messages.membership import Member
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Named, Snapshot
 from livescale.shared.messages.requests import Submit
 from livescale.shared.messages.transfers import FromDisk, Inflow, Node, Outflow, Send
+from livescale.shared.model.adapter_shards import adapter_bytes
 from livescale.shared.subjects import MANIFEST, SEND, SNAPSHOT
 from livescale.shared.transfer.chunks import TICKETS, chunk_bytes_for
 from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
@@ -40,27 +45,32 @@ FIRST_TICKET = TICKETS // 2  # planners count theirs from the time of day
 log = structlog.get_logger()
 
 
-class AdapterUnavailable(Exception):
-    """An adapter could not be fetched, or there is no room for it."""
-
-
 class AdapterStore:
     """Brings adapters to the engine, at most `limit_bytes` of them. Those that are used least recently go first, and
     none that a request here uses. They come over `link`."""
 
     def __init__(
-        self, context: WorkerContext, serving: ServingLoop, link: Link, hashing: Executor, limit_bytes: int
+        self,
+        context: WorkerContext,
+        serving: ServingLoop,
+        group: TensorParallelGroup,
+        link: Link,
+        hashing: Executor,
+        limit_bytes: int,
     ) -> None:
         self._context = context
         self._serving = serving
+        self._group = group
         self._link = link
         self._hashing = hashing
         self._limit_bytes = limit_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()  # of those in the engine, the least recently used first
-        self._bringing: dict[str, asyncio.Task[None]] = {}
+        self._bringing: dict[tuple[str, str], asyncio.Task[None]] = {}  # by instance of several ranks, and version
+        self._coming: dict[str, asyncio.Task[AdapterData]] = {}
         self._room = asyncio.Lock()
-        self._sent = 0
+        self._asked = self._flows = 0
         context.runner.fetch_adapter = self.fetch
+        group.bring_adapters = self.bring_to_ranks
         self._also, serving.on_request = serving.on_request, self._came
 
     def _came(self, scheduler: Scheduler, request: Submit) -> None:
@@ -79,8 +89,29 @@ class AdapterStore:
         sequence.awaits_adapter = True
         self._context.start(self._await(scheduler, sequence, version), f"adapter of {request.request_id}")
 
+    async def bring_to_ranks(self, versions: AbstractSet[str]) -> None:
+        """Have adapters on all ranks before they run a step that was not held for these. Raises AdapterMissing."""
+        leader = self._group.leader
+        for version in sorted(versions - self._context.runner.adapters.keys()):
+            try:
+                await self._context.runner.add_adapter(await self._to_all(leader, version))
+            except (AdapterUnavailable, ValueError) as error:
+                raise AdapterMissing(f"adapter {version} did not come: {error}") from error
+
     async def fetch(self, version: str) -> AdapterData:
-        """Receive an adapter from a node that has it. Raises AdapterUnavailable."""
+        """Receive an adapter from a node that has it, once for all that ask for it. Raises AdapterUnavailable."""
+        task = self._coming.get(version)
+        if task is None:
+            task = self._coming[version] = asyncio.create_task(self._fetch(version), name=f"fetch of {version}")
+            task.add_done_callback(lambda done: self._came_or_not(version, done))
+        return await asyncio.shield(task)
+
+    def _came_or_not(self, version: str, done: asyncio.Task[AdapterData]) -> None:
+        del self._coming[version]
+        if not done.cancelled():
+            done.exception()  # those that waited were told
+
+    async def _fetch(self, version: str) -> AdapterData:
         lost: set[str] = set()
         failure = "nobody has it"
         try:
@@ -105,30 +136,61 @@ class AdapterStore:
 
     def _brought(self, version: str) -> asyncio.Task[None]:
         """The task that brings an adapter, of which there is one for all that wait for it."""
-        task = self._bringing.get(version)
+        leader = self._group.leader
+        key = leader.instance, version
+        task = self._bringing.get(key)
         if task is None:
-            task = self._bringing[version] = asyncio.create_task(self._bring(version), name=f"adapter {version}")
-            task.add_done_callback(lambda done: self._ended(version, done))
+            task = self._bringing[key] = asyncio.create_task(self._bring(leader, version), name=f"adapter {version}")
+            task.add_done_callback(lambda done: self._ended(key, done))
         return task
 
-    def _ended(self, version: str, done: asyncio.Task[None]) -> None:
-        del self._bringing[version]
+    def _ended(self, key: tuple[str, str], done: asyncio.Task[None]) -> None:
+        del self._bringing[key]
         if not done.cancelled():
             done.exception()  # those that waited were told
 
-    async def _bring(self, version: str) -> None:
+    async def _bring(self, leader: GroupLeader, version: str) -> None:
+        """Bring an adapter to all ranks, to this one last: what is here is everywhere."""
         begun = self._context.clock.now()
-        data = await self.fetch(version)
-        async with self._room:
-            await self._make_room(data.manifest.size_bytes)
-            try:
+        try:
+            data = await self._to_all(leader, version)
+            async with self._room:
+                size_bytes = adapter_bytes(data.manifest, leader.size)
+                await self._make_room(leader, size_bytes)
                 await self._context.runner.add_adapter(data)
-            except (ValueError, RuntimeError) as error:
-                raise AdapterUnavailable(str(error)) from error
-            self._sizes[version] = data.manifest.size_bytes
+                self._sizes[version] = size_bytes
+        except (ValueError, RuntimeError) as error:
+            leader.forget(version)
+            raise AdapterUnavailable(str(error)) from error
+        except AdapterUnavailable:
+            leader.forget(version)
+            raise
         log.info("adapter_here", version=version, seconds=self._context.clock.now() - begun)
 
-    async def _make_room(self, size_bytes: int) -> None:
+    async def _to_all(self, leader: GroupLeader, version: str) -> AdapterData:
+        """Receive an adapter here while the other ranks do so. Raises AdapterUnavailable."""
+        data, _ = await asyncio.gather(self.fetch(version), self._to_others(leader, version))
+        return data
+
+    async def _to_others(self, leader: GroupLeader, version: str) -> None:
+        """Return once the other ranks have an adapter. One that does not answer may be dead, of which this worker is
+        told. Raises AdapterUnavailable."""
+        failure = ""
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                while self._group.leader is leader:
+                    try:
+                        return await leader.bring(version)
+                    except BusError as error:
+                        if isinstance(error, Refusal) and error.code == UNAVAILABLE:
+                            raise AdapterUnavailable(f"another rank: {error.message}") from error
+                        failure = str(error)
+                    await asyncio.sleep(RETRY_SECONDS)
+        except TimeoutError:
+            raise AdapterUnavailable(f"another rank did not say that it has adapter {version}: {failure}") from None
+        raise AdapterUnavailable("the ranks are no instance any more")
+
+    async def _make_room(self, leader: GroupLeader, size_bytes: int) -> None:
         """Evict adapters until one of this size fits. Raises AdapterUnavailable."""
         if size_bytes > self._limit_bytes:
             raise AdapterUnavailable(f"the adapter takes {size_bytes} bytes; raise --adapter-bytes of workers")
@@ -146,6 +208,7 @@ class AdapterStore:
                         await asyncio.sleep(LOOK_SECONDS)
                     else:
                         del self._sizes[idle]
+                        leader.forget(idle)
                         await self._context.runner.remove_adapter(idle)
                         log.info("adapter_evicted", version=idle)
         except TimeoutError:
@@ -171,8 +234,8 @@ class AdapterStore:
         having = [hosts[id] for id in entry.copies if id in hosts] or list(hosts.values())
         if not having:
             raise BusError("no host is alive")
-        self._sent += 1
-        return entry, having[self._sent % len(having)]
+        self._asked += 1
+        return entry, having[self._asked % len(having)]
 
     async def _fetch_from(self, source: tuple[ModelEntry, Member], version: str) -> AdapterData:
         entry, host = source
@@ -180,7 +243,8 @@ class AdapterStore:
         if manifest.version != version:
             raise BusError(f"adapter {entry.spec.name} has another version now, {manifest.version}")
         memory = memoryview(bytearray(manifest.size_bytes))
-        secret, ticket = self._context.world.ids.secret(), FIRST_TICKET + self._sent % FIRST_TICKET
+        self._flows += 1  # each has a ticket of its own, also where several are asked for at once
+        secret, ticket = self._context.world.ids.secret(), FIRST_TICKET + self._flows % FIRST_TICKET
         failures: list[TransferFailed] = []
         upstream = Node(id=host.id, place="host", address=host.address or b"")
         copy = ModelCopy(self._context.me, CHUNK_BYTES, [memory])

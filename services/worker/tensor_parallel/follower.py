@@ -17,10 +17,21 @@ from livescale.services.worker.engine.contract import LayerwiseRun, RankLost
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import KV, Channel, receive, send
 from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvImport
+from livescale.services.worker.tensor_parallel.adapters import RankAdapters
 from livescale.services.worker.tensor_parallel.wire import decode_batch
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.links.contract import Link, LinkError
-from livescale.shared.messages.ranks import AskMeeting, Meeting, RankGive, RankKeep, RankStep, RankTake, Told
+from livescale.shared.messages.ranks import (
+    AskMeeting,
+    Meeting,
+    RankAdapter,
+    RankForget,
+    RankGive,
+    RankKeep,
+    RankStep,
+    RankTake,
+    Told,
+)
 from livescale.shared.messages.transfers import Load
 from livescale.shared.subjects import MEETING
 from livescale.shared.transfer.flow_end import together
@@ -131,6 +142,7 @@ class GroupFollower:
         self._runner = context.runner
         self._address = context.link.address
         self._kv = RankKv(context)
+        self._adapters = RankAdapters(context.runner)
         self._command = command
         self._leader = command.ranks[0]
         self._blocks: list[int] = []
@@ -172,6 +184,10 @@ class GroupFollower:
         except LinkError as error:
             raise Refusal(503, f"KV of request {take.request_id} did not come: {error}") from error
 
+    async def bring(self, ask: RankAdapter) -> None:
+        """Have an adapter in the engine. Raises Refusal 503 where it does not come."""
+        await self._adapters.bring(ask)
+
     async def run(self) -> None:
         """Run steps until this rank is led no more. Raises RankLost, and what the engine raises."""
         await together(self._run_steps(), self._watch())
@@ -194,9 +210,12 @@ class GroupFollower:
                     self._kv.give(step)
                 case RankKeep():
                     self._kv.keep(step)
+                case RankForget():
+                    await self._adapters.forget(step.version)
                 case other:
                     assert_never(other)
             self._ran = step.step
+            self._adapters.ran(step.step)
 
     async def _run(self, batch: Batch, step: RankStep) -> None:
         if step.first is not None:

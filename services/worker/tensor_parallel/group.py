@@ -1,7 +1,7 @@
 """An instance of several workers, in one of them: the ranks meet, and take the same steps until one of them is lost."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -13,10 +13,16 @@ from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.services.worker.tensor_parallel.follower import GroupFollower, refuse
 from livescale.services.worker.tensor_parallel.leader import GroupLeader
 from livescale.shared.bus.contract import Ack, Context, Refusal
-from livescale.shared.messages.ranks import AskMeeting, Meeting, RankGive, RankTake, Told
+from livescale.shared.messages.ranks import AskMeeting, Meeting, RankAdapter, RankGive, RankTake, Told
 from livescale.shared.messages.transfers import Load
 
 log = structlog.get_logger()
+
+
+BringAdapters = Callable[[AbstractSet[str]], Awaitable[None]]
+
+
+async def _nothing_to_bring(versions: AbstractSet[str]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class TensorParallelGroup:
 
     def __init__(self, context: WorkerContext, address: str, callbacks: GroupCallbacks) -> None:
         self.leader = GroupLeader(context.bus)
+        self.bring_adapters: BringAdapters = _nothing_to_bring
         self._context = context
         self._bus = context.bus
         self._runner = context.runner
@@ -66,11 +73,13 @@ class TensorParallelGroup:
 
     async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         """Run the next layer of these on all ranks. Raises what the engine raises, RankLost among it."""
+        await self._bring(piece for partial in partials for piece in partial.chunks)
         self.leader.tell_layer(partials)
         await self._runner.run_layer(partials)
 
     async def run_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         """Run these blocks of the model on all ranks. Raises what the engine raises; RankLost ends the instance."""
+        await self._bring(pieces)
         self.leader.tell_blocks(blocks, pieces)
         try:
             return await self._runner.run_blocks(blocks, pieces, activation)
@@ -110,6 +119,13 @@ class TensorParallelGroup:
         await self._follower.take(take)
         return Ack()
 
+    async def bring(self, ask: RankAdapter, context: Context) -> Ack:
+        """Answer RANK_ADAPTER: have an adapter that the rank that leads is going to use. Raises Refusal."""
+        if self._follower is None or self._follower.instance != ask.instance:
+            raise Refusal(409, f"instance: this worker is no rank of {ask.instance}")
+        await self._follower.bring(ask)
+        return Ack()
+
     def lost(self, worker: str) -> None:
         """End the instance if this dead worker is one of its ranks."""
         if self._command is not None and worker in self._command.ranks:
@@ -130,6 +146,12 @@ class TensorParallelGroup:
         if follower is not None:
             for give in await follower.end():
                 self._refuse(give)
+
+    async def _bring(self, pieces: Iterable[ScheduledChunk]) -> None:
+        """Have the adapters of these on all ranks before they are told to run them: a rank that fetched one meanwhile
+        would count as lost."""
+        if self.leader.size > 1:
+            await self.bring_adapters({piece.adapter for piece in pieces if piece.adapter is not None})
 
     def _refuse(self, give: RankGive) -> None:
         self._context.tasks.create_task(refuse(self._context.link, give), name=f"no KV for {give.to.id}")

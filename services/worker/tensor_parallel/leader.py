@@ -9,12 +9,21 @@ from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
 from livescale.services.worker.tensor_parallel.wire import encode_batch
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.links.contract import LinkError
-from livescale.shared.messages.ranks import AskMeeting, RankGive, RankKeep, RankStep, RankTake
+from livescale.shared.messages.ranks import (
+    AskMeeting,
+    RankAdapter,
+    RankForget,
+    RankGive,
+    RankKeep,
+    RankStep,
+    RankTake,
+)
 from livescale.shared.messages.transfers import Node
-from livescale.shared.subjects import RANK_STEP, RANK_TAKE
+from livescale.shared.subjects import RANK_ADAPTER, RANK_STEP, RANK_TAKE
 from livescale.shared.transfer.flow_end import together
 
 KV_SECONDS = 30.0  # within which the others have their part of a request's KV
+ADAPTER_SECONDS = 35.0  # within which they have an adapter, or have said why not
 
 
 class GroupLeader:
@@ -31,6 +40,11 @@ class GroupLeader:
         self._links: dict[int, bytes] = {}
         self.taken: set[str] = set()
         self._told = 0
+
+    @property
+    def size(self) -> int:
+        """The number of ranks, this one included."""
+        return 1 + len(self._workers)
 
     @property
     def others(self) -> list[Node]:
@@ -113,6 +127,23 @@ class GroupLeader:
         keep = RankKeep(instance=self.instance, step=self._told, requests=sorted(self.taken))
         for worker in self._workers:
             self._bus.publish(RANK_STEP, keep, id=worker)
+
+    async def bring(self, version: str) -> None:
+        """Return once each of the others has this adapter. Raises BusError."""
+        ask = RankAdapter(instance=self.instance, version=version, after=self._told)
+        await together(*(self._bring(worker, ask) for worker in self._workers))
+
+    def forget(self, version: str) -> None:
+        """Have the others forget an adapter after the steps that they were told of before."""
+        if not self._workers:
+            return
+        self._told += 1
+        forget = RankForget(instance=self.instance, step=self._told, version=version)
+        for worker in self._workers:
+            self._bus.publish(RANK_STEP, forget, id=worker)
+
+    async def _bring(self, worker: str, ask: RankAdapter) -> None:
+        await self._bus.call(RANK_ADAPTER, ask, timeout=ADAPTER_SECONDS, id=worker)
 
     async def _take(self, worker: str, take: RankTake) -> None:
         await self._bus.call(RANK_TAKE, take, timeout=KV_SECONDS, id=worker)

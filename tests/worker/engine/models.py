@@ -210,10 +210,10 @@ class Checkpointed:
             engine.add_block(index, memoryview(block))
         return engine
 
-    def rank(self, shard: int, ranks: Ranks) -> TorchEngine:
+    def rank(self, shard: int, ranks: Ranks, kernels: Kernels | None = None) -> TorchEngine:
         """The engine of one of several ranks."""
         manifest = self.manifest.of_shard(shard)
-        engine = TorchEngine(manifest, allocate_kv_memory(1 << 22), BLOCK_TOKENS, CONTEXT, ranks=ranks)
+        engine = TorchEngine(manifest, allocate_kv_memory(1 << 22), BLOCK_TOKENS, CONTEXT, kernels, ranks)
         for index in range(len(manifest.blocks)):
             engine.add_block(index, memoryview(self.blocks[shard * len(manifest.blocks) + index]))
         return engine

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import HashStore
 from livescale.services.worker.engine import tensor_parallel
 from livescale.services.worker.engine.contract import RankLost
 from livescale.services.worker.engine.engine import TorchEngine
+from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup, added, least, open_store, reach_store
 from livescale.services.worker.scheduling.batch import Chosen
 from livescale.services.worker.scheduling.scheduler import Scheduler
@@ -31,12 +32,14 @@ def on_ranks(name: str, dtype: DType, shards: int, work: Callable[[TorchEngine],
     return in_ranks(checkpointed(name, dtype, shards), shards, work)
 
 
-def in_ranks(cut: Checkpointed, shards: int, work: Callable[[TorchEngine], T]) -> list[T]:
-    """The same of a model that is cut for so many ranks."""
+def in_ranks(
+    cut: Checkpointed, shards: int, work: Callable[[TorchEngine], T], kernels: Kernels | None = None
+) -> list[T]:
+    """The same of a model that is cut for so many ranks, with these kernels or torch's."""
     store = HashStore()
 
     def run(shard: int) -> T:
-        return work(cut.rank(shard, ProcessGroup(store, shard, shards, "127.0.0.1")))
+        return work(cut.rank(shard, ProcessGroup(store, shard, shards, "127.0.0.1"), kernels))
 
     with ThreadPoolExecutor(shards, initializer=torch.set_num_threads, initargs=(1,)) as threads:
         return list(threads.map(run, range(shards)))

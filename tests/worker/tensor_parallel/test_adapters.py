@@ -1,0 +1,73 @@
+"""A rank that is led brings and forgets adapters in the order of the steps that it is told."""
+
+import asyncio
+
+import pytest
+
+from livescale.services.worker.engine.contract import AdapterData, AdapterUnavailable
+from livescale.services.worker.engine.modelled import ModelledRunner
+from livescale.services.worker.tensor_parallel.adapters import RankAdapters
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.ranks import RankAdapter
+from livescale.shared.runtime.clock import SystemClock
+from tests.worker.engine.adapted import adapter
+from tests.worker.engine.made_up import LATENCY
+
+MANIFEST, BLOCK = adapter("qwen2-cut-tied", 1, "float32")
+VERSION = MANIFEST.version
+
+
+async def fetched(version: str) -> AdapterData:
+    return AdapterData(MANIFEST, memoryview(BLOCK))
+
+
+def rank() -> tuple[RankAdapters, ModelledRunner]:
+    runner = ModelledRunner(1 << 20, 16, LATENCY, 1.0, SystemClock())
+    runner.fetch_adapter = fetched
+    return RankAdapters(runner), runner
+
+
+def ask(after: int) -> RankAdapter:
+    return RankAdapter(instance="i", version=VERSION, after=after)
+
+
+async def test_one_that_was_to_be_forgotten_first_is_brought_again() -> None:
+    adapters, runner = rank()
+    await adapters.bring(ask(0))
+    assert VERSION in runner.adapters
+    again = asyncio.create_task(adapters.bring(ask(1)))  # which step 1 forgets
+    await asyncio.sleep(0)
+    assert not again.done()
+    await adapters.forget(VERSION)
+    adapters.ran(1)
+    await again
+    assert VERSION in runner.adapters
+
+
+async def test_one_that_is_forgotten_on_its_way_is_not_kept() -> None:
+    adapters, runner = rank()
+    coming = asyncio.Event()
+
+    async def late(version: str) -> AdapterData:
+        await coming.wait()
+        return await fetched(version)
+
+    runner.fetch_adapter = late
+    bringing = asyncio.create_task(adapters.bring(ask(0)))
+    await asyncio.sleep(0)
+    await adapters.forget(VERSION)
+    coming.set()
+    with pytest.raises(Refusal, match="not wanted any more"):
+        await bringing
+    assert VERSION not in runner.adapters
+
+
+async def test_one_that_does_not_come_is_refused() -> None:
+    adapters, runner = rank()
+
+    async def never(version: str) -> AdapterData:
+        raise AdapterUnavailable("nobody has it")
+
+    runner.fetch_adapter = never
+    with pytest.raises(Refusal, match=r"503: adapter .* nobody has it"):
+        await adapters.bring(ask(0))
