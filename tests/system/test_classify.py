@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -42,7 +43,8 @@ def test_labels_and_likelihoods_are_those_of_transformers(problem_type: str, tmp
         assert stop(system) == 0
     pipeline = transformers.pipeline("text-classification", model=str(checkpoint), dtype=torch.float32, top_k=None)
     assert len({json.dumps(one["probs"]) for one in answer["data"]}) == len(TEXTS)
-    for told, [*right] in zip(answer["data"], pipeline(TEXTS), strict=True):
+    expected = cast("list[list[dict[str, Any]]]", pipeline(TEXTS))
+    for told, right in zip(answer["data"], expected, strict=True):
         assert told["label"] == right[0]["label"]  # the best comes first
         likely = {one["label"]: one["score"] for one in right}
         assert told["probs"] == pytest.approx([likely[name] for name in LABELS.values()], abs=1e-4)
