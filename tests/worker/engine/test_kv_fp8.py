@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import MOST_FP8, KvStore, allocate_kv_memory
 from livescale.services.worker.engine.sizes import block_bytes
-from livescale.services.worker.scheduling.batch import ScheduledChunk
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledChunk
 from livescale.shared.messages.parameters import Manifest
 from tests.worker.engine.models import BLOCK_TOKENS, KINDS, Checkpointed, Kind, checkpointed, reference
 from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, submit
@@ -82,7 +82,9 @@ def test_what_one_worker_exports_is_what_another_continues_from(kind: Kind) -> N
 
 @torch.inference_mode()
 def _run(engine: TorchEngine, tokens: tuple[int, ...], start: int) -> torch.Tensor:
-    rows = engine.rows([ScheduledChunk("a", tokens, start, range(32), decode=False)])
+    cuts = range(0, len(tokens), PREFILL_CHUNK)
+    pieces = [(start + cut, tokens[cut : cut + PREFILL_CHUNK]) for cut in cuts]
+    rows = engine.rows([ScheduledChunk("a", piece, first, range(32), decode=False) for first, piece in pieces])
     return engine.layers(0, engine.store.layers, engine.embed(rows), rows).clone()
 
 

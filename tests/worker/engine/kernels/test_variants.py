@@ -14,7 +14,7 @@ from livescale.services.worker.engine.matrices import CompiledLinear
 from livescale.services.worker.engine.norms import CompiledNorm, TorchNorm
 from livescale.services.worker.engine.parameters import DTYPES
 from livescale.services.worker.engine.rope import rope_tables
-from livescale.services.worker.scheduling.batch import ScheduledChunk
+from livescale.services.worker.scheduling.batch import PROMPT_CUT, ScheduledChunk
 from livescale.shared.messages.parameters import LLAMA_LAYER, KvCacheDType, LayerKind, ModelConfig
 from tests.worker.engine.models import BLOCK_TOKENS, Kind, kind
 
@@ -198,10 +198,11 @@ def test_keys_and_values_are_kept_as_the_nearest_numbers_of_float8(way: Kind, he
 
 @every_way
 def test_every_cut_of_a_prompt_leaves_the_bits_of_what_is_kept_in_fp8(way: Kind) -> None:
-    model = Model(way, 6, 2, 64, LayerKind(window=128), "fp8")
-    whole = model.attend(chunk(0, 150, decode=False))
-    for cut in range(1, 150):
-        parts = [model.attend(chunk(0, cut, decode=False)), model.attend(chunk(cut, 150, decode=False))]
+    model = Model(way, 6, 2, 64, LayerKind(window=100), "fp8")
+    whole = model.attend(chunk(0, 123, decode=False), chunk(123, 140, decode=True))
+    for cut in range(PROMPT_CUT, 123, PROMPT_CUT):
+        parts = [model.attend(chunk(0, cut, decode=False)), model.attend(chunk(cut, 123, decode=False))]
+        parts += [model.attend(chunk(row, row + 1, decode=True)) for row in range(123, 140)]
         assert torch.equal(torch.cat(parts), whole), cut
 
 
