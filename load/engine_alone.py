@@ -20,7 +20,7 @@ from livescale.services.worker.engine.runner import EngineRunner
 from livescale.services.worker.scheduling.batch import Batch
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.settings import MIB, WorkerSettings
-from livescale.shared.messages.parameters import DType, Layout, Manifest
+from livescale.shared.messages.parameters import DType, KvCacheDType, Layout, Manifest
 from livescale.shared.messages.ranks import Meeting
 from livescale.shared.messages.requests import Sampling, Submit
 
@@ -90,12 +90,17 @@ class EngineAlone:
 
 @asynccontextmanager
 async def engine_alone(
-    checkpoint: Path, dtype: DType, layout: Layout = "plain", context: int = CONTEXT, shards: int = 1
+    checkpoint: Path,
+    dtype: DType,
+    layout: Layout = "plain",
+    context: int = CONTEXT,
+    shards: int = 1,
+    kv_cache_dtype: KvCacheDType = "auto",
 ) -> AsyncIterator[EngineAlone]:
     """The checkpoint, loaded as a worker would with its default settings, and by the kernels that the environment names
     for workers; or as `shards` workers would that are one instance, and have bits of their own. By torch's kernels the
     bits of a layout are its own, too."""
-    opened = open_checkpoint(checkpoint, dtype, shards, layout)
+    opened = open_checkpoint(checkpoint, dtype, shards, layout, kv_cache_dtype)
     memory = [memoryview(bytearray(layout.size_bytes)) for layout in opened.layouts]
     manifest = opened.manifest([opened.read_block(index, view) for index, view in enumerate(memory)])
     async with engine_over(manifest, memory, context) as engine:
@@ -157,9 +162,10 @@ async def undisturbed(
     layout: Layout = "plain",
     context: int = CONTEXT,
     shards: int = 1,
+    kv_cache_dtype: KvCacheDType = "auto",
 ) -> dict[int, list[int]]:
     """Token ids by the requests' indices, from one engine in this process, or one of so many ranks."""
-    async with engine_alone(checkpoint, dtype, layout, context, shards) as engine:
+    async with engine_alone(checkpoint, dtype, layout, context, shards, kv_cache_dtype) as engine:
         answers = await asyncio.gather(*(_ask(engine, ask) for ask in asks))
     return {ask.index: tokens for ask, tokens in zip(asks, answers, strict=True)}
 

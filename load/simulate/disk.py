@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+from msgspec.structs import replace
+
 from livescale.services.host.checkpoint import Checkpoint
 from livescale.services.host.stored import Stored
 from livescale.shared.messages.parameters import Manifest, ModelConfig, ModelSpec
@@ -36,8 +38,9 @@ class ModelledDisk:
         config = self._models.get(spec.path)
         if config is None:
             raise CheckpointError(f"{spec.path}: no such checkpoint; the simulation has {', '.join(self._models)}")
-        dtype, shards, layout = spec.form
+        dtype, shards, layout, kv_cache_dtype = spec.form
         try:
+            config = replace(config, kv_cache_dtype=kv_cache_dtype)
             check_shards(config, shards)
         except ValueError as error:
             raise CheckpointError(f"{spec.path}: {error}") from None

@@ -9,10 +9,10 @@ import msgspec
 
 from livescale.services.cli.tables import open_console, print_rows
 from livescale.services.supervisor.resources import token_bytes
-from livescale.shared.messages.parameters import DType, ModelConfig
+from livescale.shared.messages.parameters import DType, KvCacheDType, ModelConfig
 from livescale.shared.messages.quantization import Packing
 from livescale.shared.model.architectures import architecture_of, find_architecture, model_types
-from livescale.shared.model.block_layout import ITEM_BYTES, block_layouts, check_dtype
+from livescale.shared.model.block_layout import block_layouts, check_dtype
 from livescale.shared.model.checkpoint import load_model_config, resolve_model_path
 from livescale.shared.model.sharding import possible_shards
 from livescale.shared.units import format_size
@@ -64,8 +64,15 @@ def models(as_json: bool) -> None:
     show_default=True,
     help="What the parameters are to be served in.",
 )
+@click.option(
+    "--kv-cache-dtype",
+    type=click.Choice(get_args(KvCacheDType)),
+    default="auto",
+    show_default=True,
+    help="How keys and values are to be kept.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
-def check(checkpoint: str, dtype: DType, as_json: bool) -> None:
+def check(checkpoint: str, dtype: DType, kv_cache_dtype: KvCacheDType, as_json: bool) -> None:
     """Say whether a checkpoint will be served and what it needs, or what stands in the way.
 
     It reads the configuration and the headers of the parameters. Of a hub id all files are fetched.
@@ -74,7 +81,7 @@ def check(checkpoint: str, dtype: DType, as_json: bool) -> None:
     files = importlib.import_module("livescale.services.host.safetensors_files")
     try:
         directory = resolve_model_path(checkpoint)
-        config = load_model_config(directory)
+        config = msgspec.structs.replace(load_model_config(directory), kv_cache_dtype=kv_cache_dtype)
         architecture = architecture_of(config)
         check_dtype(config, dtype)
         shapes, stacked = architecture.stored_shapes(config), architecture.stacked(config)
@@ -97,7 +104,7 @@ def needs_of(config: ModelConfig, dtype: DType) -> Needs:
         dtype=dtype,
         size_bytes=sum(blocks.values()),
         block_bytes=blocks,
-        kv_bytes_per_token=token_bytes(config, 1, ITEM_BYTES[dtype]),
+        kv_bytes_per_token=token_bytes(config, 1, dtype),
         max_model_len=config.max_position_embeddings,
         tensor_parallel_sizes=possible_shards(config),
         quantized=[] if config.quantization is None else list(map(told_packing, config.quantization.packings)),

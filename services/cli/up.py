@@ -89,7 +89,16 @@ class NamedAdapter(click.ParamType[LoraSettings]):
 # Every option of a system is in one of them; those of workers that are passed on come last.
 OWN_GROUPS = {
     "Models": (
-        *("models", "loras", "dtype", "layout", "max_model_len", "tool_call_parser", "reasoning_parser"),
+        *(
+            "models",
+            "loras",
+            "dtype",
+            "kv_cache_dtype",
+            "layout",
+            "max_model_len",
+            "tool_call_parser",
+            "reasoning_parser",
+        ),
         "tensor_parallel_size",
         *("min_instances", "max_instances", "fixed_share", "downscale_delay_s"),
     ),

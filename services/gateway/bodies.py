@@ -17,6 +17,7 @@ from livescale.shared.messages.message import Amount, Count, Positive
 from livescale.shared.messages.parameters import (
     Disaggregation,
     DType,
+    KvCacheDType,
     Layout,
     ModelSpec,
     Path,
@@ -251,6 +252,9 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
     max_model_len: Annotated[Positive | None, Meta(description="Tokens of a request, prompt and output")] = None
     tensor_parallel_size: Annotated[TensorParallelSize | None, Meta(description="Workers of an instance")] = None
     layout: Annotated[Layout | None, Meta(description="How parameters lie; panels is for workers on CPUs")] = None
+    kv_cache_dtype: Annotated[
+        KvCacheDType | None, Meta(description="fp8: keys and values are rounded to e4m3 as they are kept")
+    ] = None
     priority: Annotated[Priority | None, Meta(description="Whom workers go to first where they are short")] = None
     disaggregation: Annotated[
         Disaggregation | None,

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from livescale.shared.messages.membership import Holding
-from livescale.shared.messages.parameters import DType, Layout, Manifest
+from livescale.shared.messages.parameters import DType, KvCacheDType, Layout, Manifest
 
 MIB = 1024**2
 
@@ -29,6 +29,7 @@ class Held(Struct, frozen=True, kw_only=True):
     total: int
     shards: int = 1
     layout: Layout = "plain"
+    kv_cache_dtype: KvCacheDType = "auto"
     ready: frozenset[int] = frozenset()
     manifest: Manifest | None = None
 

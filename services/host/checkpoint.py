@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 import xxhash
+from msgspec.structs import replace
 
 from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, Bits, are_finite, convert
 from livescale.services.host.fused import read_fused
@@ -23,7 +24,7 @@ from livescale.services.host.safetensors_files import (
     read_pieces,
 )
 from livescale.services.host.transposed import read_transposed
-from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig, Tensor
+from livescale.shared.messages.parameters import Block, DType, KvCacheDType, Layout, Manifest, ModelConfig, Tensor
 from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.block_layout import BlockLayout, block_layouts, check_dtype, tensor_bytes
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config
@@ -35,6 +36,7 @@ from livescale.shared.model.sharding import ShardSlice, check_shards, experts_of
 
 # Fields of a configuration that came after models were stored, and what they are where they say nothing.
 LATER: dict[str, object] = {
+    "kv_cache_dtype": "auto",
     "kinds": [],
     "layer_kinds": [],
     "embedding_scale": 1.0,
@@ -180,10 +182,13 @@ class Checkpoint:
             )
 
 
-def open_checkpoint(path: Path, dtype: DType, shards: int = 1, layout: Layout = "plain") -> Checkpoint:
+def open_checkpoint(
+    path: Path, dtype: DType, shards: int = 1, layout: Layout = "plain", kv_cache_dtype: KvCacheDType = "auto"
+) -> Checkpoint:
     """Check configuration and headers of the Hugging Face directory `path`. Raises CheckpointError."""
     config = load_model_config(path)
     try:
+        config = replace(config, kv_cache_dtype=kv_cache_dtype)
         check_shards(config, shards)
         check_dtype(config, dtype)
     except ValueError as error:

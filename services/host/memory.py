@@ -271,13 +271,14 @@ class Memory:
 
 def _held(spec: ModelSpec, size_bytes: int, total: int, manifest: Manifest | None) -> Held:
     """The cache's entry for a model of which no block is here yet."""
-    dtype, shards, layout = spec.form
+    dtype, shards, layout, kv_cache_dtype = spec.form
     return Held(
         model=spec.name,
         path=spec.path,
         dtype=dtype,
         shards=shards,
         layout=layout,
+        kv_cache_dtype=kv_cache_dtype,
         size_bytes=size_bytes,
         total=total,
         manifest=manifest,
@@ -286,4 +287,5 @@ def _held(spec: ModelSpec, size_bytes: int, total: int, manifest: Manifest | Non
 
 def _is_of(held: Held, spec: ModelSpec) -> bool:
     """Whether it was read for the name, path and form of this spec."""
-    return (held.model, held.path, (held.dtype, held.shards, held.layout)) == (spec.name, spec.path, spec.form)
+    form = held.dtype, held.shards, held.layout, held.kv_cache_dtype
+    return (held.model, held.path, form) == (spec.name, spec.path, spec.form)

@@ -17,12 +17,13 @@ import msgspec
 import structlog
 import xxhash
 from msgspec import Meta
+from msgspec.structs import replace
 
 from livescale.services.host.adapter import AdapterCheckpoint, open_adapter
 from livescale.services.host.checkpoint import Checkpoint, open_checkpoint
 from livescale.services.host.packed_file import NotPacked, PackedFile, PackStopped, PackWriter, place_blocks
 from livescale.services.host.safetensors_files import INDEX
-from livescale.shared.messages.parameters import DType, Layout, Manifest, ModelSpec
+from livescale.shared.messages.parameters import DType, KvCacheDType, Layout, Manifest, ModelSpec
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config, read_file, resolve_model_path
 
 MANIFEST_LIMIT_BYTES = 1 << 20
@@ -109,6 +110,7 @@ def find_places(checkpoint: AnyCheckpoint, directory: str) -> list[Path]:
     """
     ranks = f"-{checkpoint.shards}-ranks" if checkpoint.shards > 1 else ""
     form = checkpoint.dtype + ranks + ("-panels" if checkpoint.layout == "panels" else "")
+    form += "" if checkpoint.config.kv_cache_dtype == "auto" else f"-kv-{checkpoint.config.kv_cache_dtype}"
     own = f"{checkpoint.directory.name}-{sha256(bytes(checkpoint.directory)).hexdigest()[:16]}-{form}"
     if directory:
         return [Path(directory) / own]
@@ -262,7 +264,14 @@ class Stored:
 
 
 def open_stored(
-    path: Path, dtype: DType, shards: int = 1, layout: Layout = "plain", *, keep: bool, packed_dir: str = ""
+    path: Path,
+    dtype: DType,
+    shards: int = 1,
+    layout: Layout = "plain",
+    kv_cache_dtype: KvCacheDType = "auto",
+    *,
+    keep: bool,
+    packed_dir: str = "",
 ) -> Stored:
     """Check the checkpoint in `path`, cut for `shards` ranks.
 
@@ -270,7 +279,7 @@ def open_stored(
 
     Raises CheckpointError, OSError.
     """
-    checkpoint = open_checkpoint(path, dtype, shards, layout)
+    checkpoint = open_checkpoint(path, dtype, shards, layout, kv_cache_dtype)
     return Stored(checkpoint, find_places(checkpoint, packed_dir) if keep else ())
 
 
@@ -283,7 +292,7 @@ def open_spec(spec: ModelSpec, *, keep: bool, packed_dir: str = "") -> Stored:
     if spec.base is None:
         return open_stored(path, *spec.form, keep=keep, packed_dir=packed_dir)
     config = load_model_config(resolve_model_path(spec.base_path or "", parameters=False))
-    return Stored(open_adapter(path, config, spec.dtype))
+    return Stored(open_adapter(path, replace(config, kv_cache_dtype=spec.kv_cache_dtype), spec.dtype))
 
 
 def _json(place: Path) -> Path:

@@ -73,6 +73,7 @@ def adapter_spec(spec: ModelSpec, base: ModelSpec) -> ModelSpec:
         dtype=base.dtype,
         min_instances=0,
         max_model_len=base.max_model_len,
+        kv_cache_dtype=base.kv_cache_dtype,
         base=base.name,
         base_path=base.path,
     )

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from livescale.shared.messages.parameters import ModelSpec, ReasoningParser, ToolCallParser
+from livescale.shared.messages.parameters import KvCacheDType, ModelSpec, ReasoningParser, ToolCallParser
 from livescale.shared.runtime.settings import HostCacheName, HostCacheTtl, ProcessSettings, TopologyName
 
 UNSAID = "the default for models that are registered without it"
@@ -29,6 +29,10 @@ class RegistrySettings(ProcessSettings, frozen=True, kw_only=True):
         Literal["plain", "panels"],
         Meta(description=f"Order of bfloat16 matrices: plain, or panels where all workers have CPUs; {UNSAID}"),
     ] = "plain"
+    kv_cache_dtype: Annotated[
+        KvCacheDType,
+        Meta(description=f"How keys and values are kept: as they are computed, or rounded to e4m3; {UNSAID}"),
+    ] = "auto"
     min_instances: Annotated[int, Meta(description=f"Fewest instances of a model; {UNSAID}", ge=0)] = 1
     max_instances: Annotated[int, Meta(description=f"Most instances of a model; {UNSAID}", ge=1)] = 1_000
     downscale_delay_s: Annotated[
@@ -57,6 +61,7 @@ class RegistrySettings(ProcessSettings, frozen=True, kw_only=True):
             path="",
             dtype=self.dtype,
             layout=self.layout,
+            kv_cache_dtype=self.kv_cache_dtype,
             min_instances=self.min_instances,
             max_instances=self.max_instances,
             downscale_delay_s=self.downscale_delay_s,

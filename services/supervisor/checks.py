@@ -259,6 +259,7 @@ def make_spec(model: ModelSettings, settings: StackSettings) -> ModelSpec:
         max_model_len=model.max_model_len or settings.max_model_len,
         tensor_parallel_size=ranks_of(model, settings),
         layout=layout,
+        kv_cache_dtype=model.kv_cache_dtype or settings.kv_cache_dtype,
         priority=model.priority,
         disaggregation=model.disaggregation,
         tool_call_parser=model.tool_call_parser or settings.tool_call_parser,

@@ -172,6 +172,7 @@ def spec_flags(settings: StackSettings) -> Flags:
     flags = {
         "dtype": settings.dtype,
         "layout": settings.layout,
+        "kv_cache_dtype": settings.kv_cache_dtype,
         "min_instances": lowest,
         "max_instances": max(highest, lowest),
         "downscale_delay_s": settings.downscale_delay_s,

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from livescale.services.supervisor.checks import BadSettings, count_workers, ranks_of
 from livescale.services.supervisor.settings import MIB, ModelSettings, StackSettings
 from livescale.shared.memory.arena import placed_bytes
-from livescale.shared.messages.parameters import ModelConfig
-from livescale.shared.model.block_layout import ITEM_BYTES, block_layouts, check_dtype
+from livescale.shared.messages.parameters import DType, ModelConfig
+from livescale.shared.model.block_layout import block_layouts, check_dtype, kv_item_bytes
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config, resolve_model_path
 from livescale.shared.model.sharding import check_shards, shard_config
 from livescale.shared.topology.file import find_topology
@@ -45,7 +45,8 @@ def measure_model(model: ModelSettings, settings: StackSettings) -> ModelSize:
     assert dtype != "auto"
     assert layout != "auto"
     try:
-        config = load_model_config(find_files(model))
+        kept = model.kv_cache_dtype or settings.kv_cache_dtype
+        config = replace(load_model_config(find_files(model)), kv_cache_dtype=kept)
         check_shards(config, ranks)
         check_dtype(config, dtype)
     except ValueError as error:
@@ -59,7 +60,7 @@ def measure_model(model: ModelSettings, settings: StackSettings) -> ModelSize:
     sizes = [block.size_bytes for block in block_layouts(config, dtype, ranks, layout)]
     each = len(sizes) // ranks
     arena = max(placed_bytes(sizes[rank * each : (rank + 1) * each]) for rank in range(ranks))
-    return ModelSize(model.name, arena, token_bytes(config, ranks, ITEM_BYTES[dtype]), tokens)
+    return ModelSize(model.name, arena, token_bytes(config, ranks, dtype), tokens)
 
 
 def resolve_memory(settings: StackSettings, sizes: Sequence[ModelSize]) -> StackSettings:
@@ -88,9 +89,11 @@ def round_up(size_bytes: int) -> int:
     return -(-size_bytes // MIB) * MIB
 
 
-def token_bytes(config: ModelConfig, ranks: int, item_bytes: int) -> int:
+def token_bytes(config: ModelConfig, ranks: int, dtype: DType) -> int:
+    """The bytes that a rank keeps of each token."""
     part = shard_config(config, 0, ranks)
-    return part.kv_parts * part.num_hidden_layers * part.num_key_value_heads * part.head_dim * item_bytes
+    numbers = part.kv_parts * part.num_hidden_layers * part.num_key_value_heads * part.head_dim
+    return numbers * kv_item_bytes(config, dtype)
 
 
 def find_files(model: ModelSettings) -> Path:

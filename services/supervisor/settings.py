@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from livescale.services.supervisor.lora_settings import LoraSettings
-from livescale.shared.messages.parameters import ReasoningParser, ToolCallParser
+from livescale.shared.messages.parameters import KvCacheDType, ReasoningParser, ToolCallParser
 from livescale.shared.runtime.role_settings import (
     DecodeScaling,
     DisaggregationName,
@@ -57,6 +57,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
     path: Annotated[str, Meta(min_length=1)]
     dtype: Literal["auto", "float32", "bfloat16"] | None = None
+    kv_cache_dtype: KvCacheDType | None = None
     min_instances: Annotated[int, Meta(ge=0)] | None = None
     max_instances: Annotated[int, Meta(ge=1)] | None = None
     max_model_len: Annotated[int, Meta(ge=1)] | None = None
@@ -144,6 +145,13 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
         Meta(
             description="Number type of parameters and arithmetic; auto is bfloat16, or float32 on a CPU without "
             "bfloat16 where no kernels were compiled"
+        ),
+    ] = "auto"
+    kv_cache_dtype: Annotated[
+        KvCacheDType,
+        Meta(
+            description="How keys and values are kept and moved. auto: as they are computed; fp8: rounded to e4m3, so "
+            "that twice as many tokens have room as in bfloat16, on CPUs"
         ),
     ] = "auto"
     layout: Annotated[

@@ -15,6 +15,8 @@ from livescale.shared.messages.quantization import Packing, Quantization
 from livescale.shared.messages.rope_scaling import RopeScaling, Scaling
 
 DType = Literal["float32", "bfloat16"]
+# How keys and values are kept: as they are computed, or rounded to float8_e4m3fn.
+KvCacheDType = Literal["auto", "fp8"]
 Family = Annotated[str, Meta(min_length=1, max_length=64)]  # `model_type` of config.json
 Place = Literal["worker", "host"]
 # The order of a model's matrices: row by row, or as CPU kernels read them where the shape allows it.
@@ -92,7 +94,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     once they are bent, unless they are `bare_scores`. `classifier_from_token`: the tokens by which a model that
     generates says that a text does not fit another one, or does.
 
-    `quantization` says which matrices are packed.
+    `quantization` says which matrices are packed. `kv_cache_dtype` is no key of config.json: an operator chooses it.
 
     With a `latent` attention is that of DeepSeek-V2: `head_dim` is what is kept of a token, and the only KV head has
     it as key and value at once.
@@ -136,6 +138,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     classifier_from_token: Annotated[list[Name], Meta(max_length=2)] = []
     quantization: Quantization | None = None
     latent: Latent | None = None
+    kv_cache_dtype: KvCacheDType = "auto"
 
     def __post_init__(self) -> None:
         if self.layer_kinds and len(self.layer_kinds) != self.num_hidden_layers:
@@ -151,6 +154,10 @@ class ModelConfig(Message, frozen=True, kw_only=True):
         if self.latent is not None and (self.head_dim, self.num_key_value_heads) != (self.latent.kept_dim, 1):
             raise ValueError(
                 f"`head_dim` is {self.head_dim}, and the latent makes it {self.latent.kept_dim} of one head"
+            )
+        if self.latent is not None and self.kv_cache_dtype != "auto":
+            raise ValueError(
+                f"`kv_cache_dtype` is {self.kv_cache_dtype}, in which latents are not kept; leave it at auto"
             )
 
     @property
@@ -288,6 +295,7 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     `max_model_len`: tokens a request may have, prompt and output together; None takes the checkpoint's own limit.
     `tensor_parallel_size`: how many workers make an instance, each with its shard of every layer.
     `layout`: how its parameters lie wherever they are kept, and are moved; `panels` is for workers on CPUs.
+    `kv_cache_dtype`: how its keys and values are kept and moved.
     `priority`: where workers are short, models of a higher one are served first, from those of a lower one.
     `disaggregation`: whether its instances hand requests over to others that decode them; None as the system does.
     `tool_call_parser`, `reasoning_parser`: how it writes calls and reasoning; None as its chat template says.
@@ -307,6 +315,7 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     max_model_len: Positive | None = None
     tensor_parallel_size: TensorParallelSize = 1
     layout: Layout = "plain"
+    kv_cache_dtype: KvCacheDType = "auto"
     priority: Priority = 0
     disaggregation: Disaggregation | None = None
     tool_call_parser: ToolCallParser | None = None
@@ -320,6 +329,7 @@ class ModelSpec(Message, frozen=True, kw_only=True):
         return "off" if self.tensor_parallel_size > 1 else self.disaggregation or system
 
     @property
-    def form(self) -> tuple[DType, int, Layout]:
-        """What its bytes depend on besides its files: the dtype, for how many ranks it is cut, the layout."""
-        return self.dtype, self.tensor_parallel_size, self.layout
+    def form(self) -> tuple[DType, int, Layout, KvCacheDType]:
+        """What its version depends on besides its files: the dtype, for how many ranks it is cut, the layout, and how
+        its keys and values are kept."""
+        return self.dtype, self.tensor_parallel_size, self.layout, self.kv_cache_dtype

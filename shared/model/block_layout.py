@@ -42,6 +42,11 @@ class BlockLayout:
         )
 
 
+def kv_item_bytes(config: ModelConfig, dtype: DType) -> int:
+    """The bytes of a number in the KV cache of a model that is served in `dtype`."""
+    return 1 if config.kv_cache_dtype == "fp8" else ITEM_BYTES[dtype]
+
+
 def check_dtype(config: ModelConfig, dtype: DType) -> None:
     """Raises ValueError for a type in which the model is not served."""
     if config.quantization is not None and dtype != "bfloat16":

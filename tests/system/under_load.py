@@ -22,7 +22,7 @@ from livescale.load.client import LoadClient, open_session, send_open_loop
 from livescale.load.engine_alone import undisturbed
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.stats import Tally
-from livescale.shared.messages.parameters import DType, Family, Layout
+from livescale.shared.messages.parameters import DType, Family, KvCacheDType, Layout
 from livescale.shared.runtime.clock import SystemClock
 from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import LIVESCALE, System
@@ -53,6 +53,7 @@ def make_streams(
     layout: Layout = "panels",
     checkpoint: Path | None = None,
     ranks: int = 1,
+    kv_cache_dtype: KvCacheDType = "auto",
 ) -> ExpectedStreams:
     """A third greedy, the others sampled; one after the other over `SECONDS`. Of the family's tiny model, or another.
 
@@ -72,7 +73,8 @@ def make_streams(
         for index in range(count)
     ]
     directory = checkpoint or tiny_checkpoint(family)
-    return ExpectedStreams(model, asks, asyncio.run(undisturbed(directory, dtype, asks, layout, shards=ranks)))
+    alone = undisturbed(directory, dtype, asks, layout, shards=ranks, kv_cache_dtype=kv_cache_dtype)
+    return ExpectedStreams(model, asks, asyncio.run(alone))
 
 
 @dataclass
@@ -181,7 +183,10 @@ def at_once(
     family: Family = "llama",
     checkpoint: Path | None = None,
     ranks: int = 1,
+    kv_cache_dtype: KvCacheDType = "auto",
 ) -> ExpectedStreams:
     """So many together that none of the instances is left without."""
-    streams = make_streams(model, dtype, count, tokens, family, checkpoint=checkpoint, ranks=ranks)
+    streams = make_streams(
+        model, dtype, count, tokens, family, checkpoint=checkpoint, ranks=ranks, kv_cache_dtype=kv_cache_dtype
+    )
     return dataclasses.replace(streams, asks=[replace(ask, at=0.0) for ask in streams.asks])

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from livescale.services.worker.engine.kv_store import KvStore
+from livescale.services.worker.engine.kv_store import KvStore, numbers
 from livescale.services.worker.engine.masked_attention import Masking, attend_masked, attends_plainly
 from livescale.services.worker.engine.parameters import padded, padded_count
 from livescale.services.worker.engine.rope import RopeTable, turn
@@ -113,7 +113,7 @@ class TorchBackend:
         self._group = group
         # The layers that attend otherwise than Llama's.
         self._masked = {layer: Masking(kind) for layer, kind in enumerate(kinds) if not attends_plainly(kind)}
-        self._mask = CausalMask(positions, store.cache.dtype, store.cache.device)
+        self._mask = CausalMask(positions, store.dtype, store.cache.device)
 
     def take_sinks(self, layer: int, sinks: torch.Tensor) -> None:
         self._masked[layer] = self._masked[layer]._replace(sinks=sinks.float().view(-1, self._group))
@@ -203,7 +203,8 @@ class ChunkAttention:
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
         first = self._parts * layer
-        keys, values = self._keys_values[first], self._keys_values[first + self._parts - 1]
+        kept = self._keys_values[first], self._keys_values[first + self._parts - 1]
+        keys, values = (numbers(one[:, :1], queries.dtype).expand_as(one) for one in kept)
         heads_first = queries.permute(1, 2, 0, 3)
         if layer in self._masked:
             masking = self._masked[layer].across(2, 3)
@@ -226,7 +227,8 @@ class RowAttention:
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
         first = self._parts * layer
-        keys, values = self._keys_values[first], self._keys_values[first + self._parts - 1]
+        kept = self._keys_values[first], self._keys_values[first + self._parts - 1]
+        keys, values = (numbers(one, queries.dtype) for one in kept)
         # [kv_head, 1, group, head_dim]: the group is folded into the query axis, keys are read once for all of it.
         folded = queries.permute(1, 0, 2, 3)
         if layer in self._masked:

@@ -43,7 +43,7 @@ class CompiledAttention:
         compiled = find_compiled()
         assert compiled is not None
         self.attend = kernels.attend
-        self.dtype = store.cache.dtype
+        self.dtype = store.dtype
         self.type = TYPES[DTYPES[self.dtype]]
         self._store = store
         self._ropes = ropes
@@ -52,7 +52,7 @@ class CompiledAttention:
         _, _, kv_heads, slots, head_dim = store.cache.shape
         self.width = kv_heads * group * head_dim
         # `Attention` of kernels.h, of each layer: looked up once, as it takes longer than the call.
-        shape = slots, kv_heads, group, head_dim
+        shape = slots, kv_heads, group, head_dim, int(store.is_fp8)
         # A single part is keys and values.
         caches = [(layer[0].data_ptr(), layer[-1].data_ptr()) for layer in store.cache.unbind(0)]
         self.layers = [

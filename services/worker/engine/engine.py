@@ -258,7 +258,7 @@ class TorchEngine:
 
     def _shared_rows(self, count: int) -> torch.Tensor:
         """What the first rank shares with this one."""
-        return shared(self.store.cache.new_empty(count, self._config.hidden_size), self._ranks)
+        return shared(self.store.cache.new_empty(count, self._config.hidden_size, dtype=self.store.dtype), self._ranks)
 
     def _activation(self, data: memoryview) -> torch.Tensor:
         """View bytes as an activation `[position, hidden]`, without a copy."""

@@ -12,6 +12,8 @@ from livescale.shared.memory.arena import Arena, cuda_runtime
 from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import DType, ModelConfig
 
+# The largest number of float8_e4m3fn.
+MOST_FP8 = 448.0
 # The attention kernel's bits depend on where keys begin, modulo 16 bytes: every block begins at a multiple of 64.
 TOKEN_STEP = 16
 FETCHED_BLOCKS = 8  # in a measured copy
@@ -44,6 +46,9 @@ class KvStore:
     """Keys and values `[layer, part, kv_head, token, head_dim]`; block `b` is `block_tokens` tokens of every layer.
     The parts are keys and values, or one that is both.
 
+    They are numbers of the model's `dtype`, or the bits of float8_e4m3fn as bytes: what is written is rounded to the
+    nearest, of two to the even one, and to 448 beyond that. Whoever attends reads what is kept, by `numbers`.
+
     A request's blocks are one contiguous stretch, so its keys are a plain view of the cache. Negative blocks are those
     of `host_memory`, each contiguous by itself. Raises ValueError where not even one block fits.
     """
@@ -58,8 +63,13 @@ class KvStore:
     ) -> None:
         if block_tokens % TOKEN_STEP:
             raise ValueError(f"block_size is {block_tokens}, must be a multiple of {TOKEN_STEP}")
+        if config.kv_cache_dtype == "fp8" and memory.is_cuda:
+            raise ValueError("kv_cache_dtype is fp8, which workers on GPUs do not have; register the model with auto")
         layers, heads, head_dim = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
-        items = _items(memory, dtype)
+        self.dtype = TORCH_DTYPES[dtype]
+        self.is_fp8 = config.kv_cache_dtype == "fp8"
+        kept = torch.uint8 if self.is_fp8 else self.dtype
+        items = _items(memory, kept)
         parts = config.kv_parts
         block_items = layers * parts * heads * block_tokens * head_dim
         self.block_tokens = block_tokens
@@ -71,7 +81,7 @@ class KvStore:
             )
         tokens = self.blocks * block_tokens
         self.cache = items[: self.blocks * block_items].view(layers, parts, heads, tokens, head_dim)
-        host_items = items[:0] if host_memory is None else _items(host_memory, dtype)
+        host_items = items[:0] if host_memory is None else _items(host_memory, kept)
         self.host_blocks = host_items.numel() // block_items
         in_host = host_items[: self.host_blocks * block_items]
         self._host = in_host.view(self.host_blocks, layers, parts, heads, block_tokens, head_dim)
@@ -90,6 +100,8 @@ class KvStore:
 
     def write(self, layer: int, slots: torch.Tensor, keys_values: torch.Tensor) -> None:
         """Store `keys_values` `[row, part, kv_head, head_dim]` in the token slots `slots` `[row]` of `layer`."""
+        if self.is_fp8:
+            keys_values = keys_values.clamp(-MOST_FP8, MOST_FP8).to(torch.float8_e4m3fn).view(torch.uint8)
         self.cache[layer].index_copy_(2, slots, keys_values.permute(1, 2, 0, 3))
 
     def export_kv(self, blocks: range, layers: range) -> memoryview:
@@ -173,5 +185,10 @@ class KvStore:
         return stretch[:, :, :, one.start : one.stop]
 
 
-def _items(memory: torch.Tensor, dtype: DType) -> torch.Tensor:
-    return memory[: memory.numel() // 4 * 4].view(TORCH_DTYPES[dtype])
+def numbers(kept: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The numbers of a part of the cache in the model's dtype, which has all of float8_e4m3fn."""
+    return kept.view(torch.float8_e4m3fn).to(dtype) if kept.dtype == torch.uint8 else kept
+
+
+def _items(memory: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return memory[: memory.numel() // 4 * 4].view(dtype)

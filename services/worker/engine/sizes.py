@@ -2,7 +2,7 @@
 
 from livescale.services.worker.scheduling.batch import KvSlice
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.model.block_layout import ITEM_BYTES
+from livescale.shared.model.block_layout import ITEM_BYTES, kv_item_bytes
 from livescale.shared.model.sharding import shard_config
 
 
@@ -21,7 +21,7 @@ def kv_bytes(manifest: Manifest, positions: int, layers: int, block_tokens: int)
     config = shard_config(manifest.config, manifest.shard, manifest.shards)
     tokens = -(-positions // block_tokens) * block_tokens
     heads = config.kv_parts * config.num_key_value_heads
-    return layers * heads * tokens * config.head_dim * ITEM_BYTES[manifest.dtype]
+    return layers * heads * tokens * config.head_dim * kv_item_bytes(config, manifest.dtype)
 
 
 def slice_bytes(manifest: Manifest, one: KvSlice) -> int:

@@ -30,7 +30,7 @@ typedef struct {
     int64_t *lengths, *starts; /* the positions that each query sees: up to the one, from the other on */
     Packed *packed_queries, *keys, *values, *packed_weights;
     float *states, *scores[2];
-    void *weights[2];
+    void *weights[2], *unpacked; /* `unpacked`: keys or values of a span that are kept as fp8 */
 } Work;
 
 ALWAYS Query query_of(const Work *work, int64_t number) {
@@ -204,7 +204,9 @@ ALWAYS Work make_work(const Run *run, const Attention *attention, int64_t head) 
                  .inputs = padded(cache->head_dim, INPUTS), .width = padded(cache->head_dim + 1, WIDE)};
     int64_t of_states = tiles * TILE * (1 + work.width), of_tile = TILE * SPAN;
     int64_t of_queries = tiles * TILE * work.inputs, of_span = SPAN * padded(work.width, INPUTS);
-    float *memory = workspace((of_states + 4 * of_tile) * sizeof(float) + 2 * tiles * TILE * sizeof(int64_t) +
+    int64_t of_unpacked = cache->fp8 ? SPAN * cache->head_dim : 0;
+    float *memory = workspace((of_states + 4 * of_tile + of_unpacked) * sizeof(float) +
+                              2 * tiles * TILE * sizeof(int64_t) +
                               (of_tile + of_queries + 2 * of_span) * sizeof(Packed));
     work.states = memory;
     for (int i = 0; i < 2; i++) {
@@ -217,31 +219,42 @@ ALWAYS Work make_work(const Run *run, const Attention *attention, int64_t head) 
     work.packed_queries = work.packed_weights + of_tile;
     work.keys = work.packed_queries + of_queries;
     work.values = work.keys + of_span;
+    work.unpacked = work.values + of_span;
     return work;
 }
 
-/* Prefetches some numbers. */
-ALWAYS void ask_for(Type type, const void *numbers, int64_t count) {
-    for (const char *line = numbers; line < (const char *)address(type, numbers, count); line += 64)
+/* Prefetches some memory. */
+ALWAYS void ask_for(const char *from, int64_t bytes) {
+    for (const char *line = from; line < from + bytes; line += 64)
         __builtin_prefetch(line, 0, 2);
+}
+
+/* Returns `count` keys or values that are kept at `from`; those in fp8 are unpacked until the next call. */
+ALWAYS const void *numbers_at(Type type, const Work *work, const char *from, int64_t count) {
+    if (!work->cache->fp8)
+        return from;
+    unpack_fp8(type, (const uint8_t *)from, count, work->unpacked);
+    return work->unpacked;
 }
 
 ALWAYS void pack_span(Type type, const Work *work, int64_t begin, int64_t stop) {
     const Cache *cache = work->cache;
     int64_t size = cache->head_dim, place = (work->head * cache->slots + work->run->slot + begin) * size;
-    const void *values = address(type, cache->values, place);
-    ask_for(type, values, (stop - begin) * size);
+    int64_t item = cache->fp8 ? 1 : type == BFLOAT16 ? sizeof(bf16) : sizeof(float);
+    const char *values = (const char *)cache->values + place * item;
+    ask_for(values, (stop - begin) * size * item);
+    const void *keys = numbers_at(type, work, (const char *)cache->keys + place * item, (stop - begin) * size);
     for (int64_t first = 0; first < stop - begin; first += PANEL) {
         int64_t count = stop - begin - first < PANEL ? stop - begin - first : PANEL;
-        pack_keys(type, address(type, cache->keys, place + first * size), count, size,
-                  work->keys + first * work->inputs);
+        pack_keys(type, address(type, keys, first * size), count, size, work->keys + first * work->inputs);
     }
     /* Prefetch this head's next span, or the first span of the next head. */
     int64_t end = work->run->begin + work->run->rows, left = end > stop ? end - stop : end;
     int64_t next = end > stop ? place + SPAN * size : place + (cache->slots - begin) * size;
     if (end > stop || work->head + 1 < cache->kv_heads)
-        ask_for(type, address(type, cache->keys, next), (left < SPAN ? left : SPAN) * size);
-    pack_values(type, values, stop - begin, size, work->width, work->values);
+        ask_for((const char *)cache->keys + next * item, (left < SPAN ? left : SPAN) * size * item);
+    pack_values(type, numbers_at(type, work, values, (stop - begin) * size), stop - begin, size, work->width,
+                work->values);
 }
 
 ALWAYS void attend_head(Type type, const void *rows, int64_t stride, void *out, const Run *run,

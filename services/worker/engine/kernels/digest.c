@@ -165,7 +165,7 @@ static void try_attention(Probe *probe, int64_t rows, int64_t length, int64_t he
     void *given = noise(probe, rows * stride), *made = zeros(probe, rows * stride);
     void *keys = noise(probe, cached), *values = noise(probe, cached);
     void *cosines = noise(probe, SLOTS * head_dim), *sines = noise(probe, SLOTS * head_dim);
-    Attention attention = {{keys, values, SLOTS, KV_HEADS, GROUP, head_dim}, cosines, sines, like->window, like->scale,
+    Attention attention = {{keys, values, SLOTS, KV_HEADS, GROUP, head_dim, like->cache.fp8}, cosines, sines, like->window, like->scale,
                            like->cap, like->sinks};
     Run run = {rows, 16, length - rows, kind};
     kernels_attend(probe->kernels, probe->type, given, stride, made, &run, 1, &attention);
@@ -209,6 +209,10 @@ static void try_all(Probe *probe) {
     try_attention(probe, 2, 1000, 64, GENERATED, &bent);
     try_attention(probe, 2, 1000, 64, GENERATED, &sinking);
     try_attention(probe, 1, 4, 128, GENERATED, &plain);
+    const Attention kept_in_fp8 = {.cache.fp8 = 1}, bent_in_fp8 = {.cache.fp8 = 1, .window = 200, .cap = 30.0};
+    try_attention(probe, 40, 648, 64, PROMPT, &kept_in_fp8);
+    try_attention(probe, 2, 1000, 64, GENERATED, &kept_in_fp8);
+    try_attention(probe, 2, 300, 20, GENERATED, &bent_in_fp8);
     if (probe->type == FLOAT32) /* packed matrices are of bfloat16 */
         return;
     for (int64_t rows = 1; rows < 100; rows += 36) {

@@ -1,6 +1,8 @@
 /* Operations on each row by itself: RMSNorm, LayerNorm, GELU, SwiGLU, rotary position embedding. Include this after wide.h. */
 #pragma once
 
+#include "fp8_cache.h"
+
 /* `count` is the number of values from `i` on. It is a constant in all iterations of a loop except the last. */
 ALWAYS Wide add_squares(Type type, const void *in, int64_t i, int64_t count, Wide sums) {
     Wide values = wide_load_some(type, address(type, in, i), count);
@@ -170,12 +172,18 @@ ALWAYS void rotate_and_store(Type type, void *rows, int64_t stride, const Run *r
             rotate(type, query, query, cosines, sines, size);
         }
         for (int64_t head = kv_heads.begin; head < kv_heads.end; head++) {
-            const void *key = address(type, row, (queries + head) * size);
+            void *key = (void *)address(type, row, (queries + head) * size);
+            const void *value = address(type, row, (queries + cache->kv_heads + head) * size);
             int64_t place = (head * cache->slots + run->slot + position) * size;
+            if (cache->fp8) {
+                rotate(type, key, key, cosines, sines, size);
+                pack_fp8(type, key, size, (uint8_t *)cache->keys + place);
+                pack_fp8(type, value, size, (uint8_t *)cache->values + place);
+                continue;
+            }
             rotate(type, key, (void *)address(type, cache->keys, place), cosines, sines, size);
             if (cache->values == cache->keys)
                 continue;
-            const void *value = address(type, row, (queries + cache->kv_heads + head) * size);
             memcpy((void *)address(type, cache->values, place), value,
                    size * (type == BFLOAT16 ? sizeof(bf16) : sizeof(float)));
         }

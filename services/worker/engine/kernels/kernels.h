@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* Rises with every change of what Python passes, as here, in experts.h or in heads.h. variants.py has the same number. */
-#define INTERFACE 5
+#define INTERFACE 6
 
 typedef uint16_t bf16;
 typedef enum { BFLOAT16, FLOAT32 } Type;
@@ -53,10 +53,11 @@ typedef struct {
 } Linear;
 
 /* Keys and values of one layer, each `[kv_head, slot, head_dim]`. The `group` query heads from `group * i` on share KV
-   head `i`. Where both are at one address, keys are values too. */
+   head `i`. Where both are at one address, keys are values too. They are kept in the type of the numbers or, if `fp8`,
+   rounded to float8_e4m3fn: attention then sees what is kept, of a run's own rows too. */
 typedef struct {
     void *keys, *values;
-    int64_t slots, kv_heads, group, head_dim;
+    int64_t slots, kv_heads, group, head_dim, fp8;
 } Cache;
 
 /* Consecutive rows of one request: `rows` of them, from position `begin` on. The request's position 0 is in `slot`, a

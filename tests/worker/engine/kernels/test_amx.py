@@ -103,7 +103,7 @@ def rows_through(
     given, out = make(generator, rows, stride), torch.zeros(rows, group * kv_heads * head_dim, dtype=torch.bfloat16)
     caches, tables = (keys.data_ptr(), values.data_ptr()), (cosines.data_ptr(), sines.data_ptr())
     # What kernels.h adds behind these is zero, which stands for none.
-    attention = array("q", (*caches, SLOTS, kv_heads, group, head_dim, *tables, *numbers_of(kind), *[0] * 8))
+    attention = array("q", (*caches, SLOTS, kv_heads, group, head_dim, 0, *tables, *numbers_of(kind), *[0] * 8))
     run = array("q", (rows, 16, begin, 0))
     addresses = run.buffer_info()[0], 1, attention.buffer_info()[0]
     kernels.attend(BFLOAT16, given.data_ptr(), stride, out.data_ptr(), *addresses)

@@ -9,13 +9,13 @@ from torch.nn.functional import silu
 
 from livescale.services.worker.engine.compiled_layer import CompiledAttention
 from livescale.services.worker.engine.kernels.variants import TYPES, VARIANTS, Kernels
-from livescale.services.worker.engine.kv_store import KvStore, allocate_kv_memory
+from livescale.services.worker.engine.kv_store import MOST_FP8, KvStore, allocate_kv_memory, numbers
 from livescale.services.worker.engine.matrices import CompiledLinear
 from livescale.services.worker.engine.norms import CompiledNorm, TorchNorm
 from livescale.services.worker.engine.parameters import DTYPES
 from livescale.services.worker.engine.rope import rope_tables
-from livescale.services.worker.scheduling.batch import ScheduledChunk
-from livescale.shared.messages.parameters import LLAMA_LAYER, LayerKind, ModelConfig
+from livescale.services.worker.scheduling.batch import PROMPT_CUT, ScheduledChunk
+from livescale.shared.messages.parameters import LLAMA_LAYER, KvCacheDType, LayerKind, ModelConfig
 from tests.worker.engine.models import BLOCK_TOKENS, Kind, kind
 
 POSITIONS = 640
@@ -27,6 +27,7 @@ ATTENTION = {torch.bfloat16: 0.02, torch.float32: 1e-5}
 ROUNDED = {torch.bfloat16: 2**-8, torch.float32: 1e-6}
 
 every_way = pytest.mark.parametrize("way", WAYS)
+however_kept = pytest.mark.parametrize("kept", ["auto", "fp8"])
 
 
 def kernels_of(way: Kind) -> Kernels:
@@ -38,7 +39,7 @@ def dtype_of(way: Kind) -> torch.dtype:
     return torch.bfloat16 if way.dtype == "bfloat16" else torch.float32
 
 
-def config(query_heads: int, kv_heads: int, head_dim: int) -> ModelConfig:
+def config(query_heads: int, kv_heads: int, head_dim: int, kept: KvCacheDType) -> ModelConfig:
     return ModelConfig(
         family="llama",
         vocab_size=64,
@@ -51,20 +52,33 @@ def config(query_heads: int, kv_heads: int, head_dim: int) -> ModelConfig:
         rms_norm_eps=1e-5,
         rope_theta=10_000.0,
         max_position_embeddings=POSITIONS,
+        kv_cache_dtype=kept,
     )
+
+
+def as_fp8(values: torch.Tensor) -> torch.Tensor:
+    """The bits of float8_e4m3fn nearest to these numbers, as torch rounds them."""
+    return values.clamp(-MOST_FP8, MOST_FP8).to(torch.float8_e4m3fn).view(torch.uint8)
 
 
 class Model:
     """Attention of layer 1 over a cache that is full of noise, and the projections of every position of a request."""
 
     def __init__(
-        self, way: Kind, query_heads: int, kv_heads: int, head_dim: int, kind: LayerKind = LLAMA_LAYER
+        self,
+        way: Kind,
+        query_heads: int,
+        kv_heads: int,
+        head_dim: int,
+        kind: LayerKind = LLAMA_LAYER,
+        kept: KvCacheDType = "auto",
     ) -> None:
-        shape, dtype = config(query_heads, kv_heads, head_dim), dtype_of(way)
+        shape, dtype = config(query_heads, kv_heads, head_dim, kept), dtype_of(way)
         self.heads, self.kind = (query_heads, kv_heads, head_dim), kind
         self.store = KvStore(allocate_kv_memory(1 << 24), shape, way.dtype, BLOCK_TOKENS)
         generator = torch.Generator().manual_seed(head_dim)
-        self.store.cache.copy_(torch.randn(self.store.cache.shape, generator=generator))
+        noise = torch.randn(self.store.cache.shape, generator=generator)
+        self.store.cache.copy_(as_fp8(noise) if kept == "fp8" else noise)
         ropes = rope_tables(shape, POSITIONS, dtype, CPU, kernels_of(way))
         self.rope = ropes[0]
         self.attention = CompiledAttention(
@@ -84,7 +98,11 @@ class Model:
         heads = self.projected[start:stop].double().view(stop - start, -1, head_dim)[:, :query_heads]
         cosines, sines = self.rope.at(torch.arange(start, stop))
         turned = (heads * cosines + heads.roll(head_dim // 2, -1) * sines).transpose(0, 1)
-        keys, values = self.store.cache[1, :, :, :stop].double().repeat_interleave(query_heads // kv_heads, 1)
+        keys, values = (
+            numbers(self.store.cache[1, :, :, :stop], torch.float64)
+            .double()
+            .repeat_interleave(query_heads // kv_heads, 1)
+        )
         scores = turned @ keys.transpose(1, 2) * (self.kind.attention_scale or 1 / math.sqrt(head_dim))
         if self.kind.score_cap:
             scores = (scores / self.kind.score_cap).tanh() * self.kind.score_cap
@@ -105,9 +123,10 @@ def prompt(stop: int, block: int = 0) -> list[ScheduledChunk]:
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
+@however_kept
 @every_way
-def test_attention_is_that_of_float64(way: Kind, heads: tuple[int, int, int]) -> None:
-    model = Model(way, *heads)
+def test_attention_is_that_of_float64(way: Kind, kept: KvCacheDType, heads: tuple[int, int, int]) -> None:
+    model = Model(way, *heads, kept=kept)
     rows = model.attend(*prompt(601), chunk(601, 607, decode=True))
     near = ATTENTION[rows.dtype]
     for start, stop in ((0, 128), (128, 256), (256, 384), (384, 512), (512, 601), (601, 607)):
@@ -124,9 +143,12 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
+@however_kept
 @every_way
-def test_attention_with_windows_and_bent_scores_is_that_of_float64(way: Kind, kind: LayerKind) -> None:
-    model = Model(way, 6, 2, 20, kind)
+def test_attention_with_windows_and_bent_scores_is_that_of_float64(
+    way: Kind, kept: KvCacheDType, kind: LayerKind
+) -> None:
+    model = Model(way, 6, 2, 20, kind, kept)
     rows = model.attend(*prompt(601), chunk(601, 607, decode=True))
     near = ATTENTION[rows.dtype]
     for start, stop in ((0, 601), (601, 607)):
@@ -134,26 +156,54 @@ def test_attention_with_windows_and_bent_scores_is_that_of_float64(way: Kind, ki
 
 
 @pytest.mark.parametrize("kind", [LayerKind(window=150), LayerKind(window=530, score_cap=1.5)], ids=str)
+@however_kept
 @every_way
-def test_a_rows_bits_are_the_same_wherever_its_prompt_is_cut_and_its_window_begins(way: Kind, kind: LayerKind) -> None:
-    model = Model(way, 6, 2, 64, kind)
+def test_a_rows_bits_are_the_same_wherever_its_prompt_is_cut_and_its_window_begins(
+    way: Kind, kept: KvCacheDType, kind: LayerKind
+) -> None:
+    model = Model(way, 6, 2, 64, kind, kept)
     whole = model.attend(*prompt(640))
     pieces = [model.attend(chunk(start, start + 16, decode=False)) for start in range(0, 640, 16)]
     assert torch.equal(torch.cat(pieces), whole)
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
+@however_kept
 @every_way
 def test_a_rows_bits_are_the_same_alone_and_in_company_wherever_its_keys_lie(
-    way: Kind, heads: tuple[int, int, int]
+    way: Kind, kept: KvCacheDType, heads: tuple[int, int, int]
 ) -> None:
-    model = Model(way, *heads)
+    model = Model(way, *heads, kept=kept)
     alone = [
         model.attend(one) for one in (*prompt(301), *(chunk(row, row + 1, decode=True) for row in range(301, 307)))
     ]
     company = [chunk(0, 1, decode=True, block=19), chunk(0, 100, decode=False, block=20)]
     together = model.attend(*company, *prompt(301, block=33), chunk(301, 307, decode=True, block=33))
     assert torch.equal(torch.cat(alone), together[101:])
+
+
+@pytest.mark.parametrize("head_dim", [64, 20])
+@every_way
+def test_keys_and_values_are_kept_as_the_nearest_numbers_of_float8(way: Kind, head_dim: int) -> None:
+    model, exact = Model(way, 6, 2, head_dim, kept="fp8"), Model(way, 6, 2, head_dim)
+    exact.projected = model.projected
+    # Small numbers, ties, those that are too large, and no numbers.
+    model.projected[:64] *= torch.logspace(-4, 4, 64).unsqueeze(1).to(model.projected.dtype)
+    odd = [17, 19, -17, 447, 464, -1e9, math.inf, -math.inf, math.nan]
+    model.projected[64, -len(odd) :] = torch.tensor(odd).to(model.projected.dtype)
+    for one in (model, exact):
+        one.attend(*prompt(65), chunk(65, 70, decode=True))
+    assert torch.equal(model.store.cache[1, :, :, :70], as_fp8(exact.store.cache[1, :, :, :70]))
+
+
+@every_way
+def test_every_cut_of_a_prompt_leaves_the_bits_of_what_is_kept_in_fp8(way: Kind) -> None:
+    model = Model(way, 6, 2, 64, LayerKind(window=100), "fp8")
+    whole = model.attend(chunk(0, 123, decode=False), chunk(123, 140, decode=True))
+    for cut in range(PROMPT_CUT, 123, PROMPT_CUT):
+        parts = [model.attend(chunk(0, cut, decode=False)), model.attend(chunk(cut, 123, decode=False))]
+        parts += [model.attend(chunk(row, row + 1, decode=True)) for row in range(123, 140)]
+        assert torch.equal(torch.cat(parts), whole), cut
 
 
 @every_way

@@ -4,6 +4,8 @@
 #include "operations.h"
 #include "vectors.h"
 
+#include "kept.h"
+
 /* Sums of ROWS rows, VECTORS vectors each, are kept in registers. */
 #define ROWS 8
 #define VECTORS 2
@@ -52,14 +54,15 @@ static inline __attribute__((always_inline)) void transpose(__m512i rows[FLOATS]
 
 /* Packs keys `[position, dimension]` as `[32 positions, pair of dimensions, position, dimension of the pair]`, padded
    with zeros. */
-static void pack_keys(const bf16 *keys, int32_t *packed, int64_t padded, int64_t length, int64_t head_dim) {
+static inline __attribute__((always_inline)) void pack_keys(int fp8, const void *keys, int32_t *packed, int64_t padded,
+                                                            int64_t length, int64_t head_dim) {
     int64_t pairs = head_dim / 2;
     for (int64_t first = 0; first < padded; first += FLOATS)
         for (int64_t pair = 0; pair < pairs; pair += FLOATS) {
             __m512i rows[FLOATS];
             for (int64_t i = 0; i < FLOATS; i++) {
                 __mmask32 mask = first + i < length ? first_halves(head_dim - 2 * pair) : 0;
-                rows[i] = (__m512i)load_halves(mask, keys + (first + i) * head_dim + 2 * pair);
+                rows[i] = (__m512i)load_kept(fp8, mask, keys, (first + i) * head_dim + 2 * pair);
             }
             transpose(rows);
             int32_t *to = packed + first / HALVES * HALVES * pairs + pair * HALVES + first % HALVES;
@@ -70,14 +73,15 @@ static void pack_keys(const bf16 *keys, int32_t *packed, int64_t padded, int64_t
 
 /* Packs values `[position, dimension]` as `[32 dimensions, pair of positions, dimension, position of the pair]`, padded
    with zeros. Dimensions are in the order that the unpack instructions leave. */
-static void pack_values(const bf16 *values, int32_t *packed, int64_t padded, int64_t length, int64_t head_dim) {
+static inline __attribute__((always_inline)) void pack_values(int fp8, const void *values, int32_t *packed,
+                                                              int64_t padded, int64_t length, int64_t head_dim) {
     const __m512i begin = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
     const __m512i end = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
     for (int64_t d = 0; d < head_dim; d += HALVES)
         for (int64_t i = 0; i < padded; i += 2, packed += HALVES) {
             __mmask32 mask = first_halves(head_dim - d);
-            __m512i even = (__m512i)load_halves(i < length ? mask : 0, values + i * head_dim + d);
-            __m512i odd = (__m512i)load_halves(i + 1 < length ? mask : 0, values + (i + 1) * head_dim + d);
+            __m512i even = (__m512i)load_kept(fp8, i < length ? mask : 0, values, i * head_dim + d);
+            __m512i odd = (__m512i)load_kept(fp8, i + 1 < length ? mask : 0, values, (i + 1) * head_dim + d);
             __m512i low = _mm512_unpacklo_epi16(even, odd), high = _mm512_unpackhi_epi16(even, odd);
             _mm512_storeu_si512(packed, _mm512_permutex2var_epi64(low, begin, high));
             _mm512_storeu_si512(packed + FLOATS, _mm512_permutex2var_epi64(low, end, high));
@@ -215,9 +219,12 @@ void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run
     int32_t *keys = (int32_t *)(scratch + ROWS * dims), *values = keys + padded * (dims / 2);
     for (int64_t head = kv_heads.begin * cache->group; head < kv_heads.end * cache->group; head++) {
         int64_t place = (head / cache->group * cache->slots + run->slot + base) * size;
-        if (head % cache->group == 0) {
-            pack_keys((const bf16 *)cache->keys + place, keys, padded, length, size);
-            pack_values((const bf16 *)cache->values + place, values, padded, length, size);
+        if (head % cache->group == 0 && cache->fp8) {
+            pack_keys(1, kept_at(1, cache->keys, place), keys, padded, length, size);
+            pack_values(1, kept_at(1, cache->values, place), values, padded, length, size);
+        } else if (head % cache->group == 0) {
+            pack_keys(0, kept_at(0, cache->keys, place), keys, padded, length, size);
+            pack_values(0, kept_at(0, cache->values, place), values, padded, length, size);
         }
         for (int64_t first = 0; first < run->rows; first += ROWS) {
             Tile tile = {.attention = attention, .head_dim = size, .head = head, .scale = scale_of(attention),

@@ -4,6 +4,8 @@
 #include "operations.h"
 #include "vectors.h"
 
+#include "kept.h"
+
 #define HEADS 4 /* whose sums are kept in registers */
 
 /* Query heads: the number of positions that they see, their weights, and the factors that scale their sums in the end.
@@ -44,29 +46,41 @@ static inline __attribute__((always_inline)) __m512 score(const bf16 *query, con
     return sums(products);
 }
 
-/* Prefetches `count` numbers. */
-static inline __attribute__((always_inline)) void expect(const bf16 *from, int64_t count) {
+/* Prefetches `count` keys or values from number `at` on. */
+static inline __attribute__((always_inline)) void expect(int fp8, const void *from, int64_t at, int64_t count) {
+    const char *end = kept_at(fp8, from, at + count);
+    for (const char *line = kept_at(fp8, from, at); line < end; line += 64)
+        _mm_prefetch(line, _MM_HINT_T1);
+}
+
+/* Returns up to 16 keys from number `at` on; those in fp8 are unpacked into `tile`. */
+static inline __attribute__((always_inline)) const bf16 *keys_at(int fp8, const void *keys, int64_t at, int64_t count,
+                                                                 bf16 *tile) {
+    if (!fp8)
+        return (const bf16 *)keys + at;
     for (int64_t i = 0; i < count; i += HALVES)
-        _mm_prefetch((const char *)(from + i), _MM_HINT_T1);
+        _mm512_mask_storeu_epi16(tile + i, first_halves(count - i),
+                                 (__m512i)load_kept(1, first_halves(count - i), keys, at + i));
+    return tile;
 }
 
 /* Computes 32 dimensions of `heads` query heads: the weighted sum of all values. It keeps two sums, of every other pair
    of positions, as additions to a single sum would wait for each other. `next` is memory to prefetch after the values,
    or NULL. */
-static inline __attribute__((always_inline)) void mix(const Heads *of, const bf16 *values, bf16 *out, int64_t size,
-                                                      const bf16 *next, __mmask32 mask, int heads) {
+static inline __attribute__((always_inline)) void mix(int fp8, const Heads *of, const void *values, bf16 *out,
+                                                      int64_t size, const void *next, __mmask32 mask, int heads) {
     __m512 low[HEADS][2], high[HEADS][2];
 #pragma GCC unroll 4
     for (int head = 0; head < heads; head++)
         low[head][0] = low[head][1] = high[head][0] = high[head][1] = _mm512_setzero_ps();
     for (int64_t i = 0, last = of->length - 1; i <= last; i += 4) {
         if (next)
-            expect(next + i * size, 4 * size);
+            expect(fp8, next, i * size, 4 * size);
 #pragma GCC unroll 2
         for (int chain = 0; chain < 2; chain++) {
             int64_t at = i + 2 * chain;
-            __m512i even = (__m512i)load_halves(mask, values + (at < last ? at : last) * size);
-            __m512i odd = (__m512i)load_halves(mask, values + (at + 1 < last ? at + 1 : last) * size);
+            __m512i even = (__m512i)load_kept(fp8, mask, values, (at < last ? at : last) * size);
+            __m512i odd = (__m512i)load_kept(fp8, mask, values, (at + 1 < last ? at + 1 : last) * size);
             __m512bh lower = (__m512bh)_mm512_unpacklo_epi16(even, odd);
             __m512bh higher = (__m512bh)_mm512_unpackhi_epi16(even, odd);
 #pragma GCC unroll 4
@@ -100,16 +114,19 @@ typedef struct {
 
 /* Computes query heads that share keys and values. Memory is read once and ahead: values while scores are computed, and
    the keys at `next` while values are summed. */
-static inline __attribute__((always_inline)) void attend_heads(const bf16 *queries, bf16 *out, const bf16 *keys,
-                                                               const bf16 *values, const bf16 *next, int64_t length,
-                                                               const Scoring *scoring, float *scratch, int64_t size,
-                                                               int heads) {
+static inline __attribute__((always_inline)) void attend_heads(int fp8, const bf16 *queries, bf16 *out,
+                                                               const void *keys, const void *values, const void *next,
+                                                               int64_t length, const Scoring *scoring, float *scratch,
+                                                               int64_t size, int heads) {
     int64_t padded = (length + HALVES - 1) / HALVES * HALVES;
     Heads of = {.length = length};
+    bf16 *tile = (bf16 *)(scratch + HEADS * padded) + HEADS * padded; /* behind the weights */
     for (int64_t i = 0; i < length; i += FLOATS) {
-        expect(values + i * size, FLOATS * size);
+        expect(fp8, values, i * size, FLOATS * size);
+        int64_t count = length - i < FLOATS ? length - i : FLOATS;
+        const bf16 *own = keys_at(fp8, keys, i * size, count * size, tile);
         for (int head = 0; head < heads; head++) {
-            __m512 scores = score(queries + head * size, keys + i * size, length - i, size);
+            __m512 scores = score(queries + head * size, own, count, size);
             if (scoring->cap)
                 scores = bend(scores, scoring->scale, scoring->cap);
             if (i < scoring->hidden)
@@ -124,20 +141,36 @@ static inline __attribute__((always_inline)) void attend_heads(const bf16 *queri
         of.scales[head] = share_of(scoring->attention, scoring->head + head, sum, most * scale);
     }
     for (int64_t d = 0; d < size; d += HALVES)
-        mix(&of, values + d, out + d, size, d ? NULL : next, first_halves(size - d), heads);
+        mix(fp8, &of, kept_at(fp8, values, d), out + d, size, d ? NULL : next, first_halves(size - d), heads);
 }
 
-static inline __attribute__((always_inline)) void attend_group(const bf16 *queries, bf16 *out, const bf16 *keys,
-                                                               const bf16 *values, const bf16 *next, int64_t length,
-                                                               Scoring *scoring, float *scratch, int64_t size,
-                                                               int64_t group) {
+static inline __attribute__((always_inline)) void attend_group(int fp8, const bf16 *queries, bf16 *out,
+                                                               const void *keys, const void *values, const void *next,
+                                                               int64_t length, Scoring *scoring, float *scratch,
+                                                               int64_t size, int64_t group) {
     for (; group > 0; group -= HEADS, queries += HEADS * size, out += HEADS * size, scoring->head += HEADS)
         switch (group) {
-        case 1: attend_heads(queries, out, keys, values, next, length, scoring, scratch, size, 1); break;
-        case 2: attend_heads(queries, out, keys, values, next, length, scoring, scratch, size, 2); break;
-        case 3: attend_heads(queries, out, keys, values, next, length, scoring, scratch, size, 3); break;
-        default: attend_heads(queries, out, keys, values, next, length, scoring, scratch, size, HEADS); break;
+        case 1: attend_heads(fp8, queries, out, keys, values, next, length, scoring, scratch, size, 1); break;
+        case 2: attend_heads(fp8, queries, out, keys, values, next, length, scoring, scratch, size, 2); break;
+        case 3: attend_heads(fp8, queries, out, keys, values, next, length, scoring, scratch, size, 3); break;
+        default: attend_heads(fp8, queries, out, keys, values, next, length, scoring, scratch, size, HEADS); break;
         }
+}
+
+/* `place` is the number at which the keys of these heads begin, and their values. */
+static inline __attribute__((always_inline)) void attend_head(int fp8, const bf16 *queries, bf16 *out,
+                                                              const Cache *cache, int64_t place, int64_t length,
+                                                              Scoring *scoring, float *scratch) {
+    const void *keys = kept_at(fp8, cache->keys, place), *values = kept_at(fp8, cache->values, place);
+    int64_t size = cache->head_dim, group = cache->group;
+    /* After the last head these are other keys, which are only prefetched. */
+    const void *next = kept_at(fp8, keys, cache->slots * size);
+    if (size == 64) /* With the usual sizes as constants, loops are unrolled and need no masks. */
+        attend_group(fp8, queries, out, keys, values, next, length, scoring, scratch, 64, group);
+    else if (size == 128)
+        attend_group(fp8, queries, out, keys, values, next, length, scoring, scratch, 128, group);
+    else
+        attend_group(fp8, queries, out, keys, values, next, length, scoring, scratch, size, group);
 }
 
 void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, const Attention *attention,
@@ -153,15 +186,10 @@ void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, co
         const bf16 *own = queries + head * stride;
         bf16 *result = out + head * stride;
         int64_t place = (head * cache->slots + slot) * size;
-        const bf16 *keys = (const bf16 *)cache->keys + place, *values = (const bf16 *)cache->values + place;
-        const bf16 *next = keys + cache->slots * size; /* after the last head these are other keys, which are only
-                                                          prefetched */
-        if (size == 64) /* With the usual sizes as constants, loops are unrolled and need no masks. */
-            attend_group(own, result, keys, values, next, length, &scoring, scratch, 64, group);
-        else if (size == 128)
-            attend_group(own, result, keys, values, next, length, &scoring, scratch, 128, group);
+        if (cache->fp8)
+            attend_head(1, own, result, cache, place, length, &scoring, scratch);
         else
-            attend_group(own, result, keys, values, next, length, &scoring, scratch, size, group);
+            attend_head(0, own, result, cache, place, length, &scoring, scratch);
     }
 }
 

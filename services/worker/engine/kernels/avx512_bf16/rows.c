@@ -3,6 +3,8 @@
 #include "operations.h"
 #include "vectors.h"
 
+#include "../fp8_cache.h"
+
 static inline __attribute__((always_inline)) __m512 square(__mmask16 mask, const bf16 *in, __m512 squares) {
     __m512 values = load_floats(mask, in);
     return _mm512_fmadd_ps(values, values, squares);
@@ -80,11 +82,17 @@ void rotate_and_store_by_vectors(bf16 *row, int64_t stride, const Run *run, cons
     for (int64_t position = run->begin; position < run->begin + run->rows; position++, row += stride) {
         const bf16 *cosine = (const bf16 *)attention->cosines + position * size;
         const bf16 *sine = (const bf16 *)attention->sines + position * size;
-        const bf16 *key = row + queries * size, *value = key + cache->kv_heads * size;
+        bf16 *key = row + queries * size, *value = key + cache->kv_heads * size;
         for (int64_t head = kv_heads.begin * cache->group; head < kv_heads.end * cache->group; head++)
             rotate(row + head * size, row + head * size, cosine, sine, size);
         for (int64_t head = kv_heads.begin; head < kv_heads.end; head++) {
             int64_t place = (head * cache->slots + run->slot + position) * size;
+            if (cache->fp8) {
+                rotate(key + head * size, key + head * size, cosine, sine, size);
+                pack_fp8(BFLOAT16, key + head * size, size, (uint8_t *)cache->keys + place);
+                pack_fp8(BFLOAT16, value + head * size, size, (uint8_t *)cache->values + place);
+                continue;
+            }
             rotate(key + head * size, (bf16 *)cache->keys + place, cosine, sine, size);
             if (cache->values != cache->keys)
                 memcpy((bf16 *)cache->values + place, value + head * size, size * sizeof(bf16));
