@@ -63,8 +63,8 @@ static inline __attribute__((always_inline)) void multiply(const Piece *piece, c
 static inline __attribute__((always_inline)) void multiply_piece(const Piece *piece, Rows rows, int64_t count,
                                                                  int vectors) {
     int64_t groups = (count + GROUP - 1) / GROUP;
-    int64_t left = count < GROUP ? 0 : VECTORS, share = (VECTORS + groups - 1) / groups;
-    const char *ahead = (const char *)piece->next;
+    int64_t left = count < GROUP ? 0 : piece->next_lines, share = (left + groups - 1) / groups;
+    const char *ahead = piece->next;
     for (int64_t size; groups > 0; groups--, count -= size, rows = rows_after(&rows, piece->linear, size)) {
         int64_t lines = share < left ? share : left;
         size = (count + groups - 1) / groups;
@@ -81,13 +81,17 @@ static inline __attribute__((always_inline)) void multiply_piece(const Piece *pi
     }
 }
 
-/* Multiplies at most MOST rows by one panel. */
-static void multiply_panel(const Linear *linear, const Panel *panel, const Rows *rows, int64_t count) {
+/* Multiplies at most MOST rows by one panel. `following` is what comes in memory after a packed one. */
+static void multiply_panel(const Linear *linear, const Panel *panel, const char *following, const Rows *rows,
+                           int64_t count) {
     int64_t span = span_of(linear->in);
     Piece piece = {.linear = linear, .matrix = panel->numbers, .bias = panel->bias, .column = panel->column,
-                   .width = panel->width};
+                   .width = panel->width, .next_lines = VECTORS};
+    if (panel->packing)
+        piece.next_lines = code_bits(panel->packing->codes) / 4;
     for (; piece.first < linear->in; piece.first = piece.stop) {
-        piece.next = piece.matrix + (piece.first + span) * COLUMNS;
+        piece.next = panel->packing ? following + piece.first / 2 * piece.next_lines * 64
+                                    : (const char *)(piece.matrix + (piece.first + span) * COLUMNS);
         piece.stop = linear->in - piece.first < span ? linear->in : piece.first + span;
         /* The last panel often has at most half as many columns: then half the work is enough. */
         if (panel->width > COLUMNS / 2)
@@ -110,14 +114,16 @@ void multiply_by_dot_products(const Linear *linear, const void *in, const void *
                 multiply_packed_panel(linear, &panel, &all, count);
                 continue;
             }
+            const char *following = NULL;
             if (panel.packing) {
+                following = (const char *)panel.numbers + packed_bytes(panel.packing, linear->in).all;
                 unpack_by_vectors(panel.packing, panel.numbers, linear->in, unpacked);
                 panel.numbers = unpacked;
             }
             for (int64_t row = block; row < count && row < block + BLOCK; row += MOST) {
                 Rows rows = rows_after(&all, linear, row);
                 rows.sums = sums;
-                multiply_panel(linear, &panel, &rows, count - row < MOST ? count - row : MOST);
+                multiply_panel(linear, &panel, following, &rows, count - row < MOST ? count - row : MOST);
             }
         }
 }

@@ -12,8 +12,12 @@
 
 /* How codes become numbers. An integer code becomes the float 2^k + code when its bits are put among those of 2^k. Where
    scales have at most 11 bits, all of (2^k + code) * scale - (2^k + zero) * scale is exact before it is rounded, so one
-   multiply-add makes the product that a subtraction and a multiplication make of other scales. */
-typedef enum { INT4_SHORT, INT4_LONG, INT8_SHORT, INT8_LONG, FP8_CODES, FP4_CODES } Way;
+   multiply-add makes the product that a subtraction and a multiplication make of other scales. FP8_SMALL is the way of
+   codes of which some may be denormal in FP8. */
+typedef enum { INT4_SHORT, INT4_LONG, INT8_SHORT, INT8_LONG, FP8_CODES, FP4_CODES, FP8_SMALL } Way;
+
+/* So many bytes before they are used, a panel is prefetched: unpacking leaves the CPU's own prefetching behind. */
+#define AHEAD 4096
 
 /* The place of a code in a float, and 2^k there. */
 #define LOW_PLACE 12
@@ -66,7 +70,7 @@ ALWAYS_INLINE void read_group(Way way, const Packing *packing, const char *panel
     for (int vector = 0; vector < FLOAT_VECTORS; vector++) {
         __m512 scale = twice(eight_scales(packing->scales, scales, 8 * vector)), zero = middle;
         if (way == FP8_CODES || way == FP4_CODES) {
-            group->scale[vector] = way == FP4_CODES ? scale : _mm512_mul_ps(scale, _mm512_set1_ps(0x1p120f));
+            group->scale[vector] = way == FP4_CODES ? scale : _mm512_mul_ps(scale, _mm512_set1_ps(0x1p-8f));
             continue;
         }
         if (packing->zeros) {
@@ -93,7 +97,7 @@ ALWAYS_INLINE __m512i placed(Way way, __m512i words, int vector) {
         case 6: return _mm512_srli_epi32(words, 8);
         default: return words; /* 12 and 16 */
         }
-    if (way == FP8_CODES) /* to the sign, the lowest bits of the exponent, and the fraction */
+    if (way == FP8_CODES || way == FP8_SMALL) /* to the sign, the lowest bits of the exponent, and the fraction */
         return _mm512_srai_epi32(_mm512_slli_epi32(words, 24 - 8 * (vector % 4)), 4);
     switch (vector % 4) {
     case 0: return _mm512_slli_epi32(words, 12);
@@ -101,6 +105,14 @@ ALWAYS_INLINE __m512i placed(Way way, __m512i words, int vector) {
     case 2: return _mm512_srli_epi32(words, 4);
     default: return _mm512_srli_epi32(words, 12);
     }
+}
+
+/* Where the exponent of a code of FP8 is zero, which makes 2 * (1 + fraction), it stands for 4 * fraction. Denormal
+   numbers of float32 would do the same, but each of them takes the CPU a hundred cycles. */
+ALWAYS_INLINE __m512 denormalized(__m512 made) {
+    const __m512 sign = _mm512_set1_ps(-0.0f), magnitude = _mm512_andnot_ps(sign, made);
+    __m512 less = _mm512_fmadd_ps(magnitude, _mm512_set1_ps(2.0f), _mm512_set1_ps(-4.0f));
+    return _mm512_or_ps(_mm512_min_ps(magnitude, less), _mm512_and_ps(sign, made));
 }
 
 /* The numbers of 16 codes, in float32. */
@@ -112,9 +124,10 @@ ALWAYS_INLINE __m512 numbers_of(Way way, __m512i words, const CodeGroup *group, 
         return _mm512_mul_ps(value, group->scale[vector]);
     }
     __m512i moved = placed(way, words, vector);
-    if (way == FP8_CODES) { /* these are too small by 2^120, and so may be denormal */
-        __m512i bits = _mm512_and_si512(moved, _mm512_set1_epi32((int)0x87f00000));
-        return _mm512_mul_ps(_mm512_castsi512_ps(bits), group->scale[vector]);
+    if (way == FP8_CODES || way == FP8_SMALL) { /* these are too large by 2^8 */
+        const __m512i mask = _mm512_set1_epi32((int)0x87f00000), two = _mm512_castps_si512(_mm512_set1_ps(2.0f));
+        __m512 made = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(moved, mask, two, 0xea)); /* (moved & mask) | two */
+        return _mm512_mul_ps(way == FP8_SMALL ? denormalized(made) : made, group->scale[vector]);
     }
     int high = is_high(way, vector), ones = way <= INT4_LONG ? 15 : 255;
     __m512i mask = _mm512_set1_epi32(ones << (high ? HIGH_PLACE : LOW_PLACE));
@@ -134,6 +147,21 @@ ALWAYS_INLINE __m512bh unpacked_vector(Way way, const uint32_t *words, const Cod
     return _mm512_cvtne2ps_pbh(numbers_of(way, own, group, 2 * v + 1), numbers_of(way, own, group, 2 * v));
 }
 
+/* All vectors of a pair of inputs. Few codes of FP8 are small in most matrices. */
+ALWAYS_INLINE void unpack_pair(Way way, const uint32_t *words, const CodeGroup *group, __m512bh column[VECTORS]) {
+    const __m512i exponent = _mm512_set1_epi8(0x78);
+    if (way == FP8_CODES && (_mm512_testn_epi8_mask(_mm512_loadu_si512(words), exponent) |
+                             _mm512_testn_epi8_mask(_mm512_loadu_si512(words + FLOATS), exponent))) {
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++)
+            column[v] = unpacked_vector(FP8_SMALL, words, group, v);
+        return;
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; v++)
+        column[v] = unpacked_vector(way, words, group, v);
+}
+
 ALWAYS_INLINE int words_of(Way way) { return 2 * PANEL / (is_short_code(way) ? 8 : 4); }
 
 ALWAYS_INLINE void unpack(Way way, const Packing *packing, const char *panel, int64_t in, bf16 *to) {
@@ -144,10 +172,13 @@ ALWAYS_INLINE void unpack(Way way, const Packing *packing, const char *panel, in
         CodeGroup group;
         int64_t stop = first + packing->group < in ? first + packing->group : all;
         read_group(way, packing, panel, &bytes, number, &group);
-        for (int64_t i = first; i < stop; i += 2, words += words_of(way), to += 2 * PANEL)
+        for (int64_t i = first; i < stop; i += 2, words += words_of(way), to += 2 * PANEL) {
+            __m512bh column[VECTORS];
+            unpack_pair(way, words, &group, column);
 #pragma GCC unroll 4
             for (int v = 0; v < VECTORS; v++)
-                _mm512_storeu_si512(to + v * HALVES, (__m512i)unpacked_vector(way, words, &group, v));
+                _mm512_storeu_si512(to + v * HALVES, (__m512i)column[v]);
+        }
     }
 }
 
@@ -165,12 +196,20 @@ void unpack_by_vectors(const Packing *packing, const void *panel, int64_t in, bf
     _mm_setcsr(before);
 }
 
+/* Prefetches `lines` cache lines; returns the address after them. */
+ALWAYS_INLINE const char *prefetch(const char *ahead, int64_t lines) {
+    for (; lines > 0; lines--, ahead += 64)
+        _mm_prefetch(ahead, _MM_HINT_T0);
+    return ahead;
+}
+
 /* Multiplies `count` rows by a panel, with the sums of `multiply` in linear.c. */
 ALWAYS_INLINE void multiply_while_unpacked(Way way, const Piece *given, const Packing *packing, const char *panel,
                                            const Rows *rows, int count) {
     PackedBytes bytes = packed_bytes(packing, given->linear->in);
     const uint32_t *words = (const uint32_t *)(panel + bytes.codes);
     int64_t in = given->linear->in, span = span_of(in), left = 0, number = 0;
+    const char *ahead = panel + AHEAD;
     CodeGroup group;
     Piece piece = *given;
     for (; piece.first < in; piece.first = piece.stop) {
@@ -185,14 +224,14 @@ ALWAYS_INLINE void multiply_while_unpacked(Way way, const Piece *given, const Pa
             if (left == 0) {
                 read_group(way, packing, panel, &bytes, number++, &group);
                 left = packing->group;
+                ahead = prefetch(ahead, PANEL * (scale_size(packing->scales) + (packing->zeros != 0)) / 64);
             }
             int64_t stop = i + left < piece.stop ? i + left : piece.stop;
             left -= stop - i;
             for (; i < stop; i += 2, words += words_of(way)) {
                 __m512bh column[VECTORS];
-#pragma GCC unroll 4
-                for (int v = 0; v < VECTORS; v++)
-                    column[v] = unpacked_vector(way, words, &group, v);
+                ahead = prefetch(ahead, words_of(way) / FLOATS);
+                unpack_pair(way, words, &group, column);
 #pragma GCC unroll 4
                 for (int row = 0; row < count; row++) {
                     const bf16 *at = rows->in + row * in + i;

@@ -8,11 +8,13 @@
 #define BLOCK (8 * MOST) /* rows that stay in the cache while they use the whole matrix */
 
 /* What rows share: inputs `first` to `stop` of a panel, which are in the cache after the first rows used them, and the
-   memory that follows. `column` is the panel's first output, `width` their number. */
+   memory that is needed next, `next_lines` cache lines of it for each pair of inputs. `column` is the panel's first
+   output, `width` their number. */
 typedef struct {
     const Linear *linear;
-    const bf16 *matrix, *bias, *next;
-    int64_t column, width, first, stop;
+    const bf16 *matrix, *bias;
+    const char *next;
+    int64_t next_lines, column, width, first, stop;
 } Piece;
 
 /* Consecutive rows: their inputs, the residual to add, the outputs, and their sums of earlier spans. */
