@@ -26,10 +26,10 @@ from tests.worker.engine.models import KERNELS, VARIANTS_HERE, VARIANTS_MISSING,
 # On every CPU and by every compiler. Where kernels come to give other bits on purpose, write what comes of it here:
 # workers of two releases are not in one pool then.
 KNOWN = {
-    "amx": "83b40d891e2842cc",
-    "amx-emulated": "83b40d891e2842cc",
-    "avx512_bf16": "2796a6ae8bd66673",
-    "portable": "0fea5d132766d07a",
+    "amx": "fafc14411b1958d5",
+    "amx-emulated": "fafc14411b1958d5",
+    "avx512_bf16": "b700ba65b73da54f",
+    "portable": "af78b2891563aee6",
 }
 # What /proc/cpuinfo calls the instructions that a variant takes.
 FLAGS = {"amx": {"amx_bf16", "amx_tile"}, "avx512_bf16": {"avx512_bf16"}, "portable": set(), "amx-emulated": set()}
