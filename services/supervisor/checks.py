@@ -45,7 +45,7 @@ def worker_device(settings: StackSettings, index: int) -> str:
 
 def check_devices(settings: StackSettings) -> None:
     """Raises BadSettings for devices that workers cannot use: too few GPUs, a transport that does not reach their
-    memory, a modelled engine on a GPU, or a missing latency profile."""
+    memory, KV in fp8 or a modelled engine on a GPU, or a missing latency profile."""
     if settings.engine == "modelled":
         check_latency(settings)
     if settings.device == "cuda" and settings.transport == "socket":
@@ -56,6 +56,8 @@ def check_devices(settings: StackSettings) -> None:
             f"device is cuda: {needed} workers need a GPU each and CUDA shows {gpus}; "
             "look at nvidia-smi, lower --workers, or choose --device cpu"
         )
+    if on_gpus(settings) and "fp8" in (settings.kv_cache_dtype, *(model.kv_cache_dtype for model in settings.models)):
+        raise BadSettings("kv_cache_dtype: workers on GPUs keep no KV in fp8; choose auto, or --device cpu")
 
 
 def check_latency(settings: StackSettings) -> None:

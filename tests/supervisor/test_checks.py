@@ -101,6 +101,15 @@ def test_too_few_gpus_are_refused_where_they_are_asked_for(
         check_devices(StackSettings(device="cuda", workers=workers))
 
 
+def test_workers_on_gpus_keep_no_kv_in_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "count_gpus", lambda: 8)
+    check_devices(StackSettings(device="cpu", kv_cache_dtype="fp8"))
+    model = ModelSettings(name="m", path="/m", kv_cache_dtype="fp8")
+    for settings in (StackSettings(device="cuda", kv_cache_dtype="fp8"), StackSettings(device="cuda", models=(model,))):
+        with pytest.raises(BadSettings, match="kv_cache_dtype: workers on GPUs keep no KV in fp8; choose auto"):
+            check_devices(settings)
+
+
 def test_sockets_do_not_reach_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "count_gpus", lambda: 8)
     assert worker_device(StackSettings(transport="socket"), 0) == "cpu"
