@@ -101,7 +101,9 @@ def without_experts(kind: LayerKind) -> LayerKind:
 def with_latent(config: ModelConfig) -> st.SearchStrategy[ModelConfig]:
     """The same, or with a latent and the one head that it makes."""
     return st.just(config) | messages(Latent).map(
-        lambda latent: replace(config, latent=latent, head_dim=latent.kept_dim, num_key_value_heads=1)
+        lambda latent: replace(
+            config, latent=latent, head_dim=latent.kept_dim, num_key_value_heads=1, kv_cache_dtype="auto"
+        )
     )
 
 
