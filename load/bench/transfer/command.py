@@ -18,6 +18,7 @@ from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.transfer.disk import disk
 from livescale.load.bench.transfer.disturbance import disturbance
+from livescale.load.bench.transfer.first_byte import first_byte
 from livescale.load.bench.transfer.fleet import BenchFleet, started
 from livescale.load.bench.transfer.gloo import gloo
 from livescale.load.bench.transfer.jobs import CarriedPlan, chain_jobs, hop_jobs, seconds
@@ -35,7 +36,7 @@ from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES
 
 BENCH = "transfer"
 CASES = (
-    *("hop", "share", "chains", "policies", "binomial", "lanes", "starts", "disturbance"),
+    *("hop", "first-byte", "share", "chains", "policies", "binomial", "lanes", "starts", "disturbance"),
     *("shaping", "disk", "plan-time"),
 )
 ROOTS_CASES = ("gloo",)  # only when asked for: they need root, and make network namespaces
@@ -102,8 +103,8 @@ def transfer(
     """Measure how fast parameters travel.
 
     One hop is compared with memcpy, chains with bytes / rate, and other plans with chains and with their prediction.
-    Further cases are several lanes, hot, warm and cold starts, flows that share a link, models read from disk, and the
-    time that planning takes.
+    Further cases are several lanes, hot, warm and cold starts, flows that share a link, models read from disk, what a
+    plan's first byte waits for, and the time that planning takes.
     """
     runs: dict[str, CarriedPlan] = {}
     printer = RecordPrinter(BENCH)
@@ -112,6 +113,7 @@ def transfer(
     shaped = LinkSettings(transport=transport, link_rate=rate * 1e6)
     records = {
         "hop": hop(printer, plain, sizes, passes),
+        "first-byte": first_byte(printer, plain, passes),
         "share": share(printer, plain, sizes, passes),
         "chains": chains(printer, shaped, sizes, receivers, runs.__setitem__),
         "policies": policies(printer, shaped, sizes, runs.__setitem__),

@@ -21,6 +21,7 @@ import uvloop
 import xxhash
 
 from livescale.shared.links.contract import Buffer, Link, LinkError
+from livescale.shared.links.link_path import LinkPath
 from livescale.shared.links.open import open_link
 from livescale.shared.memory.arena import Arena, placed_bytes
 from livescale.shared.memory.segment import SharedBlocks
@@ -102,6 +103,8 @@ class Done(Message, frozen=True):
     ends: tuple[float, ...] = ()
     tokens: int = 0
     loop: float = 0.0
+    connected: float = 0.0
+    first_byte: float = 0.0
 
 
 class Failed(Message, frozen=True):
@@ -174,6 +177,20 @@ async def _here(chunk: Chunk) -> None:
     """Return at once: a source has every chunk from the start."""
 
 
+@dataclass
+class Marks:
+    """When a receiver's last channel was open, and its first chunk here; 0 before."""
+
+    connected: float = 0.0
+    first_byte: float = 0.0
+
+    def note_path(self, peer: str, path: LinkPath) -> None:
+        self.connected = time.monotonic()
+
+    def note_byte(self) -> None:
+        self.first_byte = time.monotonic()
+
+
 @dataclass(frozen=True)
 class Mover:
     """Does the jobs. `here`: when a source has a chunk."""
@@ -188,10 +205,11 @@ class Mover:
     async def timed(self, job: Job) -> Done | Failed:
         began, cpu = time.monotonic(), time.process_time()
         try:
-            ends = await self._do(job)
+            ends = await self._do(job, marks := Marks())
         except (LinkError, TransferFailed) as error:
             return Failed(str(error))
         done = Done(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu, ends=ends)
+        done = msgspec.structs.replace(done, connected=marks.connected, first_byte=marks.first_byte)
         if isinstance(job, Hop) and not self._holds(job.takes):
             return Failed("the hop delivered other bytes than were sent")
         if (isinstance(job, Hop) and job.takes) or (isinstance(job, Share) and job.inflows):
@@ -206,7 +224,7 @@ class Mover:
         for view in self.memory:
             np.frombuffer(view, np.uint8)[:] = 0
 
-    async def _do(self, job: Job) -> tuple[float, ...]:
+    async def _do(self, job: Job, marks: Marks) -> tuple[float, ...]:
         """When each of several flows or blocks ended."""
         match job:
             case Copy():
@@ -218,7 +236,7 @@ class Mover:
             case Hop():
                 await self._hop(job)
             case Share():
-                return await self._share(job)
+                return await self._share(job, marks)
             case Streams(streams):
                 return tuple(await asyncio.gather(*map(self._stream, streams)))
             case _:
@@ -248,7 +266,7 @@ class Mover:
         await together(*(lane(start) for start in range(lanes)))
         return time.monotonic()
 
-    async def _share(self, job: Share) -> tuple[float, ...]:
+    async def _share(self, job: Share, marks: Marks) -> tuple[float, ...]:
         """When each block was verified. Raises TransferFailed when a flow that brings something is lost."""
         lost: list[TransferFailed] = []
         verified: dict[int, float] = {}
@@ -264,7 +282,7 @@ class Mover:
         send = Send(plan_id="bench", version="bench", outflows=job.outflows, chunk_bytes=job.chunk_bytes, epoch=0)
         memory = self.memory[: len(job.blocks)]
         part = ModelCopy("node", job.chunk_bytes, memory)  # what is mapped is let go with the job
-        events = Events(first_byte=lambda: None, block=verify, broken=broken)
+        events = Events(first_byte=marks.note_byte, block=verify, broken=broken, path=marks.note_path)
         async with asyncio.TaskGroup() as tasks:
             outgoing = BlockSender("node", self.link, tasks, lambda: None, self.memory_export)
             if job.inflows:
