@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
+from livescale.services.worker.adapters import AdapterStore
 from livescale.services.worker.deployment import Deployment
-from livescale.services.worker.instance.adapters import AdapterStore
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.metrics import WorkerMetrics
 from livescale.services.worker.instance.seconds import InstanceSeconds

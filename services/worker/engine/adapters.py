@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from livescale.services.worker.engine.contract import AdapterData, FetchAdapter
+from livescale.services.worker.engine.contract import AdapterData, AdapterMissing, FetchAdapter
 from livescale.services.worker.engine.experts import make_experts
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.matrices import LINEAR_NUMBERS, CompiledLinear, make_linear
@@ -41,10 +41,6 @@ RANK_STEP = 32  # of which the inputs of torch's products are a multiple; the re
 
 
 Part = tuple[torch.Tensor | None, torch.Tensor | None, int]  # A, B and the outputs of a matrix
-
-
-class AdapterMissing(RuntimeError):
-    """A step needs an adapter that was not added."""
 
 
 class Matrices:

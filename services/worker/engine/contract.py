@@ -126,6 +126,10 @@ class AdapterUnavailable(Exception):
     """An adapter could not be fetched, or there is no room for it."""
 
 
+class AdapterMissing(RuntimeError):
+    """A step needs an adapter that was not added."""
+
+
 @dataclass(frozen=True)
 class AdapterData:
     """An adapter: its manifest, and the bytes of its one block."""

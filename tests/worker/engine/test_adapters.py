@@ -7,7 +7,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from livescale.services.worker.engine.adapters import AdapterMissing
+from livescale.services.worker.engine.contract import AdapterMissing
 from livescale.shared.messages.requests import AdapterUse
 from tests.worker.engine.adapted import adapter, add, merged
 from tests.worker.engine.models import KINDS, Kind, checkpointed, reference_logits

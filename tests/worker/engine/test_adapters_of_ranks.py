@@ -101,4 +101,5 @@ def test_a_rank_keeps_its_part() -> None:
         return engine.adapters[use.version]
 
     assert on_ranks(name, "float32", 4, kept) == [adapter_bytes(made[0], 4)] * 4
-    assert adapter_bytes(made[0], 4) < 0.6 * made[0].size_bytes
+    # Each keeps the whole of the smaller factors: in a model this small they weigh much.
+    assert adapter_bytes(made[0], 4) < 0.7 * made[0].size_bytes

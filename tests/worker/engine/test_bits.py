@@ -26,10 +26,10 @@ from tests.worker.engine.models import KERNELS, VARIANTS_HERE, VARIANTS_MISSING,
 # On every CPU and by every compiler. Where kernels come to give other bits on purpose, write what comes of it here:
 # workers of two releases are not in one pool then.
 KNOWN = {
-    "amx": "fafc14411b1958d5",
-    "amx-emulated": "fafc14411b1958d5",
-    "avx512_bf16": "b700ba65b73da54f",
-    "portable": "af78b2891563aee6",
+    "amx": "3336c66950d12b47",
+    "amx-emulated": "3336c66950d12b47",
+    "avx512_bf16": "9b0ec97d08fdcdc1",
+    "portable": "78c86efbc9021762",
 }
 # What /proc/cpuinfo calls the instructions that a variant takes.
 FLAGS = {"amx": {"amx_bf16", "amx_tile"}, "avx512_bf16": {"avx512_bf16"}, "portable": set(), "amx-emulated": set()}

@@ -11,8 +11,7 @@ from concurrent.futures import Executor
 
 import structlog
 
-from livescale.services.worker.engine.adapters import AdapterMissing
-from livescale.services.worker.engine.contract import AdapterData, AdapterUnavailable
+from livescale.services.worker.engine.contract import AdapterData, AdapterMissing, AdapterUnavailable
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.scheduling.batch import Withheld
