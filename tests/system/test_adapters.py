@@ -29,8 +29,11 @@ pytestmark = pytest.mark.system
 
 RANK, ALPHA = 20, 30.0
 MIB = 1 << 20  # there is room for one adapter, which takes 649 kB, and not for two
-# Links are so slow that a model takes four seconds.
-OPTIONS = ("--adapter-bytes", str(MIB), "--link-rate", "1e6", "--live", "zigzag", "--workers", "3")
+# Links are so slow that a model takes four seconds, which no spare has left from another test.
+OPTIONS = (
+    *("--adapter-bytes", str(MIB), "--link-rate", "1e6", "--live", "zigzag"),
+    *("--workers", "3", "--no-keep-parameters"),
+)
 NAMES = ("m", "mine", "other")
 
 
