@@ -4,61 +4,32 @@ from dataclasses import replace
 
 from livescale.services.gateway import pooling_answers as answers
 from livescale.services.gateway import pooling_bodies as bodies
-from livescale.services.gateway.operation import GENERATION_ERRORS, Operation
+from livescale.services.gateway.operation import GENERATION_ERRORS, Operation, Serve
 from livescale.services.gateway.pooling_api import PoolingApi
 
 
 def pooling_operations(api: PoolingApi) -> list[Operation]:
     """Return the operations for vectors and scores, one for each path."""
-    embeddings = Operation(
-        "POST",
-        "/v1/embeddings",
-        api.embeddings,
-        "The vectors of texts",
-        {200: answers.Embeddings},
-        body=bodies.EmbeddingRequest,
-        errors=GENERATION_ERRORS,
-        protected=True,
+    embeddings = _operation(
+        "/v1/embeddings", api.embeddings, "The vectors of texts", answers.Embeddings, bodies.EmbeddingRequest
     )
-    pool = Operation(
-        "POST",
+    pool = _operation(
         "/pooling",
         api.pool,
         "The vectors of texts, or the scores of a model that gives scores",
-        {200: answers.PooledList},
-        body=bodies.PoolingRequest,
-        errors=GENERATION_ERRORS,
-        protected=True,
+        answers.PooledList,
+        bodies.PoolingRequest,
     )
-    classify = Operation(
-        "POST",
+    classify = _operation(
         "/classify",
         api.classify,
         "The likeliest label of each text, and how likely all are",
-        {200: answers.Classes},
-        body=bodies.ClassifyRequest,
-        errors=GENERATION_ERRORS,
-        protected=True,
+        answers.Classes,
+        bodies.ClassifyRequest,
     )
-    score = Operation(
-        "POST",
-        "/score",
-        api.score,
-        "How well texts fit each other",
-        {200: answers.Scores},
-        body=bodies.ScoreRequest,
-        errors=GENERATION_ERRORS,
-        protected=True,
-    )
-    rerank = Operation(
-        "POST",
-        "/rerank",
-        api.rerank,
-        "Documents in the order in which they fit a query",
-        {200: answers.Ranking},
-        body=bodies.RerankRequest,
-        errors=GENERATION_ERRORS,
-        protected=True,
+    score = _operation("/score", api.score, "How well texts fit each other", answers.Scores, bodies.ScoreRequest)
+    rerank = _operation(
+        "/rerank", api.rerank, "Documents in the order in which they fit a query", answers.Ranking, bodies.RerankRequest
     )
     again = [
         replace(classify, path="/v1/classify"),
@@ -67,3 +38,8 @@ def pooling_operations(api: PoolingApi) -> list[Operation]:
         replace(rerank, path="/v2/rerank"),
     ]
     return [embeddings, pool, classify, score, rerank, *again]
+
+
+def _operation(path: str, serve: Serve, summary: str, answer: type, body: type) -> Operation:
+    """An endpoint that takes texts, and makes something of them as generation does."""
+    return Operation("POST", path, serve, summary, {200: answer}, body=body, errors=GENERATION_ERRORS, protected=True)

@@ -6,8 +6,11 @@ missing, because another worker gave them, waits for it itself.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable, Coroutine
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 
@@ -40,6 +43,9 @@ UNAVAILABLE = 503
 LOOK_SECONDS = 0.05  # how often it is looked whether an adapter may go
 CHUNK_BYTES = chunk_bytes_for(0.0)
 FIRST_TICKET = TICKETS // 2  # planners count theirs from the time of day
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 log = structlog.get_logger()
 
@@ -99,16 +105,7 @@ class AdapterStore:
 
     async def fetch(self, version: str) -> AdapterData:
         """Receive an adapter from a node that has it, once for all that ask for it. Raises AdapterUnavailable."""
-        task = self._coming.get(version)
-        if task is None:
-            task = self._coming[version] = asyncio.create_task(self._fetch(version), name=f"fetch of {version}")
-            task.add_done_callback(lambda done: self._came_or_not(version, done))
-        return await asyncio.shield(task)
-
-    def _came_or_not(self, version: str, done: asyncio.Task[AdapterData]) -> None:
-        del self._coming[version]
-        if not done.cancelled():
-            done.exception()  # those that waited were told
+        return await asyncio.shield(_one_task(self._coming, version, partial(self._fetch, version)))
 
     async def _fetch(self, version: str) -> AdapterData:
         lost: set[str] = set()
@@ -127,26 +124,13 @@ class AdapterStore:
 
     async def _await(self, scheduler: Scheduler, sequence: Sequence, version: str) -> None:
         try:
-            await asyncio.shield(self._brought(version))
+            leader = self._group.leader
+            bring = partial(self._bring, leader, version)
+            await asyncio.shield(_one_task(self._bringing, (leader.instance, version), bring))
         except AdapterUnavailable as error:
             self._serving.give_up(scheduler, sequence, Withheld(str(error), UNAVAILABLE))
         sequence.awaits_adapter = False
         self._serving.wake()
-
-    def _brought(self, version: str) -> asyncio.Task[None]:
-        """The task that brings an adapter, of which there is one for all that wait for it."""
-        leader = self._group.leader
-        key = leader.instance, version
-        task = self._bringing.get(key)
-        if task is None:
-            task = self._bringing[key] = asyncio.create_task(self._bring(leader, version), name=f"adapter {version}")
-            task.add_done_callback(lambda done: self._ended(key, done))
-        return task
-
-    def _ended(self, key: tuple[str, str], done: asyncio.Task[None]) -> None:
-        del self._bringing[key]
-        if not done.cancelled():
-            done.exception()  # those that waited were told
 
     async def _bring(self, leader: GroupLeader, version: str) -> None:
         """Bring an adapter to all ranks, to this one last: what is here is everywhere."""
@@ -279,3 +263,18 @@ class AdapterStore:
             from_disk=FromDisk(spec=entry.spec, manifest=manifest),
         )
         await self._context.bus.call(SEND, send, timeout=SEND_SECONDS, id=host.id)
+
+
+def _one_task(tasks: dict[K, asyncio.Task[V]], key: K, make: Callable[[], Coroutine[Any, Any, V]]) -> asyncio.Task[V]:
+    """The task that does `make` for all that wait for `key`; it is in `tasks` until it ends."""
+
+    def end(done: asyncio.Task[V]) -> None:
+        del tasks[key]
+        if not done.cancelled():
+            done.exception()  # those that waited were told
+
+    task = tasks.get(key)
+    if task is None:
+        task = tasks[key] = asyncio.create_task(make(), name=f"adapter {key}")
+        task.add_done_callback(end)
+    return task
