@@ -18,6 +18,8 @@ from livescale.shared.messages.transfers import BlockReady
 
 # A worker without a report for this long is no longer counted.
 SILENT_SECONDS = 5.0
+# The source of a worker that no path of its plan leads to: it had kept the parameters.
+KEPT = "itself"
 
 
 class QueuePoint(msgspec.Struct, frozen=True):
@@ -163,7 +165,7 @@ class Story:
             sources = {target: path[0] for path in record.plan.paths for target in path[1:]}
             for instance in record.plan.instances:
                 for worker in instance.ranks:
-                    found.append(self._newcomer(record, instance.id, worker, sources.get(worker, "?")))
+                    found.append(self._newcomer(record, instance.id, worker, sources.get(worker, KEPT)))
         return found
 
     def _newcomer(self, record: ScaleRecord, instance: str, worker: str, source: str) -> Newcomer:

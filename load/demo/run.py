@@ -219,6 +219,8 @@ def make_stack_settings(settings: DemoSettings, checkpoint: Path) -> StackSettin
         transport=settings.transport,
         link_rate=settings.link_rate,
         enable_prefix_caching=False,  # what is asked again in the end has to be computed again
+        # Each scale is to show parameters arriving, also after measuring has added an instance and given it back.
+        keep_parameters=False,
         live=settings.live,
         live_every_hop=settings.live_every_hop,
         live_when=settings.live_when,

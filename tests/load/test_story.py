@@ -31,6 +31,14 @@ def test_it_is_known_since_when_a_new_instance_was_live() -> None:
     assert newcomer.since_decision(newcomer.live_at) == pytest.approx(1.5)
 
 
+def test_a_newcomer_that_no_path_leads_to_had_kept_its_parameters() -> None:
+    scale = sample_run.scale(20.0, "worker-1")
+    assert scale.plan is not None
+    kept = structs.replace(scale, plan=structs.replace(scale.plan, flows=[]))
+    (newcomer,) = told([(24.9, kept)]).newcomers(START)
+    assert newcomer.source == "itself"
+
+
 def test_what_a_live_newcomer_handed_over_and_the_first_token_that_it_took_part_in_are_known() -> None:
     (newcomer,) = told(sample_run.live_scale()).newcomers(START)
     assert newcomer.since_decision(newcomer.first_layer_at) == pytest.approx(1.1)

@@ -62,7 +62,7 @@ def test_the_system_is_sized_for_the_checkpoint(tmp_path: Path) -> None:
     small = make_stack_settings(DemoSettings(link_rate=5e6, workers=3, live="zigzag"), tmp_path)
     assert (small.port, small.workers, small.link_rate, small.dtype) == (0, 3, 5e6, "float32")
     assert small.live == "zigzag"
-    assert small.enable_prefix_caching is False
+    assert (small.enable_prefix_caching, small.keep_parameters) == (False, False)
     assert small.arena_bytes == 16 * 1024 * 1024 + 2_000
     with (tmp_path / "b.safetensors").open("wb") as file:
         file.truncate(400_000_000)
