@@ -150,3 +150,15 @@ def misbeliefs(cluster: VirtualCluster, alive: Set[str]) -> Iterator[str]:
                 yield from (f"{id} gives nothing to {worker}, which lives" for worker in shut_out)
             case Planner() as planner:
                 yield from (f"{id} still carries out {scale.id}" for scale in planner._store.running())
+            case Worker() as worker if hasattr(worker, "_deployment"):
+                yield from (f"{id} {what}" for what in held_for_nobody(worker))
+
+
+def held_for_nobody(worker: Worker) -> Iterator[str]:
+    """Yield what a worker keeps for requests, of which there is none any more."""
+    scheduler = worker._serving.scheduler
+    if scheduler is not None:
+        yield from (f"still runs {sequence.request_id}" for sequence in scheduler.in_order)
+        yield from (f"keeps KV blocks for {reservation.name}" for reservation in scheduler.reservations)
+    if worker._deployment.source._receiving:
+        yield "waits for what others were to hand over"
