@@ -150,7 +150,7 @@ def _is_size(value: object) -> bool:
 
 def _is_square(value: object) -> bool:
     sides = value if isinstance(value, list) else [value, value]
-    return len(sides) == 2 and sides[0] == sides[1] and all(_is_size(side) and side > 0 for side in sides)
+    return len(sides) == 2 and sides[0] == sides[1] and all(_is_size(side) and side not in (-1, 0) for side in sides)
 
 
 def _is_id(value: object) -> bool:
