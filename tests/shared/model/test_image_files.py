@@ -20,7 +20,12 @@ def written(to: Path, **fields: Any) -> Path:
 
 
 def test_it_is_read_as_transformers_writes_it(tmp_path: Path) -> None:
-    fields = {"resample": 3, "rescale_factor": 0.01, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
+    fields: dict[str, Any] = {
+        "resample": 3,
+        "rescale_factor": 0.01,
+        "image_mean": [0.1, 0.2, 0.3],
+        "image_std": [0.4, 0.5, 0.6],
+    }
     transformers.ViTImageProcessorPil(**fields).save_pretrained(tmp_path)
     read = read_preprocessing(tmp_path, IMAGES)
     assert (read.resample, read.scale, read.mean, read.deviation) == (3, 0.01, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))

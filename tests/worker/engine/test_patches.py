@@ -39,6 +39,6 @@ def test_patches_are_those_of_a_convolution_and_pixels_that_fill_none_are_left_o
     made = Patches(images, tensors, None).embed(chunks)
     numbers = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255 * 2 - 1
     right = torch.nn.functional.conv2d(numbers, kernel, bias, stride=3).flatten(2).transpose(1, 2)
-    for rows, expected in zip(made.split(images.rows), right, strict=True):
+    for rows, expected in zip(torch.split(made, images.rows), right, strict=True):
         assert torch.equal(rows[:1], whole)
         assert torch.allclose(rows[1:], expected, atol=1e-4)
