@@ -48,6 +48,7 @@ def values_of(images: Images) -> "npt.NDArray[np.float32]":
     """What each value of a pixel becomes, `[channel, value]`: scaled in float64 and normalized in float32, with the
     bits of transformers."""
     scaled = (np.arange(256, dtype=np.float64) * images.scale).astype(np.float32)
-    mean, deviation = np.array([images.mean, images.deviation], np.float32)[..., None]
+    mean = np.array(images.mean, np.float32)[:, None]
+    deviation = np.array(images.deviation, np.float32)[:, None]
     values: npt.NDArray[np.float32] = (scaled - mean) / deviation
     return values

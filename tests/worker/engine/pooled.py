@@ -30,7 +30,12 @@ CLASSES = {
     "images": "AutoModelForImageClassification",
 }
 # Unlike in every channel.
-PREPROCESSING = {"resample": 3, "rescale_factor": 0.005, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.3, 0.2, 0.25]}
+PREPROCESSING: dict[str, Any] = {
+    "resample": 3,
+    "rescale_factor": 0.005,
+    "image_mean": [0.5, 0.4, 0.3],
+    "image_std": [0.3, 0.2, 0.25],
+}
 
 
 @cache
