@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import prod
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from livescale.load.make_tokenizer import dialect_of, make_tokenizer, save_tokenizer, taught_dialect
+from livescale.load.model_shapes import SHAPES, SHARD_BYTES, ModelShape
 from livescale.load.quantize import group_of, quantization_config, quantize_all
 from livescale.load.random_parameters import RandomParameters
 from livescale.load.sizes import Quantized, Size
@@ -29,42 +30,9 @@ from livescale.shared.model.checkpoint import load_model_config
 from livescale.shared.model.declaration.architecture import Architecture
 from livescale.shared.model.declaration.tensors import Shapes
 
+OF_TEXTS = {"vocab_size", "max_position_embeddings"}
 RECIPE_FILE = "livescale-made.json"
 CONTEXT, ENCODER_CONTEXT = 4_096, 514  # of which RoBERTa uses two for padding
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """Odd on purpose: round shapes hide mistakes. The tiny Qwen2 is rounder: its matrices can lie in panels."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-
-
-SHAPES: dict[tuple[Family, Size], ModelShape] = {
-    ("llama", "tiny"): ModelShape(1_019, 160, 432, 3, 5, 1, 24),
-    ("llama", "small"): ModelShape(8_009, 480, 1_120, 10, 10, 2, 64),
-    ("llama", "medium"): ModelShape(16_007, 800, 2_144, 14, 10, 5, 64),
-    ("llama", "large"): ModelShape(24_023, 1_536, 2_496, 24, 24, 8, 64),
-    ("llama", "light-kv"): ModelShape(8_009, 496, 1_984, 12, 16, 1, 16),
-    ("qwen2", "tiny"): ModelShape(1_021, 192, 320, 3, 6, 2, 32),
-    ("qwen2", "small"): ModelShape(8_011, 448, 1_344, 12, 7, 1, 64),
-    ("qwen2", "medium"): ModelShape(16_033, 896, 2_368, 13, 14, 2, 64),
-    ("qwen2", "large"): ModelShape(24_029, 1_536, 2_816, 25, 12, 2, 128),
-    ("qwen2", "light-kv"): ModelShape(8_011, 496, 2_240, 13, 16, 1, 16),
-}
-SHARD_BYTES: dict[Size, int] = {
-    "tiny": 1_000_000,
-    "small": 24_000_000,
-    "medium": 96_000_000,
-    "large": 384_000_000,
-    "light-kv": 24_000_000,
-}
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -93,9 +61,10 @@ def make_model(
     With `transcripts`, a file, the model is taught the answers in them. The matrices of its layers may be quantized.
 
     Returns at once where `directory` already is this model. Raises FileExistsError where it is anything else, OSError
-    where it cannot be written, BadTranscripts, ValueError for a family whose models are not quantized so.
+    where it cannot be written, BadTranscripts, ValueError for a family whose models are not quantized so, or
+    learn no texts.
     """
-    _check_family(family, quantized)
+    _check_family(family, quantized, teaches=transcripts is not None)
     taught = [] if transcripts is None else read_transcripts(transcripts)
     digest = "" if transcripts is None else hashlib.sha256(transcripts.read_bytes()).hexdigest()
     recipe = Recipe(family, size, seed, digest, quantized)
@@ -115,14 +84,17 @@ def make_model(
     return directory
 
 
-def _check_family(family: Family, quantized: Quantized | None) -> None:
+def _check_family(family: Family, quantized: Quantized | None, *, teaches: bool) -> None:
     architecture = find_architecture(family)
     assert architecture is not None
-    is_dense = "num_experts_per_tok" not in architecture.example
+    if teaches and architecture.takes_images:
+        raise ValueError(f"{family} takes images, and learns no texts; give another family")
+    is_dense = "num_experts_per_tok" not in architecture.example and not architecture.takes_images
     fits = architecture.fuses_experts if quantized == "mxfp4" else is_dense and not architecture.transposes
     if quantized is not None and not fits:
         raise ValueError(
-            f"{family} is not quantized to {quantized}; mxfp4 is for gpt_oss, the others for dense models but gpt2"
+            f"{family} is not quantized to {quantized}; mxfp4 is for gpt_oss, the others for dense models of texts but "
+            "gpt2"
         )
 
 
@@ -141,6 +113,23 @@ def _already_made(directory: Path, recipe: Recipe) -> bool:
 
 def _write(directory: Path, recipe: Recipe, transcripts: Sequence[Transcript], progress: Progress) -> None:
     shape = SHAPES.get((recipe.family, recipe.size), SHAPES["qwen2", recipe.size])
+    architecture = find_architecture(recipe.family)
+    assert architecture is not None
+    known: Mapping[str, torch.Tensor] = {}
+    if architecture.takes_images:
+        _write_image_files(directory, recipe.family, shape, architecture)
+    else:
+        known = _write_text_files(directory, recipe, shape, transcripts, progress)
+    _save_parameters(directory, recipe, load_model_config(directory), known)
+    (directory / RECIPE_FILE).write_bytes(msgspec.json.encode(recipe))
+    for file in filter(Path.is_file, directory.rglob("*")):
+        file.chmod(0o644)  # safetensors writes files that only their owner can read, and containers run as another user
+
+
+def _write_text_files(
+    directory: Path, recipe: Recipe, shape: ModelShape, transcripts: Sequence[Transcript], progress: Progress
+) -> Mapping[str, torch.Tensor]:
+    """Write all but the parameters of a model of texts. Returns those that it has learned."""
     dialect = dialect_of(recipe.family)
     taught: list[Lesson] = []
     if transcripts:
@@ -155,12 +144,16 @@ def _write(directory: Path, recipe: Recipe, transcripts: Sequence[Transcript], p
         _save_pooling(directory, shape.hidden_size)
     else:
         _save_json(directory / "generation_config.json", _generation_config(recipe.family, tokenizer))
-    config = load_model_config(directory)
-    known = teach(directory, taught, tokenizer, recipe.seed, progress) if taught else {}
-    _save_parameters(directory, recipe, config, known)
-    (directory / RECIPE_FILE).write_bytes(msgspec.json.encode(recipe))
-    for file in filter(Path.is_file, directory.rglob("*")):
-        file.chmod(0o644)  # safetensors writes files that only their owner can read, and containers run as another user
+    return teach(directory, taught, tokenizer, recipe.seed, progress) if taught else {}
+
+
+def _write_image_files(directory: Path, family: Family, shape: ModelShape, architecture: Architecture) -> None:
+    """Write all but the parameters of a model of images."""
+    config = _plain_config(family, shape, architecture, CONTEXT)
+    _save_json(directory / "config.json", {key: config[key] for key in config.keys() - OF_TEXTS})
+    size = architecture.example["image_size"]
+    preprocessing = {"size": {"height": size, "width": size}, "resample": 2, "image_mean": [0.5] * 3}
+    _save_json(directory / "preprocessor_config.json", preprocessing | {"image_std": [0.5] * 3})
 
 
 def _save_json(path: Path, content: dict[str, object]) -> None:

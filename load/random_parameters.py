@@ -5,11 +5,13 @@ repeats one token, which hides errors of position, cache and order.
 """
 
 import hashlib
+from math import prod
 
 import torch
 
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.model.architectures import architecture_of
+from livescale.shared.model.declaration.tensors import PATCHES
 
 EMBEDDING_STD = 0.6
 TIED_EMBEDDING_STD = 0.2  # smaller, or a tied head answers with the token that it was given
@@ -39,6 +41,8 @@ class RandomParameters:
             return (1 + NORM_NOISE * noise).bfloat16()
         if name.endswith("bias") or len(shape) == 1:  # or sinks
             return (BIAS_STD * noise).bfloat16()
-        inputs = shape[0 if name in self._transposed else 1]
-        std = self._embedding_std if "embed" in called else MATRIX_GAIN / inputs**0.5
+        is_matrix = "embed" not in called or PATCHES in called
+        # Of patches each number of a pixel is an input.
+        inputs = prod(shape[1:]) if PATCHES in called else shape[0 if name in self._transposed else 1]
+        std = MATRIX_GAIN / inputs**0.5 if is_matrix else self._embedding_std
         return (std * noise).bfloat16()

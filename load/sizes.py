@@ -1,4 +1,4 @@
-"""The sizes in which checkpoints are made; see `make_model.SHAPES` for what each means."""
+"""The sizes in which checkpoints are made; see `model_shapes.SHAPES` for what each means."""
 
 from typing import Literal
 

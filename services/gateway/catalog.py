@@ -14,6 +14,7 @@ from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import json_answer
 from livescale.services.gateway.templates import Templates, render_chat
+from livescale.services.gateway.uses import check_reads
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Snapshot
 from livescale.shared.subjects import SNAPSHOT
@@ -45,6 +46,7 @@ class Catalog:
         body = parse_body(await read_body(request, self.max_body_bytes), TokenizeRequest)
         entry = (await self.models.find_served(body.model)).entry
         text = await self.models.text(entry)
+        check_reads(body.model, text.use)
         if (body.prompt is None) == (body.messages is None):
             raise bad_request("Give either 'prompt' or 'messages'.", param="prompt")
         if body.messages is not None:
@@ -57,6 +59,7 @@ class Catalog:
     async def detokenize(self, request: Request) -> Response:
         body = parse_body(await read_body(request, self.max_body_bytes), DetokenizeRequest)
         text = await self.models.text((await self.models.find_served(body.model)).entry)
+        check_reads(body.model, text.use)
         check_token_ids(body.tokens, text.vocab_size, "tokens")
         return json_answer(Detokenized(prompt=text.decode_all(body.tokens)))
 

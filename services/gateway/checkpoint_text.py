@@ -9,11 +9,13 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal, Wall
 from livescale.services.gateway.output import Decode
 from livescale.services.gateway.uses import GENERATES, ModelUse
-from livescale.shared.messages.message import Positive, TokenId
+from livescale.shared.messages.message import TokenId
+from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.model.checkpoint import CONFIG_LIMIT_BYTES, CheckpointError, load_model_config, read_file
 from livescale.shared.model.use import SEVERAL_LABELS
 
@@ -42,7 +44,6 @@ class GenerationDefaults:
 class _Config(msgspec.Struct, frozen=True):
     """The fields of config.json that the gateway reads."""
 
-    vocab_size: Positive
     eos_token_id: Ends | None = None
     id2label: dict[str, str | int | float] | None = None
     problem_type: str | None = None
@@ -99,8 +100,8 @@ class _TokenizerConfig(msgspec.Struct, frozen=True):
 @dataclass(frozen=True)
 class CheckpointText:
     """Everything that the gateway needs of a checkpoint; never its parameters. `template` is None where the checkpoint
-    has no chat template; `special_tokens` are for one that a client brings. `about`
-    is what tokenizer_config.json says."""
+    has no chat template; `special_tokens` are for one that a client brings. The `tokenizer` of a model of images has no
+    token. `about` is what tokenizer_config.json says."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
@@ -178,22 +179,26 @@ def load_checkpoint_text(directory: Path, wall: Wall) -> CheckpointText:
     generation = _read(directory / "generation_config.json", _GenerationConfig, missing=_GenerationConfig())
     said = _read(directory / "tokenizer_config.json", dict[str, Any], missing={})
     about = _read(directory / "tokenizer_config.json", _TokenizerConfig, missing=_TokenizerConfig())
-    tokenizer = _read_tokenizer(directory / "tokenizer.json")
+    model = _model_config(directory)
+    tokenizer = _read_tokenizer(directory / "tokenizer.json") if model.images is None else Tokenizer(WordLevel())
     special = about.special_tokens
     eos = {*_ids(generation.eos_token_id), *_ids(config.eos_token_id)}
     if "eos_token" in special:
         eos.update(_ids(tokenizer.token_to_id(special["eos_token"])))
     template = _template(directory, about, wall)
     defaults = _defaults(generation)
-    use = _use(directory, config, tokenizer)
-    return CheckpointText(tokenizer, template, tuple(sorted(eos)), config.vocab_size, defaults, special, said, use)
+    use = _use(directory, model, config, tokenizer)
+    return CheckpointText(tokenizer, template, tuple(sorted(eos)), model.vocab_size, defaults, special, said, use)
 
 
-def _use(directory: Path, said: _Config, tokenizer: Tokenizer) -> ModelUse:
+def _model_config(directory: Path) -> ModelConfig:
     try:
-        config = load_model_config(directory)
+        return load_model_config(directory)
     except CheckpointError as error:
         raise BadCheckpoint(str(error)) from None
+
+
+def _use(directory: Path, config: ModelConfig, said: _Config, tokenizer: Tokenizer) -> ModelUse:
     ids = []
     for token in config.classifier_from_token:
         id = tokenizer.token_to_id(token)
@@ -209,6 +214,7 @@ def _use(directory: Path, said: _Config, tokenizer: Tokenizer) -> ModelUse:
         tuple(map(said.label, range(config.labels))),
         said.problem_type == SEVERAL_LABELS,
         tuple(ids),
+        config.images,
     )
 
 

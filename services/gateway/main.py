@@ -17,6 +17,7 @@ from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.generation import Backend
 from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.held_requests import HeldRequests
+from livescale.services.gateway.image_decoder import ImageDecoder
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.models import RegisteredModels
 from livescale.services.gateway.operation import Operation
@@ -54,6 +55,7 @@ class Gateway:
         self._streams = RequestStreams(world.bus, self._id, self._metrics, settings.max_requests, settings.stream_queue)
         self._templates = Templates(world.clock.wall)
         self._grammars = Grammars()
+        self._decoder = ImageDecoder()
         self._membership = Membership(world.bus, world.clock, "gateway", self._id, world.host, system=world.system)
         self._probes: Probes | None = None
         self.url = ""
@@ -70,7 +72,7 @@ class Gateway:
                 self._operations(models, responses, executor), guard, world.ids, self._metrics, settings.allowed_origins
             )
             arriving = await self._streams.listen()
-            async with self._templates, self._grammars, asyncio.TaskGroup() as group:
+            async with self._templates, self._grammars, self._decoder, asyncio.TaskGroup() as group:
                 await Vocabularies(models, executor).serve(world.bus, world.info)
                 group.create_task(self._streams.run(arriving), name="tokens")
                 group.create_task(Peers(world.bus, self._streams).run(), name="peers")
@@ -105,7 +107,7 @@ class Gateway:
         world, limit = self._world, self._settings.max_body_bytes
         catalog = Catalog(world.bus, models, self._templates, limit)
         completions = responses.completions
-        pooling = PoolingApi(Pooling(self._settings, self._id, world.ids, completions.backend, models))
+        pooling = PoolingApi(Pooling(self._settings, self._id, world.ids, completions.backend, models, self._decoder))
         probes = self._probes = Probes(self._id, world.bus, models, catalog, world.telemetry, executor)
         admin, adapters = Admin(world.bus, models, limit), AdapterApi(world.bus, models, limit)
         return operations(completions, responses, pooling, catalog, admin, probes, adapters)

@@ -48,7 +48,11 @@ _IGNORED: Mapping[str, str] = {
     "safety_identifier": "For OpenAI's records",
 }
 # The kinds of parts that the content of a message may have.
-PARTS: Mapping[type, frozenset[str]] = {CountRequest: BLOCKS, MessagesRequest: BLOCKS}
+PARTS: Mapping[type, frozenset[str]] = {
+    CountRequest: BLOCKS,
+    MessagesRequest: BLOCKS,
+    ClassifyRequest: frozenset({"image_url"}),
+}
 _REFUSED_MESSAGES: Mapping[str, Refused] = {
     "container": Refused("Tools do not run here; leave it out"),
     "mcp_servers": Refused("Tools do not run here; leave it out", ([],)),
@@ -93,6 +97,7 @@ REFUSED: Mapping[type, Mapping[str, Refused]] = {
         "service_tier": Refused("All requests are served alike; leave it out", ("auto", "standard_only")),
     },
     **dict.fromkeys(POOLING, _POOLING_REFUSED),
+    ClassifyRequest: {name: refused for name, refused in _POOLING_REFUSED.items() if name != "messages"},
     ResponsesRequest: {
         "conversation": Refused("Use previous_response_id"),
         "prompt": Refused("There are no stored prompts; use input"),

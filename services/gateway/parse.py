@@ -96,15 +96,17 @@ def _refuse_null(nulls: Sequence[str], struct: type[msgspec.Struct]) -> None:
 
 
 def _refuse_other_parts(messages: object, known: frozenset[str]) -> None:
-    """Refuse images, sounds and files in a conversation by their type, and not for the fields that they have."""
+    """Refuse parts of a conversation that are not `known`, such as sounds and files, by their type, and not for the
+    fields that they have."""
     for place, message in enumerate(messages if isinstance(messages, list) else []):
         parts = message.get("content") if isinstance(message, dict) else None
         for index, part in enumerate(parts if isinstance(parts, list) else []):
             kind = part.get("type") if isinstance(part, dict) else None
             if isinstance(kind, str) and kind not in known:
                 param = f"messages[{place}].content[{index}].type"
+                only = "Only text is" if "text" in known else "Only images are"
                 raise bad_request(
-                    f"Only text is understood: a part of type {kind!r} is not ({param!r}).", param, "invalid_value"
+                    f"{only} understood: a part of type {kind!r} is not ({param!r}).", param, "invalid_value"
                 )
 
 

@@ -11,6 +11,7 @@ from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.checks import check_token_ids
 from livescale.services.gateway.errors import ApiError, bad_request, too_long, wrong_use
 from livescale.services.gateway.generation import Backend, Generation, just_wait
+from livescale.services.gateway.image_decoder import ImageDecoder
 from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.output import TextPiece
 from livescale.services.gateway.pooling_bodies import PoolingOptions
@@ -19,6 +20,7 @@ from livescale.services.gateway.spans import caller_of
 from livescale.services.gateway.submission import salt_of
 from livescale.services.gateway.vectors import PooledOutput
 from livescale.shared.bus.contract import Context
+from livescale.shared.messages.images import Images
 from livescale.shared.messages.requests import Sampling, Submit, TokenLogprobs
 from livescale.shared.runtime.clock import Ids
 
@@ -48,6 +50,7 @@ class Pooling:
     ids: Ids
     backend: Backend
     models: RegisteredModels
+    decoder: ImageDecoder
 
     async def ask(self, request: Request, body: PoolingOptions) -> Asked:
         """Find the model that a body asks, and give the request an id. Raises ApiError."""
@@ -83,11 +86,25 @@ class Pooling:
             )
         return tokens
 
+    async def pixels(self, asked: Asked, images: Images, urls: Sequence[str], param: str) -> list[bytes]:
+        """The pixels of images in data URLs, as the model takes them. Raises ApiError 400 and 413."""
+        if images.rows > asked.context:
+            raise too_long(
+                f"An image has {images.rows} tokens, and requests to this model have at most {asked.context}; raise "
+                "its max_model_len.",
+                param,
+            )
+        return [await self.decoder.decode(url, images, param) for url in urls]
+
     async def make(
-        self, asked: Asked, texts: Sequence[list[int]], samplings: Sequence[Sampling]
+        self,
+        asked: Asked,
+        texts: Sequence[list[int]],
+        samplings: Sequence[Sampling],
+        pixels: Sequence[bytes] = (),
     ) -> list[TokenLogprobs]:
         """What workers tell of each text's only token, for which they are asked by its own sampling. When one fails,
-        the others are cancelled."""
+        the others are cancelled. A text that is an image has `pixels`."""
         visit: Visit = asked.request.state.visit
         visit.reserve(sum(map(len, texts)))
         timeout = min(asked.body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
@@ -107,6 +124,7 @@ class Pooling:
                 deadline=asked.wall + timeout,
                 cache_salt=salt_of(visit.who, asked.body.cache_salt),
                 traceparent=caller,
+                pixels=pixels[index] if pixels else b"",
             )
             for index, (tokens, sampling) in enumerate(zip(texts, samplings, strict=True))
         ]

@@ -13,14 +13,14 @@ from livescale.services.gateway.pooling import MOST_INPUTS, Asked, Pooling
 from livescale.services.gateway.pooling_bodies import (
     ClassifyRequest,
     EmbeddingRequest,
-    InputRequest,
     PoolingRequest,
     RerankRequest,
     ScoreRequest,
+    Texts,
 )
 from livescale.services.gateway.responses import json_answer, while_connected
 from livescale.services.gateway.submission import split_prompts
-from livescale.services.gateway.uses import check_classifies, check_embeds, check_pools, check_scores
+from livescale.services.gateway.uses import check_classifies, check_embeds, check_pools, check_reads, check_scores
 from livescale.services.gateway.vectors import (
     Floats,
     cosine,
@@ -31,6 +31,7 @@ from livescale.services.gateway.vectors import (
     verdict,
     written,
 )
+from livescale.shared.messages.images import Images
 from livescale.shared.messages.requests import Sampling
 
 VECTOR = Sampling(pools=True)
@@ -47,7 +48,7 @@ class PoolingApi:
         body = await self._body(request, EmbeddingRequest)
         asked = await self.pooling.ask(request, body)
         check_embeds(asked.name, asked.text.use)
-        made, usage = await while_connected(request.receive, self._inputs(asked, body))
+        made, usage = await while_connected(request.receive, self._inputs(asked, body.input))
         vectors = [embedding_of(one, asked.text.use, body.dimensions, body.normalize) for one in made]
         data = [
             answers.Embedding(index=index, embedding=written(one, body.encoding_format))
@@ -61,7 +62,8 @@ class PoolingApi:
         body = await self._body(request, PoolingRequest)
         asked = await self.pooling.ask(request, body)
         check_pools(asked.name, asked.text.use)
-        made, usage = await while_connected(request.receive, self._inputs(asked, body))
+        check_reads(asked.name, asked.text.use)
+        made, usage = await while_connected(request.receive, self._inputs(asked, body.input))
         if asked.text.use.labels:
             told = [likelihoods(one, asked.text.use) for one in made]
         else:
@@ -75,7 +77,7 @@ class PoolingApi:
         body = await self._body(request, ClassifyRequest)
         asked = await self.pooling.ask(request, body)
         check_classifies(asked.name, asked.text.use)
-        made, usage = await while_connected(request.receive, self._inputs(asked, body))
+        made, usage = await while_connected(request.receive, self._classified(asked, body))
         data = []
         for index, one in enumerate(made):
             label = asked.text.use.label_names[int(one.argmax())]
@@ -117,10 +119,24 @@ class PoolingApi:
     async def _body(self, request: Request, type: type[T]) -> T:
         return parse_body(await read_body(request, self.pooling.settings.max_body_bytes), type)
 
-    async def _inputs(self, asked: Asked, body: InputRequest) -> tuple[list[Floats], answers.PoolingUsage]:
-        texts = [
-            await self.pooling.encode(asked, one, "input") for one in split_prompts(body.input, MOST_INPUTS, "input")
-        ]
+    async def _classified(self, asked: Asked, body: ClassifyRequest) -> tuple[list[Floats], answers.PoolingUsage]:
+        images = asked.text.use.images
+        if images is not None:
+            return await self._images(asked, images, *image_urls(body))
+        if body.input is None or body.messages is not None:
+            raise bad_request("This model takes texts; give them in 'input', and no 'messages'.", "input")
+        return await self._inputs(asked, body.input)
+
+    async def _images(
+        self, asked: Asked, images: Images, urls: list[str], param: str
+    ) -> tuple[list[Floats], answers.PoolingUsage]:
+        pixels = await self.pooling.pixels(asked, images, urls, param)
+        rows = [[0] * images.rows] * len(urls)
+        told = await self.pooling.make(asked, rows, [VECTOR] * len(urls), pixels)
+        return [vector_of(one) for one in told], usage_of(rows)
+
+    async def _inputs(self, asked: Asked, given: Texts) -> tuple[list[Floats], answers.PoolingUsage]:
+        texts = [await self.pooling.encode(asked, one, "input") for one in split_prompts(given, MOST_INPUTS, "input")]
         told = await self.pooling.make(asked, texts, [VECTOR] * len(texts))
         return [vector_of(one) for one in told], usage_of(texts)
 
@@ -130,6 +146,7 @@ class PoolingApi:
         """How well the texts of each pair fit, as the model can tell it."""
         if not 1 <= len(pairs) <= MOST_INPUTS:
             raise bad_request(f"{param!r} has {len(pairs)} texts; there must be 1 to {MOST_INPUTS}.", param)
+        check_reads(asked.name, asked.text.use)
         check_scores(asked.name, asked.text.use)
         if not asked.text.use.scores_pairs:
             return await self._angles(asked, pairs, param)
@@ -161,6 +178,22 @@ def usage_of(texts: Sequence[Sequence[int]]) -> answers.PoolingUsage:
     """Count the tokens of all texts, as an answer's usage."""
     tokens = sum(map(len, texts))
     return answers.PoolingUsage(tokens, tokens)
+
+
+def image_urls(body: ClassifyRequest) -> tuple[list[str], str]:
+    """The images that a body has, and in which parameter. Raises ApiError 400 where there is none, or there are
+    both."""
+    if (body.input is None) == (body.messages is None):
+        raise bad_request("Give images either in 'input' or in 'messages'.", "input")
+    if body.messages is not None:
+        return [part.image_url.url for message in body.messages for part in message.content], "messages"
+    given = [body.input] if isinstance(body.input, str) else body.input or []
+    urls = [one for one in given if isinstance(one, str)]
+    if not 1 <= len(given) <= MOST_INPUTS or len(urls) < len(given):
+        raise bad_request(
+            f"'input' must be 1 to {MOST_INPUTS} images as data URLs: this model takes no texts.", "input"
+        )
+    return urls, "input"
 
 
 def _pairs(first: str | list[str], second: str | list[str]) -> list[tuple[str, str]]:

@@ -40,9 +40,39 @@ class InputRequest(PoolingOptions, frozen=True, kw_only=True):
     input: Texts
 
 
-class ClassifyRequest(InputRequest, frozen=True, kw_only=True):
-    """POST /classify: how likely each label is of each input."""
+class ImageUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """An image, as a data URL in base64."""
 
+    url: str
+    detail: Annotated[str | None, Meta(description="Accepted and ignored")] = None
+
+
+class ImagePart(msgspec.Struct, frozen=True, kw_only=True):
+    """The image of a message."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class ImageMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message whose content is one image."""
+
+    role: Literal["user"]
+    content: Annotated[list[ImagePart], Meta(min_length=1, max_length=1)]
+
+
+class ClassifyRequest(PoolingOptions, frozen=True, kw_only=True):
+    """POST /classify: how likely each label is of each input. Models of images take data URLs in base64, as `input` or,
+    one of them, in `messages`."""
+
+    input: Annotated[
+        Texts | None,
+        Meta(description="A text, a list of texts, the token ids of a text, or a list of those; data URLs of images"),
+    ] = None
+    messages: Annotated[
+        Annotated[list[ImageMessage], Meta(min_length=1, max_length=1)] | None,
+        Meta(description="One image in the form of a chat, in place of input"),
+    ] = None
     use_activation: Annotated[
         bool | None, Meta(description="False tells what the model's matrix gives, and no likelihoods")
     ] = None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from livescale.services.gateway.errors import wrong_use
+from livescale.shared.messages.images import Images
 from livescale.shared.messages.parameters import Pooling
 
 GENERATION = "/v1/completions or /v1/chat/completions"
@@ -14,7 +15,7 @@ class ModelUse:
     """What becomes of a prompt: its next tokens, or by a `pooling` a vector, or with `labels` as many scores. The
     fields are those of ModelConfig. `label_names` are what its labels are called; where they are `independent`, a text
     may have several. By the two tokens of `verdict` a model that generates says that a text does not fit another one,
-    or does."""
+    or does. A model of `images` takes no texts."""
 
     pooling: Pooling = "none"
     normalized: bool = False
@@ -23,6 +24,7 @@ class ModelUse:
     label_names: tuple[str, ...] = ()
     independent: bool = False
     verdict: tuple[int, ...] = ()
+    images: Images | None = None
 
     @property
     def generates(self) -> bool:
@@ -47,6 +49,12 @@ def check_generates(model: str, use: ModelUse) -> None:
         raise wrong_use(model, "makes vectors and generates no text", "/v1/embeddings, /score or /rerank")
     if not use.generates:
         raise wrong_use(model, "gives scores and generates no text", SCORES)
+
+
+def check_reads(model: str, use: ModelUse) -> None:
+    """Raises ApiError 400 where the model takes no texts."""
+    if use.images is not None:
+        raise wrong_use(model, "takes images and no texts", "/classify")
 
 
 def check_pools(model: str, use: ModelUse) -> None:

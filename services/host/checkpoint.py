@@ -59,6 +59,7 @@ LATER: dict[str, object] = {
     "classifier_from_token": [],
     "quantization": None,
     "latent": None,
+    "images": None,
 }
 LATER_OF_EXPERTS = {"scoring": "softmax", "groups": 1, "chosen_groups": 1, "scale": 1.0, "shared_features": 0}
 

@@ -174,6 +174,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
             context_seconds=self.context_seconds,
             pools=config.pooling != "none",
             encodes=config.encodes,
+            images=config.images,
         )
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, structs
 
 from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.images import Images
 from livescale.shared.messages.latent import Latent
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
 from livescale.shared.messages.quantization import Packing, Quantization
@@ -87,7 +88,8 @@ class ModelConfig(Message, frozen=True, kw_only=True):
 
     The rows of a model that `encodes` see each other, so that a prompt is computed in one piece. It has LayerNorms and
     learned positions without saying so. Embeddings of `token_types` types are added, too: the second of two texts has
-    the second type.
+    the second type. A model of `images` has one token, which stands for the image, and a matrix of patches in place of
+    types; each rank has all of them.
 
     A model with a `pooling` makes vectors and no tokens; they have the length 1 where it is `normalized`. With `labels`
     a matrix makes of them as many scores, with a `pooler` after another matrix and a tangent. Scores are likelihoods
@@ -138,6 +140,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     classifier_from_token: Annotated[list[Name], Meta(max_length=2)] = []
     quantization: Quantization | None = None
     latent: Latent | None = None
+    images: Images | None = None
     kv_cache_dtype: KvCacheDType = "auto"
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from livescale.shared.messages.images import MOST_IMAGE_BYTES
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId, TraceParent
 
 FinishReason = Literal["stop", "length", "cancelled", "deadline", "error"]
@@ -93,6 +94,7 @@ class Submit(Message, frozen=True, kw_only=True):
     `adapter`: what is added to the products of the model's matrices.
     `follows`: an earlier request of the same prompt, or of its beginning, that has got a token. So the prompt's KV is
     kept where that one went, and this one goes there, too, if there is room.
+    `pixels`: of the image that the prompt is, in the size that the model takes; the prompt has a token for each row.
     `traceparent`: the gateway's span, of which the spans of all who work on the request are children.
     """
 
@@ -117,6 +119,7 @@ class Submit(Message, frozen=True, kw_only=True):
     traceparent: TraceParent | None = None
     adapter: AdapterUse | None = None
     follows: Name | None = None
+    pixels: Annotated[bytes, Meta(max_length=MOST_IMAGE_BYTES)] = b""
 
 
 class Submitted(Message, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.model.architectures import find_architecture, model_types
 from livescale.shared.model.checkpoint_files import CONFIG_LIMIT_BYTES, decode_file, open_regular, read_file
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
+from livescale.shared.model.image_files import read_preprocessing
 from livescale.shared.model.sentence_files import SentenceModel, read_sentence_model
 from livescale.shared.model.use import read_use
 
@@ -57,9 +58,12 @@ def load_model_config(directory: Path) -> ModelConfig:
     try:
         config = _describe(ConfigFile(raw), generation, read_sentence_model(directory))
         # Once more through the message's own bounds: a config that others would refuse must not leave this machine.
-        return msgspec.convert(msgspec.to_builtins(config), ModelConfig)
+        config = msgspec.convert(msgspec.to_builtins(config), ModelConfig)
     except (CheckpointError, msgspec.ValidationError) as error:
         raise CheckpointError(f"{path}: {error}") from None
+    if config.images is None:
+        return config
+    return msgspec.structs.replace(config, images=read_preprocessing(directory, config.images))
 
 
 def _describe(raw: ConfigFile, generation: _HfGeneration, sentence: SentenceModel | None) -> ModelConfig:

@@ -66,7 +66,9 @@ def _experts_of(experts: Experts, shard: int, shards: int) -> Experts:
 
 
 def vocabulary(config: ModelConfig, shard: int, shards: int) -> range:
-    """The token ids of this rank; the last may have fewer than the others."""
+    """The token ids of this rank; the last may have fewer than the others. Every rank has the one token of images."""
+    if config.images is not None:
+        return range(config.vocab_size)
     each = -(-config.vocab_size // shards)
     return range(shard * each, min((shard + 1) * each, config.vocab_size))
 

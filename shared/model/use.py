@@ -4,7 +4,7 @@ or to give scores. Pure."""
 from msgspec.structs import replace
 
 from livescale.shared.messages.parameters import ModelConfig, Pooling
-from livescale.shared.model.declaration.architecture import GENERATES, Architecture
+from livescale.shared.model.declaration.architecture import CLASSIFIES_IMAGES, GENERATES, Architecture
 from livescale.shared.model.declaration.config_file import REMEDIES, CheckpointError, ConfigFile
 from livescale.shared.model.sentence_files import SentenceModel
 
@@ -26,10 +26,11 @@ def read_use(raw: ConfigFile, architecture: Architecture, sentence: SentenceMode
     raw.flag("is_original_qwen3_reranker")
     if tokens:
         return replace(config, classifier_from_token=_two(tokens))
-    if kind == CLASSIFIES:
+    if kind in (CLASSIFIES, CLASSIFIES_IMAGES):
         labels = len(raw.mapping("id2label")) or DEFAULT_LABELS
         pooling: Pooling = "cls" if encodes else "last"
-        return replace(config, pooling=pooling, labels=labels, pooler=encodes, bare_scores=_bare(raw))
+        pooler = encodes and kind == CLASSIFIES
+        return replace(config, pooling=pooling, labels=labels, pooler=pooler, bare_scores=_bare(raw))
     if sentence is None and kind in GENERATES:
         return config
     said = sentence or SentenceModel("cls" if encodes else "last", normalized=True)
@@ -43,8 +44,9 @@ def read_use(raw: ConfigFile, architecture: Architecture, sentence: SentenceMode
 
 def _kind(classes: list[str], architecture: Architecture) -> str:
     name = architecture.class_name
-    own = next((kind for kind in GENERATES if name.endswith(kind)), POOLS)
-    known = {name.removesuffix(own) + kind: kind for kind in dict.fromkeys((own, POOLS, CLASSIFIES))}
+    own = next((kind for kind in (*GENERATES, CLASSIFIES_IMAGES) if name.endswith(kind)), POOLS)
+    kinds = (own,) if own == CLASSIFIES_IMAGES else dict.fromkeys((own, POOLS, CLASSIFIES))
+    known = {name.removesuffix(own) + kind: kind for kind in kinds}
     found = next((known[one] for one in classes if one in known), None)
     if classes and found is None:
         raise CheckpointError(f"architectures {str(classes)[:200]} has none of {', '.join(known)}; use one of these")

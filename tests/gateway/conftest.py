@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI
 from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from livescale.services.gateway.access import read_keys
 from livescale.services.gateway.main import Gateway
@@ -70,7 +71,8 @@ async def serve_gateway(checkpoint: Path, **settings: object) -> AsyncIterator[S
         await eventually(lambda: bool(gateway.url) or serving.done())
         key = chosen.api_key[0] if chosen.api_key else "none"
         client = AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=key, max_retries=0)
-        tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+        path = checkpoint / "tokenizer.json"  # which models of images lack
+        tokenizer = Tokenizer.from_file(str(path)) if path.exists() else Tokenizer(WordLevel())
         try:
             async with client, aiohttp.ClientSession() as http:
                 yield ServedGateway(cluster, broker, gateway, client, http, tokenizer, serving)

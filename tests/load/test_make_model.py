@@ -15,8 +15,9 @@ import transformers
 from click.testing import CliRunner
 
 from livescale.load import make_model as module
-from livescale.load.make_model import SHAPES, make_model
+from livescale.load.make_model import make_model
 from livescale.load.make_model_command import make_model_command
+from livescale.load.model_shapes import SHAPES
 from livescale.load.sizes import Size
 from livescale.shared.messages.parameters import Family, ModelConfig
 from livescale.shared.model.block_layout import block_layouts

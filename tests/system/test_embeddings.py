@@ -1,7 +1,6 @@
-"""Vectors through the whole system: the same bits while workers come, go live and die."""
+"""Vectors, and scores of images, through the whole system: the same bits while workers come, go live and die."""
 
 import asyncio
-import base64
 import random
 import signal
 from collections.abc import Iterator
@@ -10,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.checkpoints import pooling_checkpoint, tiny_checkpoint
+from tests.pictures import encoded
 from tests.system.conftest import System, start, stop
 from tests.system.scaling import LAYERS_RUN, WORKERS, count, targets, watching
 from tests.system.under_load import ExpectedStreams, SystemUnderLoad
@@ -20,52 +22,66 @@ from tests.system.under_load import ExpectedStreams, SystemUnderLoad
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 RATE = "1e6"  # bytes a second
-TEXTS = 60
+ASKED = 60
 
 
 @dataclass
 class EmbedderUnderLoad(SystemUnderLoad):
-    """A system that is asked for vectors, of all texts at once; the first answers are what all others must be."""
+    """A system that is asked for vectors or scores, all at once; the first answers are what all others must be."""
 
-    texts: list[list[int]] = field(default_factory=list)
-    vectors: dict[int, bytes] = field(default_factory=dict)
+    path: str = "/v1/embeddings"
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    made: dict[int, Any] = field(default_factory=dict)
 
     async def load(self, url: str = "") -> Any:
-        made: dict[int, bytes] = {}
+        made: dict[int, Any] = {}
 
         async def ask(session: aiohttp.ClientSession, index: int) -> None:
-            body = {"model": "m", "input": self.texts[index], "encoding_format": "base64"}
-            async with session.post(f"{url or self.system.url}/v1/embeddings", json=body) as answer:
+            body = {"model": "m", **self.bodies[index]}
+            async with session.post(f"{url or self.system.url}{self.path}", json=body) as answer:
                 said = await answer.json()
                 assert answer.status == 200, said
-                made[index] = base64.b64decode(said["data"][0]["embedding"])
+                made[index] = said["data"]
 
         async with aiohttp.ClientSession() as session:
-            await asyncio.gather(*(ask(session, index) for index in range(len(self.texts))))
+            await asyncio.gather(*(ask(session, index) for index in range(len(self.bodies))))
         return made
 
     def check(self, name: str, records: Any) -> None:
-        self.vectors = self.vectors or records
-        assert records == self.vectors, name
+        self.made = self.made or records
+        assert records == self.made, name
+
+
+def bodies_of_texts() -> list[dict[str, Any]]:
+    chance = random.Random(4)
+    texts = [chance.choices(range(1_000), k=chance.choice([1, 9, 70, 300])) for _ in range(ASKED)]
+    return [{"input": text, "encoding_format": "base64"} for text in texts]
+
+
+def bodies_of_images() -> list[dict[str, Any]]:
+    noise = np.random.default_rng(4).integers(0, 256, (ASKED, 70, 90, 3), np.uint8)
+    files = [encoded(Image.fromarray(one), "PNG") for one in noise]
+    return [{"input": f"data:image/png;base64,{file}", "use_activation": False} for file in files]
 
 
 @pytest.fixture
 def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbedderUnderLoad]:
     """Four workers behind slow links."""
     family, options = request.param
-    checkpoint = tiny_checkpoint(family) if family == "bert" else pooling_checkpoint(family, tmp_path)
+    checkpoint = pooling_checkpoint(family, tmp_path) if family == "qwen3" else tiny_checkpoint(family)
+    of_images = family == "vit"
     system: System = start(tmp_path, "--workers", str(WORKERS), "--link-rate", RATE, *options, checkpoint=checkpoint)
-    chance = random.Random(4)
-    texts = [chance.choices(range(1_000), k=chance.choice([1, 9, 70, 300])) for _ in range(TEXTS)]
+    path = "/classify" if of_images else "/v1/embeddings"
+    bodies = bodies_of_images() if of_images else bodies_of_texts()
     try:
-        yield EmbedderUnderLoad(system, ExpectedStreams("m", [], {}), texts=texts)
+        yield EmbedderUnderLoad(system, ExpectedStreams("m", [], {}), path=path, bodies=bodies)
     finally:
         assert stop(system) == 0
 
 
 def with_options(*options: str) -> pytest.MarkDecorator:
-    """A decoder that pools by its last row, and an encoder that takes the mean of all."""
-    given = [pytest.param((family, options), id=family) for family in ("qwen3", "bert")]
+    """A decoder that pools by its last row, an encoder that takes the mean of all, and one of images."""
+    given = [pytest.param((family, options), id=family) for family in ("qwen3", "bert", "vit")]
     return pytest.mark.parametrize("loaded", given, indirect=True)
 
 

@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import torch
-from torch.nn.functional import embedding
 
 from livescale.services.worker.engine.adapters import Adapters
-from livescale.services.worker.engine.added_embeddings import AddedEmbeddings
 from livescale.services.worker.engine.attention import Attention, Rows, TorchAttention
 from livescale.services.worker.engine.compiled_layer import CompiledAttention, CompiledLayer, LayerMemory, in_one_call
 from livescale.services.worker.engine.contract import (
@@ -25,6 +23,7 @@ from livescale.services.worker.engine.contract import (
     slabs,
 )
 from livescale.services.worker.engine.cuda_graphs import CudaCapture, GraphedLayer, LayerGraphs
+from livescale.services.worker.engine.embeddings import Embeddings
 from livescale.services.worker.engine.head import Head
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import KvStore
@@ -32,7 +31,7 @@ from livescale.services.worker.engine.layer import Layer
 from livescale.services.worker.engine.paged_attention import choose_backend
 from livescale.services.worker.engine.parameters import TORCH_DTYPES, block_tensors, padded
 from livescale.services.worker.engine.rope import rope_tables
-from livescale.services.worker.engine.tensor_parallel import Ranks, embed_part, shared
+from livescale.services.worker.engine.tensor_parallel import Ranks, shared
 from livescale.services.worker.grammars.masks import Masks
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
@@ -43,8 +42,7 @@ from livescale.services.worker.scheduling.batch import (
 )
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.model.declaration.tensors import EMBEDDING
-from livescale.shared.model.sharding import shard_config, vocabulary
+from livescale.shared.model.sharding import shard_config
 
 AnyLayer = Layer | GraphedLayer | CompiledLayer
 
@@ -74,7 +72,6 @@ class TorchEngine:
         self._manifest = manifest
         self._config = config
         self._ranks = ranks
-        self._own_tokens = vocabulary(manifest.config, manifest.shard, manifest.shards)
         self._row_bytes = config.hidden_size * dtype.itemsize
         group = config.num_attention_heads // config.num_key_value_heads
         ropes = rope_tables(config, max_model_len, dtype, memory.device, kernels)
@@ -91,8 +88,7 @@ class TorchEngine:
             # Between two calls of a layer's parts ranks wait for each other, and latent attention has parts of its own.
             if ranks is None and config.latent is None:
                 self._memory = LayerMemory(config, self._kernels, compiled)
-        self._embedding: torch.Tensor | None = None
-        self._added: AddedEmbeddings | None = None
+        self._embeddings: Embeddings | None = None
         self._layers: dict[int, AnyLayer] = {}
         self._whole: dict[int, Layer] = {}  # the same, and what adapters add
         self._adapted: dict[int, Layer | CompiledLayer] = {}
@@ -102,9 +98,6 @@ class TorchEngine:
         # share have room for keys and values apart.
         if on_gpu.graphs and ranks is None and config.experts is None and config.latent is None:
             self._graphs = LayerGraphs(config, self.store.cache, CudaCapture(memory.device))
-        self._embedding_scale = None
-        if config.embedding_scale != 1.0:
-            self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype, device=memory.device)
         self._head = Head(manifest, config, kernels, ranks)
         self.on_last_layer: Callable[[], None] = lambda: None
         self.on_kv: KvTaker = lambda export, layers, data: None
@@ -118,9 +111,7 @@ class TorchEngine:
             raise ValueError(f"the model has blocks 0 to {len(self._manifest.blocks) - 1}, not {index}")
         tensors = block_tensors(self._manifest.blocks[index], buffer, self._manifest.dtype)
         if index == 0:
-            self._embedding = tensors[EMBEDDING]
-            if self._config.adds_positions:
-                self._added = AddedEmbeddings(self._config, tensors, self._kernels)
+            self._embeddings = Embeddings(self._manifest, self._config, tensors, self._kernels, self._ranks)
         elif index <= self._config.num_hidden_layers:
             sinks = tensors.get(f"model.layers.{index - 1}.self_attn.sinks")
             if sinks is not None:
@@ -130,8 +121,8 @@ class TorchEngine:
             self._layers[index - 1] = self._fastest(layer)
         else:
             self._head.add(tensors)
-        if self._embedding is not None:
-            self._head.tie(self._embedding)
+        if self._embeddings is not None:
+            self._head.tie(self._embeddings.table)
 
     @torch.inference_mode()
     def add_adapter(self, manifest: Manifest, buffer: View) -> None:
@@ -161,16 +152,10 @@ class TorchEngine:
 
     @torch.inference_mode()
     def embed(self, rows: Rows) -> torch.Tensor:
-        """Look up the embeddings of all rows: `[row, hidden]`. Raises BlockMissing."""
-        if self._embedding is None:
+        """Make the embeddings of all rows: `[row, hidden]`. Raises BlockMissing."""
+        if self._embeddings is None:
             raise BlockMissing("cannot embed: block 0 was not added")
-        if self._ranks is None:
-            hidden = embedding(rows.token_ids, self._embedding)
-        else:
-            hidden = embed_part(rows.token_ids, self._embedding, self._own_tokens, self._ranks)
-        if self._added is not None:
-            hidden = self._added.add_to(hidden, rows.chunks)
-        return hidden if self._embedding_scale is None else hidden * self._embedding_scale
+        return self._embeddings.embed(rows)
 
     @torch.inference_mode()
     def layers(self, start: int, end: int, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from livescale.services.worker.scheduling.limits import SchedulerLimits
+from livescale.shared.messages.images import MOST_IMAGE_BYTES
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,19 @@ class BatchBudget:
             entries = entries[len(batch) :]
 
 
+TOLD_IMAGE_BYTES = MOST_IMAGE_BYTES * 3 // 4  # what is left is for the rest of each request
 ALONE = BatchBudget()
 
 
 def batch_budget(limits: SchedulerLimits, joined_rows: int) -> BatchBudget:
-    """Return how much is worth running together, where a layer takes no longer for up to `joined_rows` rows."""
-    return BatchBudget(limits.max_num_seqs, min(joined_rows, limits.max_num_batched_tokens))
+    """Return how much is worth running together, where a layer takes no longer for up to `joined_rows` rows.
+
+    Requests that go to a source are told of in one message, which has room for so many images.
+    """
+    tasks = limits.max_num_seqs
+    if limits.images is not None:
+        tasks = min(tasks, max(1, TOLD_IMAGE_BYTES // limits.images.size_bytes))
+    return BatchBudget(tasks, min(joined_rows, limits.max_num_batched_tokens))
 
 
 @dataclass(frozen=True)

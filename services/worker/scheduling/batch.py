@@ -186,7 +186,7 @@ class ScheduledChunk(Struct, frozen=True):
     A prompt's rows attend from cut to cut, whatever else is in the chunk. Generated positions (`decode`) attend row by
     row, however many there are. So a resumed request that replays them gets the bits that they had when they were
     generated one by one. The rows of a `whole` prompt see each other. `adapter` is the version of the adapter that they
-    use.
+    use. `pixels` are those of the image that the prompt is.
     """
 
     request_id: str
@@ -199,6 +199,7 @@ class ScheduledChunk(Struct, frozen=True):
     scoring: Scoring | None = None
     whole: bool = False
     adapter: str | None = None
+    pixels: bytes = b""
 
     def __post_init__(self) -> None:
         fits_chunk = self.start % PROMPT_CUT == 0 and len(self.tokens) <= PREFILL_CHUNK

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, PREFILL_CHUNK, named_tokens
+from livescale.shared.messages.images import Images
 from livescale.shared.messages.requests import Submit
 
 
@@ -15,7 +16,8 @@ class SchedulerLimits:
 
     `host_kv_blocks` more blocks in host memory keep prompts. Conversations are kept for `context_seconds`, in at most
     `context_blocks` blocks of both kinds. A model that `pools` makes vectors and no tokens, and one that `encodes` runs
-    a prompt in one piece. Raises ValueError where a step has no room for all requests and one chunk.
+    a prompt in one piece. One of `images` takes nothing else. Raises ValueError where a step has no room for all
+    requests and one chunk.
     """
 
     max_num_seqs: int
@@ -32,6 +34,7 @@ class SchedulerLimits:
     context_seconds: float = 1800.0
     pools: bool = False
     encodes: bool = False
+    images: Images | None = None
 
     def __post_init__(self) -> None:
         least = self.max_num_seqs + PREFILL_CHUNK
@@ -79,7 +82,18 @@ class SchedulerLimits:
             return f"prompt and max_tokens are {total} tokens, the whole KV cache holds {room}"
         named = named_tokens(request.sampling)
         outside = _outside(self.vocab_size, request.prompt, request.generated, request.stop_token_ids, named)
-        return None if outside is None else f"token id {outside} is not in the vocabulary of {self.vocab_size}"
+        if outside is not None:
+            return f"token id {outside} is not in the vocabulary of {self.vocab_size}"
+        return self._why_no_image(request)
+
+    def _why_no_image(self, request: Submit) -> str | None:
+        """Say what is wrong with a request's pixels, or with their absence."""
+        rows, size_bytes = (0, 0) if self.images is None else (self.images.rows, self.images.size_bytes)
+        if len(request.pixels) != size_bytes:
+            return f"pixels: they have {len(request.pixels)} bytes, and this model takes {size_bytes}"
+        if rows not in (0, len(request.prompt)):
+            return f"prompt: it has {len(request.prompt)} tokens, and an image has {rows}"
+        return None
 
 
 def _outside(vocab_size: int, *lists: list[int]) -> int | None:

@@ -230,7 +230,17 @@ class Sequence:
         sampling = self._sampling() if stop == len(self.tokens) else None
         scoring = None if decode else self._scoring(start, stop)
         return ScheduledChunk(
-            self.request_id, tokens, start, self.blocks, decode, sampling, self.entry, scoring, self.whole, self.adapter
+            self.request_id,
+            tokens,
+            start,
+            self.blocks,
+            decode,
+            sampling,
+            self.entry,
+            scoring,
+            self.whole,
+            self.adapter,
+            self.request.pixels,
         )
 
     def _scoring(self, start: int, stop: int) -> Scoring | None:

@@ -10,8 +10,8 @@ from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, Schedule
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """Encode a batch without activations, which the ranks get as they run it, and without KV, of which each has its
-    own.
+    """Encode a batch without activations and pixels, of which the ranks get what they need as they run it, and without
+    KV, of which each has its own.
     """
     imports = tuple(replace(one, data=NO_BYTES) for one in batch.imports)
     told = structs.replace(batch, chunks=tuple(map(_without_activation, batch.chunks)), imports=imports)
@@ -28,6 +28,8 @@ def _without_activation(piece: ScheduledChunk) -> ScheduledChunk:
     if sampling is not None and sampling.past is not None:  # which only the rank that chooses needs
         params = structs.replace(sampling.params, grammar="")
         piece = structs.replace(piece, sampling=structs.replace(sampling, params=params, past=None))
+    if piece.pixels:
+        piece = structs.replace(piece, pixels=b"")
     return piece if piece.entry is None else structs.replace(piece, entry=replace(piece.entry, activation=NO_BYTES))
 
 

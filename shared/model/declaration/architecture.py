@@ -29,6 +29,7 @@ from livescale.shared.model.packed.form import WEIGHT, packing_of
 from livescale.shared.model.packed.stored import stored_parts
 
 GENERATES = ("ForCausalLM", "LMHeadModel")
+CLASSIFIES_IMAGES = "ForImageClassification"
 LAYERS = "model.layers."
 FULL, SLIDING = "full_attention", "sliding_attention"
 LONGEST_HEAD = 4_096
@@ -48,7 +49,7 @@ class Architecture:
     `fuses_experts`: whether a checkpoint has the matrices of all experts as one, `[expert, in, out]`, with gate and up
     in turn; `transposes`: the matrices of layers as `[in, out]`. `example` are the keys of config.json, besides the
     sizes, of a small model of this kind. `sizes` has config.json's names of sizes by those of Llama's, and says that
-    there are no others.
+    there are no others. `reshaped` are the sources, by our names, of parameters that a checkpoint has in another shape.
     """
 
     class_name: str
@@ -62,16 +63,23 @@ class Architecture:
     transposes: bool = False
     sizes: Mapping[str, str] = field(default_factory=dict)
     example: Mapping[str, Any] = field(default_factory=dict)
+    reshaped: Callable[[ModelConfig], Mapping[str, Source]] = lambda config: {}
 
     @property
     def generates(self) -> bool:
         """Whether its checkpoints may generate text; the others make vectors and scores only."""
         return self.class_name.endswith(GENERATES)
 
+    @property
+    def takes_images(self) -> bool:
+        """Whether a prompt is an image, and no text."""
+        return self.class_name.endswith(CLASSIFIES_IMAGES)
+
     def sources(self, config: ModelConfig) -> dict[str, Source]:
         """Where each parameter of the model lies in its checkpoint, by our name."""
         shapes, orders, last = _stored_parts(config), head_orders(config), config.num_hidden_layers - 1
-        return {name: self._source(name, shapes, orders.get(_module(name), ()), last) for name in shapes}
+        found = {name: self._source(name, shapes, orders.get(_module(name), ()), last) for name in shapes}
+        return found | dict(self.reshaped(config))
 
     def unneeded(self, config: ModelConfig) -> tuple[str, ...]:
         """How the names of tensors begin that a checkpoint may have and that nothing needs."""
@@ -122,7 +130,7 @@ class Architecture:
             raise CheckpointError(f"{quantized[0]}: not served with latent attention; use the checkpoint in bfloat16")
         if quantized and config.experts is not None and not (is_mxfp4 and self.fuses_experts):
             raise CheckpointError(f"{quantized[0]}: quantized experts are not served; use the checkpoint in bfloat16")
-        if quantized and self.transposes:
+        if quantized and (self.transposes or self.takes_images):
             raise CheckpointError(f"{quantized[0]}: not served of {self.class_name}; use the checkpoint in bfloat16")
         if is_mxfp4 and not self.fuses_experts:
             raise CheckpointError(f"{quantized[0]}: quant_method mxfp4 is known of gpt_oss alone; {REMEDY}")

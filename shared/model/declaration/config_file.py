@@ -1,7 +1,7 @@
 """`config.json` of a checkpoint, read key by key. What nobody has read and nobody has listed as harmless is refused by
 name, because it may change what the model computes. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ HARMLESS = {
     *("dropout", "activation_dropout", "layerdrop", "init_std", "n_ctx", "reorder_and_upcast_attn", "summary_type"),
     *("summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout"),
     *("is_llama_config", "is_qwen2_config", "neftune_noise_alpha", "max_sequence_length", "transformers.js_config"),
+    *("encoder_stride", "pooler_act", "pooler_output_size"),  # of ViT, whose classifier has no pooler
 }
 # What the keys that ask for another kind of model ask for, and what to do instead.
 REMEDIES = {
@@ -108,6 +109,11 @@ class ConfigFile:
         none: list[int] = []
         return self.get(key, none, wanted=_are(_is_size), said="a list of whole numbers")
 
+    def square(self, key: str, default: int) -> int:
+        """The side of a square: one positive whole number, or two that are the same."""
+        side = self.get(key, default, wanted=_is_square, said="a positive whole number, or two that are the same")
+        return side[0] if isinstance(side, list) else side
+
     def token_ids(self, key: str) -> list[int]:
         """One token id or a list of them, empty where it is absent."""
         none: list[int] = []
@@ -122,14 +128,14 @@ class ConfigFile:
             if key in self._values:
                 raise CheckpointError(f"{key}: {REMEDIES[key]}")
 
-    def refuse_unread(self) -> None:
-        """Raise CheckpointError for a key that is neither read nor harmless."""
-        unread = sorted(self._values.keys() - self._read - HARMLESS)
+    def refuse_unread(self, harmless: Set[str] = HARMLESS, file: str = "config.json") -> None:
+        """Raise CheckpointError for a key of this file that is neither read nor harmless."""
+        unread = sorted(self._values.keys() - self._read - harmless)
         # A flag that is off asks for nothing.
         asking = [key for key in unread if self._values[key] is not False]
         if asking:
             raise CheckpointError(
-                f"{asking[0][:80]!r} is not known of this architecture; remove it from config.json if the model "
+                f"{asking[0][:80]!r} is not known of this architecture; remove it from {file} if the model "
                 "computes the same without it"
             )
 
@@ -140,6 +146,11 @@ def is_number(value: object) -> bool:
 
 def _is_size(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -1 <= value <= LARGEST_SIZE
+
+
+def _is_square(value: object) -> bool:
+    sides = value if isinstance(value, list) else [value, value]
+    return len(sides) == 2 and sides[0] == sides[1] and all(_is_size(side) and side not in (-1, 0) for side in sides)
 
 
 def _is_id(value: object) -> bool:

@@ -28,16 +28,27 @@ def encoder_names(base: str) -> dict[str, str]:
     }
 
 
+def encoder_head_dim(hidden: int, heads: int) -> int:
+    """The numbers of a head, which all have as many. Raises CheckpointError."""
+    head_dim, rest = divmod(hidden, heads)
+    if rest or head_dim % 2:
+        raise CheckpointError(f"hidden_size {hidden} must be an even multiple of num_attention_heads, {heads}")
+    return head_dim
+
+
+def encoder_activation(config: ConfigFile) -> Activation:
+    """What stands between the matrices of an MLP. Raises CheckpointError."""
+    activation = config.text("hidden_act", "gelu")
+    if activation not in ACTIVATIONS:
+        raise CheckpointError(f"hidden_act {activation[:80]!r} is not served; supported are {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[activation]
+
+
 def describe_encoder(config: ConfigFile, position_offset: int = 0) -> ModelConfig:
     """The model that a configuration file describes; the first position has row `position_offset` of its table. Raises
     CheckpointError."""
     hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
-    head_dim, rest = divmod(hidden, heads)
-    if rest or head_dim % 2:
-        raise CheckpointError(f"hidden_size {hidden} must be an even multiple of num_attention_heads, {heads}")
-    activation = config.text("hidden_act", "gelu")
-    if activation not in ACTIVATIONS:
-        raise CheckpointError(f"hidden_act {activation[:80]!r} is not served; supported are {', '.join(ACTIVATIONS)}")
+    head_dim, activation = encoder_head_dim(hidden, heads), encoder_activation(config)
     if config.text("position_embedding_type", "absolute") != "absolute":
         raise CheckpointError("position_embedding_type must be 'absolute'; use a checkpoint with such positions")
     positions = config.size("max_position_embeddings", 512) - position_offset
@@ -49,7 +60,7 @@ def describe_encoder(config: ConfigFile, position_offset: int = 0) -> ModelConfi
         norms_before=False,
         norms_sum=True,
         gated=False,
-        activation=ACTIVATIONS[activation],
+        activation=activation,
         output_bias=True,
         mlp_bias=True,
     )

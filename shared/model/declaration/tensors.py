@@ -15,6 +15,7 @@ EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 POSITIONS = "model.embed_positions.weight"
 TYPES = "model.embed_types.weight"
+PATCHES = "model.patch_embedding"  # the matrix that makes rows of patches of an image
 LOOKED_UP = "model.embed_"  # tables of which rows are taken
 SCORE = "score.weight"  # of models that give scores of a prompt
 EXPANDING = "self_attn.kv_b_proj.weight"  # what makes keys and values of a latent
@@ -53,10 +54,14 @@ class Parameter(NamedTuple):
 def model_parameters(config: ModelConfig) -> dict[str, list[Parameter]]:
     """The tensors of each block, by the block's name, in the order in which they lie."""
     vocabulary = [config.vocab_size, config.hidden_size]
-    blocks = {"embedding": [Parameter(EMBEDDING, vocabulary, "tokens"), *_input(config)]}
+    blocks = {"embedding": [_embedding(config, vocabulary), *_input(config)]}
     for layer in range(config.num_hidden_layers):
         blocks[f"layer-{layer}"] = list(layer_parameters(config, layer))
     return blocks | {"head": [*_norm(config, "model.norm"), *_head(config, vocabulary)]}
+
+
+def _embedding(config: ModelConfig, vocabulary: list[int]) -> Parameter:
+    return Parameter(EMBEDDING, vocabulary, "tokens" if config.images is None else None)
 
 
 def _input(config: ModelConfig) -> Iterator[Parameter]:
@@ -64,7 +69,10 @@ def _input(config: ModelConfig) -> Iterator[Parameter]:
     if config.adds_positions:
         positions = config.max_position_embeddings + config.position_offset
         yield Parameter(POSITIONS, [positions, config.hidden_size])
-    if config.encodes:
+    if config.images is not None:
+        yield Parameter(f"{PATCHES}.weight", [config.hidden_size, config.images.patch_values])
+        yield Parameter(f"{PATCHES}.bias", [config.hidden_size])
+    elif config.encodes:
         yield Parameter(TYPES, [config.token_types, config.hidden_size])
         yield from _norm(config, "model.embed_norm")
 

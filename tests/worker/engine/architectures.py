@@ -28,6 +28,7 @@ SHAPE: dict[str, Any] = {
     "pad_token_id": 2,
 }
 OF_DECODERS = ("num_key_value_heads", "rms_norm_eps")
+OF_IMAGES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
 LEARNED = ("gpt2", "opt")  # which have names of their own for some of the sizes
 WINDOW = 150
 FIELDS: dict[str, dict[str, Any]] = {
@@ -158,6 +159,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "opt": {"ffn_dim": 132, "activation_function": "relu"},
     "bert": {"layer_norm_eps": 1e-5, "type_vocab_size": 2, "max_position_embeddings": 512, "hidden_act": "gelu"},
     "roberta": {"layer_norm_eps": 1e-3, "type_vocab_size": 1, "max_position_embeddings": 515, "hidden_act": "gelu_new"},
+    "vit": {"image_size": 52, "patch_size": 5, "layer_norm_eps": 1e-3, "hidden_act": "gelu_new", "qkv_bias": False},
     "xlm-roberta": {"layer_norm_eps": 1e-5, "type_vocab_size": 1, "max_position_embeddings": 514, "pad_token_id": 1},
 }
 
@@ -166,6 +168,8 @@ def fields_of(model_type: str) -> dict[str, Any]:
     """The keys of the small model's config.json."""
     is_plain = generates(model_type) and model_type not in LEARNED
     shape = SHAPE if is_plain else {key: value for key, value in SHAPE.items() if key not in OF_DECODERS}
+    if takes_images(model_type):
+        shape = {key: SHAPE[key] for key in OF_IMAGES}
     if model_type in LEARNED:
         shape = {key: value for key, value in shape.items() if key != "intermediate_size"}
     return {**shape, **FIELDS[model_type]}
@@ -182,4 +186,11 @@ def generates(model_type: str) -> bool:
     return architecture.generates
 
 
-ENCODERS = [model_type for model_type in model_types() if not generates(model_type)]
+def takes_images(model_type: str) -> bool:
+    architecture = find_architecture(model_type)
+    assert architecture is not None
+    return architecture.takes_images
+
+
+# Of texts.
+ENCODERS = [model_type for model_type in model_types() if not (generates(model_type) or takes_images(model_type))]

@@ -24,7 +24,18 @@ from tests.worker.serving import limits, submit
 
 Numbers = npt.NDArray[np.float64]
 LABELS = 3
-CLASSES = {"embeds": "AutoModel", "scores": "AutoModelForSequenceClassification"}
+CLASSES = {
+    "embeds": "AutoModel",
+    "scores": "AutoModelForSequenceClassification",
+    "images": "AutoModelForImageClassification",
+}
+# Unlike in every channel.
+PREPROCESSING: dict[str, Any] = {
+    "resample": 3,
+    "rescale_factor": 0.005,
+    "image_mean": [0.5, 0.4, 0.3],
+    "image_std": [0.3, 0.2, 0.25],
+}
 
 
 @cache
@@ -40,9 +51,17 @@ def pooling_reference(model_type: str, use: str, dtype: DType = "float32") -> An
         elif parameter.dim() == 1:
             parameter.data = 1 + 0.05 * noise
         else:
-            parameter.data = noise * (0.6 if "embed" in name else 1.6 / parameter.shape[1] ** 0.5)
+            is_looked_up = "embed" in name and "projection" not in name
+            parameter.data = noise * (0.6 if is_looked_up else 1.6 / parameter[0].numel() ** 0.5)
         parameter.data = parameter.data.bfloat16().float()
     return model.to(torch.bfloat16 if dtype == "bfloat16" else torch.float32).eval()
+
+
+@cache
+def preprocessor(model_type: str) -> Any:
+    """What makes numbers of images, in transformers."""
+    size = fields_of(model_type)["image_size"]
+    return transformers.ViTImageProcessorPil(size={"height": size, "width": size}, **PREPROCESSING)
 
 
 @cache
@@ -56,6 +75,8 @@ def pooling_checkpoint(
         pooling_reference(model_type, use).save_pretrained(directory)
         if use == "embeds":
             write_pooling(directory, pooling)
+        if use == "images":
+            preprocessor(model_type).save_pretrained(directory)
         checkpoint = open_checkpoint(directory, dtype, shards)
         blocks = tuple(bytearray(layout.size_bytes) for layout in checkpoint.layouts)
         checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]

@@ -1,8 +1,20 @@
 """Tasks that stand at the same layer run together, as many as there is room for."""
 
+import pytest
+
 from livescale.services.worker.live.policy import BEST_EFFORT, Planned
-from livescale.services.worker.live.tasks import BatchBudget, FinishTask, HandOver, LiveTask, RunLayer
+from livescale.services.worker.live.tasks import (
+    BatchBudget,
+    FinishTask,
+    HandOver,
+    LiveTask,
+    RunLayer,
+    batch_budget,
+)
+from livescale.shared.bus.codec import MAX_PAYLOAD_BYTES
+from livescale.shared.messages.images import MOST_IMAGE_BYTES, Images
 from tests.worker.live.queue_steps import queue_of, run_next, shown
+from tests.worker.serving import limits
 
 
 def test_tasks_at_the_same_layer_run_together_in_order_while_there_is_room() -> None:
@@ -77,3 +89,17 @@ def test_best_effort_and_plans_hold_for_each_of_those_that_run_together() -> Non
     planned = queue_of("abc", loaded=2, rule=Planned({"a": 1, "b": 0, "c": 2}), budget=BatchBudget(9, 9))
     assert run_next(planned) == [(RunLayer, "a,c", 0)]
     assert run_next(planned) == [(RunLayer, "c", 1)]
+
+
+@pytest.mark.parametrize("size", [24, 64, 72, 224, 384, 577])
+def test_images_that_go_together_fit_into_one_message(size: int) -> None:
+    """Beside its pixels a request has a token for each row, and less than a thousand bytes."""
+    images = Images(size=size, patch=16)
+    tasks = batch_budget(limits(max_num_seqs=64, images=images), joined_rows=2_048).tasks
+    assert tasks >= 1
+    assert tasks * (images.size_bytes + images.rows + 1_000) < MAX_PAYLOAD_BYTES
+    assert tasks == 64 or (tasks + 1) * images.size_bytes > MOST_IMAGE_BYTES / 2
+
+
+def test_texts_go_together_as_many_as_run_together() -> None:
+    assert batch_budget(limits(max_num_seqs=64), joined_rows=128) == BatchBudget(64, 128)

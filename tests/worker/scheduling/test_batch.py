@@ -35,7 +35,7 @@ def test_ranks_of_earlier_releases_read_the_fields_by_their_names() -> None:
     assert list(told) == ["step", "pieces", "preempted", "imports", "prefixes", "exports"]
     names = ["request_id", "tokens", "start", "blocks", "decode", "draw", "entry", "scoring"]
     # What came later is passed over by those who do not know it.
-    assert list(told["pieces"][0]) == [*names, "whole", "adapter"]
+    assert list(told["pieces"][0]) == [*names, "whole", "adapter", "pixels"]
     assert list(told["pieces"][0]["draw"]) == ["sampling", "index", "forbidden", "stops", "past"]
 
 

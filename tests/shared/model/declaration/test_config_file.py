@@ -19,6 +19,7 @@ READERS: dict[str, Read] = {
     "texts": lambda config: config.texts("key"),
     "wholes": lambda config: config.wholes("key"),
     "token_ids": lambda config: config.token_ids("key"),
+    "square": lambda config: config.square("key", 1),
 }
 
 
@@ -34,6 +35,7 @@ READERS: dict[str, Read] = {
         ("mapping", [{}, {"a": 1}], [[], "a"]),
         ("texts", [[], ["a"]], ["a", [1], ["a", None]]),
         ("wholes", [[], [1, 2]], [1, [1.5], [True]]),
+        ("square", [1, 7], [0, -1, [1, 2], [2], [2, 2, 2], [0, 0], "1", True]),
         ("token_ids", [[1, 2], []], ["1", 2**31, [2**31], [True], 1.0]),
     ],
 )
