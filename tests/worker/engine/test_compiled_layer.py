@@ -14,7 +14,7 @@ from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledC
 from tests.worker.engine.adapted import adapter, add
 from tests.worker.engine.models import ALL_CONFIGS, KERNELS, SMALL_CONFIGS, Kind, checkpointed, kind, needs_kernels
 
-BLOCKS = 20  # of each request
+BLOCKS = 24  # of each request
 # Architectures that the kernel knows all parts of: windows, biases and rotations by layer are among them.
 IN_ONE_CALL = {f"{name}-small" for name in ("llama", "qwen2", "mistral", "phi3", "smollm3")}
 EVERY_WAY = [kind("portable", "float32"), *(kind(variant, "bfloat16") for variant in VARIANTS)]

@@ -4,10 +4,10 @@
 #pragma once
 
 #include "power.h"
+#include "softmax.h"
 #include "workspace.h"
 
-#define SPAN 128
-#define TILE 16 /* queries computed together */
+#define TURNS 4 /* in which a tile is scored, weighed and gathered */
 
 /* A query: one row of the run, and one of the heads that share keys and values. */
 typedef struct {
@@ -55,78 +55,22 @@ ALWAYS void scale_by(float *numbers, int64_t count, float factor) {
         wide_store(FLOAT32, numbers + i, wide_multiply(wide_load(FLOAT32, numbers + i), wide_everywhere(factor)));
 }
 
-/* Updates `largest`: for each of `count` queries, the larger of the old value and its scores in this span. The first
-   `hidden` scores, and up to 16 behind the last position that a query sees, become minus infinity. */
-ALWAYS void find_largest(float *scores, const int64_t *hidden, const int64_t *seen, int64_t count, float *largest) {
-    float lanes[TILE][WIDE], queries[WIDE][TILE];
-    for (int64_t row = 0; row < TILE; row++, scores += SPAN) {
-        Wide most = wide_everywhere(-__builtin_inff());
-        for (int64_t i = row < count ? seen[row] : 0; i % WIDE; i++)
-            scores[i] = -__builtin_inff();
-        for (int64_t i = 0; row < count && i < hidden[row]; i++)
-            scores[i] = -__builtin_inff();
-        for (int64_t i = 0; row < count && i < seen[row]; i += WIDE)
-            most = wide_larger(wide_load(FLOAT32, scores + i), most);
-        wide_store(FLOAT32, lanes[row], most);
-    }
-    transpose((const int32_t *)lanes, WIDE, (int32_t *)queries, TILE);
-    Wide most = wide_load(FLOAT32, largest);
-    for (int lane = 0; lane < WIDE; lane++)
-        most = wide_larger(wide_load(FLOAT32, queries[lane]), most);
-    wide_store(FLOAT32, largest, most);
-}
+/* How a tile's scores of a span become weights: for each query the positions of the span that it sees, and by what its
+   state fades. */
+typedef struct {
+    const Work *work;
+    int64_t tile, count, hidden[TILE], seen[TILE];
+    float scale, fades[TILE];
+} Weighing;
 
-/* The factors by which sums relative to the scores `before` shrink to be relative to the scores `after`. */
-ALWAYS void find_fades(const float *before, const float *after, float scale, float *fades) {
-    Wide less = wide_load(FLOAT32, before);
-    FOR_EACH_VECTOR less.v[v] = (less.v[v] - load(after + v * LANES)) * everywhere(scale * LOG2_E);
-    wide_store(FLOAT32, fades, wide_power_of_two(FLOAT32, less));
-    for (int i = 0; i < TILE; i++)
-        if (before[i] == after[i])
-            fades[i] = 1.0f;
-}
-
-/* Multiplies scores of `count` positions by `scale` and bends them towards `cap`: cap * tanh(scale * score / cap). */
-ALWAYS void bend(Type type, float *scores, int64_t count, float scale, float cap) {
-    for (int64_t i = 0; i < count; i += WIDE) {
-        Wide x = wide_multiply(wide_load(FLOAT32, scores + i), wide_everywhere(scale / cap)), power;
-        FOR_EACH_VECTOR power.v[v] = magnitude(x.v[v]) * everywhere(-2.0f * LOG2_E);
-        power = wide_power_of_two(type, power);
-        FOR_EACH_VECTOR {
-            Floats one = everywhere(1.0f), tangent = (one - power.v[v]) / (one + power.v[v]) * everywhere(cap);
-            x.v[v] = where_negative(x.v[v], -tangent, tangent);
-        }
-        wide_store(FLOAT32, scores + i, x);
-    }
-}
-
-/* Turns a query's scores of `seen` positions, without the first `hidden`, into weights, relative to its largest score so
-   far. */
-ALWAYS void weigh(Type type, const float *scores, int64_t hidden, int64_t seen, float largest, float scale,
-                  void *weights) {
-    int64_t item = type == BFLOAT16 ? sizeof(bf16) : sizeof(float);
-    Wide unit = wide_everywhere(scale * LOG2_E), top = wide_everywhere(-(largest * (scale * LOG2_E)));
-    for (int64_t i = 0; i < SPAN; i += 2 * WIDE) {
-        Wide first = wide_everywhere(0.0f), second = first;
-        if (i < seen) {
-            first = wide_power_of_two(type, wide_multiply_add(wide_load(FLOAT32, scores + i), unit, top));
-            second = wide_power_of_two(type, wide_multiply_add(wide_load(FLOAT32, scores + i + WIDE), unit, top));
-        }
-        wide_store_two(type, (void *)address(type, weights, i), first, second);
-    }
-    /* Positions up to the next multiple of 32 that the query does not see have weight zero. */
-    int64_t unseen = padded(seen, 2 * WIDE) - seen;
-    memset((void *)address(type, weights, seen), 0, unseen * item);
-    memset(weights, 0, hidden * item);
-}
-
-/* Turns a tile's scores of the span from `begin` on into weights, and rescales the tile's state. */
-ALWAYS void weigh_tile(Type type, const Work *work, int64_t tile, int64_t begin) {
+/* Prepares the scores of the span from `begin` on, and updates the largest scores. */
+ALWAYS void begin_weighing(Type type, const Work *work, int64_t tile, int64_t begin, Weighing *weighing) {
     State state = state_of(work, tile);
-    float scale = scale_of(work->attention), cap = (float)work->attention->cap, before[TILE], fades[TILE];
+    float scale = scale_of(work->attention), cap = (float)work->attention->cap, before[TILE];
     float *scores = work->scores[tile % 2];
-    int64_t count = count_queries(work, tile), hidden[TILE], seen[TILE];
-    for (int64_t i = 0; i < count; i++) {
+    int64_t *hidden = weighing->hidden, *seen = weighing->seen;
+    weighing->work = work, weighing->tile = tile, weighing->count = count_queries(work, tile);
+    for (int64_t i = 0; i < weighing->count; i++) {
         int64_t left = work->lengths[tile * TILE + i] - begin, start = work->starts[tile * TILE + i] - begin;
         seen[i] = left < 0 ? 0 : left < SPAN ? left : SPAN;
         hidden[i] = start < 0 ? 0 : start;
@@ -135,35 +79,48 @@ ALWAYS void weigh_tile(Type type, const Work *work, int64_t tile, int64_t begin)
         if (cap)
             bend(type, scores + i * SPAN, seen[i], scale, cap);
     }
-    if (cap)
-        scale = 1.0f;
+    weighing->scale = cap ? 1.0f : scale;
     memcpy(before, state.largest, sizeof before);
-    find_largest(scores, hidden, seen, count, state.largest);
-    find_fades(before, state.largest, scale, fades);
-    for (int64_t i = 0; i < count; i++) {
-        if (fades[i] != 1.0f)
-            scale_by(state.gathered + i * work->width, work->width, fades[i]);
-        weigh(type, scores + i * SPAN, hidden[i], seen[i], state.largest[i], scale,
-              (void *)address(type, work->weights[tile % 2], i * SPAN));
+    find_largest(scores, hidden, seen, weighing->count, state.largest);
+    find_fades(before, state.largest, weighing->scale, weighing->fades);
+}
+
+/* Turns the scores of queries `first` to `stop` - 1 into weights, and rescales their state. */
+ALWAYS void weigh_queries(Type type, const Weighing *weighing, int64_t first, int64_t stop) {
+    const Work *work = weighing->work;
+    int64_t tile = weighing->tile;
+    State state = state_of(work, tile);
+    for (int64_t i = first; i < stop && i < weighing->count; i++) {
+        if (weighing->fades[i] != 1.0f)
+            scale_by(state.gathered + i * work->width, work->width, weighing->fades[i]);
+        weigh(type, work->scores[tile % 2] + i * SPAN, weighing->hidden[i], weighing->seen[i], state.largest[i],
+              weighing->scale, (void *)address(type, work->weights[tile % 2], i * SPAN));
     }
 }
 
-/* Computes a tile's scores of the positions `begin` to `stop`, whose keys are packed. */
-ALWAYS void score_tile(const Work *work, int64_t tile, int64_t begin, int64_t stop) {
+/* The number of positions of the span from `begin` to `stop` up to the last one that a tile sees: none behind it are
+   computed, as their weights are zero. Later rows see later positions. */
+ALWAYS int64_t count_seen(const Work *work, int64_t tile, int64_t begin, int64_t stop) {
+    int64_t end = work->lengths[tile * TILE + count_queries(work, tile) - 1];
+    return (end < stop ? end : stop) - begin;
+}
+
+/* Computes a tile's scores of up to 64 positions of a span from `first` on, of which it sees `count`. Their keys are
+   packed. */
+ALWAYS void score_tile(const Work *work, int64_t tile, int64_t first, int64_t count) {
     const Packed *queries = work->packed_queries + tile * TILE * work->inputs;
-    for (int64_t first = 0; first < stop - begin; first += PANEL) {
-        int64_t width = stop - begin - first < PANEL ? padded(stop - begin - first, WIDE) : PANEL;
+    int64_t width = count - first < PANEL ? padded(count - first, WIDE) : PANEL;
+    if (width > 0)
         product(queries, work->inputs, work->keys + first * work->inputs, PANEL, work->scores[tile % 2] + first, SPAN,
                 count_queries(work, tile), width, work->inputs / INPUTS, 1);
-    }
 }
 
-/* Adds the values of these positions to a tile's state, each times its weight. */
-ALWAYS void gather_tile(Type type, const Work *work, int64_t tile, int64_t begin, int64_t stop) {
+/* Adds columns `first` to `stop` - 1 of the values of these positions to a tile's state, each times its weight. */
+ALWAYS void gather_tile(Type type, const Work *work, int64_t tile, int64_t positions, int64_t first, int64_t stop) {
     int64_t count = count_queries(work, tile);
     const Packed *weights = pack_weights(type, work->weights[tile % 2], count, SPAN, work->packed_weights);
-    product(weights, SPAN, work->values, work->width, state_of(work, tile).gathered, work->width, count, work->width,
-            padded(stop - begin, INPUTS) / INPUTS, 0);
+    product(weights, SPAN, work->values + first * VALUE_STEP, work->width, state_of(work, tile).gathered + first,
+            work->width, count, stop - first, padded(positions, INPUTS) / INPUTS, 0);
 }
 
 ALWAYS void begin_work(Type type, const Work *work, const void *rows, int64_t stride) {
@@ -257,6 +214,26 @@ ALWAYS void pack_span(Type type, const Work *work, int64_t begin, int64_t stop) 
                 work->values);
 }
 
+/* Scores `tile`, turns the scores of the one before into weights, and gathers the values of the one before that. They
+   take turns, as the CPU can then weigh while it multiplies: it looks ahead by some hundred instructions only. */
+ALWAYS void attend_tiles(Type type, const Work *work, int64_t tile, int64_t first, int64_t tiles, int64_t begin,
+                         int64_t stop) {
+    int is_weighed = tile > first && tile <= tiles;
+    int64_t middle = work->width < PANEL ? work->width : PANEL;
+    Weighing weighing;
+    if (is_weighed)
+        begin_weighing(type, work, tile - 1, begin, &weighing);
+    for (int turn = 0; turn < TURNS; turn++) {
+        if (turn < 2 && tile < tiles)
+            score_tile(work, tile, turn * PANEL, count_seen(work, tile, begin, stop));
+        if (turn >= 2 && tile > first + 1)
+            gather_tile(type, work, tile - 2, count_seen(work, tile - 2, begin, stop), turn == 2 ? 0 : middle,
+                        turn == 2 ? middle : work->width);
+        if (is_weighed)
+            weigh_queries(type, &weighing, turn * TILE / TURNS, (turn + 1) * TILE / TURNS);
+    }
+}
+
 ALWAYS void attend_head(Type type, const void *rows, int64_t stride, void *out, const Run *run,
                         const Attention *attention, int64_t head) {
     const Cache *cache = &attention->cache;
@@ -269,14 +246,8 @@ ALWAYS void attend_head(Type type, const void *rows, int64_t stride, void *out, 
         pack_span(type, &work, begin, stop);
         /* Rows that see no position of this span are left out. */
         int64_t first = begin > run->begin && run->kind != WHOLE ? (begin - run->begin) * cache->group / TILE : 0;
-        for (int64_t tile = first; tile < tiles + 2; tile++) {
-            if (tile < tiles)
-                score_tile(&work, tile, begin, stop);
-            if (tile > first && tile <= tiles)
-                weigh_tile(type, &work, tile - 1, begin);
-            if (tile > first + 1)
-                gather_tile(type, &work, tile - 2, begin, stop);
-        }
+        for (int64_t tile = first; tile < tiles + 2; tile++)
+            attend_tiles(type, &work, tile, first, tiles, begin, stop);
     }
     end_work(type, &work, out);
 }

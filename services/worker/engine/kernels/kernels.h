@@ -97,7 +97,7 @@ static inline int64_t first_seen(const Attention *attention, int64_t position) {
 }
 
 /* The number of rows that a layer computes at a time, and the most that one of its runs has. */
-#define LAYER_ROWS 256
+#define LAYER_ROWS 320
 
 /* The buffers for the intermediate results of LAYER_ROWS rows of a layer, in the order of computation. */
 typedef struct {

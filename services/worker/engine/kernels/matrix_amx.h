@@ -5,8 +5,9 @@
 #include "workspace.h"
 
 #define PIECE_LINES (INPUTS * PANEL * (int64_t)sizeof(bf16) / 64) /* cache lines of 32 inputs of a panel */
-#define SPAN_BLOCKS 7 /* blocks of inputs of a panel that stay in the L1 cache */
-#define FEW_TILES 2
+#define SPAN_BLOCKS 7     /* blocks of inputs of a panel that stay in the L1 cache */
+#define FEW_SPAN_BLOCKS 5 /* the same where the sums of FEW_TILES tiles of rows stay there as well */
+#define FEW_TILES 4
 
 /* Rows padded to a multiple of 16 and of 32 inputs; `stride` is in bytes. The last 16 rows are a copy where padding
    with zeros is needed. */
@@ -38,26 +39,26 @@ ALWAYS void finish_tile(const Product *product, const Panel *panel, const float 
                product->out + row * out);
 }
 
-/* Multiplies all rows by one panel. With few rows, the whole panel streams from memory for each tile of rows, which
-   prefetches a little of what follows. With more rows that would leave memory idle. So all rows take one piece of the
-   panel at a time, while it is in the L1 cache, and prefetch the next piece. */
+/* Multiplies all rows by one panel. One tile of rows takes the whole panel as it comes from memory, and prefetches a
+   little of what follows. With more rows that would leave memory idle. So all rows take one piece of the panel at a
+   time, while it is in the L1 cache, and prefetch the next piece. */
 static void multiply_panel(const Product *product, const Panel *panel, int64_t blocks) {
     const Rows *rows = product->rows;
     int64_t tiles = padded(rows->count, TILE_ROWS) / TILE_ROWS;
-    int is_few = tiles <= FEW_TILES;
-    int64_t pieces = is_few ? 1 : (blocks + SPAN_BLOCKS - 1) / SPAN_BLOCKS, most = (blocks + pieces - 1) / pieces;
+    int64_t span = tiles > FEW_TILES ? SPAN_BLOCKS : FEW_SPAN_BLOCKS;
+    int64_t pieces = tiles == 1 ? 1 : (blocks + span - 1) / span, most = (blocks + pieces - 1) / pieces;
     _Alignas(64) float last[TILE_ROWS * PANEL]; /* in the nearest cache */
-    TileJob job = {.b_stride = 2 * PANEL * sizeof(bf16), .c_stride = PANEL * sizeof(float)};
+    TileJob job = {.b_stride = 2 * PANEL * sizeof(bf16), .c_stride = PANEL * sizeof(float),
+                   .lines = (PIECE_LINES + tiles - 1) / tiles};
     for (int64_t block = 0; block < blocks; block += most) {
         job.blocks = blocks - block < most ? blocks - block : most;
         job.b = (const bf16 *)panel->numbers + block * INPUTS * PANEL;
-        job.ahead = (const char *)job.b + (is_few ? PIECE_LINES / 2 : PIECE_LINES * job.blocks) * 64;
+        job.ahead = (const char *)job.b + (tiles == 1 ? PIECE_LINES / 2 : PIECE_LINES * job.blocks) * 64;
         for (int64_t first = 0; first < rows->count; first += TILE_ROWS) {
             int is_last = block + job.blocks == blocks;
             job.a = rows_of(rows, first, &job.a_stride) + block * INPUTS;
             job.from = block ? product->sums + first * PANEL : NULL;
             job.to = is_last ? last : product->sums + first * PANEL;
-            job.lines = !is_few ? (PIECE_LINES + tiles - 1) / tiles : first ? 0 : PIECE_LINES;
             job.ahead = multiply_tiles(job, 4);
             if (is_last)
                 finish_tile(product, panel, last, first);

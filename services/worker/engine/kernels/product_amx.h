@@ -7,6 +7,7 @@ typedef bf16 Packed;
 
 #define TILE_ROWS 16
 #define TILE_STEP 32 /* of the numbers in a row */
+#define VALUE_STEP 2 /* between packed values of neighbouring columns */
 
 /* Compilers do not know which memory tile loads read. Without this barrier, stores could come too late. */
 ALWAYS void finish_stores(void) { __asm__ volatile("" : : : "memory"); }

@@ -6,7 +6,8 @@
 /* The element type of packed rows and panels: float32, where the even ones of 32 inputs come first. */
 typedef float Packed;
 
-#define GROUP 6 /* rows whose sums are kept in registers */
+#define VALUE_STEP 1 /* between packed values of neighbouring columns */
+#define GROUP 6      /* rows whose sums are kept in registers */
 #if LANES == 8
 #define COLUMNS 2 /* vectors of each row */
 #define FEW_ROWS_COLUMNS 8
