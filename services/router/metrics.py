@@ -36,7 +36,7 @@ class RouterMetrics:
         )
         self._moves = telemetry.counter(
             "livescale_router_moves_total",
-            "Requests that workers which drain were to hand over to others, by what became of it",
+            "Requests that workers which drain, or prefill, were to hand over to others, by what became of it",
             ["outcome"],
             [("taken",), ("kept",)],
         )

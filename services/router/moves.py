@@ -1,7 +1,7 @@
-"""Requests that instances which drain hand over to others, so that they are spare soon. Pure."""
+"""Requests that go on at another instance than they began at: their own drains, or is to prefill. Pure."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from math import inf
 
 from livescale.services.router.effects import MoveRequest
@@ -15,32 +15,38 @@ NEVER = 409  # the code of a worker that cannot hand a request over
 
 
 class Moves:
-    """What is on its way from instances that drain, and what may be.
+    """What is on its way from one instance to another, and what may be.
 
-    A request that finds no room elsewhere is decoded where it is. Those that wait for an instance come first.
+    An instance that drains gives everything away. Requests that wait for an instance come first, as they need the same
+    room. One that prefills gives away what it, or who helped it, took while it was live: nobody was named to decode
+    that. A request that finds no room elsewhere is decoded where it is.
     """
 
     def __init__(self, fleet: ServingFleet) -> None:
         self._fleet = fleet
-        self._not_before: dict[str, dict[str, float]] = {}  # by worker that drains, and request
+        self._not_before: dict[str, dict[str, float]] = {}  # by worker that gives requests away, and request
         self._under_way: defaultdict[str, set[str]] = defaultdict(set)  # likewise
 
     def heard(self, report: WorkerReport) -> None:
-        """Take over whether a worker drains."""
-        if report.state != "draining":
+        """Take over whether a worker gives requests away."""
+        gives = report.state == "draining" or (report.state == "serving" and report.role == "prefill")
+        if not gives:
             self._not_before.pop(report.id, None)
         elif report.rank == 0:
             self._not_before.setdefault(report.id, {})
 
-    def due(self, now: float, waits: Callable[[str], bool]) -> list[MoveRequest]:
-        """Begin moves, where no request `waits` for an instance of the model."""
+    def due(self, now: float, waits: Callable[[str], bool], splits: Callable[[str], bool]) -> list[MoveRequest]:
+        """Begin moves. They wait while a request `waits` for an instance of the model, and what prefills gives nothing
+        away unless its model `splits` requests."""
         effects: list[MoveRequest] = []
         for worker in sorted(self._not_before):
             giver = self._fleet.find(worker)
             if giver is None or giver.model is None:
                 del self._not_before[worker]
-            elif giver.learned and not waits(giver.model):
-                effects += self._moves(giver, self._not_before[worker], now)
+            elif giver.learned and giver.state == "draining" and not waits(giver.model):
+                effects += self._moves(giver, list(giver.admitted), now)
+            elif giver.learned and giver.state == "serving" and giver.began_live and splits(giver.model):
+                effects += self._moves(giver, list(giver.began_live), now)
         return effects
 
     def answered(self, effect: MoveRequest, code: int | None, now: float) -> None:
@@ -53,25 +59,29 @@ class Moves:
         if effect.worker in self._not_before:
             self._not_before[effect.worker][effect.request_id] = inf if code == NEVER else now + RETRY_SECONDS
 
-    def _moves(self, giver: InstanceView, not_before: dict[str, float], now: float) -> Iterator[MoveRequest]:
+    def _moves(self, giver: InstanceView, request_ids: Collection[str], now: float) -> Iterator[MoveRequest]:
         under_way, takers = self._under_way[giver.worker], self._takers(giver)
-        for request_id, admission in giver.admitted.items():
+        not_before = self._not_before[giver.worker]
+        for request_id in request_ids:
             if len(under_way) >= MOST_AT_ONCE:
                 return
+            admission = giver.admitted[request_id]
             is_free = admission.confirmed and not admission.stopped and admission.decode is None
             if not is_free or not_before.get(request_id, now) > now:
                 continue
             taker = choose_taker(giver, giver.blocks_of(request_id), takers)
             if taker is None:
                 return
-            reason = f"{giver.worker} drains, and {taker.worker} has {taker.free_blocks} free blocks"
+            why = "drains" if giver.state == "draining" else "prefills"
+            reason = f"{giver.worker} {why}, and {taker.worker} has {taker.free_blocks} free blocks"
             giver.promise(request_id, taker.worker)
             under_way.add(request_id)
             yield MoveRequest(giver.worker, giver.epoch, request_id, taker.worker, reason)
 
     def _takers(self, giver: InstanceView) -> list[InstanceView]:
         alike = (one for one in self._fleet.of_model(giver.model or "") if one.version == giver.version)
-        return [one for one in alike if one.state == "serving" and one.learned and self._fleet.is_open(one)]
+        able = [one for one in alike if one.state == "serving" and one.learned and self._fleet.is_open(one)]
+        return able if giver.state == "draining" else [one for one in able if one.role != "prefill"]
 
 
 def choose_taker(giver: InstanceView, blocks: int, takers: Iterable[InstanceView]) -> InstanceView | None:

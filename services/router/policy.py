@@ -194,7 +194,10 @@ class RouterPolicy:
                     break
                 queue.pop()
                 effects.append(effect)
-        return effects + self._moves.due(now, lambda model: bool(self._queues.get(model)))
+        return effects + self._moves.due(now, lambda model: bool(self._queues.get(model)), self._splits)
+
+    def _splits(self, model: str) -> bool:
+        return self.pairing.setting(self._models.get(model)) != "off"
 
     def moved(self, effect: MoveRequest, code: int | None, now: float) -> None:
         """Note that a worker has handed a request over, or why it stays there: a `code` of HTTP."""

@@ -184,6 +184,47 @@ def test_who_is_recalled_or_dead_hands_nothing_over() -> None:
     assert moves(made, NOW + 2 * RETRY_SECONDS) == []
 
 
+def began_live(*others: WorkerReport, disaggregates: bool = True, role: str = "prefill") -> RouterPolicy:
+    """A worker a that was given a request while it was live, and one since; it serves, beside others."""
+    made = policy(report("a", AMPLE, state="live", role=role), disaggregates=disaggregates)
+    for id, state in (("early", "live"), ("late", "serving")):
+        hear(made, report("a", AMPLE, state=state, role=role))
+        made.submit(request(id), NOW)
+        for effect in made.dispatch(NOW):
+            assert isinstance(effect, AdmitTo)
+            made.admitted("a", id)
+    for other in others:
+        hear(made, other)
+    return made
+
+
+def test_what_was_given_to_an_instance_that_loaded_is_decoded_elsewhere_once_that_serves() -> None:
+    made = began_live(report("b", AMPLE, role="prefill"), report("c", AMPLE, role="decode"))
+    (move,) = moves(made)
+    assert (move.request_id, move.decode) == ("early", "c")
+    assert move.reason == "a prefills, and c has 100 free blocks"
+    made.submit(replace(request("waits"), version="other"), NOW)
+    take(made, move)
+    assert made.runs_at("early") == "c"
+    assert moves(made) == []
+
+
+def test_it_stays_where_nobody_else_decodes_it_or_roles_count_for_nothing() -> None:
+    decode = report("c", AMPLE, role="decode")
+    assert moves(began_live(report("b", AMPLE, role="prefill"))) == []
+    assert moves(began_live(decode, disaggregates=False)) == []
+    assert moves(began_live(decode, role="decode")) == []
+    assert moves(began_live(decode, role="colocated")) == []
+
+
+def test_a_helper_that_took_such_a_request_over_gives_it_away_too() -> None:
+    made = began_live(report("b", AMPLE, role="prefill"))
+    made.on_moved(RequestsMoved(worker="b", previous="a", request_ids=["early"]), NOW)
+    hear(made, report("c", AMPLE, role="decode"))
+    (move,) = moves(made)
+    assert (move.worker, move.request_id, move.decode) == ("b", "early", "c")
+
+
 def test_a_suspected_or_unknown_instance_takes_nothing() -> None:
     made = draining(report("b", AMPLE))
     made.on_lease(lease("b", "suspect"))

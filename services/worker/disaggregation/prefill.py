@@ -71,6 +71,8 @@ class PrefillSide:
         one = self._find(request_id, decode, moves=True)
         if one is None:
             raise Refusal(409, f"request {request_id} is not here, moves already, or is about to end")
+        if one.sequence.held:
+            raise Refusal(429, f"request {request_id} is still run layer by layer, as the model was loaded")
         self._outgoing[request_id] = one
         one.begin()
         one.transfer.stay()
@@ -205,6 +207,7 @@ class PrefillSide:
         now, layers = self._worker.clock.now(), one.transfer.layers
         self._counts.taken.inc()
         self._counts.moved.inc(one.moves)
+        self._context.instance.moved_requests += one.moves
         self._counts.seconds.labels("whole").observe(now - one.began)
         self._counts.seconds.labels("exposed").observe(now - (one.stopped or now))
         log.info("request_given", request=one.request_id, to=one.decode, size_bytes=one.sent_bytes)

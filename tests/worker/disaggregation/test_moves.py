@@ -7,10 +7,13 @@ from msgspec.structs import replace
 
 from livescale.services.worker.disaggregation.context import DATA
 from livescale.shared.messages.requests import PromptLogprobs
+from livescale.shared.messages.transfers import InstanceServing
+from livescale.shared.simulation.virtual_time import run
+from livescale.shared.subjects import INSTANCE
 from tests.worker.disaggregation.pairs import counted, failed, move, reserved, slow_link, taken, with_pair
 from tests.worker.live.engines import BFLOAT16, CLOCK, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.members import used
-from tests.worker.live.pool import WorkerPool
+from tests.worker.live.pool import WorkerPool, worker_pool
 from tests.worker.serving import penalised, random_prompt, submit
 
 KINDS = pytest.mark.parametrize("kind", [MODELLED, FLOAT32, BFLOAT16], ids=["modelled", "float32", "bfloat16"])
@@ -23,6 +26,14 @@ async def running(pool: WorkerPool, count: int = 1, length: int = 150, tokens: i
         await pool.client.submit(request, "p")
     await pool.until(lambda: all(len(wish.tokens) > 3 for wish in pool.client.wishes))
     return [f"r{number}" for number in range(count)]
+
+
+async def follow(pool: WorkerPool, spares: list[InstanceServing]) -> None:
+    """Keep the first word that an instance is no more."""
+    async for received in await pool.bus.subscribe(INSTANCE):
+        if received.message.what == "spare":
+            spares.append(received.message)
+            return
 
 
 @KINDS
@@ -89,13 +100,40 @@ def test_what_is_told_of_tokens_is_the_same_and_it_may_move_again(kind: EngineKi
 
 def test_a_worker_that_drains_is_spare_long_before_its_requests_end() -> None:
     async def act(pool: WorkerPool) -> None:
-        ids = await running(pool, 3, tokens=300)
+        ids, spares = await running(pool, 3, tokens=300), list[InstanceServing]()
+        pool.act(follow(pool, spares))
+        await asyncio.sleep(0)
         await pool.drain("p")
         assert await asyncio.gather(*(move(pool, id) for id in ids)) == [None] * 3
         await pool.until(lambda: pool.state("p") == "spare")
+        assert [one.moved_requests for one in spares] == [3]
         assert not any(wish.is_over for wish in pool.client.wishes)
 
     with_pair(act)
+
+
+@pytest.mark.parametrize("kind", [MODELLED, FLOAT32], ids=["modelled", "float32"])
+def test_what_began_at_an_instance_that_loaded_or_its_helper_moves_once_that_serves(kind: EngineKind) -> None:
+    async def whole() -> None:
+        async with worker_pool("p", "t", "d", kind=kind) as pool:
+            await pool.loaded("d")
+            await pool.beside("p", "t", [0, 1, 2])
+            for number in range(6):
+                request = submit(f"r{number}", random_prompt(number, 200), max_tokens=100)
+                await pool.client.submit(request, "t")
+            await pool.help("p", "t")
+            await pool.until(lambda: len(pool.client.moves) > 1)
+            await pool.finish_loading("t")
+            givers: dict[str, str] = {}
+            while len(givers) < 3:
+                for id, giver in list(pool.client.places.items()):
+                    if giver != "d" and await move(pool, id, giver) is None:
+                        givers[id] = giver
+                await asyncio.sleep(0.01)
+            assert {*givers.values()} == {"p", "t"}
+            await pool.done()
+
+    run(whole(), limit_seconds=600)
 
 
 def test_what_cannot_move_is_refused_for_good_and_what_finds_no_room_for_now() -> None:
