@@ -5,6 +5,7 @@ from livescale.shared.bus.contract import Ack, Call, Topic
 from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
 from livescale.shared.messages.disaggregation import (
     ChangeRole,
+    HandOver,
     ReleaseKv,
     Reserve,
     Reserved,
@@ -126,6 +127,9 @@ RESERVE: Call[Reserve, Reserved] = Call(
 )
 TAKE_OVER: Call[TakeOver, Ack] = Call("worker.{id}.take-over", TakeOver, Ack, doc="decode a request that was prefilled")
 RELEASE_KV: Call[ReleaseKv, Ack] = Call("worker.{id}.release-kv", ReleaseKv, Ack, doc="keep KV blocks no longer")
+HAND_OVER: Call[HandOver, Ack] = Call(
+    "worker.{id}.hand-over", HandOver, Ack, doc="have another worker decode a request"
+)
 # Workers and hosts alike hold and send parameters.
 SEND: Call[Send, Ack] = Call("node.{id}.send", Send, Ack, doc="send parameters")
 ABORT: Call[Abort, Ack] = Call("node.{id}.abort", Abort, Ack, doc="end a plan")

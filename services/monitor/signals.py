@@ -25,7 +25,7 @@ class Observed:
     that only finish what they have begun, of which `recallable` can serve again at once. `outdated` instances serve an
     older version of the model. `roles` has their number by role. `arriving_rate` is prompt tokens a second, of late. In
     `kv_blocks_used` an instance where a request waits for KV blocks counts as full, although some blocks are kept free
-    for requests that grow.
+    for requests that grow. What waits and runs counts at instances that drain, too, as others go on with it.
     """
 
     instances: int
@@ -157,7 +157,8 @@ class Signals:
         seen = {r.instance for r, _ in loaded if r.instance is not None}
         leaving = self._drained(name) & seen
         draining = {r.instance for r, _ in leaders if r.state == "draining" and r.instance is not None}
-        loads = [r.load for r, _ in loaded if r.load is not None]
+        shared = loaded + [(r, at) for r, at in leaders if loaded and _hands_over(r, entry)]
+        loads = [r.load for r, _ in shared if r.load is not None]
         queue = self._queue(name)
         return Observed(
             instances=len(loaded),
@@ -232,6 +233,12 @@ class Signals:
         plans = [record.plan for record in self._scales.values() if record.plan is not None]
         taken = {worker for plan in plans for instance in plan.instances for worker in instance.ranks}
         return self._spares.count(entry.rank_bytes, taken, now) // entry.spec.tensor_parallel_size
+
+
+def _hands_over(report: WorkerReport, entry: ModelEntry) -> bool:
+    """Whether what an instance that drains still has goes to those that stay."""
+    moves = entry.spec.tensor_parallel_size == 1 and report.version == entry.version
+    return moves and report.state == "draining"
 
 
 def _is_outdated(report: WorkerReport, entry: ModelEntry) -> bool:

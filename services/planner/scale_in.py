@@ -111,7 +111,8 @@ class ScaleIn(RunningScale):
 
     def on_instance(self, event: InstanceServing, now: float) -> list[NodeCommand]:
         spare = event.what == "spare" and self._busy.get(event.worker) == event.instance
-        return self._left(event.worker, event.at) if spare else []
+        moved = f"others went on with {event.moved_requests} requests" if event.moved_requests else ""
+        return self._left(event.worker, event.at, moved) if spare else []
 
     def tick(self, now: float) -> list[NodeCommand]:
         """Fail if draining takes too long. The time counts from the decision, so that a successor does not begin
@@ -122,9 +123,10 @@ class ScaleIn(RunningScale):
             self._end(self._errors, now, "")
         return []
 
-    def _left(self, worker: str, at: float) -> list[NodeCommand]:
+    def _left(self, worker: str, at: float, detail: str = "") -> list[NodeCommand]:
         if self._busy.pop(worker, None) is not None:
             self._note("spare", at, worker)
+            self._explain("spare", worker, detail)
             self._look(at)
         return []
 

@@ -76,4 +76,15 @@ class AssignRole:
     reason: str
 
 
-Effect = AdmitTo | FinishRequest | Lose | StopWork | Learn | AssignRole
+@dataclass(frozen=True)
+class MoveRequest:
+    """Have the worker, if it still has this `epoch`, hand a request over to the worker `decode`, for this `reason`."""
+
+    worker: str
+    epoch: int
+    request_id: str
+    decode: str
+    reason: str
+
+
+Effect = AdmitTo | FinishRequest | Lose | StopWork | Learn | AssignRole | MoveRequest

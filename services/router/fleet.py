@@ -3,8 +3,9 @@
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 
+from livescale.services.router.admitted import AdmittedRequest
 from livescale.services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
-from livescale.services.router.instances import AdmittedRequest, InstanceView
+from livescale.services.router.instances import InstanceView
 from livescale.services.router.parted import PartedRequests
 from livescale.services.router.promises import Promises
 from livescale.shared.messages.live import RequestsMoved

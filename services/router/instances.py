@@ -1,16 +1,14 @@
 """An instance as the router sees it: the worker's last report, and what was admitted to it. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import StrEnum
 from math import ceil
 
+from livescale.services.router.admitted import AdmissionState, AdmittedRequest
 from livescale.services.router.capacity import most_tokens
 from livescale.services.router.promises import Promises
 from livescale.services.router.queue import Waiting
 from livescale.shared.messages.membership import EngineLoad, Role, WorkerReport, WorkerState
 from livescale.shared.messages.requests import Running, Submit
-from livescale.shared.policy.state_machine import StateMachine
 
 # An instance is given at most this many seconds of prompts, and one more request. What would wait longer waits at the
 # router, so that an instance that appears meanwhile can take it.
@@ -19,74 +17,6 @@ UNMEASURED_TOKENS = 512  # the limit while the instance has not measured its spe
 # A live instance gets twice as much, as its helper takes requests from its queue; more would be late. BlitzScale's
 # authors allow four batches of 4,096 tokens at first and two later, which an 8B model prefills in 0.7 to 1.4 s.
 LIVE_AHEAD_SECONDS = 1.0
-
-
-class AdmissionState(StrEnum):
-    """The states of a request at the router.
-
-    `asked`: a worker has not yet answered whether it takes the request. `stopping` and `stopped`: the client waits no
-    longer, but the request holds its slot until the worker says that it left. A worker is told to stop only once it has
-    answered.
-    """
-
-    WAITING = "waiting"
-    ASKED = "asked"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
-    ENDED = "ended"
-
-
-MOVES = StateMachine(
-    "a request",
-    {
-        AdmissionState.WAITING: frozenset({AdmissionState.ASKED, AdmissionState.ENDED}),
-        AdmissionState.ASKED: frozenset(
-            {AdmissionState.RUNNING, AdmissionState.WAITING, AdmissionState.STOPPING, AdmissionState.ENDED}
-        ),
-        AdmissionState.RUNNING: frozenset({AdmissionState.STOPPED, AdmissionState.ENDED}),
-        AdmissionState.STOPPING: frozenset({AdmissionState.STOPPED, AdmissionState.ENDED}),
-        AdmissionState.STOPPED: frozenset({AdmissionState.ENDED}),
-        AdmissionState.ENDED: frozenset(),
-    },
-)
-
-
-@dataclass
-class AdmittedRequest:
-    """A request that was given to a worker. `waiting` is its place in this router's queue; None where an earlier router
-    admitted it. `blocks` are KV blocks, `at` is in seconds since the epoch. The worker `decode` is to go on with it
-    after its first token."""
-
-    gateway: str
-    waiting: Waiting | None
-    blocks: int
-    at: float
-    state: AdmissionState = AdmissionState.ASKED
-    decode: str | None = None
-
-    @property
-    def confirmed(self) -> bool:
-        """Whether the worker has said that it took the request."""
-        return self.state in (AdmissionState.RUNNING, AdmissionState.STOPPED)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the client of the request waits no longer."""
-        return self.state in (AdmissionState.STOPPING, AdmissionState.STOPPED)
-
-    def confirm(self) -> None:
-        """Note that the worker took the request. A second call changes nothing: before its answer, a worker may have
-        said that it runs this request."""
-        if not self.confirmed:
-            self.state = MOVES.advance(self.state, AdmissionState.STOPPED if self.stopped else AdmissionState.RUNNING)
-
-    def stop(self) -> None:
-        """Note that the client of the request waits no longer. A second call changes nothing."""
-        if not self.stopped:
-            self.state = MOVES.advance(
-                self.state, AdmissionState.STOPPED if self.confirmed else AdmissionState.STOPPING
-            )
 
 
 class InstanceView:
@@ -112,6 +42,7 @@ class InstanceView:
         self.version: str | None = None
         self.state: WorkerState = "spare"
         self.admitted: dict[str, AdmittedRequest] = {}
+        self.began_live: dict[str, None] = {}  # those of its requests that began at an instance that loaded
         self.learned = False
         self.refusing = False  # it has refused a request since its last report
         self.idle_since: float | None = None
@@ -165,6 +96,7 @@ class InstanceView:
         request = waiting.request
         self._new_tokens += waiting.tokens if has_prompt else waiting.all_tokens
         admission = AdmittedRequest(request.gateway, waiting, self._need(request), now, decode=decode)
+        admission.began_live = self.state == "live"
         self.take(request.request_id, admission)
         if decode is not None:
             self._promises.keep(request.request_id, decode, admission.blocks)
@@ -181,10 +113,13 @@ class InstanceView:
         """Note that the request is here from now on."""
         self.admitted[request_id] = admission
         self._own_blocks += admission.blocks
+        if admission.began_live:
+            self.began_live[request_id] = None
 
     def release(self, request_id: str) -> AdmittedRequest | None:
         """Note that the request is no longer here. Returns what was kept for it; None if it never was here."""
         admission = self.admitted.pop(request_id, None)
+        self.began_live.pop(request_id, None)
         if admission is not None and admission.decode is not None:
             self._promises.drop(request_id)
         self._own_blocks -= 0 if admission is None else admission.blocks
@@ -196,6 +131,22 @@ class InstanceView:
         if not self.learned:
             self._given.add(request_id)
         return self.release(request_id)
+
+    def promise(self, request_id: str, decode: str) -> None:
+        """Note that a request that is here is on its way to the worker `decode`, and will take as much there."""
+        self.admitted[request_id].decode = decode
+        self._promises.keep(request_id, decode, self.blocks_of(request_id))
+
+    def keep(self, request_id: str) -> None:
+        """Note that a request that is here stays, whatever was promised."""
+        if request_id in self.admitted:
+            self.admitted[request_id].decode = None
+            self._promises.drop(request_id)
+
+    def blocks_of(self, request_id: str) -> int:
+        """The KV blocks that a request may have by now: at least as many as requests here have on average."""
+        used, requests = 0 if self._load is None else self._load.kv_blocks_used, max(1, len(self.admitted))
+        return max(self.admitted[request_id].blocks, ceil(used / requests))
 
     def miscounted(self) -> bool:
         """Whether the counted blocks differ from those of the requests."""
@@ -234,11 +185,15 @@ class InstanceView:
         That requests wait there is no reason against it. Those that find no slot or no blocks show otherwise. Others
         wait for the next step only, and a worker that then gets nothing else says so half a second later.
         """
-        load = self._load
-        if load is None or load.kv_full or self.never_fits(request):
-            return False
         tokens = len(request.prompt) + len(request.generated) + 1
-        return self.requests < load.max_requests and self._blocks(tokens) <= self.free_blocks
+        return not self.never_fits(request) and self.has_room_for(self._blocks(tokens))
+
+    def has_room_for(self, blocks: int) -> bool:
+        """Whether there is a slot, and so many free KV blocks, for a request that comes with its KV."""
+        load = self._load
+        return (
+            load is not None and not load.kv_full and self.requests < load.max_requests and blocks <= self.free_blocks
+        )
 
     @property
     def free_blocks(self) -> int:

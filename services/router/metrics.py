@@ -34,6 +34,12 @@ class RouterMetrics:
             "Instances that are to prefill for others to decode, where --disaggregation auto chooses",
             ["model_name"],
         )
+        self._moves = telemetry.counter(
+            "livescale_router_moves_total",
+            "Requests that workers which drain, or prefill, were to hand over to others, by what became of it",
+            ["outcome"],
+            [("taken",), ("kept",)],
+        )
         self._lost = telemetry.counter("livescale_router_lost_total", "Started requests whose worker is gone")
         self._refused = telemetry.counter(
             "livescale_router_refusals_total",
@@ -61,6 +67,9 @@ class RouterMetrics:
         for load in loads:
             if load.prefilling is not None:
                 self._prefilling.labels(load.model).set(load.prefilling)
+
+    def moved(self, *, taken: bool) -> None:
+        self._moves.labels("taken" if taken else "kept").inc()
 
     def lost(self) -> None:
         self._lost.inc()

@@ -11,14 +11,24 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.router.effects import AdmitTo, AssignRole, Effect, FinishRequest, Learn, Lose, StopWork
+from livescale.services.router.effects import (
+    AdmitTo,
+    AssignRole,
+    Effect,
+    FinishRequest,
+    Learn,
+    Lose,
+    MoveRequest,
+    StopWork,
+)
+from livescale.services.router.failures import code_of, told
 from livescale.services.router.metrics import RouterMetrics
 from livescale.services.router.policy import RouterPolicy
-from livescale.services.router.role_orders import assign
+from livescale.services.router.role_orders import assign, hand_over
 from livescale.services.router.settings import RouterSettings
 from livescale.services.router.spans import RouterSpans
 from livescale.services.router.standby import Standby, Tenure
-from livescale.shared.bus.contract import BusError, Context, Endpoint, M, Refusal, Subscription, TooLarge
+from livescale.shared.bus.contract import BusError, Context, Endpoint, M, Refusal, Subscription
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, QueueLoad, Report, WorkerReport
 from livescale.shared.messages.registry import AskModels, Snapshot
@@ -166,6 +176,8 @@ class Office:
                     self._bus.publish(CANCEL_WORK, Cancel(request_id=effect.request_id), id=effect.worker)
                 case AssignRole():
                     self._calls.create_task(assign(self._bus, effect), name=f"role {effect.worker}")
+                case MoveRequest():
+                    self._calls.create_task(self._move(effect), name=f"move {effect.request_id}")
                 case Learn():
                     self._calls.create_task(self._learn(effect), name=f"learn {effect.worker}")
                 case _:
@@ -198,10 +210,10 @@ class Office:
         try:
             await self._bus.call(ADMIT, admit, timeout=ADMIT_SECONDS, context=context, id=worker)
         except BusError as error:
-            code = _code_of(error)
+            code = code_of(error)
             log.warning("admission_refused", request=request_id, worker=worker, code=code, error=str(error))
             self._spans.answered(effect, asked, self._clock.wall(), code)
-            self._perform(self.policy.refused(effect, code, _told(error)))
+            self._perform(self.policy.refused(effect, code, told(error)))
         else:
             self._metrics.admitted(effect.request.model, effect.decode is not None)
             self._spans.answered(effect, asked, self._clock.wall())
@@ -217,6 +229,12 @@ class Office:
         else:
             log.info("worker_asked", worker=effect.worker, reason=effect.reason, running=len(answer.requests))
             self.policy.learned(effect.worker, answer.requests, self._clock.wall())
+        self._dispatch()
+
+    async def _move(self, effect: MoveRequest) -> None:
+        code = await hand_over(self._bus, effect)
+        self._metrics.moved(taken=code is None)
+        self.policy.moved(effect, code, self._clock.wall())
         self._dispatch()
 
     async def _hear_workers(self, heartbeats: Subscription[Report]) -> None:
@@ -280,18 +298,3 @@ class Office:
         loads = self.policy.loads(self._clock.wall())
         self._metrics.chosen(loads)
         return loads
-
-
-def _code_of(error: BusError) -> int:
-    """The HTTP status of a failed admission. A worker that could not be reached may be reached later (503); a request
-    that is too large for a message never fits (413)."""
-    if isinstance(error, Refusal):
-        return error.code
-    return 413 if isinstance(error, TooLarge) else 503
-
-
-def _told(error: BusError) -> str:
-    """The reason of a failed admission in a client's words, without subjects of the bus."""
-    return (
-        error.message if isinstance(error, Refusal) else "the request is too large to be sent to a worker; shorten it"
-    )

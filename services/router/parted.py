@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from livescale.services.router.instances import AdmittedRequest, InstanceView
+from livescale.services.router.admitted import AdmittedRequest
+from livescale.services.router.instances import InstanceView
 
 # The word of a request's end and the report of its worker are on different subjects, so either may come first.
 HEARD_SECONDS = 0.5

@@ -16,9 +16,10 @@ from itertools import chain
 
 from livescale.services.router.admission import RouterLimits, cannot_be_loaded, check_request, out_of_service
 from livescale.services.router.capacity import WorkerCapacity, fitted, never_fits
-from livescale.services.router.effects import AdmitTo, Effect, FinishRequest
+from livescale.services.router.effects import AdmitTo, Effect, FinishRequest, MoveRequest
 from livescale.services.router.fleet import ServingFleet
 from livescale.services.router.instances import InstanceView
+from livescale.services.router.moves import Moves
 from livescale.services.router.pairing import Pairing
 from livescale.services.router.pairs import relieve_helpers
 from livescale.services.router.queue import ArrivalRate, Queue, Waiting
@@ -46,6 +47,7 @@ class RouterPolicy:
         self._rates: dict[str, ArrivalRate] = {}
         self._rule = RoutingRule(limits.routing)
         self.pairing = Pairing(limits, self._fleet)
+        self._moves = Moves(self._fleet)
 
     def on_models(self, entries: Iterable[ModelEntry]) -> list[Effect]:
         """Take over the registry's list of models. Requests that wait for a model that is out of service end."""
@@ -109,6 +111,7 @@ class RouterPolicy:
         if not self._fleet.hears(report):
             return []
         self._capacity.heard(report, now)
+        self._moves.heard(report)
         return self._fleet.on_report(report, now)
 
     def learned(self, worker: str, running: Iterable[Running], now: float) -> None:
@@ -191,7 +194,14 @@ class RouterPolicy:
                     break
                 queue.pop()
                 effects.append(effect)
-        return effects
+        return effects + self._moves.due(now, lambda model: bool(self._queues.get(model)), self._splits)
+
+    def _splits(self, model: str) -> bool:
+        return self.pairing.setting(self._models.get(model)) != "off"
+
+    def moved(self, effect: MoveRequest, code: int | None, now: float) -> None:
+        """Note that a worker has handed a request over, or why it stays there: a `code` of HTTP."""
+        self._moves.answered(effect, code, now)
 
     def _place(self, waiting: Waiting, now: float) -> Effect | None:
         """The effect that takes this request out of the queue: an admission or its end. None where it has to wait."""

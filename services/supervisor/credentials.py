@@ -53,7 +53,7 @@ ROLES: Mapping[str, RoleSubjects] = {
     ),
     "router": RoleSubjects(
         answers=(subjects.SUBMIT,),
-        asks=(subjects.ADMIT, subjects.RUNNING, subjects.MODELS, subjects.SNAPSHOT, subjects.ROLE),
+        asks=(subjects.ADMIT, subjects.RUNNING, subjects.MODELS, subjects.SNAPSHOT, subjects.ROLE, subjects.HAND_OVER),
         tells=(subjects.TOKENS, subjects.CANCEL_WORK),
         hears=(subjects.CANCEL, subjects.ENDED, subjects.MOVED, subjects.HEARTBEAT, subjects.LEASE),
     ),
@@ -103,7 +103,7 @@ ROLES: Mapping[str, RoleSubjects] = {
             *(subjects.ADMIT, subjects.REPLAY, subjects.RUNNING, subjects.HELP, subjects.PULL, subjects.TOOK),
             *(subjects.MEETING, subjects.RANK_TAKE, subjects.RANK_ADAPTER),
             *(subjects.PIPELINE, subjects.MOVE_KV, subjects.GIVE_KV),
-            *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV, subjects.CHANGE_ROLE),
+            *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV, subjects.HAND_OVER, subjects.CHANGE_ROLE),
         ),
         asks=(
             *(subjects.PULL, subjects.TOOK, subjects.MEETING, subjects.RANK_TAKE, subjects.RANK_ADAPTER),

@@ -11,10 +11,11 @@ from livescale.shared.messages.transfers import Node, Secret, Ticket
 
 
 class Reserve(Message, frozen=True, kw_only=True):
-    """Prefill worker -> decode worker, as the first step of a request begins: keep KV blocks for it.
+    """Prefill worker -> decode worker, as the first step of a request begins, or as it moves: keep KV blocks for it.
 
-    `prefill` names the sender and where its link is reached, `ticket` the transfer. The same command again has the same
-    answer. Refused with 429 where there is no room now, with 409 where the version is not served.
+    `prefill` names the sender and where its link is reached, `ticket` the transfer. KV comes of all positions that
+    `request` has. The same command again has the same answer. Refused with 429 where there is no room now, with 409
+    where the version is not served.
     """
 
     prefill: Node
@@ -34,8 +35,9 @@ class Reserved(Message, frozen=True, kw_only=True):
 class TakeOver(Message, frozen=True, kw_only=True):
     """Prefill worker -> decode worker: all KV was sent; go on with the request after `generated`, all of its tokens.
 
-    Once this is answered the request is the decode worker's, which waits for KV that is still on its way. The same
-    command again has the same answer. Refused with 409 where the request stays with the prefill worker.
+    Once this is answered the request is the decode worker's, which waits for KV that is still on its way, and computes
+    that of tokens which were generated meanwhile. The same command again has the same answer. Refused with 409 where
+    the request stays with the prefill worker.
     `logprobs` are those of the last of these tokens, `prompt_logprobs` those of the prompt. `waited`: seconds since it
     was admitted; `silent`: seconds since its last token.
     """
@@ -62,6 +64,17 @@ class ReleaseKv(Message, frozen=True, kw_only=True):
     request_id: Name
     reason: str
     ended: bool = False
+
+
+class HandOver(Message, frozen=True, kw_only=True):
+    """Router -> worker: have the worker `decode` go on with this request, which is yours and may be decoded meanwhile.
+
+    Answered once the request is the other worker's. Refused with 409 where it cannot move, with 429 where it stays for
+    now: as the other worker has no room, or died.
+    """
+
+    request_id: Name
+    decode: Name
 
 
 class SetRole(Message, frozen=True, kw_only=True):

@@ -247,7 +247,7 @@ class BlockReady(Message, frozen=True, kw_only=True):
 
 class InstanceServing(Message, frozen=True, kw_only=True):
     """Event: `what` an instance did for the first time. `unasked_seconds`, with its first token: how long it took
-    requests before one came."""
+    requests before one came. `moved_requests`, as it is spare: how many others went on with."""
 
     instance: Name
     model: Name
@@ -256,3 +256,4 @@ class InstanceServing(Message, frozen=True, kw_only=True):
     what: Literal["first_layer", "serving", "first_token", "spare"]
     at: Amount
     unasked_seconds: Amount = 0.0
+    moved_requests: Count = 0

@@ -57,6 +57,25 @@ def test_only_what_drains_for_want_of_load_and_of_this_version_can_serve_again()
     assert watched.signals.observe(entry, 0.0).recallable == 0
 
 
+def test_requests_of_an_instance_that_drains_count_where_others_go_on_with_them() -> None:
+    def running(*states: str, version: str = "v", ranks: int = 1) -> tuple[int, int]:
+        watched = Watched(spec(tensor_parallel_size=ranks))
+        watched.signals.on_models([replace(watched.signals.models()[0], version="v")])
+        [entry] = watched.signals.models()
+        watched.hear(0.0, queues(0))
+        for number, state in enumerate(states):
+            told = version if state == "draining" else "v"
+            busy = load(running_requests=number + 1, kv_blocks_used=10)
+            watched.hear(0.0, serving(f"w-{number}", busy, state=state, version=told))
+        found = watched.signals.observe(entry, 0.0)
+        return found.running_requests, found.kv_blocks_used
+
+    assert running("serving", "draining") == (3, 20)
+    assert running("serving", "draining", version="old") == (1, 10)
+    assert running("serving", "draining", ranks=2) == (1, 10)
+    assert running("draining") == (0, 0)
+
+
 def test_instances_of_several_workers_are_never_taken_back() -> None:
     watched = Watched(spec(tensor_parallel_size=2))
     [entry] = watched.signals.models()

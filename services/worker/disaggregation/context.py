@@ -51,6 +51,9 @@ class KvTransferCounts:
         self.taken = telemetry.counter(
             "livescale_kv_transfers_total", "Requests that were prefilled here and taken over by another worker"
         )
+        self.moved = telemetry.counter(
+            "livescale_kv_moves_total", "Of these, requests that were decoded here before, as when this worker drained"
+        )
         self.failures = telemetry.counter(
             "livescale_kv_transfer_failures_total",
             "Transfers that failed, by reason; the request is offered again, or decoded where it was prefilled",

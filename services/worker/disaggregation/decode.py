@@ -91,10 +91,10 @@ class DecodeSide:
         name = reservation_name(command.prefill, command.ticket, command.request_id)
         one = self._incoming.get(name)
         if one is not None:
-            expected = command.request_id, len(command.generated)
             request = one.asked.request
-            if expected != (request.request_id, len(request.generated) + 1):
-                raise Refusal(400, f"generated: {len(command.generated)} tokens, one more than before are expected")
+            before, after = len(request.generated), len(command.generated)
+            if command.request_id != request.request_id or after <= before:
+                raise Refusal(400, f"generated: {after} tokens, more than the {before} before are expected")
             while not (one.is_whole or one.is_over):
                 await self._serving.changes.wait()
         if name in self._taken:

@@ -14,9 +14,10 @@ from livescale.shared.messages.disaggregation import Reserve
 class OutgoingKv:
     """A request on its way to `decode`, of a model of this `version`.
 
-    `number` names it among those of this worker, in the exports of steps. `asked` is what blocks were last asked for
-    with; None once they are given up. `is_reserved` once that was answered. `began` is when the first step did,
-    `sampled` when the first token was noticed.
+    One that `moves` was taken by this worker for itself, and is decoded here until its KV is there. `number` names a
+    request among those of this worker, in the exports of steps. `asked` is what blocks were last asked for with; None
+    once they are given up. `is_reserved` once that was answered. `began` is when the first step did, or the move;
+    `stopped` when it was noticed that no step runs the request here any more.
     """
 
     decode: str
@@ -24,11 +25,12 @@ class OutgoingKv:
     sequence: Sequence
     transfer: KvTransfer
     version: str
+    moves: bool = False
     number: int = -1
     asked: Reserve | None = None
     is_reserved: bool = False
     began: float = 0.0
-    sampled: float | None = None
+    stopped: float | None = None
     sent_bytes: int = 0
     is_lost: bool = False
     is_late: bool = False
@@ -41,6 +43,19 @@ class OutgoingKv:
         """Whether the request may still go: it is here, it has its KV, and the decode worker lives."""
         is_here = served is self.scheduler and self.scheduler.get(self.request_id) is self.sequence
         return is_here and self.sequence.awaits_take_over and not self.is_lost
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether no step runs the request here any more: it has its first token, and is not decoded meanwhile."""
+        return self.sequence.has_sampled and not (self.sequence.decodes_meanwhile or self.sequence.in_flight)
+
+    def begin(self) -> None:
+        """Have it decoded elsewhere."""
+        self.sequence.awaits_take_over, self.sequence.decodes_meanwhile = True, self.moves
+
+    def keep(self) -> None:
+        """Have it decoded here, after all."""
+        self.sequence.awaits_take_over = self.sequence.decodes_meanwhile = False
 
     def take(self, export: KvExport, layers: range, data: memoryview) -> bool:
         """Take a piece that a step has computed. Returns whether it is wanted."""

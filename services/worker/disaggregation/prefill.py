@@ -1,7 +1,8 @@
 """The worker that prefills: it sends the KV of its requests to the workers that decode them, while it computes it.
 
 A request stays here until its decode worker has answered that it goes on with it. Until then its KV stays here, too:
-where nothing comes of the transfer, the request is decoded here.
+where nothing comes of the transfer, the request is decoded here. So it is with requests that move later on, as when
+this worker drains; these are decoded here until all of their KV was sent.
 """
 
 import asyncio
@@ -55,20 +56,45 @@ class PrefillSide:
 
     def expect(self, request_id: str, decode: str) -> None:
         """Have a request that was just admitted decoded by another worker, where that is of any use."""
+        self._forget()
+        one = self._find(request_id, decode)
+        if one is None or one.scheduler.is_begun(one.sequence):
+            return
+        if self._context.instance.lifecycle.state is WorkerState.SERVING:
+            self._outgoing[request_id] = one
+            one.begin()
+
+    async def hand_over(self, request_id: str, decode: str) -> None:
+        """Have another worker go on with a request that is here. Raises Refusal: 409 where that is of no use or under
+        way, 429 where the request stays here for now."""
+        self._forget()
+        one = self._find(request_id, decode, moves=True)
+        if one is None:
+            raise Refusal(409, f"request {request_id} is not here, moves already, or is about to end")
+        if one.sequence.held:
+            raise Refusal(429, f"request {request_id} is still run layer by layer, as the model was loaded")
+        self._outgoing[request_id] = one
+        one.begin()
+        one.transfer.stay()
+        carrying = self._start(one)
+        if carrying is not None:
+            await asyncio.wait([carrying])
+        if one.transfer.state is not KvTransferState.TAKEN:
+            raise Refusal(429, f"request {request_id} stays here, as nothing came of its move to {decode}")
+
+    def _find(self, request_id: str, decode: str, *, moves: bool = False) -> OutgoingKv | None:
+        """A request that is here, as one that goes to another worker; None where it cannot, or does already."""
         served, scheduler = self._context.served, self._serving.scheduler
         sequence = None if scheduler is None else scheduler.get(request_id)
         if served is None or scheduler is None or sequence is None or decode == self._worker.me:
-            return
-        is_new = not scheduler.is_begun(sequence) and request_id not in self._outgoing
-        last = sequence.request.max_tokens - sequence.generated <= 1
-        self._forget()
-        if not is_new or last or self._context.instance.lifecycle.state is not WorkerState.SERVING:
-            return
+            return None
+        if sequence.request.max_tokens - sequence.generated <= 1 or request_id in self._outgoing:
+            return None
         layers = served.manifest.config.num_hidden_layers
         layer_bytes = kv_bytes(served.manifest, 1, 1, block_tokens=1)
-        transfer = KvTransfer(len(sequence.tokens), layers, layer_bytes, by_layer=self._by_layer)
-        sequence.awaits_take_over = True
-        self._outgoing[request_id] = OutgoingKv(decode, scheduler, sequence, transfer, served.manifest.version)
+        positions = len(sequence.tokens) - sequence.has_sampled
+        transfer = KvTransfer(positions, layers, layer_bytes, by_layer=self._by_layer)
+        return OutgoingKv(decode, scheduler, sequence, transfer, served.manifest.version, moves)
 
     def with_exports(self, batch: Batch) -> Batch:
         """Have KV leave in a step that is about to begin. With a request's first step its transfer begins."""
@@ -90,20 +116,24 @@ class PrefillSide:
         room = MOST_STAGED_BYTES - sum(other.transfer.staged_bytes for other in self._outgoing.values())
         pieces = one.transfer.step(start, stop, room)
         if one.transfer.state is KvTransferState.EXPECTED:
-            one.transfer.move(KvTransferState.ASKING)
-            one.number, one.began = self._sender.next_ticket(), self._worker.clock.now()
-            carrying = self._worker.start(self._carry(one), f"KV to {one.decode} {one.request_id}")
-            if carrying is not None:
-                self._carrying.add(carrying)
-                carrying.add_done_callback(self._carrying.discard)
+            self._start(one)
         stop = min(stop, one.transfer.positions)
         return KvExport(one.number, one.sequence.blocks, start, stop, pieces) if pieces else None
+
+    def _start(self, one: OutgoingKv) -> asyncio.Task[None] | None:
+        one.transfer.move(KvTransferState.ASKING)
+        one.number, one.began = self._sender.next_ticket(), self._worker.clock.now()
+        carrying = self._worker.start(self._carry(one), f"KV to {one.decode} {one.request_id}")
+        if carrying is not None:
+            self._carrying.add(carrying)
+            carrying.add_done_callback(self._carrying.discard)
+        return carrying
 
     def _forget(self) -> None:
         """Forget requests that ended, or lost their place, before their first step."""
         for id, one in list(self._outgoing.items()):
             if one.transfer.state is KvTransferState.EXPECTED and not one.is_open(self._serving.scheduler):
-                one.sequence.awaits_take_over = False
+                one.keep()
                 del self._outgoing[id]
 
     def _kv_left(self, export: KvExport, layers: range, data: memoryview) -> None:
@@ -152,7 +182,7 @@ class PrefillSide:
         if one.is_late or one.is_lost:
             self._counts.failures.labels("late" if one.is_late else "lost").inc()
         one.transfer.move(KvTransferState.OVER if self._has_ended(one) else KvTransferState.KEPT)
-        one.sequence.awaits_take_over = False
+        one.keep()
         self._serving.wake()
         log.info("kv_transfer_ended", request=one.request_id, to=one.decode, state=one.transfer.state)
         self._void(one, "the prefill worker has nothing to hand over")
@@ -166,8 +196,8 @@ class PrefillSide:
             await self._serving.changes.wait()
 
     async def _be_late(self, one: OutgoingKv) -> None:
-        """Return once the request has waited for long after its first token."""
-        await self._sender.sampled(one)
+        """Return once the request has waited for long, after its first token or while it moved."""
+        await self._sender.until_stopped(one)
         await asyncio.sleep(LATE_SECONDS)
         one.is_late = True
 
@@ -176,8 +206,10 @@ class PrefillSide:
         one.transfer.move(KvTransferState.TAKEN)
         now, layers = self._worker.clock.now(), one.transfer.layers
         self._counts.taken.inc()
+        self._counts.moved.inc(one.moves)
+        self._context.instance.moved_requests += one.moves
         self._counts.seconds.labels("whole").observe(now - one.began)
-        self._counts.seconds.labels("exposed").observe(now - (one.sampled or now))
+        self._counts.seconds.labels("exposed").observe(now - (one.stopped or now))
         log.info("request_given", request=one.request_id, to=one.decode, size_bytes=one.sent_bytes)
         self._serving.release(one.request_id, one.decode, layers)
         me = self._worker.me

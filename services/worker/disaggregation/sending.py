@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import structlog
+from msgspec.structs import replace
 
 from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, piece_digest, tag
 from livescale.services.worker.disaggregation.outgoing import OutgoingKv
@@ -11,6 +12,7 @@ from livescale.services.worker.disaggregation.pieces import StagedPiece, pack_he
 from livescale.services.worker.disaggregation.send_rate import KvSendRate
 from livescale.services.worker.disaggregation.transfer import KvTransferState
 from livescale.services.worker.scheduling.batch import KvSlice
+from livescale.services.worker.scheduling.sequence import CARRIED_LOGPROBS
 from livescale.shared.bus.contract import BusError, Refusal, ServiceAbsent
 from livescale.shared.links.contract import Buffer, LinkError, Peer
 from livescale.shared.messages.disaggregation import Reserve, Reserved, TakeOver
@@ -42,11 +44,13 @@ class KvSender:
         """Returns whether the decode worker took the request.
 
         After a failure it is asked once more, but only when the request is ready: blocks that are kept early may keep
-        others waiting there. Where it then has no room, the request waits no longer.
+        others waiting there. Where it then has no room, the request waits no longer. One that moves is decoded here in
+        the meantime.
         """
         for attempt in range(ATTEMPTS):
             if attempt:
-                await self.sampled(one)
+                self._go_on(one)
+                await self._until_ready(one)
                 one.transfer.again()
             one.asked, one.is_reserved = None, False
             try:
@@ -54,6 +58,8 @@ class KvSender:
                 one.is_reserved = True
                 one.transfer.move(KvTransferState.SENDING)
                 await self._send_all(one, reserved)
+                one.sequence.decodes_meanwhile = False
+                await self.until_stopped(one)
                 one.transfer.move(KvTransferState.OFFERED)
                 await self._offer(one)
             except (BusError, LinkError, RuntimeError) as error:
@@ -73,7 +79,9 @@ class KvSender:
     async def _reserve(self, one: OutgoingKv) -> Reserved:
         world, wall = self._worker.world, self._worker.clock.wall()
         me = Node(id=self._worker.me, place="worker", address=self._worker.link.address)
-        request = leaving(one.sequence.request, wall)
+        sequence = one.sequence
+        generated = sequence.tokens[sequence.prompt_tokens : one.transfer.positions]
+        request = leaving(replace(sequence.request, generated=generated), wall)
         one.asked = Reserve(
             prefill=me,
             ticket=self.next_ticket(),
@@ -92,7 +100,7 @@ class KvSender:
         async with channel.giving() as peer:
             number = 0
             while True:
-                piece = one.transfer.next(one.sequence.computed, reserved.cached)
+                piece = one.transfer.next(one.sequence.present, reserved.cached)
                 if piece is not None:
                     await self._send(one, peer, number, piece)
                     number += 1
@@ -125,19 +133,18 @@ class KvSender:
     async def _offer(self, one: OutgoingKv) -> None:
         """Return once the decode worker has said that the request is its own; it is asked until it answers. Raises
         Refusal."""
-        await self.sampled(one)
         sequence, now, asked = one.sequence, self._worker.clock.now(), one.asked
         assert asked is not None
-        assert one.sampled is not None
+        assert one.stopped is not None
         command = TakeOver(
             prefill=self._worker.me,
             ticket=asked.ticket,
             request_id=one.request_id,
             generated=sequence.tokens[sequence.prompt_tokens :],
-            logprobs=sequence.logprobs,
+            logprobs=sequence.logprobs[-CARRIED_LOGPROBS:],
             prompt_logprobs=sequence.prompt_logprobs,
             waited=self._serving.waited(one.request_id),
-            silent=now - one.sampled,
+            silent=now - one.stopped,
         )
         while True:
             try:
@@ -150,11 +157,21 @@ class KvSender:
             else:
                 return
 
-    async def sampled(self, one: OutgoingKv) -> None:
+    async def until_stopped(self, one: OutgoingKv) -> None:
+        """Return once no step runs the request here any more."""
+        while not one.has_stopped:
+            await self._serving.changes.wait()
+        if one.stopped is None:
+            one.stopped = self._worker.clock.now()
+
+    async def _until_ready(self, one: OutgoingKv) -> None:
         while not one.sequence.has_sampled:
             await self._serving.changes.wait()
-        if one.sampled is None:
-            one.sampled = self._worker.clock.now()
+
+    def _go_on(self, one: OutgoingKv) -> None:
+        if one.moves:
+            one.stopped, one.sequence.decodes_meanwhile = None, True
+            self._serving.wake()
 
     def next_ticket(self) -> int:
         self._ticket = (self._ticket + 1) % TICKETS

@@ -8,10 +8,10 @@ from livescale.services.worker.disaggregation.context import KvContext
 from livescale.services.worker.disaggregation.decode import DecodeSide
 from livescale.services.worker.disaggregation.prefill import PrefillSide
 from livescale.shared.bus.contract import Ack, Context, Endpoint
-from livescale.shared.messages.disaggregation import ChangeRole
+from livescale.shared.messages.disaggregation import ChangeRole, HandOver
 from livescale.shared.messages.requests import Admit
 from livescale.shared.runtime.role_settings import KvTransferMode
-from livescale.shared.subjects import ADMIT, RELEASE_KV, RESERVE, TAKE_OVER
+from livescale.shared.subjects import ADMIT, HAND_OVER, RELEASE_KV, RESERVE, TAKE_OVER
 
 log = structlog.get_logger()
 
@@ -31,6 +31,7 @@ class Disaggregation:
             Endpoint(RESERVE, self.decode.reserve, {"id": id}),
             Endpoint(TAKE_OVER, self.decode.take_over, {"id": id}),
             Endpoint(RELEASE_KV, self.decode.release, {"id": id}),
+            Endpoint(HAND_OVER, self.hand_over, {"id": id}),
         ]
 
     async def admit(self, command: Admit, context: Context) -> Ack:
@@ -40,6 +41,11 @@ class Disaggregation:
             self.prefill.expect(command.request.request_id, command.decode)
         await asyncio.sleep(0)  # an idle engine begins its step before the answer is encoded and sent
         return answer
+
+    async def hand_over(self, command: HandOver, context: Context) -> Ack:
+        """Answer HAND_OVER, once another worker has the request. Raises Refusal where it stays here."""
+        await self.prefill.hand_over(command.request_id, command.decode)
+        return Ack()
 
     async def change_role(self, command: ChangeRole, context: Context) -> Ack:
         """Answer CHANGE_ROLE: say another role in reports. Nothing else changes, so what is under way goes on.

@@ -70,8 +70,11 @@ class KvTransfer:
     def step(self, start: int, stop: int, room_bytes: int) -> tuple[range, ...]:
         """Note that a step begins that computes these positions, and return the pieces that leave during it.
 
-        There are none where they have not all room in `room_bytes`: then they stay in the cache.
+        There are none where they have not all room in `room_bytes`: then they stay in the cache. Nor are there any once
+        all positions were reached.
         """
+        if self._reached == self.positions:
+            return ()
         stop = min(stop, self.positions)
         self._defer(self._reached, start)
         self._reached = max(stop, self._reached)
@@ -83,6 +86,11 @@ class KvTransfer:
         self._leaving.update(KvRegion(start, stop, layers) for layers in pieces)
         self.staged_bytes += size_bytes
         return pieces
+
+    def stay(self) -> None:
+        """Leave everything in the cache, to be sent from there as far as it is computed."""
+        self._defer(self._reached, self.positions)
+        self._reached = self.positions
 
     def left(self, region: KvRegion, data: memoryview) -> bool:
         """Take a piece that a step has computed. Returns whether it is still wanted."""

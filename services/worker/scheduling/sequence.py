@@ -56,13 +56,13 @@ class Sequence:
 
     `entry` says at which layer rows enter whose first layers have run before. `late` is KV of such layers that is not
     in the cache yet; nothing is decoded before it is. A `held` sequence belongs to another component, and no step runs
-    it. One that `awaits_take_over` is to be decoded elsewhere, and no step runs it here after its first token. One that
-    is `in_flight` is in a step now. `logprobs` are those of the last of its tokens, `prompt_logprobs` of those of the
-    prompt from the second on, where the request asks for them. `filled` is a second place of its KV. `prefix` is the
-    last segment of the prompt that the prefix cache keeps, or None where it may keep no more. `cached` counts the
-    tokens of the prompt that were in the cache when the sequence began. One that `awaits_mask` is run once it is known
-    which tokens its grammar permits, one that `awaits_adapter` once that is here. The rows of a `whole` one see each
-    other, and are never run in parts.
+    it. One that `awaits_take_over` is to be decoded elsewhere, and no step runs it here after its first token, unless
+    it `decodes_meanwhile`. One that is `in_flight` is in a step now. `logprobs` are those of the last of its tokens,
+    `prompt_logprobs` of those of the prompt from the second on, where the request asks for them. `filled` is a second
+    place of its KV. `prefix` is the last segment of the prompt that the prefix cache keeps, or None where it may keep
+    no more. `cached` counts the tokens of the prompt that were in the cache when the sequence began. One that
+    `awaits_mask` is run once it is known which tokens its grammar permits, one that `awaits_adapter` once that is here.
+    The rows of a `whole` one see each other, and are never run in parts.
     """
 
     def __init__(self, request: Submit, arrival: int, whole: bool = False) -> None:
@@ -86,7 +86,7 @@ class Sequence:
         self.prefix: RadixNode | None = None
         self.cached = 0
         self.held = False
-        self.awaits_take_over = False
+        self.awaits_take_over = self.decodes_meanwhile = False
         self.in_flight = False
         self.awaits_mask = False
         self.awaits_adapter = False
@@ -104,6 +104,11 @@ class Sequence:
     def has_sampled(self) -> bool:
         """Whether a token was generated since the request came here."""
         return self.generated > len(self.request.generated)
+
+    @property
+    def present(self) -> int:
+        """The number of positions whose KV is in the cache, that of all layers."""
+        return self.computed if self.late is None else 0
 
     @property
     def waiting_tokens(self) -> int:
@@ -128,7 +133,7 @@ class Sequence:
     @property
     def is_waiting(self) -> bool:
         """Whether the sequence has to wait, for the KV of its first layers or for the worker that decodes it."""
-        if self.awaits_take_over and self.has_sampled:
+        if self.awaits_take_over and self.has_sampled and not self.decodes_meanwhile:
             return True
         return self.late is not None and self.late.data is None and self.computed >= self.late.stop
 
@@ -203,18 +208,18 @@ class Sequence:
         """Forget what was computed: the KV blocks are gone, the tokens stay."""
         self.blocks, self.computed, self.preempted = range(0), 0, True
         self.entry = self.late = self.filled = self.prefix = None
-        self.awaits_take_over = False
+        self.awaits_take_over = self.decodes_meanwhile = False
 
     def go_on_from(self, filled: Filled) -> None:
         """Count the positions that are `filled` as computed, and no longer as filled."""
         self.computed, self.filled = filled.stop, None
 
     def take_over(self, command: TakeOver) -> None:
-        """Go on after the command's tokens, all that were generated. The KV of all positions but the last one's is
-        here."""
+        """Go on after the command's tokens, all that were generated. The KV of the request's own ones is here; that of
+        those which were generated while it moved is computed again."""
+        self.computed = len(self.tokens)
         self.tokens = [*self.request.prompt, *command.generated]
         self.logprobs, self.prompt_logprobs = list(command.logprobs), list(command.prompt_logprobs)
-        self.computed = len(self.tokens) - 1
 
     def append(self, token: int, logprobs: TokenLogprobs | None = None) -> FinishReason | None:
         """Append a sampled token. Returns why the request ends with it, or None."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from livescale.services.gateway import progress
 from livescale.services.planner import running_scale, targets
 from livescale.services.registry import leases
-from livescale.services.router import instances
+from livescale.services.router import admitted
 from livescale.services.worker.instance import lifecycle as worker
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.transfers import Drain, Load, Serve
@@ -21,7 +21,7 @@ MACHINES: dict[str, StateMachine[Any]] = {
     "worker": worker.MOVES,
     "instance": targets.MOVES,
     "request at the gateway": progress.MOVES,
-    "request at the router": instances.MOVES,
+    "request at the router": admitted.MOVES,
     "scale": running_scale.MOVES,
     "lease": leases.MOVES,
 }

@@ -3,7 +3,10 @@
 from collections.abc import Awaitable, Callable
 
 from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.shared.bus.contract import BusError, Refusal
+from livescale.shared.messages.disaggregation import HandOver
 from livescale.shared.simulation.virtual_time import run
+from livescale.shared.subjects import HAND_OVER
 from tests.worker.live.engines import MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool, worker_pool
 from tests.worker.serving import random_prompt, submit
@@ -60,3 +63,15 @@ def reserved(pool: WorkerPool, worker: str = "d") -> int:
 def slow_link(pool: WorkerPool, seconds: float = 0.2) -> None:
     """Have each message of a link take so long."""
     pool.faults.message_seconds = seconds
+
+
+async def move(pool: WorkerPool, request_id: str, giver: str = "p", taker: str = "d") -> int | None:
+    """Have a request move, as the router does. Returns why it does not, as a code of HTTP."""
+    order = HandOver(request_id=request_id, decode=taker)
+    try:
+        await pool.bus.call(HAND_OVER, order, timeout=30, id=giver)
+    except Refusal as refusal:
+        return refusal.code
+    except BusError:
+        return 503
+    return None

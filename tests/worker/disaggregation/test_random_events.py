@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from livescale.shared.simulation.virtual_time import run
+from tests.worker.disaggregation.pairs import move
 from tests.worker.live.engines import FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool, late, worker_pool
 from tests.worker.serving import random_prompt, submit
@@ -17,7 +18,7 @@ SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 async def happen(pool: WorkerPool, chance: Random) -> None:
     """One thing that goes wrong, or that clients and operators do."""
     living = [worker for worker in pool.living() if pool.state(worker) == "serving"]
-    match chance.choice(["cancel", "damage", "break", "slow", "freeze", "outage", "kill", "fence", "drain"]):
+    match chance.choice(["cancel", "damage", "break", "slow", "freeze", "outage", "kill", "fence", "drain", "move"]):
         case "cancel":
             pool.client.cancel(chance.choice(pool.client.wishes))
         case "damage":
@@ -39,8 +40,23 @@ async def happen(pool: WorkerPool, chance: Random) -> None:
             pool.fence(fenced)
             await asyncio.sleep(1.0)
             pool.client.lost_at(fenced)  # what it took over just before: a router finds that nobody has it
-        case "drain" if len(living) > 1:
-            await pool.drain(chance.choice(living))
+        case "drain" | "move" as what if len(living) > 1:
+            await leave(pool, living, chance, drains=what == "drain")
+
+
+async def leave(pool: WorkerPool, living: list[str], chance: Random, *, drains: bool) -> None:
+    """Have others go on with everything that a worker has, which may drain meanwhile."""
+    giver = chance.choice(living)
+    takers = [one for one in living if one != giver]
+    if drains:
+        await pool.drain(giver)
+    for request_id, place in pool.client.places.items():
+        if place == giver:
+            pool.act(moving(pool, request_id, giver, chance.choice(takers)))
+
+
+async def moving(pool: WorkerPool, request_id: str, giver: str, taker: str) -> None:
+    await move(pool, request_id, giver, taker)
 
 
 async def play(seed: int, kind: EngineKind) -> None:

@@ -77,6 +77,18 @@ def test_once_more_sends_all_and_takes_nothing_of_the_step_under_way() -> None:
     assert send_all(transfer, 100) == [KvRegion(0, 100, range(LAYERS))]
 
 
+def test_what_stays_in_the_cache_is_sent_from_there_and_no_step_sends_any_of_it() -> None:
+    transfer = KvTransfer(100, LAYERS, 1000, by_layer=True)
+    transfer.stay()
+    assert not transfer.is_sent
+    assert transfer.step(60, 100, AMPLE) == ()
+    assert transfer.next(99, 0) is None
+    assert [(one.start, one.stop) for one in send_all(transfer, 100)] == [(0, 100)]
+    assert transfer.is_sent
+    assert transfer.step(100, 101, AMPLE) == ()
+    assert transfer.is_sent
+
+
 def test_a_state_that_cannot_follow_is_refused() -> None:
     transfer = KvTransfer(100, LAYERS, 1000, by_layer=True)
     with pytest.raises(ValueError, match="a transfer cannot go from expected to taken"):

@@ -128,6 +128,27 @@ def test_one_that_is_to_be_decoded_elsewhere_waits_after_its_first_token() -> No
     assert (elsewhere.tokens, elsewhere.decodes) == (one.tokens, True)
 
 
+def test_one_that_is_decoded_meanwhile_does_not_wait_and_what_was_generated_then_is_computed_elsewhere() -> None:
+    one = sequence(5)
+    one.awaits_take_over = one.decodes_meanwhile = True
+    one.append(7)
+    assert not one.is_waiting
+    one.append(8)
+    elsewhere = sequence(5)
+    elsewhere.take_over(TakeOver(prefill="p", ticket=1, request_id="a", generated=[7, 8]))
+    assert [(chunk.start, chunk.stop, chunk.decode) for chunk in elsewhere.chunks(100)] == [(5, 7, True)]
+    one.preempt()
+    assert (one.awaits_take_over, one.decodes_meanwhile) == (False, False)
+
+
+def test_kv_of_which_the_first_layers_are_late_is_not_present() -> None:
+    one = sequence(20)
+    one.reach(20)
+    assert one.present == 20
+    one.late = LateKv(layers=2, stop=20)
+    assert one.present == 0
+
+
 def test_another_worker_goes_on_with_all_tokens_and_the_last_log_probabilities() -> None:
     one = sequence(5, sampling=Sampling(logprobs=0), prompt_logprobs=PromptLogprobs(), max_tokens=5_000)
     one.scored(0, [TokenLogprobs(-float(place)) for place in range(1, 5)])

@@ -1,0 +1,77 @@
+"""A request that was given to a worker, as the router keeps it. Pure."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from livescale.services.router.queue import Waiting
+from livescale.shared.policy.state_machine import StateMachine
+
+
+class AdmissionState(StrEnum):
+    """The states of a request at the router.
+
+    `asked`: a worker has not yet answered whether it takes the request. `stopping` and `stopped`: the client waits no
+    longer, but the request holds its slot until the worker says that it left. A worker is told to stop only once it has
+    answered.
+    """
+
+    WAITING = "waiting"
+    ASKED = "asked"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    ENDED = "ended"
+
+
+MOVES = StateMachine(
+    "a request",
+    {
+        AdmissionState.WAITING: frozenset({AdmissionState.ASKED, AdmissionState.ENDED}),
+        AdmissionState.ASKED: frozenset(
+            {AdmissionState.RUNNING, AdmissionState.WAITING, AdmissionState.STOPPING, AdmissionState.ENDED}
+        ),
+        AdmissionState.RUNNING: frozenset({AdmissionState.STOPPED, AdmissionState.ENDED}),
+        AdmissionState.STOPPING: frozenset({AdmissionState.STOPPED, AdmissionState.ENDED}),
+        AdmissionState.STOPPED: frozenset({AdmissionState.ENDED}),
+        AdmissionState.ENDED: frozenset(),
+    },
+)
+
+
+@dataclass
+class AdmittedRequest:
+    """A request that was given to a worker. `waiting` is its place in this router's queue; None where an earlier router
+    admitted it. `blocks` are KV blocks, `at` is in seconds since the epoch. The worker `decode` is to go on with it
+    after its first token. One that `began_live` was given to an instance that still loaded, so no other one was named.
+    """
+
+    gateway: str
+    waiting: Waiting | None
+    blocks: int
+    at: float
+    state: AdmissionState = AdmissionState.ASKED
+    decode: str | None = None
+    began_live: bool = False
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the worker has said that it took the request."""
+        return self.state in (AdmissionState.RUNNING, AdmissionState.STOPPED)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the client of the request waits no longer."""
+        return self.state in (AdmissionState.STOPPING, AdmissionState.STOPPED)
+
+    def confirm(self) -> None:
+        """Note that the worker took the request. A second call changes nothing: before its answer, a worker may have
+        said that it runs this request."""
+        if not self.confirmed:
+            self.state = MOVES.advance(self.state, AdmissionState.STOPPED if self.stopped else AdmissionState.RUNNING)
+
+    def stop(self) -> None:
+        """Note that the client of the request waits no longer. A second call changes nothing."""
+        if not self.stopped:
+            self.state = MOVES.advance(
+                self.state, AdmissionState.STOPPED if self.confirmed else AdmissionState.STOPPING
+            )

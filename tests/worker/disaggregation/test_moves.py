@@ -1,0 +1,257 @@
+"""Requests that move while they are decoded, as their worker drains: the tokens are those of one worker alone."""
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from livescale.services.worker.disaggregation.context import DATA
+from livescale.shared.messages.requests import PromptLogprobs
+from livescale.shared.messages.transfers import InstanceServing
+from livescale.shared.simulation.virtual_time import run
+from livescale.shared.subjects import INSTANCE
+from tests.worker.disaggregation.pairs import counted, failed, move, reserved, slow_link, taken, with_pair
+from tests.worker.live.engines import BFLOAT16, CLOCK, FLOAT32, MODELLED, EngineKind
+from tests.worker.live.members import used
+from tests.worker.live.pool import WorkerPool, worker_pool
+from tests.worker.serving import penalised, random_prompt, submit
+
+KINDS = pytest.mark.parametrize("kind", [MODELLED, FLOAT32, BFLOAT16], ids=["modelled", "float32", "bfloat16"])
+
+
+async def running(pool: WorkerPool, count: int = 1, length: int = 150, tokens: int = 60) -> list[str]:
+    """Have p decode so many requests, for nobody else; return once all have some tokens."""
+    for number in range(count):
+        request = submit(f"r{number}", random_prompt(number, length), max_tokens=tokens, sampling=penalised(number))
+        await pool.client.submit(request, "p")
+    await pool.until(lambda: all(len(wish.tokens) > 3 for wish in pool.client.wishes))
+    return [f"r{number}" for number in range(count)]
+
+
+async def follow(pool: WorkerPool, spares: list[InstanceServing]) -> None:
+    """Keep the first word that an instance is no more."""
+    async for received in await pool.bus.subscribe(INSTANCE):
+        if received.message.what == "spare":
+            spares.append(received.message)
+            return
+
+
+@KINDS
+def test_a_request_that_moves_has_the_tokens_that_one_worker_would_make(kind: EngineKind) -> None:
+    async def act(pool: WorkerPool) -> None:
+        ids = await running(pool, 3)
+        assert await asyncio.gather(*(move(pool, id) for id in ids)) == [None] * 3
+        assert pool.client.places == dict.fromkeys(ids, "d")
+        assert counted(pool, "p", "moves_total") == 3
+        await pool.until(lambda: all(wish.is_over for wish in pool.client.wishes))
+        assert [wish.submissions for wish in pool.client.wishes] == [0, 0, 0]
+
+    with_pair(act, kind=kind)
+
+
+@KINDS
+def test_it_is_decoded_while_its_kv_is_on_the_way_and_what_came_meanwhile_is_computed_again(kind: EngineKind) -> None:
+    async def act(pool: WorkerPool) -> None:
+        slow_link(pool, 0.05)
+        (id,) = await running(pool, tokens=100)
+        moving = asyncio.ensure_future(move(pool, id))
+        await pool.until(lambda: reserved(pool) == 1)
+        before = len(pool.client.wishes[0].tokens)
+        assert await moving is None
+        assert len(pool.client.wishes[0].tokens) > before + 3
+        assert not pool.client.wishes[0].is_over
+
+    with_pair(act, kind=kind)
+
+
+@pytest.mark.parametrize("kind", [MODELLED, FLOAT32], ids=["modelled", "float32"])
+def test_one_that_is_still_prefilled_moves_after_its_first_token(kind: EngineKind) -> None:
+    async def act(pool: WorkerPool) -> None:
+        await pool.client.submit(submit("own", random_prompt(8, 400), max_tokens=2), "p")
+        await pool.client.submit(submit("r", random_prompt(9, 400), max_tokens=40), "p")
+        await asyncio.sleep(0.001)
+        assert pool.client.wishes[1].tokens == []
+        assert await move(pool, "r") is None
+        assert pool.client.wishes[1].tokens
+
+    with_pair(act, kind=kind)
+
+
+@pytest.mark.parametrize("kind", [MODELLED, BFLOAT16], ids=["modelled", "bfloat16"])
+def test_what_is_told_of_tokens_is_the_same_and_it_may_move_again(kind: EngineKind) -> None:
+    asked = submit("own", random_prompt(3, 200), max_tokens=60, sampling=penalised(3))
+    asked = replace(asked, prompt_logprobs=PromptLogprobs(top=1))
+
+    async def act(pool: WorkerPool) -> None:
+        await pool.client.submit(asked, "p")
+        await pool.until(lambda: pool.client.wishes[0].is_over)
+        await pool.client.submit(replace(asked, request_id="given"), "p")
+        for giver, taker in (("p", "d"), ("d", "e"), ("e", "p")):
+            known = len(pool.client.wishes[1].tokens)
+            await pool.until(lambda known=known: len(pool.client.wishes[1].tokens) > known + 2)  # type: ignore[misc]
+            assert await move(pool, "given", giver, taker) is None
+        await pool.until(lambda: pool.client.wishes[1].is_over)
+        own, given = pool.client.wishes
+        assert (given.logprobs, given.prompt_logprobs) == (own.logprobs, own.prompt_logprobs)
+        assert len(given.logprobs) == 60
+
+    with_pair(act, "e", kind=kind)
+
+
+def test_a_worker_that_drains_is_spare_long_before_its_requests_end() -> None:
+    async def act(pool: WorkerPool) -> None:
+        ids, spares = await running(pool, 3, tokens=300), list[InstanceServing]()
+        pool.act(follow(pool, spares))
+        await asyncio.sleep(0)
+        await pool.drain("p")
+        assert await asyncio.gather(*(move(pool, id) for id in ids)) == [None] * 3
+        await pool.until(lambda: pool.state("p") == "spare")
+        assert [one.moved_requests for one in spares] == [3]
+        assert not any(wish.is_over for wish in pool.client.wishes)
+
+    with_pair(act)
+
+
+@pytest.mark.parametrize("kind", [MODELLED, FLOAT32], ids=["modelled", "float32"])
+def test_what_began_at_an_instance_that_loaded_or_its_helper_moves_once_that_serves(kind: EngineKind) -> None:
+    async def whole() -> None:
+        async with worker_pool("p", "t", "d", kind=kind) as pool:
+            await pool.loaded("d")
+            await pool.beside("p", "t", [0, 1, 2])
+            for number in range(6):
+                request = submit(f"r{number}", random_prompt(number, 200), max_tokens=100)
+                await pool.client.submit(request, "t")
+            await pool.help("p", "t")
+            await pool.until(lambda: len(pool.client.moves) > 1)
+            await pool.finish_loading("t")
+            givers: dict[str, str] = {}
+            while len(givers) < 3:
+                for id, giver in list(pool.client.places.items()):
+                    if giver != "d" and await move(pool, id, giver) is None:
+                        givers[id] = giver
+                await asyncio.sleep(0.01)
+            assert {*givers.values()} == {"p", "t"}
+            await pool.done()
+
+    run(whole(), limit_seconds=600)
+
+
+def test_what_cannot_move_is_refused_for_good_and_what_finds_no_room_for_now() -> None:
+    async def act(pool: WorkerPool) -> None:
+        (id,) = await running(pool, tokens=100)
+        assert await move(pool, "unknown") == 409
+        assert await move(pool, id, taker="p") == 409
+        for number in range(4):  # as many as run at once
+            own = submit(f"own{number}", random_prompt(number, 40), max_tokens=150)
+            await pool.client.submit(own, "d")
+        assert await move(pool, id) == 429
+        assert failed(pool, "refused") == 1
+        await pool.until(lambda: pool.client.wishes[0].is_over)
+        assert taken(pool) == 0
+        last = submit("last", random_prompt(5, 40), max_tokens=1)
+        await pool.client.submit(last, "p")
+        assert await move(pool, "last") == 409
+
+    with_pair(act)
+
+
+def test_one_that_moves_already_is_not_moved_twice() -> None:
+    async def act(pool: WorkerPool) -> None:
+        slow_link(pool, 0.05)
+        (id,) = await running(pool, tokens=100)
+        assert sorted(await asyncio.gather(move(pool, id), move(pool, id)), key=str) == [409, None]
+
+    with_pair(act)
+
+
+def test_a_taker_that_dies_before_the_take_over_leaves_the_request_where_it_is() -> None:
+    async def act(pool: WorkerPool) -> None:
+        slow_link(pool, 0.2)
+        (id,) = await running(pool, tokens=300)
+        moving = asyncio.ensure_future(move(pool, id))
+        await pool.until(lambda: reserved(pool) == 1)
+        await pool.kill("d")
+        assert await moving == 429
+        await pool.until(lambda: pool.client.wishes[0].is_over)
+        assert pool.client.wishes[0].submissions == 0
+
+    with_pair(act)
+
+
+def test_a_taker_that_dies_afterwards_loses_the_request_to_others() -> None:
+    async def act(pool: WorkerPool) -> None:
+        (id,) = await running(pool)
+        assert await move(pool, id) is None
+        await pool.kill("d")
+        await pool.until(lambda: pool.client.wishes[0].is_over)
+        assert pool.client.wishes[0].submissions == 1
+
+    with_pair(act)
+
+
+def test_a_giver_that_dies_in_mid_transfer_leaves_no_block_at_the_taker() -> None:
+    async def act(pool: WorkerPool) -> None:
+        slow_link(pool, 0.2)
+        ids = await running(pool, 2, tokens=300)
+        moving = asyncio.gather(*(move(pool, id) for id in ids))
+        await pool.until(lambda: reserved(pool) == 2)
+        await pool.kill("p")
+        known = CLOCK.now()
+        await pool.until(lambda: reserved(pool) == 0)
+        assert CLOCK.now() - known < 1.0
+        assert await moving == [503, 503]
+
+    with_pair(act)
+
+
+def test_a_damaged_piece_and_a_link_that_breaks_cost_another_try_while_it_is_decoded() -> None:
+    async def act(pool: WorkerPool) -> None:
+        pool.faults.damaged = DATA
+        (id,) = await running(pool, tokens=200)
+        assert await move(pool, id) is None
+        assert failed(pool, "broken") == 1
+
+    with_pair(act)
+
+
+@pytest.mark.parametrize("lost", [".reserve", ".take-over", ".release-kv"])
+def test_messages_that_are_lost_cost_time_and_nothing_else(lost: str) -> None:
+    async def act(pool: WorkerPool) -> None:
+        (id,) = await running(pool, tokens=200)
+        pool.broker.lose = lambda subject: subject.endswith(lost)
+        moving = asyncio.ensure_future(move(pool, id))
+        await asyncio.sleep(1.5)
+        pool.broker.lose = lambda subject: False
+        await moving
+
+    with_pair(act)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.002, 0.004, 0.006, 0.01, 0.02, 0.05])
+def test_a_request_that_is_cancelled_as_it_moves_leaves_both_workers_within_a_second(moment: float) -> None:
+    async def act(pool: WorkerPool) -> None:
+        (id,) = await running(pool, tokens=300)
+        moving = asyncio.ensure_future(move(pool, id))
+        await asyncio.sleep(moment)
+        pool.client.cancel(pool.client.wishes[0])
+        await asyncio.sleep(1.0)
+        assert [used(pool.members[worker]) for worker in ("p", "d")] == [0, 0]
+        await moving
+
+    with_pair(act)
+
+
+def test_a_request_that_loses_its_kv_meanwhile_stays_and_is_computed_again() -> None:
+    async def act(pool: WorkerPool) -> None:
+        slow_link(pool, 0.2)
+        (id,) = await running(pool, tokens=100)
+        moving = asyncio.ensure_future(move(pool, id))
+        await pool.until(lambda: reserved(pool) == 1)
+        scheduler = pool.members["p"].worker._serving.scheduler
+        assert scheduler is not None
+        scheduler._allocation.preempt(scheduler.placed[0])
+        assert await moving == 429
+        await pool.until(lambda: pool.client.wishes[0].is_over)
+        assert taken(pool) == 0
+
+    with_pair(act)
