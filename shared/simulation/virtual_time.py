@@ -113,6 +113,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.limit_seconds = limit_seconds
         self.slept = False  # whether any process has been stopped so far
         self.in_threads = 0
+        self._no_process = Context()
         self._numbers = count()
         self._timers: list[tuple[float, int, VirtualTimer]] = []
         super().__init__()
@@ -148,7 +149,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def call_in_no_process(self, when: float, callback: Callable[[], object]) -> None:
         """Call at this time of the machine, whatever becomes of the process that asks for it."""
-        self.arm(VirtualTimer(when, callback, (), self, Context()), when)
+        self.arm(VirtualTimer(when, callback, (), self, self._no_process), when)
 
     def arm(self, timer: VirtualTimer, at: float) -> None:
         """Let a timer fire at this time of the machine."""
