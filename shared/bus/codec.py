@@ -71,7 +71,7 @@ def encode(message: Message, *, json: bool = False) -> bytes:
 def decode(type: type[M], data: bytes, *, json: bool = False) -> M:
     """The message of this type (or union of types, which mypy sees as Any) in `data`. Raises Undecodable."""
     if isinstance(data, Carried) and isinstance(data.received.message, type):
-        return data.received.message  # type: ignore[no-any-return]
+        return data.received.message
     decoder = _json_decoder(type) if json else _msgpack_decoder(type)
     try:
         message: M = decoder.decode(data)

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Generic
+from typing import Generic
 
 from livescale.shared.bus.addressing import holes_of
 from livescale.shared.bus.codec import Carried, Undecodable, decode
@@ -48,13 +48,15 @@ class QueuedSubscription(Generic[M]):
             self._log.warning("reader_too_slow", subject, limit=self._limit)
             return
         self._size_bytes += len(data)
-        self._put((received, len(data)))
+        self._queue.append((received, len(data)))
+        self._wake_reader()
 
     def end(self) -> None:
         """End the subscription: readers get what is queued, and then stop."""
         if not self._closed:
             self._closed = True
-            self._put(None)
+            self._queue.append(None)
+            self._wake_reader()
 
     def __aiter__(self) -> AsyncIterator[Received[M]]:
         return self
@@ -70,15 +72,12 @@ class QueuedSubscription(Generic[M]):
                 raise
         entry = self._queue.popleft()
         if entry is None:
-            self._put(None)  # for other readers
+            self._queue.append(None)  # for other readers
+            self._wake_reader()
             raise StopAsyncIteration
         received, size_bytes = entry
         self._size_bytes -= size_bytes
         return received
-
-    def _put(self, entry: tuple[Received[M], int] | None) -> None:
-        self._queue.append(entry)
-        self._wake_reader()
 
     def _gives_up(self, reader: asyncio.Future[None]) -> None:
         """Forget a reader. One that was woken wakes the next one."""

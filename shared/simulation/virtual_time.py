@@ -20,7 +20,7 @@ from selectors import BaseSelector
 from typing import Any, TypeVar, TypeVarTuple, cast
 
 from livescale.shared.runtime.running_loop import MOST_SECONDS
-from livescale.shared.simulation.handles import VirtualHandle, VirtualTimer, process_of
+from livescale.shared.simulation.handles import MachineTimer, VirtualHandle, VirtualTimer, process_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -101,7 +101,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """
 
     # Attributes of asyncio's own loops that their types leave out.
-    _ready: deque[asyncio.Handle]
+    _ready: deque[asyncio.Handle | MachineTimer]
     _closed: bool
     _stopping: bool
     _clock_resolution: float
@@ -113,9 +113,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.limit_seconds = limit_seconds
         self.slept = False  # whether any process has been stopped so far
         self.in_threads = 0
-        self._no_process = Context()
         self._numbers = count()
-        self._timers: list[tuple[float, int, VirtualTimer]] = []
+        self._timers: list[tuple[float, int, VirtualTimer | MachineTimer]] = []
         super().__init__()
 
     @property
@@ -149,7 +148,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def call_in_no_process(self, when: float, callback: Callable[[], object]) -> None:
         """Call at this time of the machine, whatever becomes of the process that asks for it."""
-        self.arm(VirtualTimer(when, callback, (), self, self._no_process), when)
+        heappush(self._timers, (when, next(self._numbers), MachineTimer(callback, self)))
 
     def arm(self, timer: VirtualTimer, at: float) -> None:
         """Let a timer fire at this time of the machine."""
