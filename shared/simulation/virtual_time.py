@@ -176,9 +176,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """
         timers, ready = self._timers, self._ready
         while True:
-            cancelled = self._timer_cancelled_count
-            if cancelled and timers and (timers[0][2]._cancelled or cancelled * 2 > len(timers)):
-                self._drop_cancelled()
+            while timers and timers[0][2]._cancelled:
+                heappop(timers)
+                self._timer_cancelled_count -= 1
+            if self._timer_cancelled_count * 2 > len(timers) > MOST_CANCELLED:
+                timers[:] = [entry for entry in timers if not entry[2]._cancelled]
+                heapify(timers)
+                self._timer_cancelled_count = 0
             if self.in_threads:
                 self._look_at_threads()
             elif not ready and not self._stopping:
@@ -210,18 +214,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if not busy and not found:
             raise Deadlock(f"{self.in_threads} calls in threads took over {THREAD_SECONDS:.0f} s")
         self._process_events(found)  # type: ignore[attr-defined]
-
-    def _drop_cancelled(self) -> None:
-        timers = self._timers
-        if self._timer_cancelled_count * 2 > len(timers) > MOST_CANCELLED:
-            for _, _, timer in timers:
-                timer._scheduled = not timer._cancelled
-            timers[:] = [entry for entry in timers if not entry[2]._cancelled]
-            heapify(timers)
-            self._timer_cancelled_count = 0
-        while timers and timers[0][2]._cancelled:
-            self._timer_cancelled_count -= 1
-            heappop(timers)[2]._scheduled = False
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Do the work now, whatever the executor. Its end is seen in the next turn of the loop, as that of a thread."""
