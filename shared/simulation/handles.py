@@ -142,6 +142,9 @@ class MachineTimer:
         self._loop = loop
         self._scheduled = True
 
+    def __repr__(self) -> str:
+        return f"<MachineTimer {self._callback!r}>"
+
     def _run(self) -> None:
         try:
             self._callback()
