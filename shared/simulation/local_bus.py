@@ -152,19 +152,16 @@ class LocalBus:
 
     def publish(self, topic: Topic[M], message: M, **holes: str) -> None:
         subject, data = fill(topic.pattern, holes), encode(message, json=topic.json)
-        said = self._said.get(topic.pattern)
-        if said != (subject, data):  # as heartbeats of idle processes are not: they say the same again and again
+        if (said := self._said.get(topic.pattern)) != (subject, data):  # heartbeats often say the same again
             said = self._said[topic.pattern] = subject, self._checked(topic, subject, data)
-        data = said[1]
         if not self.connected:
             self.counts["dropped_disconnected"] += 1
             return
         self.counts["sent"] += 1
-        self._pass(self._broker.route, subject, data, TOPIC_HEADERS[topic.json], None, self)
+        self._pass(self._broker.route, *said, TOPIC_HEADERS[topic.json], None, self)
 
     def _checked(self, topic: Topic[M], subject: str, data: bytes) -> bytes:
-        """The bytes of a message that can be sent; where nothing is to be decoded again, with the message. Raises
-        Undecodable: a message of the wrong type is its sender's mistake."""
+        """The bytes that are sent. Raises Undecodable: a message of the wrong type is its sender's mistake."""
         check_size(subject, HEADS[topic.json], data, self._broker.max_payload)
         message = decode(topic.type, data, json=topic.json)
         return data if self._broker.wire else carried(topic, subject, data, message)
@@ -197,8 +194,8 @@ class LocalBus:
         for endpoint in endpoints:
             served = ServedEndpoint(endpoint, self._broker.clock)
             self._served.append(served)
-            queue = info.name if endpoint.call.queue else ""
-            listener = Listener(fill(endpoint.call.pattern, endpoint.holes), queue, self._deliver_to(served))
+            subject, queue = fill(endpoint.call.pattern, endpoint.holes), info.name if endpoint.call.queue else ""
+            listener = Listener(subject, queue, self._deliver_to(served))
             self._serving.append(listener)
             self._listen(listener)
             listening.append((listener, served))
@@ -295,12 +292,9 @@ class LocalBus:
         if self.connected:
             self._caller.answer(token, body, extra)
 
-    def _pass_answer(self, reply: Reply, body: bytes, extra: Headers) -> None:
-        self._pass(reply, body, extra)
-
     def _deliver_to(self, served: ServedEndpoint) -> Deliver:
         def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
             if reply is not None:
-                self._pass(served.accept, data, headers, partial(self._pass_answer, reply))
+                self._pass(served.accept, data, headers, lambda body, extra: self._pass(reply, body, extra))
 
         return deliver
