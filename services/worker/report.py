@@ -27,10 +27,10 @@ def make_report(
         parked=deployment.parameters.parked,
         traffic=_traffic(resources),
     )
-    prefill, load = deployment.disaggregation.prefill, instance.serving.load()
-    assignment, pipelines = instance.lifecycle.assignment, deployment.pipelines
+    assignment = instance.lifecycle.assignment
     if assignment is None:
         return common
+    prefill, load, pipelines = deployment.disaggregation.prefill, instance.serving.load(), deployment.pipelines
     manifest = assignment.manifest
     return structs.replace(
         common,

@@ -7,10 +7,11 @@ code. The size of both is checked before they are sent, as the server cuts off a
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
-from livescale.shared.bus.contract import BusError, Context, M, Refusal, TooLarge
+from livescale.shared.bus.contract import BusError, Context, M, Received, Refusal, TooLarge, Topic
 from livescale.shared.messages.message import Message
 
 MSGPACK = "application/msgpack"
@@ -50,14 +51,16 @@ class Undecodable(BusError):
 
 
 class Carried(bytes):
-    """The bytes of a message that was decoded already, which readers in one event loop share."""
+    """The bytes of a message that was decoded already, which readers in one event loop share. `received`: as readers of
+    its `topic` get it."""
 
-    message: Message
+    topic: Topic[Any]
+    received: Received[Any]
 
     @classmethod
-    def of(cls, data: bytes, message: Message) -> "Carried":
+    def of(cls, data: bytes, topic: Topic[M], received: Received[M]) -> "Carried":
         carried = cls(data)
-        carried.message = message
+        carried.topic, carried.received = topic, received
         return carried
 
 
@@ -67,8 +70,8 @@ def encode(message: Message, *, json: bool = False) -> bytes:
 
 def decode(type: type[M], data: bytes, *, json: bool = False) -> M:
     """The message of this type (or union of types, which mypy sees as Any) in `data`. Raises Undecodable."""
-    if isinstance(data, Carried) and isinstance(data.message, type):
-        return data.message
+    if isinstance(data, Carried) and isinstance(data.received.message, type):
+        return data.received.message
     decoder = _json_decoder(type) if json else _msgpack_decoder(type)
     try:
         message: M = decoder.decode(data)

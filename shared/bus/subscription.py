@@ -3,10 +3,10 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Generic
+from typing import Generic
 
 from livescale.shared.bus.addressing import holes_of
-from livescale.shared.bus.codec import Undecodable, decode
+from livescale.shared.bus.codec import Carried, Undecodable, decode
 from livescale.shared.bus.contract import M, Received, Topic
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 
@@ -36,10 +36,8 @@ class QueuedSubscription(Generic[M]):
         """Decode a message and queue it. Never raises, as the connection's read loop calls it."""
         if self._closed:
             return
-        holes = holes_of(self._topic.pattern, subject)
         try:
-            message: Any = decode(self._topic.type, data, json=self._topic.json)
-            _check_sender(message, holes)
+            received = receive(self._topic, subject, data)
         except Undecodable as error:
             self._counts["undecodable"] += 1
             self._log.warning("message_undecodable", subject, error=str(error))
@@ -50,44 +48,43 @@ class QueuedSubscription(Generic[M]):
             self._log.warning("reader_too_slow", subject, limit=self._limit)
             return
         self._size_bytes += len(data)
-        self._put((Received(message, holes), len(data)))
+        self._queue.append((received, len(data)))
+        self._wake_reader()
 
     def end(self) -> None:
         """End the subscription: readers get what is queued, and then stop."""
         if not self._closed:
             self._closed = True
-            self._put(None)
+            self._queue.append(None)
+            self._wake_reader()
 
     def __aiter__(self) -> AsyncIterator[Received[M]]:
         return self
 
     async def __anext__(self) -> Received[M]:
         while not self._queue:
-            await self._wait()
+            reader = asyncio.get_running_loop().create_future()
+            self._readers.append(reader)
+            try:
+                await reader
+            except asyncio.CancelledError:
+                self._gives_up(reader)
+                raise
         entry = self._queue.popleft()
         if entry is None:
-            self._put(None)  # for other readers
+            self._queue.append(None)  # for other readers
+            self._wake_reader()
             raise StopAsyncIteration
         received, size_bytes = entry
         self._size_bytes -= size_bytes
         return received
 
-    def _put(self, entry: tuple[Received[M], int] | None) -> None:
-        self._queue.append(entry)
-        self._wake_reader()
-
-    async def _wait(self) -> None:
-        """Wait until something is put. A reader that was woken and gives up wakes the next one."""
-        reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._readers.append(reader)
-        try:
-            await reader
-        except asyncio.CancelledError:
-            if reader in self._readers:
-                self._readers.remove(reader)
-            elif self._queue and not reader.cancelled():
-                self._wake_reader()
-            raise
+    def _gives_up(self, reader: asyncio.Future[None]) -> None:
+        """Forget a reader. One that was woken wakes the next one."""
+        if reader in self._readers:
+            self._readers.remove(reader)
+        elif self._queue and not reader.cancelled():
+            self._wake_reader()
 
     def _wake_reader(self) -> None:
         while self._readers:
@@ -101,6 +98,28 @@ class QueuedSubscription(Generic[M]):
             self.end()
             if self._leave is not None:
                 await self._leave()
+
+
+def receive(topic: Topic[M], subject: str, data: bytes) -> Received[M]:
+    """What a reader of this topic gets. Raises Undecodable."""
+    if isinstance(data, Carried) and data.topic is topic:
+        return data.received
+    return _received(topic, subject, decode(topic.type, data, json=topic.json))
+
+
+def carried(topic: Topic[M], subject: str, data: bytes, message: M) -> bytes:
+    """`data` with its `message`, so that readers of the topic need not decode it. One that they would refuse is left to
+    them."""
+    try:
+        return Carried.of(data, topic, _received(topic, subject, message))
+    except Undecodable:
+        return data
+
+
+def _received(topic: Topic[M], subject: str, message: M) -> Received[M]:
+    holes = holes_of(topic.pattern, subject)
+    _check_sender(message, holes)
+    return Received(message, holes)
 
 
 def _check_sender(message: object, holes: Mapping[str, str]) -> None:

@@ -55,6 +55,9 @@ class Meter:
     def rates(self) -> dict[bytes, PeerRates]:
         """The rates of every peer that something was moved to or from of late, by the address of its link."""
         now = self._now()
+        if not self._rates:
+            self._since = now
+            return {}
         left = exp((self._since - now) / FADE_SECONDS)
         faded = {peer: PeerRates(one.sent * left, one.received * left) for peer, one in self._rates.items()}
         self._rates = {peer: one for peer, one in faded.items() if one.sent + one.received > LEAST}

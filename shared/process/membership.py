@@ -131,12 +131,12 @@ class Membership:
     async def _report_for_ever(self) -> None:
         away = self._clock.away
         while True:
-            if (slept := self._clock.away - away) >= TOLD_SECONDS:
-                self._tell_away(slept)
-            away = self._clock.away
-            epoch = await self.joined()
+            before, away = away, self._clock.away
+            if away - before >= TOLD_SECONDS:
+                self._tell_away(away - before)
+            await self._joined.wait()
             self._changed.clear()
-            self._bus.publish(HEARTBEAT, self._report(epoch), service=self._join.service, id=self._join.id)
+            self._bus.publish(HEARTBEAT, self._report(self._epoch), service=self._join.service, id=self._join.id)
             # A timeout would do the same, at several times the cost: it cancels the task.
             due = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._changed.set)
             try:

@@ -131,7 +131,30 @@ class VirtualTimer(asyncio.TimerHandle):
         return False
 
 
-def _tell(handle: asyncio.Handle, loop: TimerLoop, error: BaseException) -> None:
+class MachineTimer:
+    """A callback at a time of the machine, outside of all processes and contexts. It cannot be cancelled."""
+
+    __slots__ = ("_callback", "_loop", "_scheduled")
+    _cancelled = False
+
+    def __init__(self, callback: Callable[[], object], loop: TimerLoop) -> None:
+        self._callback = callback
+        self._loop = loop
+        self._scheduled = True
+
+    def __repr__(self) -> str:
+        return f"<MachineTimer {self._callback!r}>"
+
+    def _run(self) -> None:
+        try:
+            self._callback()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 whatever it is, the loop's handler tells of it
+            _tell(self, self._loop, error)
+
+
+def _tell(handle: object, loop: TimerLoop, error: BaseException) -> None:
     loop.call_exception_handler(
         {"message": f"Exception in callback of {handle!r}", "exception": error, "handle": handle}
     )

@@ -20,7 +20,7 @@ from selectors import BaseSelector
 from typing import Any, TypeVar, TypeVarTuple, cast
 
 from livescale.shared.runtime.running_loop import MOST_SECONDS
-from livescale.shared.simulation.handles import VirtualHandle, VirtualTimer, process_of
+from livescale.shared.simulation.handles import MachineTimer, VirtualHandle, VirtualTimer, process_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -101,7 +101,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """
 
     # Attributes of asyncio's own loops that their types leave out.
-    _ready: deque[asyncio.Handle]
+    _ready: deque[asyncio.Handle | MachineTimer]
     _closed: bool
     _stopping: bool
     _clock_resolution: float
@@ -114,7 +114,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.slept = False  # whether any process has been stopped so far
         self.in_threads = 0
         self._numbers = count()
-        self._timers: list[tuple[float, int, VirtualTimer]] = []
+        self._timers: list[tuple[float, int, VirtualTimer | MachineTimer]] = []
         super().__init__()
 
     @property
@@ -148,7 +148,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def call_in_no_process(self, when: float, callback: Callable[[], object]) -> None:
         """Call at this time of the machine, whatever becomes of the process that asks for it."""
-        self.arm(VirtualTimer(when, callback, (), self, Context()), when)
+        heappush(self._timers, (when, next(self._numbers), MachineTimer(callback, self)))
 
     def arm(self, timer: VirtualTimer, at: float) -> None:
         """Let a timer fire at this time of the machine."""
@@ -176,9 +176,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """
         timers, ready = self._timers, self._ready
         while True:
-            cancelled = self._timer_cancelled_count
-            if cancelled and timers and (timers[0][2]._cancelled or cancelled * 2 > len(timers)):
-                self._drop_cancelled()
+            while timers and timers[0][2]._cancelled:
+                heappop(timers)
+                self._timer_cancelled_count -= 1
+            if self._timer_cancelled_count * 2 > len(timers) > MOST_CANCELLED:
+                timers[:] = [entry for entry in timers if not entry[2]._cancelled]
+                heapify(timers)
+                self._timer_cancelled_count = 0
             if self.in_threads:
                 self._look_at_threads()
             elif not ready and not self._stopping:
@@ -210,18 +214,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if not busy and not found:
             raise Deadlock(f"{self.in_threads} calls in threads took over {THREAD_SECONDS:.0f} s")
         self._process_events(found)  # type: ignore[attr-defined]
-
-    def _drop_cancelled(self) -> None:
-        timers = self._timers
-        if self._timer_cancelled_count * 2 > len(timers) > MOST_CANCELLED:
-            for _, _, timer in timers:
-                timer._scheduled = not timer._cancelled
-            timers[:] = [entry for entry in timers if not entry[2]._cancelled]
-            heapify(timers)
-            self._timer_cancelled_count = 0
-        while timers and timers[0][2]._cancelled:
-            self._timer_cancelled_count -= 1
-            heappop(timers)[2]._scheduled = False
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Do the work now, whatever the executor. Its end is seen in the next turn of the loop, as that of a thread."""

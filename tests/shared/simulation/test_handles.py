@@ -7,7 +7,7 @@ import pytest
 
 from livescale.shared.runtime.running_loop import MOST_SECONDS
 from livescale.shared.simulation import virtual_time
-from livescale.shared.simulation.virtual_time import Process
+from livescale.shared.simulation.virtual_time import Process, VirtualTimeLoop
 
 
 def play(main: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -16,6 +16,19 @@ def play(main: Callable[[], Coroutine[None, None, None]]) -> None:
 
 def fail() -> None:
     raise ValueError("wrong")
+
+
+def test_what_a_callback_in_no_process_raises_is_told_too() -> None:
+    async def main() -> None:
+        loop, told = asyncio.get_running_loop(), list[dict[str, object]]()
+        assert isinstance(loop, VirtualTimeLoop)
+        loop.set_exception_handler(lambda loop, context: told.append(context))
+        loop.call_in_no_process(1.0, fail)
+        await asyncio.sleep(2.0)
+        assert [str(context["exception"]) for context in told] == ["wrong"]
+        assert "fail" in str(told[0]["message"])
+
+    play(main)
 
 
 @pytest.mark.parametrize("timed", [False, True])

@@ -6,13 +6,13 @@ import pytest
 
 from livescale.shared.bus.codec import Undecodable
 from livescale.shared.bus.contract import Call, CallTimeout, Context, Disconnected, Endpoint, Refusal, ServiceInfo
-from livescale.shared.messages.membership import Beat
+from livescale.shared.messages.membership import Beat, WorkerReport
 from livescale.shared.messages.registry import Named
-from livescale.shared.messages.requests import Cancel
+from livescale.shared.messages.requests import Cancel, TokenFrame, Tokens
 from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
-from livescale.shared.subjects import CANCEL, HEARTBEAT
+from livescale.shared.subjects import CANCEL, HEARTBEAT, TOKENS
 
 ECHO: Call[Named, Named] = Call("svc.echo.say", Named, Named, queue=True)
 CLOCK = LoopClock(epoch=1_000_000.0)
@@ -198,3 +198,40 @@ def test_an_event_is_decoded_once_unless_it_goes_over_the_wire() -> None:
 
 def test_who_looks_on_changes_nothing_for_others() -> None:
     assert virtual_time.run(told(wire=True, watched=True)) == virtual_time.run(told(wire=True))
+
+
+@pytest.mark.parametrize("wire", [False, True])
+def test_a_message_that_is_said_again_arrives_as_it_is_then(wire: bool) -> None:
+    async def main() -> None:
+        broker, helping = LocalBroker(CLOCK, wire=wire), list[str]()
+        sender, reader = broker.connect(), broker.connect()
+        beats = await reader.subscribe(HEARTBEAT)
+        report = WorkerReport(id="worker-0", epoch=1, state="spare", helping=helping)
+        told = list[list[str]]()
+        for change in ([], [], ["worker-1"]):
+            helping += change
+            sender.publish(HEARTBEAT, report, service="worker", id="worker-0")
+            heard = (await anext(aiter(beats))).message
+            assert isinstance(heard, WorkerReport)
+            told.append(heard.helping)
+        assert told == [[], [], ["worker-1"]]
+        for bus in (sender, reader):
+            await bus.close()
+
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize("wire", [False, True])
+def test_a_message_that_is_said_again_on_another_subject_has_its_holes(wire: bool) -> None:
+    async def main() -> None:
+        broker, row = LocalBroker(CLOCK, wire=wire), Tokens(request_id="r", index=0, token_ids=[1])
+        sender, reader = broker.connect(), broker.connect()
+        frames = await reader.subscribe(TOKENS)
+        for gateway in ("gateway-0", "gateway-0", "gateway-1"):
+            sender.publish(TOKENS, TokenFrame(worker="worker-0", step=1, rows=[row]), gateway=gateway)
+        holes = [(await anext(aiter(frames))).holes["gateway"] for _ in range(3)]
+        assert holes == ["gateway-0", "gateway-0", "gateway-1"]
+        for bus in (sender, reader):
+            await bus.close()
+
+    virtual_time.run(main())
