@@ -3,6 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -230,7 +231,7 @@ async def test_a_client_that_leaves_stops_the_worker_itself(served: ServedGatewa
 
 async def test_an_answer_names_the_version_that_made_it(served: ServedGateway) -> None:
     served.cluster.version = "v-1"
-    asked = {"model": "tiny", "prompt": "a", "max_tokens": 3}
+    asked: dict[str, Any] = {"model": "tiny", "prompt": "a", "max_tokens": 3}
     _, whole = await served.post("/v1/completions", asked)
     stream = await served.client.completions.create(**asked, stream=True)
     told = {chunk.system_fingerprint async for chunk in stream}
