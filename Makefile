@@ -8,6 +8,7 @@ EXTRAS ?= embedded,ucx,load,dev
 
 PEERS := .peers
 CLIENTS := .clients
+AIPERF := .aiperf
 
 # The image, and the bases that stand in for the public ones where no registry can be reached.
 IMAGE ?= livescale
@@ -80,16 +81,26 @@ $(PEERS)/.installed: constraints-peers.txt
 	CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(PEERS)/bin/pip install --disable-pip-version-check -c $< llama-cpp-python
 	touch $@
 
-test-clients: $(CLIENTS)/.installed  ## other people's clients and benchmarks ask a running system, from an environment of their own
+test-clients: $(CLIENTS)/.installed $(AIPERF)/.installed  ## other people's clients and benchmarks ask a running system, from environments of their own
 	$(BIN)/pytest -m slow tests/clients $(ARGS)
 
 # They see what $(VENV) has behind what they have: torch and transformers are used from there, and their pins are not.
+define beside_venv
+test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > \
+    $$($(1)/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz-livescale.pth
+endef
+
 $(CLIENTS)/.installed: $(STAMP) constraints-clients.txt
-	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
-	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > \
-	    $$($(CLIENTS)/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz-livescale.pth
+	$(call beside_venv,$(CLIENTS))
 	$(CLIENTS)/bin/pip install --disable-pip-version-check -q -c constraints-clients.txt guidellm 'lm-eval[api]' accelerate \
 	    litellm langchain-openai instructor 'pydantic-ai-slim[openai]' llm
+	touch $@
+
+# aiperf wants other versions of pandas, rich and more than guidellm.
+$(AIPERF)/.installed: $(STAMP) constraints-aiperf.txt
+	$(call beside_venv,$(AIPERF))
+	$(AIPERF)/bin/pip install --disable-pip-version-check -q -c constraints-aiperf.txt aiperf
 	touch $@
 
 wheels: wheels/.downloaded  ## the packages of the image, so that it is built without a network: 0.7 GB
@@ -114,4 +125,4 @@ up: $(STAMP)  ## serve until Ctrl-C: make up ARGS="--model NAME=DIR"
 	$(BIN)/livescale up $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(CLIENTS) .livescale .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(CLIENTS) $(AIPERF) .livescale .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -25,11 +25,16 @@ class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The message that the model has generated. Its content is null where there are only calls, or reasoning."""
+    """The message that the model has generated. Its content is null where there are only calls, or reasoning. What no
+    model here says is null, as clients look for it."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
-    reasoning: str | UnsetType = UNSET
+    refusal: None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
+    reasoning: str | None = None
     tool_calls: list[MessageToolCall] | UnsetType = UNSET
 
 
@@ -74,7 +79,7 @@ def message_of(choice: WholeChoice) -> AssistantMessage:
     told_apart = choice.reasoning or choice.calls
     return AssistantMessage(
         content=None if told_apart and not choice.text else choice.text,
-        reasoning=choice.reasoning or UNSET,
+        reasoning=choice.reasoning or None,
         tool_calls=[_call(pieces) for pieces in choice.calls] or UNSET,
     )
 

@@ -68,6 +68,7 @@ class GenerationOptions(StructuredOptions, frozen=True, kw_only=True):
         bool, Meta(description="Of /render: add token_offsets, where each token begins and ends in the text")
     ] = False
     return_mm_kwargs: Annotated[bool, Meta(description="Of /render; texts have none")] = True
+    mm_payload: Annotated[Literal["tensors", "none"], Meta(description="Of /render; texts have none")] = "tensors"
     stream_interval: Annotated[
         int, Meta(description="Tokens in each event of a stream but the first", ge=1, le=2**31 - 1)
     ] = 1

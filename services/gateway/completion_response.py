@@ -47,22 +47,26 @@ class CompletionResponse:
     async def stream(self, write: Write, wait: Wait) -> None:
         """Write chunks as tokens come, and call `wait` while none come. Raises ApiError."""
         begun: set[int] = set()
+        asked = self.envelope
         held = [EventInterval(self.interval) for _ in self.generations]
 
         async def emit(index: int, fresh: TextPiece) -> None:
+            nonlocal asked
             piece = held[index].add(fresh)
             if piece is None:
                 return
+            if not begun:
+                asked = asked.made_by(self.generations[index].fingerprint)
             piece = self._after_prompt(index, piece, first=index not in begun)
             prompt = None if index in begun else self.prompts[index // self.each]
             begun.add(index)
-            envelope = self.envelope.with_usage(self._usage()) if self.envelope.continuous else self.envelope
+            envelope = asked.with_usage(self._usage()) if asked.continuous else asked
             for chunk in self.shape.chunks(envelope, index, piece, prompt):
                 await write(chunk)
 
         await self._run(emit, wait)
-        if self.envelope.usage_follows:
-            for chunk in self.shape.ending(self.envelope, self._usage()):
+        if asked.usage_follows:
+            for chunk in self.shape.ending(asked, self._usage()):
                 await write(chunk)
 
     async def collect(self) -> msgspec.Struct:
@@ -75,7 +79,8 @@ class CompletionResponse:
             choice.add(self._after_prompt(index, piece, first=not choice.texts))
 
         await self._run(emit, just_wait)
-        return self.shape.whole(self.envelope, [one for all in made for one in likeliest(all, self.n)], self._usage())
+        envelope = self.envelope.made_by(self.generations[0].fingerprint)
+        return self.shape.whole(envelope, [one for all in made for one in likeliest(all, self.n)], self._usage())
 
     async def _run(self, emit: Emit, wait: Wait) -> None:
         outcome: str | None = "cancelled"

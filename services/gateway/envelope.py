@@ -43,7 +43,8 @@ class Usage(msgspec.Struct, frozen=True):
 class Envelope:
     """The fields that all objects of one answer share. With `usage_follows`, chunks say `usage: null` until the last
     one; with `continuous` each says the usage so far. `names` are there where log-probabilities are told,
-    `prompt_names` where those of the prompt are, `prompt_text` where the rendered messages are."""
+    `prompt_names` where those of the prompt are, `prompt_text` where the rendered messages are. `fingerprint` says
+    what began the answer, once it has begun."""
 
     id: str
     created: int
@@ -53,20 +54,29 @@ class Envelope:
     names: TokenNames | None = None
     prompt_names: PromptNames | None = None
     continuous: bool = False
-    prompt_text: str | UnsetType = UNSET
+    prompt_text: str | None = None
+    fingerprint: str | None = None
     so_far: Usage | None = None
 
     def with_usage(self, so_far: Usage) -> "Envelope":
         """The same for a chunk that says the usage so far."""
         return replace(self, so_far=so_far)
 
+    def made_by(self, fingerprint: str | None) -> "Envelope":
+        """The same for an answer that this version of the model has begun."""
+        return replace(self, fingerprint=fingerprint)
+
     @property
     def usage(self) -> Usage | UnsetType | None:
         """The `usage` of a chunk that is not the last: so far, null where it follows later, otherwise absent."""
         return UNSET if self.so_far is None and not self.usage_follows else self.so_far
 
-    def ids(self, token_ids: Sequence[int]) -> list[int] | UnsetType:
-        """The token ids where the client asked for them, otherwise nothing."""
+    def ids(self, token_ids: Sequence[int]) -> list[int] | None:
+        """The token ids where the client asked for them, otherwise null."""
+        return list(token_ids) if self.token_ids else None
+
+    def piece_ids(self, token_ids: Sequence[int]) -> list[int] | UnsetType:
+        """The token ids where the client asked for them, otherwise nothing: a stream says no null in every event."""
         return list(token_ids) if self.token_ids else UNSET
 
     def says_nothing(self, piece: TextPiece) -> bool:

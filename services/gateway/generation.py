@@ -85,12 +85,18 @@ class Generation:
         self._follows = follows
         self._metrics = backend.metrics.of_model(submit.model)
         self.times = GenerationTimes(backend.clock.now())
-        self._version: str | None = None
+        self._version: str | None = None  # of the model, once it has made tokens
         self.state = GenerationState.NEW
         self._arrived: list[int] = []
         self.generated: list[int] = []
         self.cached_tokens = 0
         self.finish_reason: str | None = None
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What makes the tokens: the version of the model, and that of its adapter; None before the first token."""
+        adapter = self._submit.adapter
+        return self._version if self._version is None or adapter is None else f"{self._version}+{adapter.version}"
 
     async def run(self, emit: Emit, wait: Wait = just_wait) -> None:
         """Return after the piece that has a finish reason. Raises ApiError."""
@@ -132,7 +138,9 @@ class Generation:
             try:
                 await self._send(submit, stream, wait)
                 while True:
-                    match await self._next(stream, wait):
+                    event = await self._next(stream, wait)
+                    self._version = stream.version
+                    match event:
                         case Fresh(finish_reason="cancelled") as fresh:
                             # Some process took this gateway for dead. That was wrong: the client still waits.
                             if fresh.token_ids:
@@ -151,7 +159,6 @@ class Generation:
                                 "The client reads more slowly than tokens are generated, so the request was cancelled."
                             )
             finally:
-                self._version = stream.version
                 if not ended:
                     self._backend.streams.stop(submit.request_id, stream.worker)
 

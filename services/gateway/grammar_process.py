@@ -10,7 +10,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from livescale.services.gateway.structured_options import GrammarKind
 from livescale.shared.messages.requests import MOST_GRAMMAR
-from livescale.shared.model.grammar import byte_tokenizer, grammar_limits
+from livescale.shared.model.grammar import byte_tokenizer, failure_of, grammar_limits
 from livescale.shared.process.bounded_process import answer_all
 
 MEMORY_BYTES = 256 << 20  # in addition to what an idle process has
@@ -51,7 +51,7 @@ class Trials:
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=grammar_limits())
         permitted = b"" if matcher.is_error() else matcher.compute_bitmask()
         if matcher.is_error():
-            return Tried(refusal=_short(matcher.get_error()))
+            return Tried(refusal=_short(failure_of(matcher)))
         return Tried(grammar) if any(permitted) else Tried(refusal="no answer can meet it")
 
     @cached_property

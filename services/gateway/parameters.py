@@ -33,7 +33,7 @@ TEXT_ONLY = "Only text is understood; leave it out"
 
 _REFUSED: Mapping[str, Refused] = {
     "logits_processors": Refused("No code of clients runs here; use logit_bias or bad_words", ([],)),
-    "thinking_token_budget": Refused("Reasoning is not told apart from the answer; use max_tokens", (-1,)),
+    "thinking_token_budget": Refused("Reasoning is not cut short; use max_tokens, or reasoning_effort none", (-1,)),
     "watermarking": Refused("No text is watermarked; leave it out", (False,)),
     "mm_processor_kwargs": Refused(TEXT_ONLY, ({},)),
     "kv_transfer_params": Refused("Workers hand KV over by themselves; leave it out"),

@@ -25,6 +25,7 @@ _FIELD = re.compile(r"(?:missing required|unknown) field `(?P<field>[^`]*)`")
 
 SHOWN_KEYS, SHOWN_CHARACTERS = 8, 40  # of those that are wrong
 TEXT = frozenset(("text",))
+GZIP = b"\x1f\x8b"
 BODY_TIMEOUT_SECONDS = 30.0
 # Variables of the template, and schemas: there false is not the same as absent.
 _AS_GIVEN = frozenset({"chat_template_kwargs", "response_format", "structured_outputs", "guided_json"})
@@ -81,7 +82,10 @@ def parse_body(data: bytes, type: type[T], prepare: Callable[[dict[str, Any]], N
 
 
 def _utf8(data: bytes) -> bytes:
-    """The body without a byte-order mark. Raises ApiError 400 for the other encodings that JSON once had."""
+    """The body without a byte-order mark. Raises ApiError 400 for the other encodings that JSON once had, and for what
+    is compressed without a word of it in the headers."""
+    if data.startswith(GZIP):
+        raise bad_request("The body is compressed by gzip; send it as plain JSON.", code="invalid_json")
     encoding = json.detect_encoding(data)
     if encoding in ("utf-8", "utf-8-sig"):
         return data.removeprefix(codecs.BOM_UTF8)

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from msgspec import UNSET, UnsetType
-
 from livescale.services.gateway.asked import asked_logprobs, only_prompt
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.checkpoint_text import CheckpointText
@@ -25,7 +23,7 @@ class Prompts:
     text: CheckpointText
     context_limit: int
     prompts: list[list[int]]
-    said: str | UnsetType = UNSET
+    said: str | None = None
     reading: Reading | None = None
 
 
@@ -43,7 +41,7 @@ def envelope_of(asked: Prompts, id: str, created: int) -> Envelope:
         continuous=options is not None and options.include_usage and options.continuous_usage_stats,
         prompt_names=None if of_prompt is None else PromptNames(TokenNames(asked.text.token_text), of_prompt),
         names=None if asked_logprobs(body) is None else names,
-        prompt_text=asked.said if isinstance(body, ChatRequest) and body.return_prompt_text else UNSET,
+        prompt_text=asked.said if isinstance(body, ChatRequest) and body.return_prompt_text else None,
     )
 
 

@@ -14,17 +14,18 @@ from livescale.services.gateway.output import StopReason, TextPiece, WholeChoice
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that every object of an answer has."""
+    """The fields that every object of an answer has. `system_fingerprint` is the version of the model, and of its
+    adapter, that began the answer; of beams it is null."""
 
     id: str
     created: int
     model: str
+    system_fingerprint: str | None = None
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One choice of a prompt, or a piece of it in a stream. `token_ids` with `return_token_ids` only; `stop_reason` is
-    the stop string or stop token of the client's that ended it. `prompt_logprobs` is null where nobody asks, as in
-    vLLM; pieces have none."""
+    """One choice of a prompt, or a piece of it in a stream. `stop_reason` is the stop string or stop token of the
+    client's that ended it. What nobody asked for is null in a whole answer, as in vLLM; pieces do not have it."""
 
     index: int
     text: str
@@ -32,8 +33,8 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: StopReason | None = None
     stop_reason: int | str | None = None
     prompt_logprobs: PromptLogprobList | UnsetType | None = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
-    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType | None = UNSET
 
 
 class Completion(Answer, frozen=True, kw_only=True):
@@ -42,6 +43,7 @@ class Completion(Answer, frozen=True, kw_only=True):
     object: Literal["text_completion"] = "text_completion"
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
+    service_tier: UnsetType | None = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,18 +54,19 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: StopReason
     stop_reason: int | str | None = None
-    token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | None = None
 
 
 class ChatCompletion(Answer, frozen=True, kw_only=True):
-    """The whole answer of /v1/chat/completions."""
+    """The whole answer of /v1/chat/completions. What nobody asked for is null, as in vLLM."""
 
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
     usage: Usage
+    service_tier: None = None
     prompt_logprobs: PromptLogprobList | None = None
-    prompt_token_ids: list[int] | UnsetType = UNSET
-    prompt_text: str | UnsetType = UNSET
+    prompt_token_ids: list[int] | None = None
+    prompt_text: str | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,8 +124,8 @@ class CompletionShape:
             logprobs=envelope.completion_logprobs(piece, self._offsets[index]),
             finish_reason=piece.finish_reason,
             stop_reason=piece.stop_reason,
-            prompt_token_ids=UNSET if prompt is None else envelope.ids(prompt),
-            token_ids=envelope.ids(piece.token_ids),
+            prompt_token_ids=UNSET if prompt is None else envelope.piece_ids(prompt),
+            token_ids=envelope.piece_ids(piece.token_ids),
         )
         if envelope.names is not None:
             self._offsets[index] += envelope.names.length([*piece.echoed, *piece.token_ids])
@@ -145,12 +148,19 @@ class CompletionShape:
             )
             for index, choice in enumerate(choices)
         ]
-        return self._object(envelope, made, usage)
+        return replace(self._object(envelope, made, usage), service_tier=None)
 
     def _object(
         self, envelope: Envelope, choices: list[CompletionChoice], usage: Usage | UnsetType | None
     ) -> Completion:
-        return Completion(id=envelope.id, created=envelope.created, model=envelope.model, choices=choices, usage=usage)
+        return Completion(
+            id=envelope.id,
+            created=envelope.created,
+            model=envelope.model,
+            system_fingerprint=envelope.fingerprint,
+            choices=choices,
+            usage=usage,
+        )
 
 
 class ChatShape:
@@ -165,7 +175,8 @@ class ChatShape:
         if prompt is not None:
             opening = ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=""))
             first = self._chunk(envelope, [opening], envelope.usage)
-            chunks.append(replace(first, prompt_token_ids=envelope.ids(prompt), prompt_text=envelope.prompt_text))
+            said = UNSET if envelope.prompt_text is None else envelope.prompt_text
+            chunks.append(replace(first, prompt_token_ids=envelope.piece_ids(prompt), prompt_text=said))
         if not envelope.says_nothing(piece):
             choice = ChatChunkChoice(
                 index=index,
@@ -173,7 +184,7 @@ class ChatShape:
                 logprobs=envelope.chat_logprobs(piece) if piece.token_ids else None,
                 finish_reason=piece.finish_reason,
                 stop_reason=piece.stop_reason,
-                token_ids=envelope.ids(piece.token_ids),
+                token_ids=envelope.piece_ids(piece.token_ids),
             )
             chunks.append(self._chunk(envelope, [choice], envelope.usage))
         return chunks
@@ -197,6 +208,7 @@ class ChatShape:
             id=envelope.id,
             created=envelope.created,
             model=envelope.model,
+            system_fingerprint=envelope.fingerprint,
             choices=made,
             usage=usage,
             prompt_logprobs=envelope.prompt_logprobs(choices[0]),
@@ -208,5 +220,10 @@ class ChatShape:
         self, envelope: Envelope, choices: list[ChatChunkChoice], usage: Usage | UnsetType | None
     ) -> ChatCompletionChunk:
         return ChatCompletionChunk(
-            id=envelope.id, created=envelope.created, model=envelope.model, choices=choices, usage=usage
+            id=envelope.id,
+            created=envelope.created,
+            model=envelope.model,
+            system_fingerprint=envelope.fingerprint,
+            choices=choices,
+            usage=usage,
         )

@@ -1,8 +1,14 @@
 """What llguidance may use for one grammar, at the gateway that tries it and at the workers that apply it."""
 
-from llguidance import LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 MOST_GRAMMAR_BYTES = 64 << 10  # as a client sends it
+NOT_SHOWN = "<non-verbose/>"  # where llguidance would show the grammar
+# What llguidance says by words of its own, and what it means for the grammar's author.
+PLAINLY = {
+    "NoExtensionBias": "no answer can meet it",
+    "coerce_one_of": "alternatives of oneOf may overlap; give each a required property of one value, or use anyOf",
+}
 
 
 def grammar_limits() -> LLParserLimits:
@@ -15,6 +21,12 @@ def grammar_limits() -> LLParserLimits:
         max_grammar_size=200_000,
         verbose_errors=False,  # they would show the grammar
     )
+
+
+def failure_of(matcher: LLMatcher) -> str:
+    """Return why llguidance gave up on a grammar, on one line."""
+    reason = " ".join(matcher.get_error().replace(NOT_SHOWN, "").split())
+    return next((ours for theirs, ours in PLAINLY.items() if theirs in reason), reason)
 
 
 class _Bytes:

@@ -45,12 +45,13 @@ def test_a_piece_says_nothing_while_its_text_is_held_back(
 def test_what_a_client_did_not_ask_for_is_not_told() -> None:
     whole = WholeChoice([97, 98], prompt_logprobs=[TOLD])
     piece = TextPiece("c", (99,), logprobs=(TOLD,))
-    assert PLAIN.ids(piece.token_ids) is UNSET
+    assert PLAIN.ids(piece.token_ids) is None
+    assert PLAIN.piece_ids(piece.token_ids) is UNSET
     assert PLAIN.chat_logprobs(piece) is None
     assert PLAIN.completion_logprobs(piece) is None
     assert PLAIN.prompt_logprobs(whole) is None
     asked = replace(PLAIN, token_ids=True, names=NAMES, prompt_names=PromptNames(NAMES, 0))
-    assert asked.ids(piece.token_ids) == [99]
+    assert asked.ids(piece.token_ids) == asked.piece_ids(piece.token_ids) == [99]
     told, of_prompt = asked.chat_logprobs(piece), asked.prompt_logprobs(whole)
     assert told is not None
     assert [one.token for one in told.content] == ["c"]

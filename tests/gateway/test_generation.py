@@ -3,6 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -226,6 +227,18 @@ async def test_a_client_that_leaves_stops_the_worker_itself(served: ServedGatewa
     await asyncio.sleep(0.02)  # until the client has its first tokens
     asking.cancel()
     await eventually(lambda: served.cluster.stopped == [served.cluster.submitted[0].request_id])
+
+
+async def test_an_answer_names_the_version_that_made_it(served: ServedGateway) -> None:
+    served.cluster.version = "v-1"
+    asked: dict[str, Any] = {"model": "tiny", "prompt": "a", "max_tokens": 3}
+    _, whole = await served.post("/v1/completions", asked)
+    stream = await served.client.completions.create(**asked, stream=True)
+    told = {chunk.system_fingerprint async for chunk in stream}
+    assert (whole["system_fingerprint"], told) == ("v-1", {"v-1"})
+    served.cluster.version = "v-2"
+    _, later = await served.post("/v1/completions", asked)
+    assert later["system_fingerprint"] == "v-2"
 
 
 async def test_a_lost_request_is_submitted_again_with_the_version_that_made_its_tokens(served: ServedGateway) -> None:

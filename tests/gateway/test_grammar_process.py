@@ -41,6 +41,21 @@ def test_every_kind_becomes_a_grammar_that_workers_apply(kind: GrammarKind, sour
 
 
 @pytest.mark.parametrize(
+    ("kind", "source", "reason"),
+    [
+        ("grammar", 'start: start "a"', "no answer can meet it"),
+        ("json", json.dumps({"$ref": "#"}), "no answer can meet it"),
+        ("json", json.dumps({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "use anyOf"),
+        ("regex", "(a", "unclosed group"),
+    ],
+)
+def test_a_reason_speaks_of_the_grammar_and_not_of_its_library(kind: GrammarKind, source: str, reason: str) -> None:
+    made = tried(kind, source)
+    assert reason in made.refusal
+    assert "non-verbose" not in made.refusal
+
+
+@pytest.mark.parametrize(
     ("kind", "source"),
     [
         ("json", "{"),

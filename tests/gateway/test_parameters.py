@@ -19,8 +19,8 @@ top_p user use_beam_search top_k min_p repetition_penalty watermarking length_pe
 include_stop_str_in_output ignore_eos min_tokens skip_special_tokens spaces_between_special_tokens
 truncate_prompt_tokens truncation_side allowed_token_ids prompt_logprobs logprob_token_ids bad_words add_special_tokens
 response_format structured_outputs priority request_id session_id return_tokens_as_token_ids return_token_ids
-routed_experts_prompt_start return_token_offsets return_mm_kwargs cache_salt kv_transfer_params ec_transfer_params
-vllm_xargs repetition_detection thinking_token_budget stream_interval echo
+routed_experts_prompt_start return_token_offsets return_mm_kwargs mm_payload cache_salt kv_transfer_params
+ec_transfer_params vllm_xargs repetition_detection thinking_token_budget stream_interval echo
 """
 OF_CHATS = """
 messages top_logprobs max_completion_tokens tools tool_choice reasoning_effort include_reasoning parallel_tool_calls
@@ -117,6 +117,7 @@ VALUES: Mapping[str, Any] = {
     "length_penalty": 0.5,
     "return_token_offsets": True,
     "return_mm_kwargs": False,
+    "mm_payload": "none",
     "session_id": "s" * 100,
     "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
     "stop_sequences": ["never"],

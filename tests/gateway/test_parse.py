@@ -1,6 +1,7 @@
 """Bodies are refused by name: what is malformed, unknown, unsupported, mistyped or out of range."""
 
 import codecs
+import gzip
 from typing import Any
 
 import msgspec
@@ -194,6 +195,11 @@ def test_a_byte_order_mark_says_nothing_and_other_encodings_are_named() -> None:
         with pytest.raises(ApiError, match=r"The body is UTF-(16|32).*; JSON is sent as UTF-8") as refused:
             parse_body(body.decode().encode(encoding), CompletionRequest)
         assert (refused.value.status, refused.value.detail.code) == (400, "invalid_json")
+
+
+def test_a_body_that_is_compressed_without_saying_so_is_called_that() -> None:
+    with pytest.raises(ApiError, match="compressed by gzip; send it as plain JSON"):
+        parse_body(gzip.compress(b'{"model": "m", "prompt": "a"}'), CompletionRequest)
 
 
 def test_a_null_that_has_to_be_given_is_called_null() -> None:

@@ -70,6 +70,45 @@ def test_a_whole_answer_is_its_pieces_joined() -> None:
         assert answer["choices"][0]["finish_reason"] == "stop"
 
 
+# What clients of OpenAI and vLLM look for in every whole answer, though nobody asked for it.
+NULL = ("service_tier", "system_fingerprint")
+NULL_OF_CHATS = ("prompt_logprobs", "prompt_token_ids", "prompt_text")
+NULL_OF_CHOICES = ("logprobs", "stop_reason", "token_ids")
+NULL_OF_COMPLETIONS = ("prompt_logprobs", "prompt_token_ids")
+NULL_OF_MESSAGES = ("refusal", "annotations", "audio", "function_call", "reasoning")
+
+
+def test_what_nobody_asked_for_is_null_in_whole_answers() -> None:
+    choice = WholeChoice([1])
+    choice.add(TextPiece("a", (7,), "stop"))
+    [completion] = sent([CompletionShape().whole(envelope(), [choice], USAGE)])
+    [chat] = sent([ChatShape().whole(envelope(), [choice], USAGE)])
+    for told, names in (
+        (completion, NULL),
+        (completion["choices"][0], NULL_OF_CHOICES + NULL_OF_COMPLETIONS),
+        (chat, NULL + NULL_OF_CHATS),
+        (chat["choices"][0], NULL_OF_CHOICES),
+        (chat["choices"][0]["message"], NULL_OF_MESSAGES),
+    ):
+        assert {name: told[name] for name in names} == dict.fromkeys(names)
+    assert "tool_calls" not in chat["choices"][0]["message"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pieces_say_what_they_have_and_nothing_else(shape: ResponseShape) -> None:
+    for chunk in sent(shape.chunks(envelope(), 0, TextPiece("a", (7,)), [1])):
+        assert not {"service_tier", "prompt_token_ids", "prompt_text"} & chunk.keys()
+        assert not {"token_ids", "prompt_token_ids", "prompt_logprobs"} & chunk["choices"][0].keys()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_object_says_what_has_made_it(shape: ResponseShape) -> None:
+    made, choice = envelope(usage_follows=True).made_by("v-1"), WholeChoice([1])
+    choice.add(TextPiece("a", (7,), "stop"))
+    told = [*shape.chunks(made, 0, TextPiece("a", (7,)), [1]), *shape.ending(made, USAGE)]
+    assert {one["system_fingerprint"] for one in sent([*told, shape.whole(made, [choice], USAGE)])} == {"v-1"}
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_usage_so_far_is_in_every_chunk_where_it_was_asked_for(shape: ResponseShape) -> None:
     asked = envelope(usage_follows=True).with_usage(USAGE)

@@ -17,7 +17,7 @@ import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
 from livescale.services.worker.grammars.shared_masks import READY, AskMask, LearnTokens, SharedMasks
-from livescale.shared.model.grammar import grammar_limits
+from livescale.shared.model.grammar import failure_of, grammar_limits
 from livescale.shared.process.bounded_process import LENGTH_BYTES, bound_memory
 
 MEMORY_BYTES = 2 << 30  # in addition to what an idle process has
@@ -64,7 +64,7 @@ class Matchers:
             matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
             if not matcher.is_error() and not mask.any():
                 return "no token can follow"
-        return matcher.get_error() if matcher.is_error() else ""
+        return failure_of(matcher) if matcher.is_error() else ""
 
     def _start(self, grammar: str) -> LLMatcher:
         """A matcher at the grammar's beginning. Only the slow thread compiles."""
