@@ -22,7 +22,7 @@ from livescale.services.supervisor.resources import round_up
 from livescale.services.supervisor.settings import StackSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.memory.arena import placed_bytes
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.model.block_layout import shard_layouts
 from livescale.shared.model.sharding import check_shards
 from livescale.shared.topology.topology import Topology

@@ -176,8 +176,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """
         timers, ready = self._timers, self._ready
         while True:
-            cancelled = self._timer_cancelled_count
-            if cancelled and timers and (timers[0][2]._cancelled or cancelled * 2 > len(timers)):
+            if self._timer_cancelled_count:
                 self._drop_cancelled()
             if self.in_threads:
                 self._look_at_threads()

@@ -19,7 +19,8 @@ from livescale.services.router.forecast import TTFT_A_TOKEN
 from livescale.services.router.settings import RouterSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.disaggregation import SetRole
-from livescale.shared.messages.parameters import Disaggregation, ModelConfig, ModelSpec
+from livescale.shared.messages.model_spec import Disaggregation, ModelSpec
+from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import ROLE
 

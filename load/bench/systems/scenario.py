@@ -24,7 +24,8 @@ from livescale.services.router.settings import RouterSettings
 from livescale.services.supervisor.commands import control_flags, worker_flags
 from livescale.services.supervisor.settings import StackSettings
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.messages.parameters import DType, ModelConfig, ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import DType, ModelConfig
 from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.topology.topology import Topology
 

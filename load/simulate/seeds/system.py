@@ -17,7 +17,8 @@ from livescale.services.planner.settings import PlannerSettings
 from livescale.services.registry.settings import RegistrySettings
 from livescale.services.router.settings import RouterSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
-from livescale.shared.messages.parameters import Disaggregation, ModelConfig, ModelSpec, ScalingBounds
+from livescale.shared.messages.model_spec import Disaggregation, ModelSpec, ScalingBounds
+from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.messages.transfers import LiveMode
 from livescale.shared.runtime.settings import HostCacheName
 from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost

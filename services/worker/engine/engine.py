@@ -42,7 +42,7 @@ from livescale.services.worker.scheduling.batch import (
     ScheduledChunk,
 )
 from livescale.shared.links.contract import View
-from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.parameters import Manifest, ModelConfig
 from livescale.shared.model.declaration.tensors import EMBEDDING
 from livescale.shared.model.sharding import shard_config, vocabulary
 
@@ -102,9 +102,7 @@ class TorchEngine:
         # share have room for keys and values apart.
         if on_gpu.graphs and ranks is None and config.experts is None and config.latent is None:
             self._graphs = LayerGraphs(config, self.store.cache, CudaCapture(memory.device))
-        self._embedding_scale = None
-        if config.embedding_scale != 1.0:
-            self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype, device=memory.device)
+        self._embedding_scale = _embedding_scale(config, memory.device, dtype)
         self._head = Head(manifest, config, kernels, ranks)
         self.on_last_layer: Callable[[], None] = lambda: None
         self.on_kv: KvTaker = lambda export, layers, data: None
@@ -294,3 +292,8 @@ class TorchEngine:
                 part.copy_(result)
         for partial in partials:
             partial.done += 1
+
+
+def _embedding_scale(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> torch.Tensor | None:
+    scale = config.embedding_scale
+    return None if scale == 1.0 else torch.tensor(scale, dtype=dtype, device=device)

@@ -11,7 +11,8 @@ from livescale.load.simulate.start import flat_topology, register, until, worker
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.membership import LeaseChanged
-from livescale.shared.messages.parameters import ModelConfig, ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.messages.requests import Sampling, Submit
 from tests.worker.engine.made_up import made_up_tokens
 
