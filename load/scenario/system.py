@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from livescale.load.bench.systems.scenario import BATCHES, slowed, with_workers
 from livescale.load.scenario.fault_entries import FaultEntry, draw_faults
 from livescale.load.scenario.file import CheckedScenario
-from livescale.load.simulate.cluster import VirtualClusterSettings
+from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.simulate.faults import Fault, victims
 from livescale.services.cli.options import gather
 from livescale.services.cli.stack_options import PASSED_ON, UpOptions

@@ -12,7 +12,8 @@ import msgspec
 
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.simulate.client import replay
-from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings, virtual_cluster
+from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
+from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.simulate.start import flat_topology, register, until, workers_in
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.router.forecast import TTFT_A_TOKEN

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from livescale.load.simulate.cluster import VirtualClusterSettings
+from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.trace import Trace
 from livescale.services.cli.options import gather
 from livescale.services.cli.stack_options import PASSED_ON, UpOptions

@@ -6,7 +6,8 @@ import msgspec
 from msgspec.structs import replace
 
 from livescale.load.records import Ask
-from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings
+from livescale.load.simulate.cluster import VirtualCluster
+from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.simulate.start import flat_topology, register, until, workers_in
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
