@@ -1,6 +1,6 @@
 """The keys that decoders with learned positions and LayerNorms have in common: GPT-2 and what came of it. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -41,13 +41,7 @@ def describe_learned(
         return config.size(key(name), *default)
 
     hidden, heads, layers = size("hidden_size"), size("num_attention_heads"), size("num_hidden_layers")
-    if hidden % (2 * heads):
-        raise CheckpointError(
-            f"{key('hidden_size')} {hidden} must be an even multiple of {key('num_attention_heads')}, {heads}; "
-            "repair or download the file again"
-        )
-    if layers > MOST_LAYERS:
-        raise CheckpointError(f"{key('num_hidden_layers')} is {layers}, must be at most {MOST_LAYERS}")
+    _check_sizes(key, hidden, heads, layers)
     kind = _layer_kind(config, hidden // heads, activation, bias)
     each = [replace(kind, attention_scale=scale) for scale in scales]
     distinct = list(dict.fromkeys(each)) or [kind]
@@ -71,6 +65,16 @@ def describe_learned(
         learned_positions=True,
         position_offset=position_offset,
     )
+
+
+def _check_sizes(key: Callable[[str], str], hidden: int, heads: int, layers: int) -> None:
+    if hidden % (2 * heads):
+        raise CheckpointError(
+            f"{key('hidden_size')} {hidden} must be an even multiple of {key('num_attention_heads')}, {heads}; "
+            "repair or download the file again"
+        )
+    if layers > MOST_LAYERS:
+        raise CheckpointError(f"{key('num_hidden_layers')} is {layers}, must be at most {MOST_LAYERS}")
 
 
 def _layer_kind(config: ConfigFile, head_dim: int, activation: str, bias: bool) -> LayerKind:
