@@ -25,6 +25,11 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
+# Images of Python often forbid it to keep what it compiles: each of the hundreds of processes that tests start would
+# compile everything again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Two processes of tests share two cores: threads of torch that wait for each other would be in their way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -22,7 +22,8 @@ from livescale.load.bench.compare import compare, read_records
 from livescale.load.trace import Arrival
 from livescale.load.trace_files import read_trace
 from livescale.services.host.packed_file import FORMAT, MAGIC
-from livescale.services.host.stored import ReadBefore, Stored, open_stored
+from livescale.services.host.read_before import ReadBefore
+from livescale.services.host.stored import Stored, open_stored
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.shared.messages.parameters import Layout, Manifest

@@ -18,7 +18,7 @@ from livescale.load.trace import parse_window
 from livescale.load.trace_files import TraceError, read_trace
 from livescale.services.cli.tables import open_console
 from livescale.services.supervisor.checks import BadSettings
-from livescale.services.supervisor.settings import ModelSettings
+from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.worker.engine.heap import keep_freed_memory
 from livescale.shared.runtime.yaml_file import convert
 from livescale.shared.topology.file import find_topology

@@ -11,7 +11,7 @@ from livescale.load.advise.search import PoolChoice
 from livescale.load.scenario.arrivals import Arrivals
 from livescale.load.scenario.file import ScenarioFile, check_scenario
 from livescale.load.scenario.system import ScenarioSystem
-from livescale.services.supervisor.settings import ModelSettings
+from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.shared.topology.topology import Topology
 
 

@@ -18,8 +18,9 @@ from livescale.load.chaos.schedule import FaultTargets
 from livescale.load.client import open_session
 from livescale.load.story import QueuePoint
 from livescale.services.supervisor.commands import NATS
+from livescale.services.supervisor.model_settings import Bounds, ModelSettings
 from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import Bounds, ModelSettings, StackSettings
+from livescale.services.supervisor.settings import StackSettings
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.registry import AskSnapshot
 from livescale.shared.subjects import SNAPSHOT

@@ -24,7 +24,8 @@ from livescale.load.story import Story
 from livescale.load.target import LoadTarget, learn_target, make_asks
 from livescale.load.trace import Trace
 from livescale.load.watch import complete_story, describe, watching, watching_lives
-from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.model_settings import ModelSettings
+from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.bus.contract import BusError
 from livescale.shared.runtime.clock import SystemClock

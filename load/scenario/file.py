@@ -14,7 +14,8 @@ from livescale.load.scenario.sizes import find_config
 from livescale.services.cli.options import check_values
 from livescale.services.cli.stack_options import PASSED_ON, UpOptions
 from livescale.services.cli.systems import find_system
-from livescale.services.supervisor.settings import WORKER_FLAGS, ModelSettings
+from livescale.services.supervisor.model_settings import ModelSettings
+from livescale.services.supervisor.settings import WORKER_FLAGS
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.model.latency import find_latency
 from livescale.shared.runtime.settings import Settings

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from livescale.load.bench.systems.scenario import BATCHES, slowed, with_workers
 from livescale.load.scenario.fault_entries import FaultEntry, draw_faults
 from livescale.load.scenario.file import CheckedScenario
-from livescale.load.simulate.cluster import VirtualClusterSettings
+from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.simulate.faults import Fault, victims
 from livescale.services.cli.options import gather
 from livescale.services.cli.stack_options import PASSED_ON, UpOptions
@@ -22,7 +22,7 @@ from livescale.services.supervisor.resources import round_up
 from livescale.services.supervisor.settings import StackSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.memory.arena import placed_bytes
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.model.block_layout import shard_layouts
 from livescale.shared.model.sharding import check_shards
 from livescale.shared.topology.topology import Topology

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from livescale.services.host.checkpoint import Checkpoint
 from livescale.services.host.stored import Stored
-from livescale.shared.messages.parameters import Manifest, ModelConfig, ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import Manifest, ModelConfig
 from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.model.sharding import check_shards

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings, VirtualProcess
+from livescale.load.simulate.cluster import VirtualCluster, VirtualProcess
+from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.shared.simulation.disturbance import Disturbance, disturbed
 from livescale.shared.simulation.sparse_memory import SparseContent
 

@@ -13,7 +13,7 @@ from livescale.load.records import Ask
 from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.trace import Arrival, Trace
 from livescale.shared.bus.contract import BusError
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import AskSnapshot, Register
 from livescale.shared.subjects import REGISTER, SNAPSHOT
 from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost

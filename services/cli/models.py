@@ -81,7 +81,7 @@ def check(checkpoint: str, dtype: DType, kv_cache_dtype: KvCacheDType, as_json: 
     files = importlib.import_module("livescale.services.host.safetensors_files")
     try:
         directory = resolve_model_path(checkpoint)
-        config = msgspec.structs.replace(load_model_config(directory), kv_cache_dtype=kv_cache_dtype)
+        config = load_model_config(directory, kv_cache_dtype)
         architecture = architecture_of(config)
         check_dtype(config, dtype)
         shapes, stacked = architecture.stored_shapes(config), architecture.stacked(config)

@@ -15,7 +15,7 @@ from livescale.services.gateway.models import RegisteredModels
 from livescale.services.gateway.operation import BODY_ERRORS, BUS_ERRORS, Operation
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.shared.bus.contract import Bus, BusError
-from livescale.shared.messages.parameters import ModelSpec, Path
+from livescale.shared.messages.model_spec import ModelSpec, Path
 from livescale.shared.messages.registry import ModelEntry, Named, Register
 from livescale.shared.subjects import REGISTER, REMOVE
 

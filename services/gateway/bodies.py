@@ -14,11 +14,8 @@ from livescale.services.gateway.structured_options import StructuredOptions
 from livescale.services.gateway.tools import ToolChoice, Tools
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.message import Amount, Count, Positive
-from livescale.shared.messages.parameters import (
+from livescale.shared.messages.model_spec import (
     Disaggregation,
-    DType,
-    KvCacheDType,
-    Layout,
     ModelSpec,
     Path,
     Priority,
@@ -27,6 +24,7 @@ from livescale.shared.messages.parameters import (
     TensorParallelSize,
     ToolCallParser,
 )
+from livescale.shared.messages.parameters import DType, KvCacheDType, Layout
 from livescale.shared.messages.registry import Register
 
 ModelName = Annotated[str, Meta(description="A registered model; GET /v1/models lists them")]

@@ -132,24 +132,7 @@ class Completions:
         request_id, wall, body, each = self.ids.new("req"), self.backend.clock.wall(), asked.body, choices(asked.body)
         deadline = wall + min(body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
         visit: Visit = request.state.visit
-        count = each * len(asked.prompts)
-        names = [request_id] if count == 1 else [f"{request_id}-p{index}" for index in range(count)]
-        submits = [
-            make_submit(
-                body,
-                asked.prompts[index // each],
-                asked.text,
-                asked.context_limit,
-                Origin(name, self.gateway, deadline, index % each, visit.who),
-                rules,
-            )
-            for index, name in enumerate(names)
-        ]
-        model, adapter = asked.served.entry.spec.name, asked.served.adapter
-        submits = [
-            replace(submit, model=model, adapter=adapter, follows=names[index - index % each] if index % each else None)
-            for index, submit in enumerate(submits)
-        ]
+        submits = self._submits(request_id, asked, rules, deadline, visit.who)
         public = take_id(request, body) or request_id.removeprefix("req-")
         envelope = envelope_of(asked, f"{shape.prefix}-{public}", int(wall))
         visit.reserve(sum(map(len, asked.prompts)) + sum(submit.max_tokens for submit in submits))
@@ -177,6 +160,21 @@ class Completions:
         if not body.use_beam_search:
             return CompletionResponse(*made)
         return BeamResponse(*made, searches=self._searches(body, submits, context), top=asked_logprobs(body))
+
+    def _submits(self, request_id: str, asked: Prompts, rules: TokenRules, deadline: float, who: str) -> list[Submit]:
+        """One submission for each choice of each prompt; choices after a prompt's first follow that one."""
+        each = choices(asked.body)
+        count = each * len(asked.prompts)
+        names = [request_id] if count == 1 else [f"{request_id}-p{index}" for index in range(count)]
+        model, adapter = asked.served.entry.spec.name, asked.served.adapter
+        submits = []
+        for index, name in enumerate(names):
+            origin = Origin(name, self.gateway, deadline, index % each, who)
+            prompt = asked.prompts[index // each]
+            submit = make_submit(asked.body, prompt, asked.text, asked.context_limit, origin, rules)
+            follows = names[index - index % each] if index % each else None
+            submits.append(replace(submit, model=model, adapter=adapter, follows=follows))
+        return submits
 
     def _searches(self, body: GenerationOptions, submits: list[Submit], context: Context) -> list[BeamSearch]:
         """The search for each prompt; each of its beams is a submission."""

@@ -27,7 +27,7 @@ from livescale.services.gateway.tool_calls.machine import Blanks, Format, Machin
 from livescale.services.gateway.tool_calls.message import Calls, ParameterTypes
 from livescale.services.gateway.tool_grammars import MARKERS, Thoughts, ToolGrammars
 from livescale.services.gateway.tools import NamedTool, Tool, parameter_types
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 import xxhash
-from msgspec.structs import replace
 
 from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, Bits, are_finite, convert
 from livescale.services.host.fused import read_fused
@@ -187,9 +186,8 @@ def open_checkpoint(
     path: Path, dtype: DType, shards: int = 1, layout: Layout = "plain", kv_cache_dtype: KvCacheDType = "auto"
 ) -> Checkpoint:
     """Check configuration and headers of the Hugging Face directory `path`. Raises CheckpointError."""
-    config = load_model_config(path)
+    config = load_model_config(path, kv_cache_dtype)
     try:
-        config = replace(config, kv_cache_dtype=kv_cache_dtype)
         check_shards(config, shards)
         check_dtype(config, dtype)
     except ValueError as error:

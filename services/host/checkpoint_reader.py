@@ -9,7 +9,7 @@ from livescale.services.host.memory import Memory
 from livescale.services.host.stored import Stored
 from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.messages.copies import CheckModel, ModelChecked, ReadModel
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.transfers import FromDisk
 from livescale.shared.model.checkpoint import CheckpointError
 

@@ -12,7 +12,8 @@ from typing import Protocol
 from livescale.services.host.stored import Stored, open_spec
 from livescale.shared.memory.arena import Arena, CudaRuntime, cuda_runtime, placed_bytes
 from livescale.shared.memory.segment import SharedBlocks
-from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import Manifest
 
 READS = 4  # threads: some wait for the disk while others check what came
 AHEAD = 6  # blocks under way, so that no thread waits for one that takes longer

@@ -13,7 +13,8 @@ from livescale.services.host.fetch import ModelFetch, OnBlock
 from livescale.services.host.spans import read_span
 from livescale.services.host.stored import Stored
 from livescale.shared.messages.copies import FetchModel
-from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import Manifest
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.process.run import World
 from livescale.shared.transfer.flow_end import TransferFailed

@@ -7,99 +7,32 @@ checkpoint is read again, as long as the checkpoint's files are the same.
 import errno
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 import structlog
 import xxhash
-from msgspec import Meta
-from msgspec.structs import replace
 
-from livescale.services.host.adapter import AdapterCheckpoint, open_adapter
-from livescale.services.host.checkpoint import Checkpoint, open_checkpoint
+from livescale.services.host.adapter import open_adapter
+from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.host.packed_file import NotPacked, PackedFile, PackStopped, PackWriter, place_blocks
-from livescale.services.host.safetensors_files import INDEX
-from livescale.shared.messages.parameters import DType, KvCacheDType, Layout, Manifest, ModelSpec
-from livescale.shared.model.checkpoint import CheckpointError, load_model_config, read_file, resolve_model_path
-
-MANIFEST_LIMIT_BYTES = 1 << 20
-AnyCheckpoint = Checkpoint | AdapterCheckpoint
-Checksum = Annotated[int, Meta(ge=0)]
+from livescale.services.host.read_before import (
+    AnyCheckpoint,
+    FileFound,
+    find_files,
+    find_mode,
+    load_manifest,
+    save_manifest,
+)
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import DType, KvCacheDType, Layout, Manifest
+from livescale.shared.model.checkpoint import CheckpointError, load_model_config, resolve_model_path
 
 FREE_SHARE = 0.1  # share of a file system that packed forms leave free
 
 log = structlog.get_logger()
-
-
-class FileFound(msgspec.Struct, frozen=True):
-    """A file of the checkpoint, with its size and time of change when it was read."""
-
-    name: str
-    size_bytes: int
-    modified_ns: int
-
-
-class ReadBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """What an earlier read found, as far as the headers of the files do not tell it."""
-
-    files: list[FileFound]
-    version: str
-    checksums: list[Checksum]
-
-
-def find_files(checkpoint: AnyCheckpoint) -> list[FileFound]:
-    """The files that hold the parameters, and the index that says what lies where. Raises OSError."""
-    paths = checkpoint.files
-    index = checkpoint.directory / INDEX
-    found = []
-    for path in sorted({*paths, index} if index.exists() else paths):
-        status = path.stat()
-        found.append(FileFound(path.name, status.st_size, status.st_mtime_ns))
-    return found
-
-
-def find_mode(checkpoint: AnyCheckpoint) -> int:
-    """The permissions of a copy: users who may read all files of the checkpoint may read it too. Raises OSError."""
-    mode = 0o666
-    for path in checkpoint.files:
-        mode &= path.stat().st_mode
-    return mode
-
-
-def load_manifest(path: Path, checkpoint: AnyCheckpoint) -> Manifest | None:
-    """The manifest of `checkpoint` where it was read before and nothing has changed; None where it is not known.
-
-    Raises OSError, CheckpointError, msgspec.DecodeError.
-    """
-    before = msgspec.json.decode(read_file(path, MANIFEST_LIMIT_BYTES), type=ReadBefore)
-    if before.files != find_files(checkpoint) or len(before.checksums) != len(checkpoint.layouts):
-        return None
-    try:
-        manifest = checkpoint.manifest(before.checksums)
-    except ValueError as error:  # a checksum of more than 64 bits
-        raise CheckpointError(f"{path}: {error}") from None
-    return manifest if manifest.version == before.version else None
-
-
-def save_manifest(path: Path, files: list[FileFound], manifest: Manifest, mode: int) -> None:
-    """Write the file at once: readers of `path` find all of it, or what was there before. Raises OSError."""
-    checksums = [block.checksum for block in manifest.blocks]
-    data = msgspec.json.encode(ReadBefore(files=files, version=manifest.version, checksums=checksums))
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(handle, mode)
-            file.write(data)
-            file.flush()
-            os.fsync(handle)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def find_places(checkpoint: AnyCheckpoint, directory: str) -> list[Path]:
@@ -291,8 +224,8 @@ def open_spec(spec: ModelSpec, *, keep: bool, packed_dir: str = "") -> Stored:
     path = resolve_model_path(spec.path)
     if spec.base is None:
         return open_stored(path, *spec.form, keep=keep, packed_dir=packed_dir)
-    config = load_model_config(resolve_model_path(spec.base_path or "", parameters=False))
-    return Stored(open_adapter(path, replace(config, kv_cache_dtype=spec.kv_cache_dtype), spec.dtype))
+    config = load_model_config(resolve_model_path(spec.base_path or "", parameters=False), spec.kv_cache_dtype)
+    return Stored(open_adapter(path, config, spec.dtype))
 
 
 def _json(place: Path) -> Path:

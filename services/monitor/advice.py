@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from livescale.services.monitor.verdict import ScalingVerdict
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 
 
 def as_advice(verdict: ScalingVerdict, spec: ModelSpec) -> ScalingVerdict:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from livescale.services.monitor.signals import Observed
-from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
+from livescale.shared.messages.model_spec import ModelSpec, ScalingBounds
 
 SLOWEST = 1e-6  # tokens/s; less says nothing that could be divided by
 

@@ -16,7 +16,7 @@ from livescale.services.monitor.role_needs import RoleNeeds, inputs_of_roles, we
 from livescale.services.monitor.role_policy import Act, RecentMost, RoleScaling
 from livescale.services.monitor.signals import Observed, Signals
 from livescale.services.monitor.verdict import JudgedModel, ScalingVerdict, find_lack, give
-from livescale.shared.messages.parameters import Disaggregation, ModelSpec
+from livescale.shared.messages.model_spec import Disaggregation, ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import Decision
 from livescale.shared.policy.backoff import Backoff

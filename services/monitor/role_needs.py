@@ -20,7 +20,7 @@ from livescale.services.monitor.needs import (
 from livescale.services.monitor.role_signals import RoleLoad
 from livescale.services.monitor.signals import Observed
 from livescale.shared.messages.membership import Role
-from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
+from livescale.shared.messages.model_spec import ModelSpec, ScalingBounds
 
 RoleCounts = dict[Role, int]
 

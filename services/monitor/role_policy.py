@@ -21,7 +21,7 @@ from livescale.services.monitor.role_needs import (
 )
 from livescale.services.monitor.signals import Observed
 from livescale.shared.messages.membership import Role
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.scaling import Action
 
 

@@ -10,7 +10,8 @@ from msgspec.structs import asdict, replace
 from livescale.services.registry.placement import CopyDemand
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.copies import ModelChecked, ModelRead
-from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import ModelEntry
 
 LEAST_LOAD = 0.001  # the lowest scaling bound: capacities are divided by it

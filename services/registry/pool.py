@@ -13,7 +13,8 @@ from livescale.services.registry.placement import CopyDemand, FreeCopy, MakeCopy
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.copies import ModelChecked, ModelRead
 from livescale.shared.messages.membership import HostReport, WorkerReport
-from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.policy.invariants import check
 
@@ -247,8 +248,7 @@ class Pool:
 
     def read(self, event: ModelRead) -> None:
         """A host has the model in memory, or could not read it."""
-        model = self._models.get(event.model)
-        if model is None:
+        if (model := self._models.get(event.model)) is None:
             return
         model.read(event, is_held=bool(self.holds.holders(model.version)))
         if event.manifest is not None:

@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from livescale.shared.messages.parameters import KvCacheDType, ModelSpec, ReasoningParser, ToolCallParser
+from livescale.shared.messages.model_spec import ModelSpec, ReasoningParser, ToolCallParser
+from livescale.shared.messages.parameters import KvCacheDType
 from livescale.shared.runtime.settings import HostCacheName, HostCacheTtl, ProcessSettings, TopologyName
 
 UNSAID = "the default for models that are registered without it"

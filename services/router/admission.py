@@ -6,7 +6,7 @@ from livescale.services.router.capacity import WorkerCapacity, fitted, most_toke
 from livescale.services.router.forecast import DEFAULT_SLOS, Slos
 from livescale.services.router.queue import Queue
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.parameters import Disaggregation
+from livescale.shared.messages.model_spec import Disaggregation
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import Submit
 from livescale.shared.runtime.settings import RoutingName

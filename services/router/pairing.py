@@ -10,7 +10,7 @@ from livescale.services.router.modes import ROUND_SECONDS, ModelMode
 from livescale.services.router.pairs import choose_decode, may_prefill
 from livescale.services.router.recent import speed_of
 from livescale.services.router.ways import choose_way
-from livescale.shared.messages.parameters import Disaggregation
+from livescale.shared.messages.model_spec import Disaggregation
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import RequestsEnded, Submit
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from livescale.services.supervisor.settings import Bounds, ModelSettings, StackSettings
+from livescale.services.supervisor.model_settings import Bounds, ModelSettings
+from livescale.services.supervisor.settings import StackSettings
 from livescale.shared.memory.devices import CPU, count_gpus
-from livescale.shared.messages.parameters import DType, Layout, ModelSpec, ScalingBounds
+from livescale.shared.messages.model_spec import ModelSpec, ScalingBounds
+from livescale.shared.messages.parameters import DType, Layout
 from livescale.shared.model.latency import find_latency
 from livescale.shared.runtime.settings import check_plan_policy
 

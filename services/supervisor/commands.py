@@ -7,9 +7,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from livescale.services.supervisor.checks import count_workers, spec_bounds, worker_device
+from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.supervisor.processes import ProcessCommand
 from livescale.services.supervisor.resources import Placement
-from livescale.services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
+from livescale.services.supervisor.settings import WORKER_FLAGS, StackSettings
 from livescale.shared.bus.identity import NatsFiles
 from livescale.shared.messages.membership import ServiceName
 from livescale.shared.process.system_port import join_address, split_address

@@ -6,7 +6,7 @@ from pathlib import Path
 from livescale.services.supervisor.checks import BadSettings
 from livescale.services.supervisor.policy import failed_models
 from livescale.services.supervisor.settings import StackSettings
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import Snapshot
 from livescale.shared.model.declaration.adapter import ADAPTER_CONFIG
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from livescale.services.supervisor.checks import BadSettings, count_workers, ranks_of
-from livescale.services.supervisor.settings import MIB, ModelSettings, StackSettings
+from livescale.services.supervisor.model_settings import ModelSettings
+from livescale.services.supervisor.settings import MIB, StackSettings
 from livescale.shared.memory.arena import placed_bytes
 from livescale.shared.messages.parameters import DType, ModelConfig
 from livescale.shared.model.block_layout import block_layouts, check_dtype, kv_item_bytes
@@ -46,7 +47,7 @@ def measure_model(model: ModelSettings, settings: StackSettings) -> ModelSize:
     assert layout != "auto"
     try:
         kept = model.kv_cache_dtype or settings.kv_cache_dtype
-        config = replace(load_model_config(find_files(model)), kv_cache_dtype=kept)
+        config = load_model_config(find_files(model), kept)
         check_shards(config, ranks)
         check_dtype(config, dtype)
     except ValueError as error:

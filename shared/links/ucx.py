@@ -16,7 +16,7 @@ from ucxx.exceptions import UCXError
 
 from livescale.shared.links.contract import LinkError
 from livescale.shared.links.ucx_engine import UcxEngine, link_address, memory_at, worker_address
-from livescale.shared.links.ucx_kept import MOST_KEPT, Endpoint, KeptEndpoints
+from livescale.shared.links.ucx_kept import MOST_KEPT, KeptEndpoints, UcxEndpoint
 from livescale.shared.links.ucx_peer import UcxPeer
 from livescale.shared.links.ucx_words import AGAIN, CONTROL, DROPPED, GOODBYE, HELLO, REFUSED, WELCOME, WORD
 
@@ -31,7 +31,7 @@ class UcxLink:
         self._engine = engine
         self._mine = xxhash.xxh3_64_intdigest(engine.address)
         self._peers: dict[tuple[bytes, int], UcxPeer] = {}
-        self._spent: dict[bytes, list[Endpoint]] = {}  # of channels that ended, by address
+        self._spent: dict[bytes, list[UcxEndpoint]] = {}  # of channels that ended, by address
         self._kept = KeptEndpoints(most_kept)
         self._numbers: dict[tuple[int, int], int] = {}  # of the other ends' endpoints, by process and channel
         self._hearing = asyncio.create_task(self._hear())
@@ -90,12 +90,12 @@ class UcxLink:
 
     def _new_peer(self, address: bytes, channel: int, secret: bytes) -> UcxPeer:
         try:
-            endpoint = Endpoint(self._engine, worker_address(address), self._mine)
+            endpoint = UcxEndpoint(self._engine, worker_address(address), self._mine)
         except UCXError as error:
             raise LinkError(f"connect: {error}") from error
         return self._peer(address, endpoint, channel, secret)
 
-    def _peer(self, address: bytes, endpoint: Endpoint, channel: int, secret: bytes) -> UcxPeer:
+    def _peer(self, address: bytes, endpoint: UcxEndpoint, channel: int, secret: bytes) -> UcxPeer:
         lost = partial(self._lost, address)
         peer = UcxPeer(self._engine, endpoint, self._mine, memory_at(address), channel, secret, lost)
         self._peers[address, channel] = peer

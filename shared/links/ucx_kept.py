@@ -16,7 +16,7 @@ from livescale.shared.links.ucx_words import CONTROL, DROPPED, WORD
 MOST_KEPT = 256  # each is a descriptor at both ends
 
 
-class Endpoint:
+class UcxEndpoint:
     """A UCX endpoint to one process, with what its next channel has to know of it."""
 
     def __init__(self, engine: UcxEngine, address: bytes, mine: int) -> None:
@@ -90,17 +90,17 @@ class KeptEndpoints:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._idle: dict[bytes, list[Endpoint]] = {}
+        self._idle: dict[bytes, list[UcxEndpoint]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._idle.values()))
 
-    def keep(self, address: bytes, endpoint: Endpoint) -> None:
+    def keep(self, address: bytes, endpoint: UcxEndpoint) -> None:
         endpoint.requests = set(endpoint.unfinished)
         endpoint.on_gone = partial(self._drop, address, endpoint)
         self._idle[address] = [*self._idle.pop(address, ()), endpoint]
 
-    def take(self, address: bytes, number: int | None, taken: Collection[int]) -> Endpoint | None:
+    def take(self, address: bytes, number: int | None, taken: Collection[int]) -> UcxEndpoint | None:
         """The endpoint with this number, or without one that with the lowest number that the other end has not
         `taken`: both ends then come to the same."""
         idle = self._idle.get(address, ())
@@ -110,7 +110,7 @@ class KeptEndpoints:
             self._remove(address, chosen)
         return chosen
 
-    def to(self, theirs: int) -> list[Endpoint]:
+    def to(self, theirs: int) -> list[UcxEndpoint]:
         """All to the process whose address has this hash."""
         return [one for idle in self._idle.values() for one in idle if one.theirs == theirs]
 
@@ -136,14 +136,14 @@ class KeptEndpoints:
             for endpoint in list(idle):
                 self._drop(address, endpoint)
 
-    def _drop(self, address: bytes, endpoint: Endpoint) -> None:
+    def _drop(self, address: bytes, endpoint: UcxEndpoint) -> None:
         self._remove(address, endpoint)
         if endpoint.unfinished and endpoint.is_alive:
             endpoint.close_later()
         else:
             endpoint.close()
 
-    def _remove(self, address: bytes, endpoint: Endpoint) -> None:
+    def _remove(self, address: bytes, endpoint: UcxEndpoint) -> None:
         idle = [one for one in self._idle.pop(address) if one is not endpoint]
         if idle:
             self._idle[address] = idle

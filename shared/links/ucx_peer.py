@@ -12,7 +12,7 @@ from livescale.shared.links.contract import Buffer, LinkError
 from livescale.shared.links.link_path import LinkPath, MemoryKind, choose_path
 from livescale.shared.links.tickets import hash_key, message_tag
 from livescale.shared.links.ucx_engine import UcxEngine, endpoint_transports
-from livescale.shared.links.ucx_kept import Endpoint
+from livescale.shared.links.ucx_kept import UcxEndpoint
 from livescale.shared.links.ucx_words import AGAIN, DROPPED, GOODBYE, HELLO, REFUSED, WELCOME, WORD
 
 SETTLE_SECONDS = 5.0
@@ -29,7 +29,7 @@ class UcxPeer:
     def __init__(
         self,
         engine: UcxEngine,
-        endpoint: Endpoint,
+        endpoint: UcxEndpoint,
         mine: int,
         memory: MemoryKind,
         channel: int,

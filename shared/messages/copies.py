@@ -1,7 +1,8 @@
 """Copies of models in hosts' memories: read, fetched from another, released."""
 
 from livescale.shared.messages.message import Count, Message, Name, Positive
-from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import ChunkBytes, Inflow, Secret
 
 

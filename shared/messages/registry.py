@@ -4,7 +4,7 @@ from typing import Literal
 
 from livescale.shared.messages.membership import HostReport, Member, WorkerReport
 from livescale.shared.messages.message import Count, Message, Name
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 
 
 class ModelEntry(Message, frozen=True, kw_only=True):

@@ -6,7 +6,8 @@ from msgspec import Meta
 
 from livescale.shared.messages.membership import Address, Role
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive
-from livescale.shared.messages.parameters import Manifest, ModelSpec, Place
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import Manifest, Place
 
 TransferState = Literal["started", "broken", "whole", "failed"]
 LiveMode = Literal["off", "best-effort", "zigzag", "zigzag-ilp", "pipeline"]

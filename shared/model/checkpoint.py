@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.messages.parameters import KvCacheDType, ModelConfig
 from livescale.shared.model.architectures import find_architecture, model_types
 from livescale.shared.model.checkpoint_files import CONFIG_LIMIT_BYTES, decode_file, open_regular, read_file
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
@@ -49,8 +49,11 @@ class _HfGeneration(msgspec.Struct, frozen=True, kw_only=True):
     bos_token_id: int | None = None
 
 
-def load_model_config(directory: Path) -> ModelConfig:
-    """The configuration of the checkpoint in `directory`. Raises CheckpointError."""
+def load_model_config(directory: Path, kv_cache_dtype: KvCacheDType = "auto") -> ModelConfig:
+    """The configuration of the checkpoint in `directory`, with keys and values kept as `kv_cache_dtype` says.
+
+    Raises CheckpointError.
+    """
     path = directory / "config.json"
     raw = decode_file(path, dict[str, Any])
     generation_path = directory / "generation_config.json"
@@ -59,7 +62,8 @@ def load_model_config(directory: Path) -> ModelConfig:
         config = _describe(ConfigFile(raw), generation, read_sentence_model(directory))
         # Once more through the message's own bounds: a config that others would refuse must not leave this machine.
         config = msgspec.convert(msgspec.to_builtins(config), ModelConfig)
-    except (CheckpointError, msgspec.ValidationError) as error:
+        config = msgspec.structs.replace(config, kv_cache_dtype=kv_cache_dtype)
+    except (ValueError, msgspec.ValidationError) as error:
         raise CheckpointError(f"{path}: {error}") from None
     if config.images is None:
         return config

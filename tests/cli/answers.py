@@ -16,7 +16,7 @@ from livescale.shared.messages.membership import (
     MetricsText,
     WorkerReport,
 )
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Snapshot
 from livescale.shared.messages.scaling import (
     AskDecisions,

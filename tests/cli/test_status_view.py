@@ -12,7 +12,7 @@ from livescale.shared.messages.membership import (
     WorkerReport,
     WorkerState,
 )
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry, Snapshot
 from livescale.shared.model.latency import MADE_UP
 

@@ -14,7 +14,7 @@ from livescale.services.registry.settings import RegistrySettings
 from livescale.services.router.main import Router
 from livescale.services.router.settings import RouterSettings
 from livescale.shared.bus.contract import BusError, ServiceInfo
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Named, Register, Snapshot
 from livescale.shared.messages.requests import Cancel, RequestLost, Submit, TokenFrame
 from livescale.shared.messages.scaling import AskDecisions, AskScales, Decision, Scale, ScaleAccepted, ScaleRecord

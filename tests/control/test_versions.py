@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from livescale.shared.bus.contract import BusError, Refusal
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import Register
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import REGISTER

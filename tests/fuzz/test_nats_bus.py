@@ -26,7 +26,7 @@ from livescale.shared.bus.codec import (
 from livescale.shared.bus.contract import Call, Context, Endpoint, ServiceInfo
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.membership import Beat
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import Named, Register
 from livescale.shared.subjects import HEARTBEAT
 from tests.fuzz.effort import examples

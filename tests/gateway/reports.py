@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from livescale.shared.messages.membership import EngineLoad, Holding, Member, WorkerReport
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 
 WORKER = "worker-1"

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from livescale.services.gateway.answers import instances, status, warning, why_unavailable
 from livescale.shared.messages.membership import Holding, Member, WorkerReport, WorkerState
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry, Snapshot
 from livescale.shared.model.latency import MADE_UP
 

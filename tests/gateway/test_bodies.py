@@ -4,7 +4,7 @@ import msgspec
 
 from livescale.services.gateway.bodies import BoundsRequest, ModelRequest
 from livescale.services.gateway.parse import parse_body
-from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
+from livescale.shared.messages.model_spec import ModelSpec, ScalingBounds
 
 
 def test_a_model_is_registered_with_what_was_said_of_it() -> None:

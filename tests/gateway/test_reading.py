@@ -12,7 +12,7 @@ from livescale.services.gateway.reading import reading_of
 from livescale.services.gateway.structured_options import JsonSchemaFormat, NamedSchema
 from livescale.services.gateway.tool_calls.formats import ARGUMENTS, CALL_LIST, HARMONY, HERMES, MISTRAL, THINK
 from livescale.services.gateway.tools import FunctionDefinition, FunctionName, NamedTool, Tool
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 
 QWEN = ChatTemplate("<tool_call> </think>", {}, lambda: 0.0)
 PROMPT = "user: a\nassistant: "

@@ -13,7 +13,7 @@ from livescale.services.gateway.tools import (
     check_tools,
     parameter_types,
 )
-from livescale.shared.messages.parameters import ReasoningParser, ToolCallParser
+from livescale.shared.messages.model_spec import ReasoningParser, ToolCallParser
 from tests.checkpoints import token_id
 from tests.gateway.conftest import ServedGateway
 

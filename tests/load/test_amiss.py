@@ -5,7 +5,7 @@ import pytest
 from livescale.load.amiss import find_amiss
 from livescale.load.story import QueuePoint
 from livescale.shared.messages.membership import EngineLoad, Member, ServiceName, WorkerReport, WorkerState
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry, Snapshot
 
 QUIET = QueuePoint(at=1.0, waiting=0, running=0)

@@ -3,7 +3,7 @@
 from livescale.services.monitor.policy import RetryTimes, ScalingPolicy
 from livescale.services.monitor.signals import Observed, Signals
 from livescale.shared.messages.membership import EngineLoad, LeaseChanged, QueueLoad, RouterReport, WorkerReport
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import Action, Decision, ScaleRecord, ScaleState
 from livescale.shared.messages.transfers import Flow, Plan, PlannedInstance

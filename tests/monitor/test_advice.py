@@ -5,7 +5,7 @@ import pytest
 from livescale.services.monitor.advice import as_advice
 from livescale.services.monitor.journal import Journal
 from livescale.services.monitor.verdict import ScalingVerdict
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.scaling import Action, Decision
 
 SPEC = ModelSpec(name="m", path="/m", min_instances=2, max_instances=8)

@@ -16,7 +16,7 @@ from livescale.services.monitor.arbitration import (
 from livescale.services.monitor.policy import RetryTimes, ScalingPolicy
 from livescale.services.monitor.signals import Signals
 from livescale.shared.messages.membership import EngineLoad, QueueLoad, RouterReport, WorkerReport
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 from tests.monitor.reports import COMMON, SIZE, decision, load, record, serving, spare
 

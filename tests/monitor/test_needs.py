@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from livescale.services.monitor.needs import Need, Unknown, wanted_spares, weigh
-from livescale.shared.messages.parameters import ScalingBounds
+from livescale.shared.messages.model_spec import ScalingBounds
 from tests.monitor.reports import observed, spec
 
 

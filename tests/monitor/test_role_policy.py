@@ -3,7 +3,7 @@
 from livescale.services.monitor.policy import RetryTimes, RoleRule, ScalingPolicy
 from livescale.services.monitor.role_policy import RecentMost
 from livescale.shared.messages.membership import EngineLoad, Role, WorkerReport
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.scaling import RoleMove
 from tests.monitor.reports import Watched, load, queues, record, serving, spare, spec
 

@@ -16,7 +16,7 @@ from livescale.shared.messages.membership import (
     WorkerReport,
     WorkerState,
 )
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry, Snapshot
 from livescale.shared.messages.scaling import Action, Decision
 from livescale.shared.messages.transfers import (

@@ -2,7 +2,7 @@
 
 from livescale.services.registry.fetches import CopyFetch
 from livescale.shared.messages.membership import Member, ServiceName
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from tests.control.fakes import manifest
 
 

@@ -3,7 +3,7 @@ from msgspec.structs import replace
 
 from livescale.services.registry.model import adapter_spec, check_spec, complete_spec
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
+from livescale.shared.messages.model_spec import ModelSpec, ScalingBounds
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from livescale.shared.bus.contract import Call, Refusal
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import AskModels, Named, Register
 from livescale.shared.subjects import KEEP, MANIFEST, MODELS, REGISTER, REMOVE
 from tests.registry.local import add_host, in_virtual_time, registry

@@ -9,7 +9,7 @@ from livescale.shared.bus.contract import ServiceAbsent
 from livescale.shared.bus.write_behind import RETRY_SECONDS
 from livescale.shared.messages.membership import Member
 from livescale.shared.messages.message import Message
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time

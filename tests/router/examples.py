@@ -6,7 +6,7 @@ from livescale.services.router.admission import RouterLimits
 from livescale.services.router.effects import AdmitTo, Effect, Learn
 from livescale.services.router.policy import RouterPolicy
 from livescale.shared.messages.membership import EngineLoad, LeaseChanged, LeaseState, ServiceName, WorkerReport
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import Submit
 

@@ -10,7 +10,7 @@ from livescale.services.router.capacity import LONGEST_RETRY_MS, REPLACEMENT_SEC
 from livescale.services.router.effects import AdmitTo, Effect, FinishRequest
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Holding, WorkerReport
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import Submit
 from tests.router.examples import NOW, entry, hear, load, policy, rated, report, request

@@ -7,7 +7,7 @@ from livescale.services.router.effects import AdmitTo, AssignRole
 from livescale.services.router.forecast import Slos
 from livescale.services.router.policy import RouterPolicy
 from livescale.shared.messages.membership import StepSpeed, WorkerReport
-from livescale.shared.messages.parameters import Disaggregation
+from livescale.shared.messages.model_spec import Disaggregation
 from livescale.shared.messages.requests import RequestsEnded
 from tests.router.examples import NOW, entry, hear, load, report, request
 

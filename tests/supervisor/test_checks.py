@@ -23,8 +23,9 @@ from livescale.services.supervisor.checks import (
     resolve_form,
     worker_device,
 )
-from livescale.services.supervisor.settings import Bounds, ModelSettings, StackSettings
-from livescale.shared.messages.parameters import ScalingBounds
+from livescale.services.supervisor.model_settings import Bounds, ModelSettings
+from livescale.services.supervisor.settings import StackSettings
+from livescale.shared.messages.model_spec import ScalingBounds
 
 
 @pytest.fixture

@@ -23,8 +23,9 @@ from livescale.services.supervisor.commands import (
     service_commands,
 )
 from livescale.services.supervisor.credentials import ROLES, authorization, fresh_passwords
+from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.supervisor.processes import ProcessCommand
-from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.settings import StackSettings
 from livescale.shared.runtime.yaml_file import kebab
 
 SETTINGS = StackSettings(workers=2, port=0, api_key=("sesame",), transport="socket", link_rate=1e8, arena_bytes=1 << 26)

@@ -7,8 +7,9 @@ import pytest
 from livescale.services.supervisor.checks import BadSettings
 from livescale.services.supervisor.lora_settings import LoraSettings
 from livescale.services.supervisor.loras import adapter_specs, unread_adapters
-from livescale.services.supervisor.settings import ModelSettings, StackSettings
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.services.supervisor.model_settings import ModelSettings
+from livescale.services.supervisor.settings import StackSettings
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry, Snapshot
 from livescale.shared.model.declaration.adapter import ADAPTER_CONFIG
 

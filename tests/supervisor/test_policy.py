@@ -18,7 +18,7 @@ from livescale.services.supervisor.policy import (
     missing_members,
 )
 from livescale.shared.messages.membership import LeaseState, Member, WorkerReport, WorkerState
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry, Snapshot
 
 TINY = ModelSpec(name="tiny", path="/m", min_instances=2)

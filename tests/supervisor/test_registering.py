@@ -8,7 +8,7 @@ import pytest
 from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Stack, StackFailed
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry, Register
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import REGISTER

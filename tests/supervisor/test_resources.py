@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from livescale.services.supervisor.checks import BadSettings, count_workers, resolve_form
 from livescale.services.supervisor.commands import service_commands
 from livescale.services.supervisor.credentials import ROLES
+from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.supervisor.resources import (
     LEAST_KV,
     MOST_KV,
@@ -19,7 +20,7 @@ from livescale.services.supervisor.resources import (
     place_workers,
     resolve_memory,
 )
-from livescale.services.supervisor.settings import MIB, ModelSettings, StackSettings
+from livescale.services.supervisor.settings import MIB, StackSettings
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.memory.arena import Arena
 from livescale.shared.model.block_layout import block_layouts

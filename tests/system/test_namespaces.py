@@ -23,7 +23,7 @@ from livescale.services.supervisor.processes import ProcessCommand, Supervisor
 from livescale.shared.bus.contract import BusError
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.membership import Member
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import AskSnapshot, Snapshot
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.runtime.clock import SystemClock

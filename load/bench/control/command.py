@@ -38,8 +38,9 @@ from livescale.load.engine_alone import EngineAlone, engine_alone
 from livescale.load.kept import kept_model, logged
 from livescale.load.records import Ask, find_fault
 from livescale.services.supervisor.commands import NATS
+from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.bus.contract import Bus
 from livescale.shared.messages.registry import AskModels, Register

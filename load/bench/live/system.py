@@ -17,7 +17,8 @@ from livescale.load.bench.scales import SCALE_SECONDS, scaled
 from livescale.load.client import LoadClient, open_client
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.services.supervisor.commands import WORKER_NICE
-from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.model_settings import ModelSettings
+from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Progress, Stack
 from livescale.shared.bus.contract import Bus
 from livescale.shared.messages.membership import RouterReport, ServiceName, WorkerReport

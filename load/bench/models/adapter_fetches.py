@@ -18,8 +18,9 @@ from livescale.load.make_adapter import make_adapter
 from livescale.load.records import Ask, find_fault
 from livescale.services.host.adapter import open_adapter
 from livescale.services.supervisor.lora_settings import LoraSettings
+from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Progress, Stack
 from livescale.shared.model.checkpoint import load_model_config
 

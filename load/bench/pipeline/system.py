@@ -18,8 +18,9 @@ from livescale.load.client import LoadClient, open_client
 from livescale.load.kept import KEPT, kept_model
 from livescale.load.records import find_fault
 from livescale.services.planner.plans.network import BUSY_SHARE
+from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.messages.registry import AskSnapshot, Snapshot
 from livescale.shared.messages.transfers import LiveMode

@@ -15,8 +15,9 @@ import msgspec
 from livescale.load.bench.record import Record, measured
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.client import EventCutter, open_session, read_available
+from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Progress, Stack
 
 BENCH, MODEL = "requests", "bench"

@@ -19,8 +19,9 @@ from livescale.load.client import LoadClient, open_client
 from livescale.load.engine_alone import EngineAlone, running
 from livescale.load.records import Ask, find_fault
 from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Progress, Stack
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.scheduling.batch import Batch

@@ -22,8 +22,9 @@ from livescale.load.bench.scales import scaled
 from livescale.load.bench.transfer.disk_model import write_llama
 from livescale.load.client import open_session
 from livescale.load.kept import KEPT
+from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Progress, Stack
 from livescale.services.worker.grammars.masks import Masks, Vocabulary
 

@@ -15,8 +15,9 @@ from livescale.load.bench.record import Record, measured
 from livescale.load.bench.requests.schemas import Schema, make_schema
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.client import open_session
+from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Progress, Stack
 
 BENCH, MODEL = "requests", "bench"

@@ -12,14 +12,16 @@ import msgspec
 
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.simulate.client import replay
-from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings, virtual_cluster
+from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
+from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.simulate.start import flat_topology, register, until, workers_in
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.router.forecast import TTFT_A_TOKEN
 from livescale.services.router.settings import RouterSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.disaggregation import SetRole
-from livescale.shared.messages.parameters import Disaggregation, ModelConfig, ModelSpec
+from livescale.shared.messages.model_spec import Disaggregation, ModelSpec
+from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import ROLE
 

@@ -15,7 +15,8 @@ from livescale.load.bench.roles.rows import HeardReservations, MixedRun, Placing
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.client import LoadClient, open_client, send_open_loop
 from livescale.load.records import Ask, RequestRecord
-from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.model_settings import ModelSettings
+from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Progress, Stack
 from livescale.shared.bus.contract import Bus, Topic
 from livescale.shared.messages.disaggregation import Reserve, SetRole, TakeOver

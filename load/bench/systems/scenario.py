@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from livescale.load.simulate.cluster import VirtualClusterSettings
+from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.trace import Trace
 from livescale.services.cli.options import gather
 from livescale.services.cli.stack_options import PASSED_ON, UpOptions
@@ -24,7 +24,8 @@ from livescale.services.router.settings import RouterSettings
 from livescale.services.supervisor.commands import control_flags, worker_flags
 from livescale.services.supervisor.settings import StackSettings
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.messages.parameters import DType, ModelConfig, ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import DType, ModelConfig
 from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.topology.topology import Topology
 

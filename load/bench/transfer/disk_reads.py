@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from livescale.load.bench.samples import BenchFailed
 from livescale.services.host.disk import READS, ThreadDisk, allocate
 from livescale.services.host.packed_file import CHUNK_BYTES
-from livescale.shared.messages.parameters import DType, ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import DType
 from livescale.shared.model.block_layout import ITEM_BYTES, block_layouts
 from livescale.shared.model.checkpoint import load_model_config
 from livescale.shared.transfer.waiting import ReadyBlocks

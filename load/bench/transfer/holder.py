@@ -19,7 +19,8 @@ from livescale.services.host.stored import Stored, open_stored
 from livescale.shared.links.contract import Link, LinkError
 from livescale.shared.links.open import open_link
 from livescale.shared.messages.message import Message
-from livescale.shared.messages.parameters import DType, ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import DType
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.waiting import ReadyBlocks
 

@@ -16,8 +16,9 @@ from livescale.load.bench.scales import there_and_back
 from livescale.load.bench.transfer.fleet import started
 from livescale.load.bench.transfer.jobs import hop_jobs, seconds
 from livescale.load.kept import kept_model, logged
+from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.settings import StackSettings
 from livescale.shared.memory.arena import ALIGNMENT
 from livescale.shared.messages.registry import AskModels
 from livescale.shared.messages.scaling import ScaleRecord

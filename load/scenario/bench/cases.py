@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from livescale.load.scenario.arrivals import Arrivals
 from livescale.load.scenario.file import ScenarioFile, check_scenario
 from livescale.load.scenario.system import ScenarioSystem
-from livescale.services.supervisor.settings import ModelSettings
+from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.shared.model.latency import Work, find_latency
 from livescale.shared.topology.topology import Topology
 

@@ -19,7 +19,8 @@ from livescale.load.simulate.seeds.troublemaker import Troublemaker
 from livescale.load.simulate.seeds.watched import WatchedCluster
 from livescale.load.simulate.start import quiet, register, until, workers_in
 from livescale.shared.bus.contract import BusError
-from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import Named
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import MANIFEST

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from livescale.load.records import Ask
-from livescale.load.simulate.cluster import VirtualClusterSettings
+from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.simulate.seeds.faults import SeedFault, random_faults
 from livescale.load.simulate.seeds.stories import Cast, random_story, up_and_down
 from livescale.services.host.settings import HostSettings
@@ -17,7 +17,8 @@ from livescale.services.planner.settings import PlannerSettings
 from livescale.services.registry.settings import RegistrySettings
 from livescale.services.router.settings import RouterSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
-from livescale.shared.messages.parameters import Disaggregation, ModelConfig, ModelSpec, ScalingBounds
+from livescale.shared.messages.model_spec import Disaggregation, ModelSpec, ScalingBounds
+from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.messages.transfers import LiveMode
 from livescale.shared.runtime.settings import HostCacheName
 from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost

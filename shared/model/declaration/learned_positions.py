@@ -1,6 +1,6 @@
 """The keys that decoders with learned positions and LayerNorms have in common: GPT-2 and what came of it. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -41,26 +41,8 @@ def describe_learned(
         return config.size(key(name), *default)
 
     hidden, heads, layers = size("hidden_size"), size("num_attention_heads"), size("num_hidden_layers")
-    head_dim, rest = divmod(hidden, heads)
-    if rest or head_dim % 2:
-        raise CheckpointError(
-            f"{key('hidden_size')} {hidden} must be an even multiple of {key('num_attention_heads')}, {heads}; "
-            "repair or download the file again"
-        )
-    if layers > MOST_LAYERS:
-        raise CheckpointError(f"{key('num_hidden_layers')} is {layers}, must be at most {MOST_LAYERS}")
-    said = config.text("activation_function", activation)
-    if said not in ACTIVATIONS:
-        raise CheckpointError(
-            f"activation_function {said[:80]!r} is not served; supported are {', '.join(ACTIVATIONS)}"
-        )
-    kind = LayerKind(
-        frequencies=(0.0,) * (head_dim // 2),  # heads do not rotate
-        gated=False,
-        activation=ACTIVATIONS[said],
-        output_bias=bias,
-        mlp_bias=bias,
-    )
+    _check_sizes(key, hidden, heads, layers)
+    kind = _layer_kind(config, hidden // heads, activation, bias)
     each = [replace(kind, attention_scale=scale) for scale in scales]
     distinct = list(dict.fromkeys(each)) or [kind]
     return ModelConfig(
@@ -71,7 +53,7 @@ def describe_learned(
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=heads,
-        head_dim=head_dim,
+        head_dim=hidden // heads,
         rms_norm_eps=eps,
         rope_theta=10_000.0,
         max_position_embeddings=size("max_position_embeddings"),
@@ -82,4 +64,29 @@ def describe_learned(
         layer_norms=True,
         learned_positions=True,
         position_offset=position_offset,
+    )
+
+
+def _check_sizes(key: Callable[[str], str], hidden: int, heads: int, layers: int) -> None:
+    if hidden % (2 * heads):
+        raise CheckpointError(
+            f"{key('hidden_size')} {hidden} must be an even multiple of {key('num_attention_heads')}, {heads}; "
+            "repair or download the file again"
+        )
+    if layers > MOST_LAYERS:
+        raise CheckpointError(f"{key('num_hidden_layers')} is {layers}, must be at most {MOST_LAYERS}")
+
+
+def _layer_kind(config: ConfigFile, head_dim: int, activation: str, bias: bool) -> LayerKind:
+    said = config.text("activation_function", activation)
+    if said not in ACTIVATIONS:
+        raise CheckpointError(
+            f"activation_function {said[:80]!r} is not served; supported are {', '.join(ACTIVATIONS)}"
+        )
+    return LayerKind(
+        frequencies=(0.0,) * (head_dim // 2),  # heads do not rotate
+        gated=False,
+        activation=ACTIVATIONS[said],
+        output_bias=bias,
+        mlp_bias=bias,
     )

@@ -6,12 +6,14 @@ import msgspec
 from msgspec.structs import replace
 
 from livescale.load.records import Ask
-from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings
+from livescale.load.simulate.cluster import VirtualCluster
+from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.simulate.start import flat_topology, register, until, workers_in
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.membership import LeaseChanged
-from livescale.shared.messages.parameters import ModelConfig, ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.messages.requests import Sampling, Submit
 from tests.worker.engine.made_up import made_up_tokens
 

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from livescale.load.records import RequestRecord, find_fault
 from livescale.load.simulate.client import replay
-from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings, virtual_cluster
+from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
+from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.simulate.start import flat_topology, quiet
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.router.settings import RouterSettings

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.simulate.client import replay
-from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings, virtual_cluster
+from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
+from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.simulate.start import quiet, register
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import Named

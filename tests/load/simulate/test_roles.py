@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from livescale.load.records import Ask, find_fault
 from livescale.load.simulate.client import replay
-from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings, virtual_cluster
+from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
+from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.simulate.start import flat_topology, quiet, until
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.planner.settings import PlannerSettings

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from livescale.load.records import find_fault
 from livescale.load.simulate.client import replay
-from livescale.load.simulate.cluster import VirtualCluster, VirtualClusterSettings, virtual_cluster
+from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
+from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.simulate.disk import ModelledDisk
 from livescale.load.simulate.start import quiet, until, workers_in
 from livescale.services.cli.systems import find_system

@@ -13,7 +13,7 @@ from livescale.shared.bus.contract import (
     ServiceAbsent,
     TooLarge,
 )
-from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import Named, Register
 from livescale.shared.messages.requests import Cancel, TokenFrame, Tokens
 from livescale.shared.subjects import CANCEL, TOKENS

@@ -5,10 +5,17 @@ import pytest
 from livescale.load.simulate.seeds.run import played
 
 SEEDS = 100
+IN_SUITE = 40  # the others are slow ones: ten take a core some five seconds
 EACH = 10
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, EACH))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=[pytest.mark.slow] if first >= IN_SUITE else [], id=str(first))
+        for first in range(0, SEEDS, EACH)
+    ],
+)
 def test_what_must_hold_holds_whatever_goes_wrong(first: int) -> None:
     failed = {seed: [str(one) for one in played(seed).violations] for seed in range(first, first + EACH)}
     assert {seed: found for seed, found in failed.items() if found} == {}

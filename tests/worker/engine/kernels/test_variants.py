@@ -19,6 +19,7 @@ from livescale.shared.messages.parameters import LLAMA_LAYER, KvCacheDType, Laye
 from tests.worker.engine.models import BLOCK_TOKENS, Kind, kind
 
 POSITIONS = 640
+BLOCKS = 64  # of the cache, so that requests of a test lie beside each other
 HEADS = [(10, 5, 64), (7, 1, 10), (6, 2, 20), (4, 1, 128), (2, 2, 72), (3, 3, 16)]
 CPU = torch.device("cpu")
 WAYS = [kind("portable", "float32"), *(kind(variant, "bfloat16") for variant in VARIANTS)]
@@ -75,7 +76,8 @@ class Model:
     ) -> None:
         shape, dtype = config(query_heads, kv_heads, head_dim, kept), dtype_of(way)
         self.heads, self.kind = (query_heads, kv_heads, head_dim), kind
-        self.store = KvStore(allocate_kv_memory(1 << 24), shape, way.dtype, BLOCK_TOKENS)
+        block_bytes = 2 * shape.num_hidden_layers * kv_heads * head_dim * BLOCK_TOKENS * dtype.itemsize
+        self.store = KvStore(allocate_kv_memory(BLOCKS * block_bytes), shape, way.dtype, BLOCK_TOKENS)
         generator = torch.Generator().manual_seed(head_dim)
         noise = torch.randn(self.store.cache.shape, generator=generator)
         self.store.cache.copy_(as_fp8(noise) if kept == "fp8" else noise)
