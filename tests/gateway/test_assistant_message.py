@@ -53,7 +53,7 @@ def test_a_client_that_adds_up_the_pieces_has_the_whole_message(
                 called[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
     whole = sent(message_of(choice))
     assert whole["role"] == "assistant"
-    assert (whole["content"] or "", whole.get("reasoning", "")) == (content, reasoning)
+    assert (whole["content"] or "", whole["reasoning"] or "") == (content, reasoning)
     assert whole.get("tool_calls", []) == [called[index] for index in sorted(called)]
 
 
@@ -70,8 +70,14 @@ def test_content_is_null_only_where_something_else_is_said() -> None:
         assert sent(message_of(choice))["content"] == content
 
 
-def test_a_message_without_calls_and_thoughts_has_no_such_fields() -> None:
+def test_a_message_without_calls_and_thoughts_has_null_for_what_it_lacks_and_a_piece_leaves_it_out() -> None:
     choice = WholeChoice([1])
     choice.add(TextPiece("Yes", ()))
-    assert sent(message_of(choice)) == {"role": "assistant", "content": "Yes"}
+    message = sent(message_of(choice))
+    assert {name: value for name, value in message.items() if value is not None} == {
+        "role": "assistant",
+        "content": "Yes",
+    }
+    assert message.keys() >= {"refusal", "annotations", "audio", "function_call", "reasoning"}
+    assert "tool_calls" not in message  # as vLLM has it
     assert sent(delta_of(TextPiece("Yes", ()))) == {"content": "Yes"}
