@@ -14,8 +14,9 @@ from livescale.services.worker.engine.runner import EngineRunner
 from livescale.services.worker.engine.sizes import kv_bytes
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, ScheduledChunk, TokenSampling
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.messages.parameters import DType
+from livescale.shared.messages.parameters import DType, ModelConfig
 from livescale.shared.messages.requests import Sampling
+from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.model.latency import Latency, Work
 
 # Lengths of prompts that are one step together. What grows with their squares shows in one long against many short.
@@ -92,9 +93,24 @@ def _solve(factors: Sequence[tuple[int, int, int]], steps: Sequence[MeasuredStep
     return step, linear, quadratic
 
 
+def refuse_unmeasurable(directory: Path, config: ModelConfig) -> None:
+    """Raise CheckpointError where a model makes no tokens, or takes no requests of the lengths that are measured."""
+    if config.encodes or config.pooling != "none":
+        raise CheckpointError(
+            f"{directory}: {config.family} makes no tokens, and a profile is of prompts and answers; "
+            "give a model that answers"
+        )
+    if config.max_position_embeddings < REQUEST_TOKENS:
+        raise CheckpointError(
+            f"{directory / 'config.json'}: max_position_embeddings is {config.max_position_embeddings}, and steps of "
+            f"up to {REQUEST_TOKENS} tokens are measured; give a model with room for them"
+        )
+
+
 async def measure(directory: Path, dtype: DType, threads: int) -> list[MeasuredStep]:
     """Every case, on the checkpoint in `directory`. Raises CheckpointError, and MemoryError where it does not fit."""
     opened = open_checkpoint(directory, dtype)
+    refuse_unmeasurable(directory, opened.config)
     memory = [memoryview(bytearray(layout.size_bytes)) for layout in opened.layouts]
     manifest = opened.manifest([opened.read_block(index, view) for index, view in enumerate(memory)])
     block_tokens = WorkerSettings().block_size
