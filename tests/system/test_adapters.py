@@ -154,12 +154,13 @@ async def test_an_adapter_that_does_not_fit_is_refused_by_name(adapted: AdaptedS
 async def test_tokens_stay_right_while_the_model_scales_and_when_a_worker_dies(adapted: AdaptedSystem) -> None:
     system, names = adapted.system, ("m", "mine")
     before = await send(system, 30, names)
-    check(adapted, before, 30)
+    # At once, and checked later: the load itself may have added instances, which are not live for long.
     scaling = asyncio.create_task(asyncio.to_thread(system.command, "scale", "m", "--instances", "3", "--wait"))
     while not await asyncio.to_thread(workers, system, "live"):
         assert not scaling.done(), "it was never live"
     during = await send(system, 30, names)
     await scaling
+    check(adapted, before, 30)
     told = await asyncio.to_thread(system.command, "metrics")
     assert sum(live_layers(told.stdout)) > 0
     sending = asyncio.create_task(send(system, 30, names))
