@@ -4,18 +4,16 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from types import TracebackType
-from typing import Self
 from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
 
+from livescale.services.gateway.bounded_work import BoundedWork
 from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.errors import bad_request, overloaded
 from livescale.services.gateway.grammar_process import MEMORY_BYTES, Trial, Tried
 from livescale.services.gateway.structured_options import Constraint, StructuredOptions, constraint_of
-from livescale.shared.process.bounded_process import BoundedProcess
 
 PROCESSOR_SECONDS = 0.5  # for one grammar
 LARGEST_ANSWER = 1 << 20
@@ -25,28 +23,16 @@ KEPT = 256  # grammars whose trial is remembered
 log = structlog.get_logger()
 
 
-class Grammars:
+class Grammars(BoundedWork):
     """Tries one grammar after the other, and remembers how the last ones did.
 
     Of each client one at most waits for the trials of others, so that many grammars of one do not hold up another's.
     """
 
     def __init__(self, processor_seconds: float = PROCESSOR_SECONDS) -> None:
-        self._processor_seconds = processor_seconds
-        self._process = BoundedProcess(
-            "livescale.services.gateway.grammar_process", str(processor_seconds), largest_answer=LARGEST_ANSWER
-        )
-        self._turn = asyncio.Lock()
+        super().__init__("grammar_process", processor_seconds, MEMORY_BYTES, LARGEST_ANSWER)
         self._turns = WeakValueDictionary[str, asyncio.Lock]()  # of each client
         self._tried: dict[bytes, Tried] = {}
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._process.end()
 
     async def of(
         self, body: StructuredOptions, text: CheckpointText, of_tools: Constraint | None = None, client: str = ""
@@ -102,5 +88,4 @@ class Grammars:
 
     def _overrun(self) -> Tried:
         log.warning("grammar_overran")
-        seconds, mebibytes = self._processor_seconds, MEMORY_BYTES >> 20
-        return Tried(refusal=f"it took more than {seconds:g} s of the processor's time, or {mebibytes} MiB")
+        return Tried(refusal=self._overran)

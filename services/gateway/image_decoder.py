@@ -1,19 +1,12 @@
-"""Decodes images that clients send, in a process beside the gateway.
-
-The process is started when it is first needed, and again whenever it died.
-"""
-
-import asyncio
-from types import TracebackType
-from typing import Self
+"""Decodes images that clients send, in a process beside the gateway."""
 
 import msgspec
 import structlog
 
+from livescale.services.gateway.bounded_work import BoundedWork
 from livescale.services.gateway.errors import ApiError, bad_request
 from livescale.services.gateway.image_process import MEMORY_BYTES, Decoded, Encoded
 from livescale.shared.messages.images import MOST_IMAGE_BYTES, Images
-from livescale.shared.process.bounded_process import BoundedProcess
 
 PROCESSOR_SECONDS = 5.0  # for one image; the largest takes about one
 LARGEST_ANSWER = MOST_IMAGE_BYTES + 4_096
@@ -22,23 +15,11 @@ SCHEME, BASE64 = "data:", ";base64"
 log = structlog.get_logger()
 
 
-class ImageDecoder:
+class ImageDecoder(BoundedWork):
     """Decodes one image after the other."""
 
     def __init__(self, processor_seconds: float = PROCESSOR_SECONDS) -> None:
-        self._processor_seconds = processor_seconds
-        self._process = BoundedProcess(
-            "livescale.services.gateway.image_process", str(processor_seconds), largest_answer=LARGEST_ANSWER
-        )
-        self._turn = asyncio.Lock()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._process.end()
+        super().__init__("image_process", processor_seconds, MEMORY_BYTES, LARGEST_ANSWER)
 
     async def decode(self, url: str, images: Images, param: str) -> bytes:
         """The pixels of the image in a data URL, as the model takes them. Raises ApiError 400 and 413, which name the
@@ -48,8 +29,7 @@ class ImageDecoder:
             answer = await self._process.ask(work)
         if answer is None:
             log.warning("image_decoding_overran", size_bytes=len(work))
-            seconds, mebibytes = self._processor_seconds, MEMORY_BYTES >> 20
-            decoded = Decoded(refusal=f"it took more than {seconds:g} s of the processor's time, or {mebibytes} MiB")
+            decoded = Decoded(refusal=self._overran)
         else:
             decoded = msgspec.msgpack.decode(answer, type=Decoded)
         if decoded.too_large:

@@ -1,22 +1,16 @@
-"""Renders chat templates in a process beside the gateway.
+"""Renders chat templates in a process beside the gateway."""
 
-The process is started when it is first needed, and again whenever it died.
-"""
-
-import asyncio
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
 import msgspec
 import structlog
 
 from livescale.services.gateway.bodies import ChatMessage
+from livescale.services.gateway.bounded_work import BoundedWork
 from livescale.services.gateway.chat_template import USUAL, ChatTemplate, RenderingWay, TemplateRefusal, Wall
 from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.template_process import MEMORY_BYTES, RenderedPrompt, Rendering
-from livescale.shared.process.bounded_process import BoundedProcess
 
 PROCESSOR_SECONDS = 2.0  # for one rendering
 LARGEST_PROMPT = 64 << 20
@@ -25,24 +19,12 @@ SMALL_CONVERSATION = 64 << 10  # bytes; a template that cannot render this much 
 log = structlog.get_logger()
 
 
-class Templates:
+class Templates(BoundedWork):
     """Renders one conversation after the other. A template that fails on a small conversation is not tried again."""
 
     def __init__(self, wall: Wall, processor_seconds: float = PROCESSOR_SECONDS) -> None:
         self._wall = wall
-        self._processor_seconds = processor_seconds
-        self._process = BoundedProcess(
-            "livescale.services.gateway.template_process", str(processor_seconds), largest_answer=LARGEST_PROMPT
-        )
-        self._turn = asyncio.Lock()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._process.end()
+        super().__init__("template_process", processor_seconds, MEMORY_BYTES, LARGEST_PROMPT)
 
     async def render(self, template: ChatTemplate, messages: list[ChatMessage], way: RenderingWay = USUAL) -> str:
         """The prompt of a conversation. Raises TemplateRefusal."""
@@ -81,8 +63,7 @@ class Templates:
             raise TemplateRefusal("they, or variables of the template, have a number of more than 64 bits") from None
 
     def _overrun(self) -> TemplateRefusal:
-        seconds, mebibytes = self._processor_seconds, MEMORY_BYTES >> 20
-        return TemplateRefusal(f"it took more than {seconds:g} s of the processor's time, or {mebibytes} MiB")
+        return TemplateRefusal(self._overran)
 
 
 def _prompt_of(answer: bytes) -> str:
