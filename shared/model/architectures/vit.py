@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from livescale.shared.messages.images import CHANNELS, MOST_IMAGE_BYTES, MOST_IMAGE_ROWS, Images
-from livescale.shared.messages.parameters import LayerKind, ModelConfig
+from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.model.declaration.architecture import Architecture
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
-from livescale.shared.model.declaration.encoder import encoder_activation, encoder_head_dim
+from livescale.shared.model.declaration.encoder import describe_rows
 from livescale.shared.model.declaration.source import Source
 from livescale.shared.model.declaration.tensors import EMBEDDING, PATCHES, POSITIONS
 
@@ -26,33 +28,10 @@ NAMES = {
 
 
 def _describe(config: ConfigFile) -> ModelConfig:
-    hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
-    head_dim = encoder_head_dim(hidden, heads)
     images = _images(config)
-    kind = LayerKind(
-        frequencies=(0.0,) * (head_dim // 2),  # heads do not rotate
-        gated=False,
-        activation=encoder_activation(config),
-        output_bias=True,
-        mlp_bias=True,
-    )
-    return ModelConfig(
-        family=config.text("model_type"),
-        vocab_size=1,  # the token that stands for the image as a whole
-        hidden_size=hidden,
-        intermediate_size=config.size("intermediate_size"),
-        num_hidden_layers=config.size("num_hidden_layers"),
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=head_dim,
-        rms_norm_eps=config.number("layer_norm_eps", 1e-12),
-        rope_theta=10_000.0,
-        max_position_embeddings=images.rows,
-        attention_bias=config.flag("qkv_bias", True),
-        kinds=[kind],
-        encodes=True,
-        images=images,
-    )
+    # The one token stands for the image as a whole.
+    model = describe_rows(config, vocab_size=1, positions=images.rows)
+    return replace(model, attention_bias=config.flag("qkv_bias", True), images=images)
 
 
 def _images(config: ConfigFile) -> Images:

@@ -1,4 +1,6 @@
-"""The keys that encoders of the BERT family have in common. Pure."""
+"""The keys that encoders have in common, and those of the BERT family. Pure."""
+
+from msgspec.structs import replace
 
 from livescale.shared.messages.parameters import Activation, LayerKind, ModelConfig
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
@@ -28,45 +30,26 @@ def encoder_names(base: str) -> dict[str, str]:
     }
 
 
-def encoder_head_dim(hidden: int, heads: int) -> int:
-    """The numbers of a head, which all have as many. Raises CheckpointError."""
+def describe_rows(config: ConfigFile, vocab_size: int, positions: int) -> ModelConfig:
+    """What all encoders have in common: rows that see each other, and norms before the matrices of a layer. Raises
+    CheckpointError."""
+    hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
     head_dim, rest = divmod(hidden, heads)
     if rest or head_dim % 2:
         raise CheckpointError(f"hidden_size {hidden} must be an even multiple of num_attention_heads, {heads}")
-    return head_dim
-
-
-def encoder_activation(config: ConfigFile) -> Activation:
-    """What stands between the matrices of an MLP. Raises CheckpointError."""
     activation = config.text("hidden_act", "gelu")
     if activation not in ACTIVATIONS:
         raise CheckpointError(f"hidden_act {activation[:80]!r} is not served; supported are {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[activation]
-
-
-def describe_encoder(config: ConfigFile, position_offset: int = 0) -> ModelConfig:
-    """The model that a configuration file describes; the first position has row `position_offset` of its table. Raises
-    CheckpointError."""
-    hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
-    head_dim, activation = encoder_head_dim(hidden, heads), encoder_activation(config)
-    if config.text("position_embedding_type", "absolute") != "absolute":
-        raise CheckpointError("position_embedding_type must be 'absolute'; use a checkpoint with such positions")
-    positions = config.size("max_position_embeddings", 512) - position_offset
-    if positions < 1:
-        raise CheckpointError(f"max_position_embeddings must be more than {position_offset}")
-    config.flag("tie_word_embeddings")  # of a head that is not there
     kind = LayerKind(
         frequencies=(0.0,) * (head_dim // 2),  # heads do not rotate
-        norms_before=False,
-        norms_sum=True,
         gated=False,
-        activation=activation,
+        activation=ACTIVATIONS[activation],
         output_bias=True,
         mlp_bias=True,
     )
     return ModelConfig(
         family=config.text("model_type"),
-        vocab_size=config.size("vocab_size"),
+        vocab_size=vocab_size,
         hidden_size=hidden,
         intermediate_size=config.size("intermediate_size"),
         num_hidden_layers=config.size("num_hidden_layers"),
@@ -79,6 +62,22 @@ def describe_encoder(config: ConfigFile, position_offset: int = 0) -> ModelConfi
         attention_bias=True,
         kinds=[kind],
         encodes=True,
+    )
+
+
+def describe_encoder(config: ConfigFile, position_offset: int = 0) -> ModelConfig:
+    """The model that a configuration file describes; the first position has row `position_offset` of its table. Raises
+    CheckpointError."""
+    if config.text("position_embedding_type", "absolute") != "absolute":
+        raise CheckpointError("position_embedding_type must be 'absolute'; use a checkpoint with such positions")
+    positions = config.size("max_position_embeddings", 512) - position_offset
+    if positions < 1:
+        raise CheckpointError(f"max_position_embeddings must be more than {position_offset}")
+    config.flag("tie_word_embeddings")  # of a head that is not there
+    model = describe_rows(config, config.size("vocab_size"), positions)
+    return replace(
+        model,
+        kinds=[replace(kind, norms_before=False, norms_sum=True) for kind in model.kinds],
         position_offset=position_offset,
         token_types=config.size("type_vocab_size", 2),
     )
