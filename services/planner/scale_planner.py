@@ -122,7 +122,9 @@ class ScalePlanner:
     def _plan_in(self, decision: Decision, view: ModelView, fleet: ModelFleet, count: int) -> ScaleIn:
         drained = choose_to_drain(fleet, count, view.manifest.version, self._roles_there(view), decision.roles)
         if not drained:
-            raise Refusal(503, f"no instance of {decision.model!r} can be drained: all still load", 1000)
+            loading = f"{len(fleet.present) - len(fleet.serving)} of {len(fleet.present)} still load"
+            why = f"no instance of {decision.model!r} can be drained: {loading}, and the last that serves has to stay"
+            raise Refusal(503, f"{why}; ask again in a moment", 1000)
         return self._scale_in(self._ids.new("scale"), decision, drained, view)
 
     def _scale_in(self, id: str, decision: Decision, drained: Sequence[ServingInstance], view: ModelView) -> ScaleIn:

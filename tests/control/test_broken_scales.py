@@ -71,7 +71,7 @@ def test_scaling_in_while_a_new_instance_loads_leaves_the_one_that_serves() -> N
         async with control_plane() as plane:
             accepted = await plane.scale(2)
             await asyncio.sleep(HALF_WAY)
-            with pytest.raises(Refusal, match="all still load") as refused:
+            with pytest.raises(Refusal, match="1 of 2 still load") as refused:
                 await plane.scale(1)
             assert (refused.value.code, refused.value.retry_after_ms) == (503, 1000)
             assert (await until_ended(plane, accepted.scale_id)).state == "done"
