@@ -190,6 +190,7 @@ BUGS = [
         "services/worker/scheduling/reservations.py",
         "        if reservation.wanted or reservation.written:\n            return False\n",
         "        if reservation.wanted or not reservation.written:\n            return False\n",
+        found_by=500286,
     ),
     Bug(
         "replay-off-by-one",
