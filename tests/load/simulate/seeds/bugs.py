@@ -136,6 +136,7 @@ BUGS = [
         "if slept >= AWAY_SECONDS:",
         "if False:",
         "d62433b1",
+        found_by=500496,
     ),
     Bug(
         "blocks-unverified",
