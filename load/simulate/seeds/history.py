@@ -60,6 +60,8 @@ class History:
     `rested_at` when nothing was left to do; None where that did not come, and `amiss` says what was left. `copied_at`:
     by model, when a whole copy was seen in memory after `calm_at`. `crashes`: processes that ended by themselves.
     `counted_for`: the longest that a router has counted requests, once all was calm and every client had its answer.
+    `twice_for`: the longest that a router has counted a request at two workers. `awaited`: by worker and by whom it
+    waited for although that one was dead, for how long at most.
     `struck`: the faults that have happened, with whom they befell and when.
     `troubles`: what policies say of their own state, and calls that failed unexpectedly.
     """
@@ -72,6 +74,8 @@ class History:
     versions: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     counted_for: float = 0.0
+    twice_for: float = 0.0
+    awaited: dict[tuple[str, str], float] = field(default_factory=dict)
     copied_at: dict[str, float] = field(default_factory=dict)
     answers: list[Answer] = field(default_factory=list)
     engines: list[LaidOut | Ran] = field(default_factory=list)

@@ -1,9 +1,7 @@
 """What must hold of every random system, whatever its faults. Pure: each rule looks at what was seen of one run."""
 
-import functools
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -11,14 +9,14 @@ from livescale.load.simulate.seeds.evidence import (
     answered,
     failed_scales,
     leases,
-    places_of,
     resumed_requests,
     strikes,
     undisturbed,
     was_struck,
 )
 from livescale.load.simulate.seeds.faults import GATEWAY, SeedFault
-from livescale.load.simulate.seeds.history import Delivered, History, LaidOut
+from livescale.load.simulate.seeds.history import History, LaidOut
+from livescale.load.simulate.seeds.link_use import BusyLink, path_finder
 from livescale.load.simulate.seeds.system import PATIENCE_SECONDS, SeedSystem
 from livescale.services.registry.copies import READ_TIMEOUT_SECONDS
 from livescale.services.worker.engine.modelled import MOST_LATE_SECONDS
@@ -27,7 +25,6 @@ from livescale.shared.messages.requests import TokenFrame
 from livescale.shared.model.latency import Work, find_latency
 from livescale.shared.subjects import TOKENS
 from livescale.shared.topology.paths import Resource
-from livescale.shared.transfer.sender import SENDS
 
 REST_SECONDS = 120.0  # from the last fault on
 COPY_SECONDS = 5.0  # beside what a disk takes to read
@@ -35,6 +32,7 @@ MUTE = ("part", "outage", "lose")  # faults by which messages are lost
 # Faults by which nobody misses that a request has ended.
 LOSES_NO_END = ("outage", "delay", "repeat", "noise", "cut-link", "slow-disk")
 COUNTED_SECONDS = 1.5  # shorter than a router waits before it gives up what an idle worker does not tell of
+AWAITED_SECONDS = 1.0  # longer than the word of a death takes, and than what ends then
 LATE = ("part", "outage", "stall", "lose", "delay", "repeat")  # faults by which messages are lost or late
 SUSPECTED_SECONDS = 2.0  # who is silent for as long has been suspected
 ROUNDING = 1e-6
@@ -199,47 +197,6 @@ def links_hold(system: SeedSystem, history: History) -> Iterator[str]:
                 yield f"{link.kind} of {link.owner} was {use.ahead:.0f} bytes ahead of its rate at {one.at:.2f} s"
 
 
-@dataclass
-class BusyLink:
-    """How far one direction of a link is `ahead` of its rate, in bytes, since it last had nothing to carry.
-
-    Each channel is a flow of its own. What of it was under way when one begins to count comes within no time; `early`
-    counts it, and `first` how many messages of each channel that were.
-    """
-
-    since: float
-    ahead: float = 0.0
-    early: float = 0.0
-    first: Counter[tuple[str, str, int]] = field(default_factory=Counter)
-    is_broken: bool = False
-
-    def carry(self, one: Delivered, rate: float, spare: float) -> None:
-        """Count a message that came; the link is broken where that is more than it can carry, and `spare` bytes."""
-        self.ahead -= rate * (one.at - self.since)
-        self.since = one.at
-        if self.ahead <= 0.0:
-            self.ahead = self.early = 0.0
-            self.first.clear()
-        self.ahead += one.size_bytes
-        channel = one.sender, one.receiver, one.channel
-        # A process that stood still hands over at once whatever has passed the links meanwhile.
-        if self.first[channel] < SENDS:
-            self.first[channel] += 1
-            self.early += one.size_bytes
-        self.is_broken = self.is_broken or self.ahead > self.early + spare
-
-
-def path_finder(system: SeedSystem) -> Callable[[Delivered], Sequence[Resource]]:
-    """What finds the links that a message passes."""
-    place, topology = places_of(system), system.cluster.topology
-
-    @functools.cache
-    def path(sender: str, receiver: str) -> Sequence[Resource]:
-        return topology.path(place[sender], place[receiver]).resources
-
-    return lambda one: path(one.sender, one.receiver)
-
-
 def kv_owned_once(system: SeedSystem, history: History) -> Iterator[str]:
     """No KV block has two owners, and no policy contradicts itself."""
     yield from history.overlaps
@@ -252,6 +209,25 @@ def counts_right(system: SeedSystem, history: History) -> Iterator[str]:
     hears_all = all(fault.is_command or fault.what in LOSES_NO_END or begins_anew(fault) for fault in system.faults)
     if hears_all and history.counted_for > COUNTED_SECONDS:
         yield f"a router counted requests for {history.counted_for:.2f} s that had all ended"
+
+
+def counts_once(system: SeedSystem, history: History) -> Iterator[str]:
+    """A router counts a request where it is, and nowhere else: it would keep a place free for nobody."""
+    hears_all = all(fault.is_command or fault.what in LOSES_NO_END or begins_anew(fault) for fault in system.faults)
+    if hears_all and history.twice_for > COUNTED_SECONDS:
+        yield f"a router counted a request at two workers for {history.twice_for:.2f} s"
+
+
+def waits_for_the_living(system: SeedSystem, history: History) -> Iterator[str]:
+    """Nobody waits for what a dead worker was to send, once it can have heard that it is dead."""
+    if any(fault.what in MUTE for fault in system.faults):
+        return
+    for (who, whom), seconds in history.awaited.items():
+        was_away = any(
+            fault.what == "stall" or (fault.what == "freeze" and fault.who == who) for fault in system.faults
+        )
+        if seconds > AWAITED_SECONDS and not was_away:
+            yield f"{who} waited for {whom} for {seconds:.2f} s after it was declared dead"
 
 
 def begins_anew(fault: SeedFault) -> bool:
@@ -291,6 +267,8 @@ RULES: dict[str, Rule] = {
     "links hold": links_hold,
     "KV owned once": kv_owned_once,
     "counts right": counts_right,
+    "counts once": counts_once,
+    "waits for the living": waits_for_the_living,
     "rests": rests,
     "physics": physics,
 }

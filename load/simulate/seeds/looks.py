@@ -1,7 +1,7 @@
 """Looks into a cluster while it runs: whether its policies contradict themselves, and whether it is at rest."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
 
 from livescale.load.amiss import find_amiss
 from livescale.load.simulate.client import HeadlessGateway
@@ -14,6 +14,8 @@ from livescale.services.planner.actor import Planner
 from livescale.services.registry.actor import Registry
 from livescale.services.router.main import Router
 from livescale.services.worker.actor import Worker
+from livescale.services.worker.deployment import Deployment
+from livescale.services.worker.disaggregation.incoming import IncomingKv
 from livescale.shared.bus.codec import decode
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.membership import Holding, HostReport, QueueLoad, Report, RouterReport, WorkerReport
@@ -100,7 +102,11 @@ def copies(reports: dict[str, Report]) -> set[str]:
 
 
 def processes_that_are(when: Moment, cluster: VirtualCluster) -> list[str]:
-    """The workers that run and are in this state; of those that send parameters hosts, too."""
+    """The workers that run and are in this state; of those that send parameters hosts, too. Where requests wait it is
+    the router in office that does."""
+    if when == "queueing":
+        offices = {id: one.actor.office for id, one in cluster.processes.items() if isinstance(one.actor, Router)}
+        return [id for id, office in offices.items() if office is not None and any(office.policy.depths().values())]
     deployments = {
         id: process.actor._deployment
         for id, process in sorted(cluster.processes.items())
@@ -110,10 +116,42 @@ def processes_that_are(when: Moment, cluster: VirtualCluster) -> list[str]:
         hosts = [id for id, process in cluster.processes.items() if isinstance(process.actor, HostService)]
         sending = [id for id in hosts if getattr(cluster.processes[id].actor, "_outgoing", ())]
         return sending + [id for id, deployment in deployments.items() if deployment.flows_out]
+    if when == "moving KV":
+        pairs = [(one.asked.prefill.id, id) for id, each in deployments.items() for one in coming_kv(each)]
+        return sorted({id for pair in pairs for id in pair} & deployments.keys())
     if when != "handing over":
         return [id for id, deployment in deployments.items() if deployment.lifecycle.state == when]
     coming = [hand_off for one in deployments.values() for hand_off in one.source._receiving.values()]
     return [id for id in deployments if any(hand_off.needs(id) for hand_off in coming)]
+
+
+def coming_kv(deployment: Deployment) -> Collection[IncomingKv]:
+    """The requests on their way to this worker, which is to decode them."""
+    return deployment.disaggregation.decode._incoming.values()
+
+
+def waits_for_dead(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
+    """Yield each worker that waits for another one which is dead, and that one, in the registry's eyes."""
+    registries = [one.actor for one in cluster.processes.values() if isinstance(one.actor, Registry)]
+    members = [member for registry in registries for member in registry._leases.members()]
+    dead = {member.id for member in members if member.lease == "dead"}
+    for id, process in cluster.processes.items():
+        if dead and isinstance(process.actor, Worker) and hasattr(process.actor, "_deployment"):
+            deployment = process.actor._deployment
+            hand_offs = deployment.source._receiving.values()
+            yield from ((id, one) for one in dead if any(hand_off.needs(one) for hand_off in hand_offs))
+            yield from ((id, one.asked.prefill.id) for one in coming_kv(deployment) if one.asked.prefill.id in dead)
+
+
+def counted_twice(cluster: VirtualCluster) -> bool:
+    """Whether a router counts a request at two workers."""
+    policies = (
+        one.actor.office.policy
+        for one in cluster.processes.values()
+        if isinstance(one.actor, Router) and one.actor.office
+    )
+    counts = (Counter(id for one in policy._fleet._instances.values() for id in one.admitted) for policy in policies)
+    return any(most > 1 for count in counts for _, most in count.most_common(1))
 
 
 async def unrest(cluster: VirtualCluster, reports: LastReports) -> list[str]:

@@ -13,7 +13,14 @@ from livescale.load.simulate.seeds.clients import Clients
 from livescale.load.simulate.seeds.faults import SeedFault
 from livescale.load.simulate.seeds.history import History
 from livescale.load.simulate.seeds.invariants import REST_SECONDS, Violation, check
-from livescale.load.simulate.seeds.looks import LastReports, copies, policy_troubles, unrest
+from livescale.load.simulate.seeds.looks import (
+    LastReports,
+    copies,
+    counted_twice,
+    policy_troubles,
+    unrest,
+    waits_for_dead,
+)
 from livescale.load.simulate.seeds.system import SeedSystem, kept, random_system
 from livescale.load.simulate.seeds.troublemaker import Troublemaker
 from livescale.load.simulate.seeds.watched import WatchedCluster
@@ -53,7 +60,8 @@ class SeedRun:
         self._reports = LastReports(cluster)
         self._clients = Clients(cluster, system.asks)
         self._trouble = Troublemaker(cluster, self._clients, system.seed)
-        self._right_at = 0.0
+        self._right_at = self._once_at = 0.0
+        self._waits_since: dict[tuple[str, str], float] = {}
 
     @property
     def struck(self) -> list[SeedFault]:
@@ -104,6 +112,7 @@ class SeedRun:
         while True:
             await asyncio.sleep(POLICY_LOOK_SECONDS)
             self._note_counts()
+            self._note_waits()
             troubles = self.history.troubles
             troubles += [found for found in policy_troubles(self._cluster) if found not in troubles]
 
@@ -114,6 +123,17 @@ class SeedRun:
         if not (can_be_wrong and any(queue.running for queue in self._reports.queues())):
             self._right_at = now
         history.counted_for = max(history.counted_for, now - self._right_at)
+        if not counted_twice(self._cluster):
+            self._once_at = now
+        history.twice_for = max(history.twice_for, now - self._once_at)
+
+    def _note_waits(self) -> None:
+        """Note how long workers have waited for others that are dead."""
+        now, awaited = virtual_time.machine_time(), self.history.awaited
+        pairs = dict.fromkeys(waits_for_dead(self._cluster))
+        self._waits_since = {pair: self._waits_since.get(pair, now) for pair in pairs}
+        for pair, since in self._waits_since.items():
+            awaited[pair] = max(awaited.get(pair, 0.0), now - since)
 
     async def _rest(self) -> None:
         """Wait until nothing is left to do, for as long as that may take."""

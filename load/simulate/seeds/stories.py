@@ -137,6 +137,20 @@ def sleeper_commanded(cast: Cast, at: float) -> list[SeedFault]:
     ]
 
 
+def kv_cut_off(cast: Cast, at: float) -> list[SeedFault]:
+    """A worker is lost to the bus, sleeps or dies while KV moves between it and another, which may be whole already."""
+    what: SeedFaultKind = cast.chance.choice(("part", "part", "freeze", "kill"))
+    less = at + cast.soon(0.5, 3.0)
+    lost = SeedFault(cast.chance.choice((at, less)), what, "", cast.soon(0.5, 6.0), when="moving KV")
+    return [cast.scale(at, 2, 4, 8), cast.scale(less, 1), lost]
+
+
+def router_asleep(cast: Cast, at: float) -> list[SeedFault]:
+    """The router sleeps for longer than its lease while requests wait at it; another one may take over meanwhile."""
+    asleep = SeedFault(at, "freeze", "", cast.soon(2.8, 6.0), when="queueing")
+    return [cast.scale(at, 0, 0, 1), asleep, cast.scale(at + cast.soon(0.5, 2.0), 2, 4, 8)]
+
+
 def up_and_down(cast: Cast, at: float) -> list[SeedFault]:
     """An operator changes the number of instances again and again; nothing goes wrong."""
     return [cast.scale(at + cast.soon(0.0, 4.0), 0, 1, 2, 4, 8) for _ in range(cast.chance.randint(2, 5))]
@@ -145,6 +159,7 @@ def up_and_down(cast: Cast, at: float) -> list[SeedFault]:
 STORIES: Sequence[Story] = (
     *(registry_forgets, planner_dies_loading, drained_twice, target_dies, noise_under_way, bus_goes),
     *(router_goes, answers_late, suspect_is_back, reader_unheard, sleeper_commanded, up_and_down),
+    *(kv_cut_off, router_asleep),
 )
 
 

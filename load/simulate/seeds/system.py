@@ -78,7 +78,7 @@ def random_system(seed: int) -> SeedSystem:
     topology = random_topology(chance)
     workers = len(topology.gpus)
     specs = random_models(chance, workers)
-    routers = chance.choice((1, 1, 2))
+    routers = chance.choice((1, 2))
     processes = [f"{service}-0" for service in ("registry", "planner", "monitor", "gateway")]
     processes += [f"router-{number}" for number in range(routers)]
     processes += [f"host-{number}" for number in range(len(topology.hosts))]

@@ -60,7 +60,7 @@ class PrefillSide:
         one = self._find(request_id, decode)
         if one is None or one.scheduler.is_begun(one.sequence):
             return
-        if self._context.instance.lifecycle.state is WorkerState.SERVING:
+        if self._context.instance.lifecycle.state is WorkerState.SERVING and self._serving.runs_steps:
             self._outgoing[request_id] = one
             one.begin()
 
@@ -71,7 +71,7 @@ class PrefillSide:
         one = self._find(request_id, decode, moves=True)
         if one is None:
             raise Refusal(409, f"request {request_id} is not here, moves already, or is about to end")
-        if one.sequence.held:
+        if one.sequence.held or not self._serving.runs_steps:
             raise Refusal(429, f"request {request_id} is still run layer by layer, as the model was loaded")
         self._outgoing[request_id] = one
         one.begin()

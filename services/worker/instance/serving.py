@@ -65,6 +65,11 @@ class ServingLoop:
         self._metrics.serve(model, self.load)
         return scheduler
 
+    @property
+    def runs_steps(self) -> bool:
+        """Whether steps run whole requests here. Else other workers may have run layers of them, and keep their KV."""
+        return self._steps_run
+
     def begin_steps(self) -> None:
         """Run steps from now on: the model has become whole."""
         self._steps_run = True

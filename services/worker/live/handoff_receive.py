@@ -93,7 +93,8 @@ class IncomingHandOff:
             entry = await self._receive_activation() if self._task.layers else None
         except (Refusal, LinkError) as error:
             self._error = "declined"
-            await self._tell(str(error))
+            if not self._is_abandoned:
+                await self._tell(str(error))
             return False
         if not await self._tell(None):
             return True
@@ -177,11 +178,14 @@ class IncomingHandOff:
     async def _receive_activation(self) -> LayerEntry:
         clock = self._context.clock
         began = clock.now()
-        self._peer = await self._channel.connect()
-        data = await self._patiently(receive(self._peer, ACTIVATION, self._task.activation_bytes))
+        data = await self._patiently(self._connect_and_receive())
         self._counts.seconds.observe(clock.now() - began)
         left = share_left(self._task.layers, self._manifest.config.num_hidden_layers)
         return LayerEntry(self._task.layers, self._positions, data, left)
+
+    async def _connect_and_receive(self) -> memoryview:
+        self._peer = await self._channel.connect()
+        return await receive(self._peer, ACTIVATION, self._task.activation_bytes)
 
     async def _receive_kv(self, peer: Peer) -> memoryview:
         """Receive this rank's part, and have each of the other ranks receive its own."""

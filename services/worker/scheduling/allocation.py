@@ -95,14 +95,17 @@ class BlockAllocation:
         return len(sequence.tokens) <= len(sequence.blocks) * self.limits.kv_block_tokens
 
     def grow(self) -> None:
-        """Give every running sequence the block that its next token goes to; preempt where two meet."""
+        """Give every running sequence the blocks up to its next token's; preempt where two meet.
+
+        One that came from another worker may lack several: it was sampled there while its KV was on the way.
+        """
         growing = [one for one in self.running.values() if not self.has_room(one)]
         for sequence in sorted(growing, key=order):
-            while sequence.request_id in self.running:
+            while sequence.request_id in self.running and not self.has_room(sequence):
                 met = self.kv.grow(sequence.request_id)
                 if met is None:
                     self._grown(sequence)
-                    break
+                    continue
                 if met in self.reservations:
                     if self.reservations.drop(met, "a request that runs needs its blocks"):
                         continue

@@ -64,6 +64,18 @@ def test_it_is_decoded_while_its_kv_is_on_the_way_and_what_came_meanwhile_is_com
     with_pair(act, kind=kind)
 
 
+def test_none_moves_while_other_workers_run_layers_of_it_and_have_their_kv() -> None:
+    async def act(pool: WorkerPool) -> None:
+        (id,) = await running(pool)
+        serving = pool.members["p"].worker._serving
+        serving._steps_run = False  # as while the worker leads a pipeline, whole or not
+        assert await move(pool, id) == 429
+        serving.begin_steps()
+        assert await move(pool, id) is None
+
+    with_pair(act, kind=MODELLED)
+
+
 @pytest.mark.parametrize("kind", [MODELLED, FLOAT32], ids=["modelled", "float32"])
 def test_one_that_is_still_prefilled_moves_after_its_first_token(kind: EngineKind) -> None:
     async def act(pool: WorkerPool) -> None:

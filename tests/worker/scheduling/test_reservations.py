@@ -50,6 +50,16 @@ def test_a_request_that_was_reserved_for_goes_on_in_its_blocks_after_its_first_t
     assert step(scheduler) == ["of p/1"]
 
 
+def test_a_request_that_was_sampled_while_its_kv_was_on_the_way_gets_all_blocks_that_it_lacks() -> None:
+    scheduler, _ = make()
+    reservation = reserve(scheduler, "p/1", max_tokens=60)
+    assert reservation is not None
+    scheduler.reservations.writer_ended(reservation)
+    scheduler.take_over("p/1", replace(TAKE_OVER, generated=[5] * 40))
+    assert step(scheduler) == ["of p/1"]
+    assert scheduler.load().kv_blocks_used == 5
+
+
 def test_blocks_are_free_when_both_the_request_and_the_writer_have_ended() -> None:
     for writer_first in (True, False):
         scheduler, _ = make()

@@ -41,7 +41,6 @@ BUGS = [
         "if holding.model in self._models and is_whole(holding, holding.version):",
         "if False:",
         "3d5c8d41",
-        found_by=500362,
     ),
     Bug(
         "deaf-registry",
@@ -85,7 +84,7 @@ BUGS = [
         "if self._incoming.follow(command.inflows, command.secret)",
         "if self._incoming.follow(command.inflows, self.command.secret)",
         "d0da45a8",
-        found_by=500382,
+        found_by=500066,
     ),
     Bug(
         "hand-offs-unchecked",
@@ -136,6 +135,7 @@ BUGS = [
         "if slept >= AWAY_SECONDS:",
         "if False:",
         "d62433b1",
+        found_by=500496,
     ),
     Bug(
         "blocks-unverified",
@@ -174,7 +174,7 @@ BUGS = [
         "services/worker/deployment.py",
         "        await self._serving.idle.wait()\n",
         "",
-        found_by=500004,
+        found_by=500029,
     ),
     Bug(
         "broken-flow-ignored",
@@ -197,7 +197,7 @@ BUGS = [
         "services/gateway/progress.py",
         "known = self.received - row.index",
         "known = max(self.received - row.index - 1, 0)",
-        found_by=500029,
+        found_by=500070,
     ),
     Bug(
         "live-one-layer-early",

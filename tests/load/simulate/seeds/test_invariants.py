@@ -105,6 +105,8 @@ WRONG: list[tuple[str, Spoil]] = [
     ("ends once", lambda one: one.answers.append(one.answers[0])),
     ("ends once", lambda one: one.events.append(frame(row(ASK.ask.max_tokens - 1), "worker-1"))),
     ("counts right", lambda one: setattr(one, "counted_for", 1.6)),
+    ("counts once", lambda one: setattr(one, "twice_for", 1.6)),
+    ("waits for the living", lambda one: one.awaited.update({("worker-0", "worker-1"): 1.1})),
     ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record(RIGHT, 5.0, "stop")))),
     ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "broken"))),
     ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "left"))),
