@@ -25,6 +25,15 @@ class Node(Message, frozen=True, kw_only=True):
     address: Address
 
 
+class Greet(Message, frozen=True, kw_only=True):
+    """Worker that has joined -> worker: open a way to me, as I then do to you, so that no plan waits for that later.
+
+    Refused with 503 where it cannot be reached.
+    """
+
+    worker: Node
+
+
 class Flow(Message, frozen=True, kw_only=True):
     """An edge of a plan: `sender` gives `receiver` these blocks, in this order, each chunk as soon as it has it.
 
