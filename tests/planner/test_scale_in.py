@@ -1,3 +1,5 @@
+from typing import Any
+
 from msgspec.structs import replace
 
 from livescale.services.planner.fleet import ServingInstance
@@ -34,7 +36,7 @@ def test_it_is_done_when_every_instance_is_gone() -> None:
 
 def test_how_many_requests_others_went_on_with_is_told_and_why_not_with_the_rest() -> None:
     scale = draining("a", "b", "c", "d")
-    kept = {"kept_requests": 2, "kept_because": "each rank has a part"}
+    kept: dict[str, Any] = {"kept_requests": 2, "kept_because": "each rank has a part"}
     ends = {"a": {"moved_requests": 3}, "b": {}, "c": kept, "d": {"moved_requests": 1, **kept}}
     for worker, requests in ends.items():
         scale.on_instance(replace(happened("spare", worker, 12.0), **requests), 12.0)
