@@ -36,7 +36,7 @@ def weigh(observed: Observed, spec: ModelSpec) -> Need | Unknown:
         return Need("minimum", least, least, f"{observed.current} of at least {least} instances")
     if observed.stale is not None:
         return Unknown(observed.stale)
-    rules = (need_for_prefill(observed, spec.bounds, observed.current), need_for_decode(observed, spec.bounds))
+    rules = (need_for_prefill(observed, spec.bounds), need_for_decode(observed, spec.bounds))
     needs = [need for need in rules if isinstance(need, Need)]
     unknown = [need for need in rules if isinstance(need, Unknown)]
     if observed.current == 0 and observed.waiting_requests > 0:
@@ -68,11 +68,8 @@ def inputs_of(observed: Observed, need: Need | Unknown) -> dict[str, float | Non
     }
 
 
-def need_for_prefill(observed: Observed, bounds: ScalingBounds, there: int) -> Need | Unknown:
+def need_for_prefill(observed: Observed, bounds: ScalingBounds) -> Need | Unknown:
     """The need for prefill: prompt tokens that wait, divided by the measured rate of an instance.
-
-    Where more wait than `there` is room for by the lower bound, and more arrive than those instances keep up with, the
-    queue only grows. So the others are asked for then, and not once it has become too long.
 
     Instances that it takes to keep up with the prompts that arrive are not idle, though nothing may wait for a moment:
     given back, they would be loaded again for the next prompts, and a queue would have grown meanwhile.
@@ -85,8 +82,6 @@ def need_for_prefill(observed: Observed, bounds: ScalingBounds, there: int) -> N
     if rate is None or rate < SLOWEST:
         return Unknown(f"{waiting} prompt tokens wait, and no instance has measured its prefill rate yet")
     low, high = ceil(waiting / (bounds.prefill_hi * rate)), ceil(waiting / (bounds.prefill_lo * rate))
-    if high > there:
-        low = max(low, min(busy, high))
     reason = f"{waiting} prompt tokens wait at {rate:.0f} tokens/s an instance{kept}"
     return Need("prefill", low, max(high, busy), reason)
 

@@ -45,8 +45,7 @@ def weigh_roles(observed: Observed, spec: ModelSpec, *, pre_scale: bool) -> Role
     bounds, there = spec.bounds, observed.roles
     held = observed if pre_scale else replace(observed, waiting_requests=0)
     sending = _need_for_sending(there, bounds)
-    prefilling = there.prefill + there.others
-    prefill = _largest(there.prefill, need_for_prefill(observed, bounds, prefilling), sending)
+    prefill = _largest(there.prefill, need_for_prefill(observed, bounds), sending)
     decode = _largest(there.decode, need_for_decode(held, bounds), *([sending] if pre_scale else []))
     return RoleNeeds(prefill, decode, _total(observed, spec, prefill, decode))
 
