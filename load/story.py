@@ -107,7 +107,7 @@ class Story:
                 self.scales[message.id] = message
             case BlockReady(model=self._model):
                 self._blocks[message.plan_id, message.worker].append(message)
-            case RequestsMoved(previous=target) if target in self.workers:
+            case RequestsMoved(previous=target) if target in self.workers and target != message.worker:
                 self._on_moved(message, self.workers[target].plan_id or "", at)
             case LeaseChanged(state="dead"):
                 self.deaths.append(message)

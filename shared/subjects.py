@@ -54,7 +54,17 @@ from livescale.shared.messages.scaling import (
     ScaleRecord,
     ScaleRecords,
 )
-from livescale.shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
+from livescale.shared.messages.transfers import (
+    Abort,
+    BlockReady,
+    Drain,
+    Greet,
+    InstanceServing,
+    Load,
+    Send,
+    Serve,
+    Transfer,
+)
 from livescale.shared.messages.vocabulary import AskVocabulary, VocabularyPart
 
 # All that listen hear it: only the router in office does, and one that was stopped must not swallow its share.
@@ -130,6 +140,7 @@ RELEASE_KV: Call[ReleaseKv, Ack] = Call("worker.{id}.release-kv", ReleaseKv, Ack
 HAND_OVER: Call[HandOver, Ack] = Call(
     "worker.{id}.hand-over", HandOver, Ack, doc="have another worker decode a request"
 )
+GREET: Call[Greet, Ack] = Call("worker.{id}.greet", Greet, Ack, doc="open a way to a worker that has joined")
 # Workers and hosts alike hold and send parameters.
 SEND: Call[Send, Ack] = Call("node.{id}.send", Send, Ack, doc="send parameters")
 ABORT: Call[Abort, Ack] = Call("node.{id}.abort", Abort, Ack, doc="end a plan")

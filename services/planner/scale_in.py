@@ -111,8 +111,7 @@ class ScaleIn(RunningScale):
 
     def on_instance(self, event: InstanceServing, now: float) -> list[NodeCommand]:
         spare = event.what == "spare" and self._busy.get(event.worker) == event.instance
-        moved = f"others went on with {event.moved_requests} requests" if event.moved_requests else ""
-        return self._left(event.worker, event.at, moved) if spare else []
+        return self._left(event.worker, event.at, _tell_requests(event)) if spare else []
 
     def tick(self, now: float) -> list[NodeCommand]:
         """Fail if draining takes too long. The time counts from the decision, so that a successor does not begin
@@ -140,3 +139,10 @@ class ScaleIn(RunningScale):
     def _look(self, at: float) -> None:
         if not (self._busy or self._recalled or self.ended):
             self._end(self._errors, at, f"{len(self.instances)} instances drained")
+
+
+def _tell_requests(event: InstanceServing) -> str:
+    """Say what became of the requests of an instance that has drained: those that moved, and why others did not."""
+    told = [f"others went on with {event.moved_requests} requests"] if event.moved_requests else []
+    told += [f"{event.kept_requests} stayed: {event.kept_because}"] if event.kept_requests else []
+    return "; ".join(told)

@@ -202,9 +202,14 @@ class ServingFleet:
                 instance.release(request_id)
 
     def on_moved(self, moved: RequestsMoved, now: float) -> list[Effect]:
-        """Note that a worker has taken requests over from one that loads. Requests that ended meanwhile, or were lost
-        with their worker, are not known any more."""
+        """Note that a worker has taken requests over from another one, or keeps what that was to decode. Requests that
+        ended meanwhile, or were lost with their worker, are not known any more."""
         previous = self._instances.get(moved.previous)
+        if moved.worker == moved.previous:
+            for id in moved.request_ids:
+                if previous is not None:
+                    previous.keep(id)
+            return []
         given = {id: None if previous is None else previous.give(id) for id in moved.request_ids}
         kept = {id: admission or self._parted.take(id) for id, admission in given.items()}
         found = [(id, admission) for id, admission in kept.items() if admission is not None]

@@ -1,15 +1,13 @@
-"""Has the planner give instances the roles that the router chose, and workers hand requests over to others."""
+"""Has the planner give instances the roles that the router chose."""
 
 import structlog
 
-from livescale.services.router.effects import AssignRole, MoveRequest
-from livescale.services.router.failures import code_of
-from livescale.shared.bus.contract import Bus, BusError, Context
-from livescale.shared.messages.disaggregation import HandOver, SetRole
-from livescale.shared.subjects import HAND_OVER, ROLE
+from livescale.services.router.effects import AssignRole
+from livescale.shared.bus.contract import Bus, BusError
+from livescale.shared.messages.disaggregation import SetRole
+from livescale.shared.subjects import ROLE
 
 CALL_SECONDS = 5.0  # the planner tells a worker several times
-MOVE_SECONDS = 30.0  # all KV of a long request moves, while others do
 
 log = structlog.get_logger()
 
@@ -22,15 +20,3 @@ async def assign(bus: Bus, order: AssignRole) -> None:
         log.warning("role_not_assigned", worker=order.worker, role=order.role, error=str(error))
     else:
         log.info("role_assigned", worker=order.worker, role=order.role, reason=order.reason)
-
-
-async def hand_over(bus: Bus, order: MoveRequest) -> int | None:
-    """Have one request move. Returns why it does not, as a code of HTTP; None once it has moved."""
-    command = HandOver(request_id=order.request_id, decode=order.decode)
-    try:
-        await bus.call(HAND_OVER, command, timeout=MOVE_SECONDS, context=Context(epoch=order.epoch), id=order.worker)
-    except BusError as error:
-        log.info("request_not_moved", request=order.request_id, worker=order.worker, to=order.decode, error=str(error))
-        return code_of(error)
-    log.info("request_moved", request=order.request_id, worker=order.worker, to=order.decode, reason=order.reason)
-    return None

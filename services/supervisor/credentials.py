@@ -104,11 +104,12 @@ ROLES: Mapping[str, RoleSubjects] = {
             *(subjects.MEETING, subjects.RANK_TAKE, subjects.RANK_ADAPTER),
             *(subjects.PIPELINE, subjects.MOVE_KV, subjects.GIVE_KV),
             *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV, subjects.HAND_OVER, subjects.CHANGE_ROLE),
+            subjects.GREET,
         ),
         asks=(
             *(subjects.PULL, subjects.TOOK, subjects.MEETING, subjects.RANK_TAKE, subjects.RANK_ADAPTER),
             *(subjects.MOVE_KV, subjects.GIVE_KV),
-            *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV),
+            *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV, subjects.GREET),
             *(subjects.VOCABULARY, subjects.SNAPSHOT, subjects.MANIFEST, subjects.SEND),
         ),
         tells=(

@@ -11,6 +11,7 @@ from livescale.services.worker.instance.metrics import WorkerMetrics
 from livescale.services.worker.instance.seconds import InstanceSeconds
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.instance.spans import WorkerSpans
+from livescale.services.worker.mesh import PeerMesh
 from livescale.services.worker.report import make_report
 from livescale.services.worker.resources import ResourceMaker, Resources
 from livescale.services.worker.settings import WorkerSettings
@@ -108,12 +109,14 @@ class Worker:
             context = WorkerContext(world, resources.metered_link, tasks, runner)
             group, limit_bytes = self._deployment.group, self._settings.adapter_bytes
             AdapterStore(context, serving, group, resources.link, resources.hashing, limit_bytes)
-            await world.bus.serve(world.info, self._endpoints(self._deployment))
+            mesh = PeerMesh(context, resources.link, membership.joined)
+            await world.bus.serve(world.info, [*self._endpoints(self._deployment), *mesh.endpoints()])
             tasks.create_task(membership.run(), name="membership")
             tasks.create_task(self._report_loads(), name="load reports")
             tasks.create_task(serving.run(), name="steps")
             tasks.create_task(self._deployment.source.run(), name="pulls")
-            self._listen(tasks, self._deployment)
+            tasks.create_task(mesh.run(), name="greetings")
+            self._listen(tasks, self._deployment, mesh)
 
     def _report(self, epoch: int, resources: Resources) -> WorkerReport:
         report = make_report(self._world, epoch, self._settings, self._maker.device, resources, self._deployment)
@@ -145,7 +148,7 @@ class Worker:
             Endpoint(TOOK, live.hand_offs.acknowledge, me),
         ]
 
-    def _listen(self, tasks: asyncio.TaskGroup, deployment: Deployment) -> None:
+    def _listen(self, tasks: asyncio.TaskGroup, deployment: Deployment, mesh: PeerMesh) -> None:
         """Have each one-way message heard by the object that it is for."""
         pipelines = deployment.pipelines
         tasks.create_task(
@@ -156,15 +159,16 @@ class Worker:
         tasks.create_task(self._hear(STAGE_DONE, pipelines.done), name="stages that are done")
         tasks.create_task(self._hear(PIPELINE_OVER, pipelines.over), name="pipelines that are over")
         tasks.create_task(self._hear(RANK_STEP, deployment.group.hear), name="rank steps")
-        tasks.create_task(self._follow_deaths(deployment), name="deaths")
+        tasks.create_task(self._follow_deaths(deployment, mesh), name="deaths")
 
     async def _hear(self, topic: Topic[M], obey: Callable[[M], None]) -> None:
         async for received in await self._world.bus.subscribe(topic, id=self._id):
             obey(received.message)
 
-    async def _follow_deaths(self, deployment: Deployment) -> None:
+    async def _follow_deaths(self, deployment: Deployment, mesh: PeerMesh) -> None:
         async for received in await self._world.bus.subscribe(DEATH, service="worker"):
             deployment.lost(received.message.id)
+            mesh.lost(received.message.id)
 
     def _in_epoch(self, obey: Callable[[C, Context], Awaitable[Ack]]) -> Callable[[C, Context], Awaitable[Ack]]:
         """Refuse commands of another epoch, as the worker that they were meant for is no longer what it was then."""

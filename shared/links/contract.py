@@ -6,7 +6,7 @@ silently. A shaped link limits what leaves this process to a rate, which nothing
 
 from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from livescale.shared.links.link_path import LinkPath
 from livescale.shared.memory.devices import DeviceBytes
@@ -64,3 +64,15 @@ class Link(Protocol):
 
     async def close(self) -> None:
         """Close all peers and free what the link holds. Idempotent."""
+
+
+@runtime_checkable
+class KeepingLink(Protocol):
+    """A link that keeps what a channel ran over, so that the next one to the same process waits for no handshake."""
+
+    @property
+    def most_kept(self) -> int:
+        """How many ways to other processes are kept while they have no channel; 0 where none is."""
+
+    def forget(self, address: bytes) -> None:
+        """Close what is kept to the process at `address`, unless it has a channel now."""

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from livescale.shared.links.calendars import LocalCalendar, SharedCalendar
-from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
+from livescale.shared.links.contract import Buffer, KeepingLink, Link, LinkError, Peer
 from livescale.shared.links.flows import PIECES_AHEAD, ShapedFlow, piece_bytes_for
 from livescale.shared.links.link_path import LinkPath
 from livescale.shared.topology.paths import Resource
@@ -191,6 +191,14 @@ class ShapedLink(PacedLink[ShapedPeer]):
 
     def paced(self, peer: Peer, path: Sequence[Resource]) -> ShapedPeer:
         return ShapedPeer(peer, ShapedFlow(path, self._calendar, self._piece_bytes))
+
+    @property
+    def most_kept(self) -> int:
+        return self._link.most_kept if isinstance(self._link, KeepingLink) else 0
+
+    def forget(self, address: bytes) -> None:
+        if isinstance(self._link, KeepingLink):
+            self._link.forget(self._routes.to(address)[0])
 
     async def close(self) -> None:
         await super().close()

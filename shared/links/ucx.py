@@ -52,6 +52,14 @@ class UcxLink:
     def address(self) -> bytes:
         return link_address(self._engine.address, self._engine.memory)
 
+    @property
+    def most_kept(self) -> int:
+        return self._kept.most
+
+    def forget(self, address: bytes) -> None:
+        if not self._is_used(address):
+            self._kept.forget(address)
+
     async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> UcxPeer:
         if self._closed:
             raise LinkError("connect: this link is closed")

@@ -89,7 +89,7 @@ class KeptEndpoints:
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._idle: dict[bytes, list[UcxEndpoint]] = {}
 
     def __len__(self) -> int:
@@ -128,13 +128,17 @@ class KeptEndpoints:
         One to a process with an open channel may be that channel's at the other end, and stays meanwhile.
         """
         for address in list(self._idle):
-            while len(self) > self._most and address in self._idle and not is_used(address):
+            while len(self) > self.most and address in self._idle and not is_used(address):
                 self._drop(address, self._idle[address][-1])
 
+    def forget(self, address: bytes) -> None:
+        """Close those to the process at this address."""
+        for endpoint in list(self._idle.get(address, ())):
+            self._drop(address, endpoint)
+
     def close(self) -> None:
-        for address, idle in list(self._idle.items()):
-            for endpoint in list(idle):
-                self._drop(address, endpoint)
+        for address in list(self._idle):
+            self.forget(address)
 
     def _drop(self, address: bytes, endpoint: UcxEndpoint) -> None:
         self._remove(address, endpoint)

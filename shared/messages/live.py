@@ -93,7 +93,8 @@ class RequestsMoved(Message, frozen=True, kw_only=True):
     """Previous owner -> router, before it answers Took: these requests are at `worker` now, and not at `previous`.
 
     So many `layers` of each were run at the previous owner. The owner that gives a request away tells the router,
-    as a new owner might die before it did, and then no process would miss the request.
+    as a new owner might die before it did, and then no process would miss the request. Where both are the same worker,
+    it keeps requests that another one was to decode.
     """
 
     worker: Name

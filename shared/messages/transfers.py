@@ -25,6 +25,15 @@ class Node(Message, frozen=True, kw_only=True):
     address: Address
 
 
+class Greet(Message, frozen=True, kw_only=True):
+    """Worker that has joined -> worker: open a way to me, as I then do to you, so that no plan waits for that later.
+
+    Refused with 503 where it cannot be reached.
+    """
+
+    worker: Node
+
+
 class Flow(Message, frozen=True, kw_only=True):
     """An edge of a plan: `sender` gives `receiver` these blocks, in this order, each chunk as soon as it has it.
 
@@ -248,7 +257,8 @@ class BlockReady(Message, frozen=True, kw_only=True):
 
 class InstanceServing(Message, frozen=True, kw_only=True):
     """Event: `what` an instance did for the first time. `unasked_seconds`, with its first token: how long it took
-    requests before one came. `moved_requests`, as it is spare: how many others went on with."""
+    requests before one came. As it is spare, `moved_requests` are those that others went on with, and `kept_requests`
+    those that it decoded to their end although it was asked to hand them over, the last of them for `kept_because`."""
 
     instance: Name
     model: Name
@@ -258,3 +268,5 @@ class InstanceServing(Message, frozen=True, kw_only=True):
     at: Amount
     unasked_seconds: Amount = 0.0
     moved_requests: Count = 0
+    kept_requests: Count = 0
+    kept_because: str = ""

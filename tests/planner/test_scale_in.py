@@ -1,3 +1,5 @@
+from typing import Any
+
 from msgspec.structs import replace
 
 from livescale.services.planner.fleet import ServingInstance
@@ -32,12 +34,20 @@ def test_it_is_done_when_every_instance_is_gone() -> None:
     assert spares == [("a", 12.0), ("b", 13.0)]
 
 
-def test_how_many_requests_others_went_on_with_is_told() -> None:
-    scale = draining("a", "b")
-    scale.on_instance(replace(happened("spare", "a", 12.0), moved_requests=3), 12.0)
-    scale.on_instance(happened("spare", "b", 12.0), 12.0)
+def test_how_many_requests_others_went_on_with_is_told_and_why_not_with_the_rest() -> None:
+    scale = draining("a", "b", "c", "d")
+    kept: dict[str, Any] = {"kept_requests": 2, "kept_because": "each rank has a part"}
+    ends = {"a": {"moved_requests": 3}, "b": {}, "c": kept, "d": {"moved_requests": 1, **kept}}
+    for worker, requests in ends.items():
+        scale.on_instance(replace(happened("spare", worker, 12.0), **requests), 12.0)
     told = {phase.node: phase.detail for phase in scale.record().phases if phase.name == "spare"}
-    assert told == {"a": "others went on with 3 requests", "b": ""}
+    stayed = "2 stayed: each rank has a part"
+    assert told == {
+        "a": "others went on with 3 requests",
+        "b": "",
+        "c": stayed,
+        "d": f"others went on with 1 requests; {stayed}",
+    }
 
 
 def test_a_report_from_before_the_drain_is_no_end() -> None:

@@ -238,3 +238,17 @@ def test_a_model_that_is_replaced_is_finished_where_it_runs_unless_another_has_t
     made = draining(report("b", AMPLE, version="new"))
     made.on_models([replace(entry("m"), version="new"), entry("n")])
     assert moves(made) == []
+
+
+def test_what_another_was_to_decode_and_did_not_moves_as_its_instance_drains() -> None:
+    made = policy(report("p", AMPLE, role="prefill"), report("d", load(slots=1), role="decode"), disaggregates=True)
+    made.submit(request("r0"), NOW)
+    (effect,) = made.dispatch(NOW)
+    assert isinstance(effect, AdmitTo)
+    assert effect.decode == "d"
+    made.admitted("p", "r0")
+    hear(made, drains("p", role="prefill"))
+    assert moves(made) == []  # it is on its way to d as it is
+    made.on_moved(RequestsMoved(worker="p", previous="p", request_ids=["r0"]), NOW)
+    assert made.runs_at("r0") == "p"
+    assert places(moves(made)) == [("r0", "d")]

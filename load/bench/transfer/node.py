@@ -20,6 +20,7 @@ import numpy as np
 import uvloop
 import xxhash
 
+from livescale.services.worker.mesh import CHANNEL
 from livescale.shared.links.contract import Buffer, Link, LinkError
 from livescale.shared.links.link_path import LinkPath
 from livescale.shared.links.open import open_link
@@ -82,7 +83,14 @@ class Streams(Message, frozen=True):
     streams: tuple[Stream, ...]
 
 
-Job = Copy | Check | Hop | Share | Streams
+class Meet(Message, frozen=True):
+    """Open a channel to a peer, as workers do that join; the one that `ends` it is the last to open it."""
+
+    peer: Node
+    ends: bool
+
+
+Job = Copy | Check | Hop | Share | Streams | Meet
 
 
 class Hello(Message, frozen=True):
@@ -239,6 +247,10 @@ class Mover:
                 return await self._share(job, marks)
             case Streams(streams):
                 return tuple(await asyncio.gather(*map(self._stream, streams)))
+            case Meet(peer, ends):
+                channel = await self.link.connect(peer.address, timeout=HOP_SECONDS, channel=CHANNEL)
+                if ends:
+                    await channel.close()
             case _:
                 assert_never(job)
         return ()

@@ -94,6 +94,12 @@ class KvContext:
         serves = state in (WorkerState.SERVING, WorkerState.DRAINING)
         return loading if serves and loading is not None and loading.manifest.shards == 1 else None
 
+    @property
+    def has_ranks(self) -> bool:
+        """Whether the model is served by several workers together, of which this is one."""
+        loading = self.instance.loading
+        return loading is not None and loading.manifest.shards > 1
+
     def channel(self, prefill: Node | str, decode: Node | str, ticket: int, secret: bytes) -> Channel:
         """The way between two workers, one of which is this one, for one transfer. The other is named with its address.
 

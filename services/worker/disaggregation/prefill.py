@@ -58,21 +58,32 @@ class PrefillSide:
         """Have a request that was just admitted decoded by another worker, where that is of any use."""
         self._forget()
         one = self._find(request_id, decode)
-        if one is None or one.scheduler.is_begun(one.sequence):
+        begun = one is None or one.scheduler.is_begun(one.sequence)
+        serves = self._context.instance.lifecycle.state is WorkerState.SERVING and self._serving.runs_steps
+        if one is None or begun or not serves:
+            self._tell_kept(request_id)
             return
-        if self._context.instance.lifecycle.state is WorkerState.SERVING and self._serving.runs_steps:
-            self._outgoing[request_id] = one
-            one.begin()
+        self._outgoing[request_id] = one
+        one.begin()
 
     async def hand_over(self, request_id: str, decode: str) -> None:
         """Have another worker go on with a request that is here. Raises Refusal: 409 where that is of no use or under
         way, 429 where the request stays here for now."""
+        try:
+            await self._hand_over(request_id, decode)
+        except Refusal as refusal:
+            self._note_kept(request_id, refusal.message)
+            raise
+
+    async def _hand_over(self, request_id: str, decode: str) -> None:
+        if self._context.has_ranks:
+            raise Refusal(409, "each rank of the instance has a part of their KV")
         self._forget()
         one = self._find(request_id, decode, moves=True)
         if one is None:
-            raise Refusal(409, f"request {request_id} is not here, moves already, or is about to end")
+            raise Refusal(409, "it is not here, moves already, or is about to end")
         if one.sequence.held or not self._serving.runs_steps:
-            raise Refusal(429, f"request {request_id} is still run layer by layer, as the model was loaded")
+            raise Refusal(429, "it is still run layer by layer, as the model was loaded")
         self._outgoing[request_id] = one
         one.begin()
         one.transfer.stay()
@@ -80,7 +91,20 @@ class PrefillSide:
         if carrying is not None:
             await asyncio.wait([carrying])
         if one.transfer.state is not KvTransferState.TAKEN:
-            raise Refusal(429, f"request {request_id} stays here, as nothing came of its move to {decode}")
+            raise Refusal(429, f"nothing came of the move to {decode}")
+
+    def _note_kept(self, request_id: str, why: str) -> None:
+        """Remember why a request stays here, for as long as it does, and is not on its way."""
+        scheduler = self._serving.scheduler
+        if scheduler is not None and scheduler.get(request_id) is not None and request_id not in self._outgoing:
+            self._context.instance.kept[request_id] = why
+
+    def _tell_kept(self, request_id: str) -> None:
+        """Tell the router that a request is decoded here, although it named another worker: it may move later, and
+        nothing is promised there."""
+        me = self._worker.me
+        kept = RequestsMoved(worker=me, previous=me, request_ids=[request_id])
+        self._worker.bus.publish(MOVED, kept, previous=me)
 
     def _find(self, request_id: str, decode: str, *, moves: bool = False) -> OutgoingKv | None:
         """A request that is here, as one that goes to another worker; None where it cannot, or does already."""
@@ -135,6 +159,7 @@ class PrefillSide:
             if one.transfer.state is KvTransferState.EXPECTED and not one.is_open(self._serving.scheduler):
                 one.keep()
                 del self._outgoing[id]
+                self._tell_kept(id)
 
     def _kv_left(self, export: KvExport, layers: range, data: memoryview) -> None:
         """Take a piece of KV that a step has computed."""
@@ -185,6 +210,8 @@ class PrefillSide:
         one.keep()
         self._serving.wake()
         log.info("kv_transfer_ended", request=one.request_id, to=one.decode, state=one.transfer.state)
+        if one.transfer.state is KvTransferState.KEPT and not one.moves:
+            self._tell_kept(one.request_id)
         self._void(one, "the prefill worker has nothing to hand over")
 
     def _has_ended(self, one: OutgoingKv) -> bool:
@@ -208,6 +235,7 @@ class PrefillSide:
         self._counts.taken.inc()
         self._counts.moved.inc(one.moves)
         self._context.instance.moved_requests += one.moves
+        self._context.instance.kept.pop(one.request_id, None)
         self._counts.seconds.labels("whole").observe(now - one.began)
         self._counts.seconds.labels("exposed").observe(now - (one.stopped or now))
         log.info("request_given", request=one.request_id, to=one.decode, size_bytes=one.sent_bytes)

@@ -21,7 +21,8 @@ class HeldInstance:
 
     `loading` are the parameters that are here or on their way. `changed` has the worker report itself at once.
     `limits` tells how many requests and tokens a worker with so many KV blocks takes for this model.
-    `moved_requests` are those that others went on with after they were decoded here.
+    `moved_requests` are those that others went on with after they were decoded here. `kept` says by request why it
+    stayed here, though another was to go on with it.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class HeldInstance:
         self._world = world
         self.limits = limits
         self.moved_requests = 0
+        self.kept: dict[str, str] = {}
 
     async def admit(self, command: Admit, context: Context) -> Ack:
         """Answer ADMIT: take a request. Raises Refusal 409 while its model is not served, and as `ServingLoop` does."""
@@ -71,7 +73,7 @@ class HeldInstance:
 
     def open(self, loading: Loading, *, whole: bool, kv_blocks: int | None = None) -> Scheduler:
         """Take requests from now on. The model is `whole`, or layers are still missing."""
-        self.moved_requests = 0
+        self.moved_requests, self.kept = 0, {}
         limits = self.limits(loading, kv_blocks or loading.kv_blocks)
         scheduler = self.serving.open(loading.command.model, loading.manifest.version, limits, whole=whole)
         self.serving.on_first_token = lambda: self.tell("first_token")
@@ -95,6 +97,7 @@ class HeldInstance:
         assignment = self.lifecycle.assignment
         if assignment is None:
             return
+        kept = list(self.kept.values()) if what == "spare" else []
         event = InstanceServing(
             instance=assignment.instance,
             model=assignment.model,
@@ -104,5 +107,7 @@ class HeldInstance:
             at=self._world.clock.wall(),
             unasked_seconds=(self.serving.unasked_seconds or 0.0) if what == "first_token" else 0.0,
             moved_requests=self.moved_requests if what == "spare" else 0,
+            kept_requests=len(kept),
+            kept_because=kept[-1] if kept else "",
         )
         self._world.bus.publish(INSTANCE, event, instance=assignment.instance)

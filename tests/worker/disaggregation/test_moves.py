@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.services.worker.disaggregation.context import DATA
+from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.requests import PromptLogprobs
 from livescale.shared.messages.transfers import InstanceServing
 from livescale.shared.simulation.virtual_time import run
-from livescale.shared.subjects import INSTANCE
+from livescale.shared.subjects import INSTANCE, MOVED
 from tests.worker.disaggregation.pairs import counted, failed, move, reserved, slow_link, taken, with_pair
 from tests.worker.live.engines import BFLOAT16, CLOCK, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.members import used
@@ -33,6 +34,14 @@ async def follow(pool: WorkerPool, spares: list[InstanceServing]) -> None:
     async for received in await pool.bus.subscribe(INSTANCE):
         if received.message.what == "spare":
             spares.append(received.message)
+            return
+
+
+async def follow_kept(pool: WorkerPool, kept: list[RequestsMoved]) -> None:
+    """Keep the first word that a worker decodes itself what another was to decode."""
+    async for received in await pool.bus.subscribe(MOVED):
+        if received.message.worker == received.message.previous:
+            kept.append(received.message)
             return
 
 
@@ -120,6 +129,44 @@ def test_a_worker_that_drains_is_spare_long_before_its_requests_end() -> None:
         await pool.until(lambda: pool.state("p") == "spare")
         assert [one.moved_requests for one in spares] == [3]
         assert not any(wish.is_over for wish in pool.client.wishes)
+
+    with_pair(act)
+
+
+@KINDS
+def test_what_another_refused_to_decode_moves_as_its_worker_drains(kind: EngineKind) -> None:
+    async def act(pool: WorkerPool) -> None:
+        kept, spares = list[RequestsMoved](), list[InstanceServing]()
+        pool.act(follow(pool, spares))
+        pool.act(follow_kept(pool, kept))
+        for number in range(4):  # as many as run at once
+            own = submit(f"own{number}", random_prompt(number, 40), max_tokens=100)
+            await pool.client.submit(own, "d")
+        split = submit("split", random_prompt(9, 150), max_tokens=60, sampling=penalised(9))
+        await pool.client.submit(split, "p", decode="d")
+        await pool.until(lambda: bool(kept))
+        assert kept == [RequestsMoved(worker="p", previous="p", request_ids=["split"])]
+        await pool.drain("p")
+        assert await move(pool, "split", taker="e") is None
+        assert pool.client.places["split"] == "e"
+        await pool.until(lambda: pool.state("p") == "spare")
+        assert [(one.moved_requests, one.kept_requests) for one in spares] == [(1, 0)]
+
+    with_pair(act, "e", kind=kind)
+
+
+def test_why_a_request_stayed_is_told_once_its_worker_has_drained() -> None:
+    async def act(pool: WorkerPool) -> None:
+        ids, spares = await running(pool, 2), list[InstanceServing]()
+        pool.act(follow(pool, spares))
+        await asyncio.sleep(0)
+        await pool.drain("p")
+        assert await move(pool, "unknown") == 409
+        assert [await move(pool, id, taker="nobody") for id in ids] == [429, 429]
+        assert await move(pool, ids[1]) is None
+        await pool.until(lambda: pool.state("p") == "spare")
+        assert [(one.moved_requests, one.kept_requests) for one in spares] == [(1, 1)]
+        assert spares[0].kept_because == "nothing came of the move to nobody"
 
     with_pair(act)
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Sampling, Submit
-from livescale.shared.messages.transfers import Inflow, LiveMode, Serve
-from livescale.shared.subjects import HELP, LOAD, SERVE
+from livescale.shared.messages.transfers import Drain, Inflow, LiveMode, Serve
+from livescale.shared.subjects import DRAIN, HELP, LOAD, SERVE
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
 from tests.worker.fleet import CHUNK_BYTES, Fleet, fleet
 from tests.worker.serving import random_prompt, submit
@@ -75,6 +75,11 @@ class RankedWorkers:
             command = Serve(plan_id=ranks[0], instance=ranks[0], epoch=1)
             await self.fleet.bus.call(SERVE, command, timeout=5, id=worker)
         await self.fleet.until(lambda: all(self.fleet.state(worker) == "serving" for worker in ranks))
+
+    async def drain(self) -> None:
+        """Have the source end what it has, and be spare."""
+        for worker in SOURCE:
+            await self.fleet.bus.call(DRAIN, Drain(instance=SOURCE[0], epoch=1), timeout=5, id=worker)
 
     async def live(self, layers: int) -> None:
         """Have the target go live with so many layers."""

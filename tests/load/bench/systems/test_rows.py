@@ -40,6 +40,14 @@ def test_a_step_of_the_ladder_must_not_be_worse() -> None:
     assert rows["+multicast to +network: TTFT mean"].ok is False
 
 
+def test_with_parked_parameters_and_with_roles_it_has_rows_of_its_own() -> None:
+    runs = [run("+roles", used=55.0), run("+parked", used=61.0), run("distserve-full", used=100.0)]
+    _, slo = find_slo(by_system(runs))
+    rows = {row.case: row for row in rows_of([summarise([one], slo) for one in runs])}
+    assert rows["+roles to distserve-full: used"].ok
+    assert rows["+parked to distserve-full: used"].ok is False
+
+
 def test_the_whole_is_held_against_what_is_provisioned_and_what_is_ideal() -> None:
     runs = [
         run("+zigzag", ttft=0.2, used=50.0),
