@@ -14,7 +14,7 @@ class StartEngine(msgspec.Struct, frozen=True):
     """The first message: all processes of a bench get the same core, and are asked one at a time.
 
     `began`: when the process was started, on the machine's monotonic clock. `kernels`: of this engine, and of what is
-    measured to bound it.
+    measured to bound it. `kv_cache_dtype`: of this engine alone.
     """
 
     checkpoint: str
@@ -22,6 +22,7 @@ class StartEngine(msgspec.Struct, frozen=True):
     began: float
     dtype: Literal["bfloat16", "float32", "float64"] = "bfloat16"
     kernels: str = "auto"
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
 
 
 class AskGreedy(msgspec.Struct, frozen=True, tag=True):

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from livescale.shared.model.checkpoint import CheckpointError, open_regular, read_file
+from livescale.shared.model.checkpoint import NO_GGUF, CheckpointError, open_regular, read_file
 from livescale.shared.model.declaration.experts import Stacked
 from livescale.shared.model.declaration.tensors import HEAD, Shapes
 from livescale.shared.model.packed.stored import MXFP4, OPTIONAL, ORDER, WORDS, ZEROS
@@ -263,6 +263,8 @@ def _stored(directory: Path) -> Mapping[str, StoredTensor]:
         return _sharded(directory)
     if (directory / SINGLE).exists():
         return read_header(directory / SINGLE)
+    if any(directory.glob("*.gguf")):
+        raise CheckpointError(f"{directory}: {NO_GGUF}")
     pickled = any(directory.glob("*.bin"))
     remedy = "convert its *.bin files to safetensors" if pickled else AGAIN
     raise CheckpointError(f"{directory}: has neither {SINGLE} nor {INDEX}; {remedy}")

@@ -34,6 +34,7 @@ from livescale.shared.subjects import MANIFEST, SEND, SNAPSHOT
 from livescale.shared.transfer.chunks import TICKETS, chunk_bytes_for
 from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
 from livescale.shared.transfer.receiver import BlockReceiver, Events
+from livescale.shared.transfer.timeouts import Timeouts
 
 ASK_SECONDS = 2.0
 SEND_SECONDS = 5.0
@@ -42,6 +43,7 @@ WAIT_SECONDS = 30.0  # that a request waits for its adapter at most
 UNAVAILABLE = 503
 LOOK_SECONDS = 0.05  # how often it is looked whether an adapter may go
 CHUNK_BYTES = chunk_bytes_for(0.0)
+TIMEOUTS = Timeouts(first=5.0)  # so that one host that says nothing any more leaves time to ask others
 FIRST_TICKET = TICKETS // 2  # planners count theirs from the time of day
 
 K = TypeVar("K")
@@ -108,13 +110,12 @@ class AdapterStore:
         return await asyncio.shield(_one_task(self._coming, version, partial(self._fetch, version)))
 
     async def _fetch(self, version: str) -> AdapterData:
-        lost: set[str] = set()
         failure = "nobody has it"
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 while True:
                     try:
-                        return await self._fetch_from(await self._source(version, lost), version)
+                        return await self._fetch_from(await self._source(version), version)
                     except (BusError, TransferFailed) as error:
                         failure = str(error)
                         log.warning("adapter_not_fetched", version=version, error=failure)
@@ -207,7 +208,7 @@ class AdapterStore:
         if version in self._sizes:
             self._sizes.move_to_end(version)
 
-    async def _source(self, version: str, lost: set[str]) -> tuple[ModelEntry, Member]:
+    async def _source(self, version: str) -> tuple[ModelEntry, Member]:
         """The adapter as it is registered, and a host that has it, or can read it. Raises BusError."""
         snapshot: Snapshot = await self._context.bus.call(SNAPSHOT, AskSnapshot(), timeout=ASK_SECONDS)
         entry = next((one for one in snapshot.models if one.version == version), None)
@@ -230,7 +231,7 @@ class AdapterStore:
         secret, ticket = self._context.world.ids.secret(), FIRST_TICKET + self._flows % FIRST_TICKET
         failures: list[TransferFailed] = []
         upstream = Node(id=host.id, place="host", address=host.address or b"")
-        copy = ModelCopy(self._context.me, CHUNK_BYTES, [memory])
+        copy = ModelCopy(self._context.me, CHUNK_BYTES, [memory], TIMEOUTS)
         async with asyncio.TaskGroup() as tasks:
 
             def broken(ticket: int, failure: TransferFailed) -> None:

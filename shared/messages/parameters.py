@@ -44,10 +44,10 @@ class LayerKind(Message, frozen=True, kw_only=True):
     `rope_scaling`. `attention_scale`: the factor of scores; 0 is 1 / sqrt(head_dim). `score_cap`: scores are bent
     towards this limit by a tangent; 0 is none. `norms_before` and `norms_after`: whether attention and MLP normalize
     their input, and their output. `norms_sum`: whether the sum of their output and the residual is normalized, that of
-    the last MLP by the norm before the head. `gated`: whether what is activated is multiplied by the output of another
-    matrix. `residual_scale`: the factor of what is added to the residual.
-    `experts`: whether the MLP is the model's experts. `sinks`: whether each query head has a score more, that of no
-    position.
+    the last MLP by the norm before the head. `parallel`: whether the MLP has the input of attention, and its norm.
+    `gated`: whether what is activated is multiplied by the output of another matrix. `residual_scale`: the factor of
+    what is added to the residual. `experts`: whether the MLP is the model's experts. `sinks`: whether each query head
+    has a score more, that of no position.
     """
 
     window: Count = 0
@@ -58,6 +58,7 @@ class LayerKind(Message, frozen=True, kw_only=True):
     norms_before: bool = True
     norms_after: bool = False
     norms_sum: bool = False
+    parallel: bool = False
     gated: bool = True
     activation: Activation = "silu"
     output_bias: bool = False
@@ -79,8 +80,9 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     norms. A checkpoint's heads rotate in their first `rotary_dim` numbers, 0 is all; where they are `interleaved`,
     pairs are neighbours. In blocks the two numbers of a pair are half a head apart.
 
-    With `layer_norms` norms of whole rows are LayerNorms. With `learned_positions` embeddings of positions are added to
-    those of tokens, from row `position_offset` of their table on.
+    With `layer_norms` norms of whole rows are LayerNorms, which have biases unless `norm_biases` is false. With
+    `learned_positions` embeddings of positions are added to those of tokens, from row `position_offset` of their table
+    on.
 
     The rows of a model that `encodes` see each other, so that a prompt is computed in one piece. It has LayerNorms and
     learned positions without saying so. Embeddings of `token_types` types are added, too: the second of two texts has
@@ -124,6 +126,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     interleaved: bool = False
     experts: Experts | None = None
     layer_norms: bool = False
+    norm_biases: bool = True
     learned_positions: bool = False
     encodes: bool = False
     position_offset: Annotated[int, Meta(ge=0, le=1_024)] = 0
@@ -161,7 +164,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
 
     @property
     def has_layer_norms(self) -> bool:
-        """Whether norms of whole rows are LayerNorms, which have biases."""
+        """Whether norms of whole rows are LayerNorms."""
         return self.layer_norms or self.encodes
 
     @property

@@ -19,6 +19,7 @@ from livescale.shared.model.use import read_use
 
 __all__ = [
     "CONFIG_LIMIT_BYTES",
+    "NO_GGUF",
     "CheckpointError",
     "load_model_config",
     "open_regular",
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 TEXT_ONLY = "a request carries tokens only; use a checkpoint of the text model alone"
+NO_GGUF = "GGUF files are not served; give the checkpoint that they were made from, with config.json and *.safetensors"
 # Kinds of model that people have and that are not served, as patterns of `model_type`, and what to do about them.
 UNSERVED = {
     r".*(vl|vision|llava|image|video|omni|audio|whisper|pixtral|idefics|siglip|clip).*": TEXT_ONLY,
@@ -55,6 +57,8 @@ def load_model_config(directory: Path, kv_cache_dtype: KvCacheDType = "auto") ->
     Raises CheckpointError.
     """
     path = directory / "config.json"
+    if not path.exists() and any(directory.glob("*.gguf")):
+        raise CheckpointError(f"{directory}: {NO_GGUF}")
     raw = decode_file(path, dict[str, Any])
     generation_path = directory / "generation_config.json"
     generation = decode_file(generation_path, _HfGeneration) if generation_path.exists() else _HfGeneration()
@@ -74,7 +78,8 @@ def _describe(raw: ConfigFile, generation: _HfGeneration, sentence: SentenceMode
     model_type = raw.text("model_type")
     architecture = find_architecture(model_type)
     if architecture is None:
-        raise CheckpointError(f"model_type {model_type[:80]!r} is not supported: {_instead(model_type)}")
+        own_code = "its own code (auto_map) is never run; " if raw.mapping("auto_map") else ""
+        raise CheckpointError(f"model_type {model_type[:80]!r} is not supported: {own_code}{_instead(model_type)}")
     config = architecture.quantized(read_use(raw, architecture, sentence), raw)
     raw.refuse_unread()
     bos = generation.bos_token_id
@@ -107,6 +112,8 @@ def resolve_model_path(name_or_dir: str, *, parameters: bool = True) -> Path:
     path = Path(name_or_dir)
     if name_or_dir and path.is_dir():
         return path.resolve()
+    if path.is_file() and path.suffix == ".gguf":
+        raise CheckpointError(f"{name_or_dir}: {NO_GGUF}")
     if path.exists() or not HUB_ID.fullmatch(name_or_dir):
         raise CheckpointError(
             f"{name_or_dir}: no such directory; give a directory in Hugging Face format, or a hub id org/name"

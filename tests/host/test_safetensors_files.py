@@ -40,6 +40,8 @@ def sharded(tmp_path: Path) -> Path:
 def test_a_directory_without_parameters_is_refused(single: Path) -> None:
     (single / "model.safetensors").unlink()
     assert "neither model.safetensors nor model.safetensors.index.json" in refused(single)
+    (single / "model.gguf").touch()
+    assert "GGUF files are not served; give the checkpoint that they were made from" in refused(single)
 
 
 def test_pickled_parameters_are_refused_with_the_way_to_convert(single: Path) -> None:

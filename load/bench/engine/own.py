@@ -139,7 +139,7 @@ class Own:
 
     async def _load(self, start: StartEngine) -> Ready:
         assert start.dtype != "float64"
-        checkpoint = open_checkpoint(Path(start.checkpoint), start.dtype, layout="panels")
+        checkpoint = open_checkpoint(Path(start.checkpoint), start.dtype, 1, "panels", start.kv_cache_dtype)
         sizes = [block.size_bytes for block in checkpoint.layouts]
         memory = Arena(placed_bytes(sizes)).place(sizes)
         settings = msgspec.structs.replace(SETTINGS, arena_bytes=placed_bytes(sizes))

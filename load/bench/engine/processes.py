@@ -15,6 +15,7 @@ import msgspec
 
 from livescale.load.peers.protocol import Answer, EngineFailed, Question, Ready, StartEngine
 from livescale.services.supervisor.commands import WORKER_ENV
+from livescale.shared.messages.parameters import KvCacheDType
 
 T = TypeVar("T")
 
@@ -31,12 +32,14 @@ class EngineProcessFailed(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """How an engine is started. `package`: of the peers' environment, where it is no part of this one."""
+    """How an engine is started. `package`: of the peers' environment, where it is no part of this one.
+    `kv_cache_dtype`: how this engine keeps keys and values."""
 
     name: str
     module: str
     package: str | None = None
     dtype: Literal["bfloat16", "float32", "float64"] = "bfloat16"
+    kv_cache_dtype: KvCacheDType = "auto"
 
     @property
     def is_installed(self) -> bool:
@@ -65,7 +68,8 @@ class EngineProcess:
         )
         theirs.close()
         self._pipe = ours
-        start = StartEngine(str(checkpoint.absolute()), core, began, program.dtype, kernels)
+        directory, kept = str(checkpoint.absolute()), program.kv_cache_dtype
+        start = StartEngine(directory, core, began, program.dtype, kernels, kept)
         ours.send_bytes(msgspec.msgpack.encode(start))
 
     def ask(self, question: Question, kind: type[T]) -> T:

@@ -4,13 +4,16 @@ beside bfloat16."""
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import IO
 
 import click
+import uvloop
 
 from livescale.load.bench.engine.cases import Case, DecodeCase, PrefillCase
 from livescale.load.bench.engine.processes import EngineProcess, EngineProcessFailed, Program, engine_processes
+from livescale.load.bench.models.errors import measure_errors
 from livescale.load.bench.models.rows import (
     BENCH,
     PAIRS,
@@ -18,24 +21,36 @@ from livescale.load.bench.models.rows import (
     against_bfloat16,
     against_dense,
     against_transformers,
+    arena_row,
+    error_rows,
+    fp8_kv_rows,
+    scale_rows,
 )
+from livescale.load.bench.models.scales import measure_scales
 from livescale.load.bench.options import kernels_option, rounds_option
 from livescale.load.bench.record import RecordPrinter
-from livescale.load.kept import KEPT, kept_model
+from livescale.load.bench.samples import BenchFailed
+from livescale.load.kept import KEPT, kept_model, logged
 from livescale.load.peers.protocol import StepSeconds
 from livescale.load.sizes import Quantized, Size
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.kernels.variants import KernelsName
-from livescale.shared.messages.parameters import Family
+from livescale.services.worker.engine.sizes import kv_bytes
+from livescale.shared.memory.arena import placed_bytes
+from livescale.shared.messages.parameters import Family, KvCacheDType
 from livescale.shared.model.architectures import find_architecture, model_types
 
 OWN = Program("livescale", "livescale.load.bench.engine.own")
 TRANSFORMERS = Program("transformers", "livescale.load.peers.transformers_peer")
 PREFILL: Case = PrefillCase("prefill 512", (512,))
 DECODE: Case = DecodeCase("decode b8", 8)
+LONG: Case = PrefillCase("prefill 2048", (2048,))
 OF_QUANTIZED: tuple[Case, ...] = (DecodeCase("decode b1", 1), DecodeCase("decode b32", 32), PREFILL)
+KEPT_AS: tuple[KvCacheDType, ...] = ("fp8", "auto")  # KV
 LOG = KEPT / "bench-models.log"
 
+WHATS = ("transformers", "errors", "dense", "bfloat16", "kv", "scales")
+SCALED: tuple[Family, Quantized] = "qwen2", "int4"
 GENERATING = tuple(name for name in model_types() if (found := find_architecture(name)) and found.generates)
 
 option = partial(click.option, show_default=True, show_envvar=True)
@@ -61,15 +76,16 @@ option = partial(click.option, show_default=True, show_envvar=True)
 @kernels_option("Kernels of this engine. The results to reach depend on them.")
 @option(
     "--only",
-    type=click.Choice(("transformers", "dense", "bfloat16")),
+    type=click.Choice(WHATS),
     multiple=True,
-    default=("transformers", "dense", "bfloat16"),
+    default=WHATS,
     envvar="LIVESCALE_ONLY",
-    help="What models are compared with; may be given several times.",
+    help="What is measured; may be given several times. Rates to those of transformers, errors of logits to those of "
+    "transformers, experts to a dense model, quantized models to bfloat16, KV in fp8, or scale-outs.",
 )
 def models(families: Sequence[str], rounds: int, size: Size, kernels: KernelsName, only: Sequence[str]) -> None:
     """Compare each architecture at 120M parameters with transformers, experts with a dense model, and quantized models
-    with the same in bfloat16.
+    and KV with the same in bfloat16.
 
     Rates are tokens a second of CPU time, on one core; the engines are asked in turn. Of models with experts as many
     parameters are at work as a dense model has: 2 of 8 experts, and 8 of 64.
@@ -80,12 +96,18 @@ def models(families: Sequence[str], rounds: int, size: Size, kernels: KernelsNam
         try:
             for family in families if "transformers" in only else ():
                 _beside_transformers(printer, family, rounds, kernels, log)
+            for family in families if "errors" in only else ():
+                _errors(printer, family, kernels, log)
             if "dense" in only:
                 _beside_dense(printer, [pair for pair in PAIRS if {*pair} <= {*families}], rounds, size, kernels, log)
             for family, how in QUANTIZED if "bfloat16" in only else ():
                 if family in families:
                     _beside_bfloat16(printer, family, how, rounds, size, kernels, log)
-        except EngineProcessFailed as error:
+            if "kv" in only and "qwen2" in families:
+                _with_fp8_kv(printer, "qwen2", rounds, size, kernels, log)
+            if "scales" in only and SCALED[0] in families:
+                _scale_outs(printer, rounds, size)
+        except (EngineProcessFailed, BenchFailed) as error:
             raise click.ClickException(f"{error}; see {LOG}") from None
     sys.exit(0 if printer.finish() else 1)
 
@@ -99,6 +121,18 @@ def _beside_transformers(printer: RecordPrinter, family: str, rounds: int, kerne
         printer.progress(f"{family}: {rounds} rounds of both engines")
         rates = _ask_in_turn(engines, (PREFILL, DECODE), vocab_size, rounds)
     for record in against_transformers(family, rates[OWN.name], rates[TRANSFORMERS.name], started[0][1].kernels):
+        printer.emit(record)
+
+
+def _errors(printer: RecordPrinter, family: str, kernels: KernelsName, log: IO[str]) -> None:
+    checkpoint = kept_model("medium", printer.progress, family)
+    vocab_size = open_checkpoint(checkpoint, "bfloat16").config.vocab_size
+    with engine_processes(checkpoint, log, kernels) as members:
+        engines = [members.start(program)[0] for program in (OWN, TRANSFORMERS)]
+        printer.progress(f"{family}: errors of logits")
+        errors = measure_errors(members, engines, TRANSFORMERS, vocab_size)
+    own, theirs = errors[OWN.name], errors[TRANSFORMERS.name]
+    for record in error_rows(family, own, theirs):
         printer.emit(record)
 
 
@@ -136,6 +170,37 @@ def _beside_bfloat16(
         printer.progress(f"{rounds} rounds of {family} in {how} and in bfloat16")
         rates = _ask_in_turn(engines, OF_QUANTIZED, vocab_size, rounds)
     for record in against_bfloat16(family, how, rates[how], rates["bfloat16"]):
+        printer.emit(record)
+    for name, quantized in ((how, how), ("bfloat16", None)):
+        checkpoint = kept_model(size, printer.progress, family, quantized)
+        sizes = [layout.size_bytes for layout in open_checkpoint(checkpoint, "bfloat16", layout="panels").layouts]
+        stored = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
+        printer.emit(arena_row(f"{family} in {name}", placed_bytes(sizes), stored))
+
+
+def _with_fp8_kv(
+    printer: RecordPrinter, family: Family, rounds: int, size: Size, kernels: KernelsName, log: IO[str]
+) -> None:
+    checkpoint = kept_model(size, printer.progress, family)
+    opened = [open_checkpoint(checkpoint, "bfloat16", kv_cache_dtype=kept) for kept in KEPT_AS]
+    manifests = [one.manifest([0] * len(one.layouts)) for one in opened]
+    with engine_processes(checkpoint, log, kernels) as members:
+        engines: dict[str, EngineProcess] = {
+            kept: members.start(replace(OWN, kv_cache_dtype=kept))[0] for kept in KEPT_AS
+        }
+        printer.progress(f"{rounds} rounds of {family} with KV in fp8 and in bfloat16")
+        rates = _ask_in_turn(engines, (DECODE, LONG), manifests[0].config.vocab_size, rounds)
+    token_bytes = [kv_bytes(manifest, 1, manifest.config.num_hidden_layers, 1) for manifest in manifests]
+    for record in fp8_kv_rows(family, rates["fp8"], rates["auto"], *token_bytes):
+        printer.emit(record)
+
+
+def _scale_outs(printer: RecordPrinter, rounds: int, size: Size) -> None:
+    family, how = SCALED
+    checkpoints = [kept_model(size, printer.progress, family, one) for one in (how, None)]
+    with logged() as echo:
+        own, wide = uvloop.run(measure_scales(printer, checkpoints, rounds, echo))
+    for record in scale_rows(f"{family} in {how}", own, wide):
         printer.emit(record)
 
 

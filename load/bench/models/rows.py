@@ -1,5 +1,5 @@
 """Evaluates `livescale bench models`: each architecture to transformers, experts to a dense model, and quantized models
-to the same in bfloat16. Pure."""
+and KV to the same in bfloat16. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -11,6 +11,9 @@ from livescale.shared.messages.parameters import Family
 BENCH = "models"
 FAST_KERNELS = ("amx", "avx512_bf16")
 AT_LEAST, AT_LEAST_FAST = 1.0, 1.5  # of the rate of transformers
+MOST_ERROR = 1.5  # times that of transformers in bfloat16
+MOST_BYTES = 1.03  # in the arena, times the checkpoint's
+MOST_SCALE = 1.1  # of the times of two scale-outs, over the ratio of their bytes
 # A model with experts, the dense one with as many parameters at work, and the least ratio of their rates.
 PAIRS: Mapping[tuple[str, str], float | None] = {("mixtral", "qwen2"): 0.7, ("olmoe", "qwen2"): None}
 
@@ -48,3 +51,42 @@ def against_bfloat16(family: Family, how: Quantized, ours: Rates, wide: Rates) -
         their = median(wide[case])
         name = f"{family} in {how}, {case}, to bfloat16"
         yield measured(BENCH, name, median(rates), "tokens/s", their, at_least=bars.get(case))
+
+
+def error_rows(family: str, ours: Sequence[float], theirs: Sequence[float]) -> Iterator[Record]:
+    """The errors of logits in bfloat16, one of each row, to those of transformers in bfloat16.
+
+    The median row counts, and the mean square is told. Where two experts are almost as good, a rounding chooses the
+    other one; a few such rows are most of a mean square, and they are not the same for both.
+    """
+    case = f"{family}, error of logits in bfloat16, to transformers'"
+    yield measured(BENCH, f"{case}: median row", median(ours), "", median(theirs), at_most=MOST_ERROR)
+    own, other = (_root_mean_square(errors) for errors in (ours, theirs))
+    yield measured(BENCH, f"{case}: root mean square", own, "", other)
+
+
+def _root_mean_square(numbers: Sequence[float]) -> float:
+    return float((sum(one**2 for one in numbers) / len(numbers)) ** 0.5)
+
+
+def arena_row(name: str, arena_bytes: int, stored_bytes: int) -> Record:
+    """The bytes that a model takes in a worker's arena, to those of its checkpoint's files."""
+    case = f"{name}, bytes in the arena, to the checkpoint's"
+    return measured(BENCH, case, arena_bytes / 1e6, "MB", stored_bytes / 1e6, at_most=MOST_BYTES)
+
+
+def scale_rows(name: str, own: tuple[int, float], wide: tuple[int, float]) -> Iterator[Record]:
+    """The time of a scale-out to that in bfloat16, over the ratio of their bytes; both are bytes and seconds."""
+    (size, took), (wide_size, wide_took) = own, wide
+    yield measured(BENCH, f"{name}, decision to whole", took, "s", wide_took)
+    case = f"{name}, time of a scale-out to bfloat16, over the bytes' ratio"
+    yield measured(BENCH, case, took / wide_took, "", size / wide_size, at_most=MOST_SCALE)
+
+
+def fp8_kv_rows(family: str, ours: Rates, wide: Rates, token_bytes: int, wide_bytes: int) -> Iterator[Record]:
+    """What KV in fp8 takes, and the rates with it, to KV in bfloat16."""
+    yield measured(BENCH, f"{family}, KV in fp8, bytes a token, to bfloat16", token_bytes, "B", wide_bytes)
+    for case, rates in ours.items():
+        yield measured(
+            BENCH, f"{family}, KV in fp8, {case}, to bfloat16", median(rates), "tokens/s", median(wide[case])
+        )

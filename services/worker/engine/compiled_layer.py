@@ -168,6 +168,8 @@ class CompiledLayer:
 def in_one_call(layer: Layer, memory: LayerMemory) -> Layer | CompiledLayer:
     """Make `layer` one call of a kernel; return it unchanged where other ranks have a part of it, or where the kernel
     does not know all of its parts."""
+    if layer.is_parallel:
+        return layer
     match layer.parts:
         case (
             CompiledNorm(offset=0.0) as input_norm,

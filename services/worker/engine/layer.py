@@ -140,7 +140,8 @@ class Layer:
         self._input_norm = parts.norm("input_layernorm")
         self._qkv = parts.projections(matrices)
         self._output = parts.output(parts.gathering(matrices), "self_attn")
-        self._mlp_norm = parts.norm("post_attention_layernorm")
+        self.is_parallel = parts.is_parallel
+        self._mlp_norm = self._input_norm if self.is_parallel else parts.norm("post_attention_layernorm")
         self._gated, self._down = parts.mlp(matrices)
 
     @property
@@ -158,6 +159,9 @@ class Layer:
 
     def finish(self, attended: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """What each row gathered, `[row, query_head * head_dim]`, and the layer's input `hidden` -> `[row, hidden]`."""
+        if self.is_parallel:
+            features = self._gated(self._mlp_norm(hidden))  # first, as the sum may take the place of `hidden`
+            return self._down.plus(features, self._output.plus(attended, hidden))
         hidden = self._output.plus(attended, hidden)
         return self._down.plus(self._gated(self._mlp_norm(hidden)), hidden)
 
@@ -173,6 +177,7 @@ class Parts:
         self._tensors = tensors
         self._kernels = kernels
         self._ranks = ranks
+        self.is_parallel = kind.parallel
 
     def norm(self, name: str) -> Norm:
         """The norm of this name, or one that does nothing where there is none."""

@@ -87,10 +87,13 @@ class CompiledLayerNorm:
 
 
 def norm_of(config: ModelConfig, tensors: Tensors, name: str, kernels: Kernels | None) -> Norm:
-    """The norm of this name: LayerNorm where it has a bias, else RMSNorm; one that does nothing where there is none."""
+    """The norm of this name: LayerNorm where it has a bias or the model has LayerNorms without, else RMSNorm; one that
+    does nothing where there is none."""
     weight, bias = tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias")
     if weight is None:
         return as_it_is
+    if config.has_layer_norms and not config.norm_biases:
+        bias = torch.zeros_like(weight)
     if bias is None:
         return make_norm(weight, config.rms_norm_eps, kernels, config.norm_offset)
     if kernels is None:

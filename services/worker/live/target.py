@@ -27,6 +27,7 @@ from livescale.services.worker.live.tasks import (
     RunLayer,
 )
 from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled
 from livescale.shared.messages.parameters import Manifest
@@ -66,6 +67,7 @@ class LiveTarget:
         self._clock = context.worker.clock
         self._counts = context.counts
         self._requests: dict[str, QueuedRequest] = {}
+        self._without_adapter: list[Sequence] = []  # which have KV blocks, and are not in the queue yet
         self._pulls: dict[str, tuple[Pull, asyncio.Future[Pulled]]] = {}
 
     async def run(self) -> None:
@@ -86,8 +88,8 @@ class LiveTarget:
                 await self._wait()
             else:
                 await self._run_layer(run)
-        for request in self._requests.values():
-            request.sequence.held = False
+        for sequence in (*self._without_adapter, *(request.sequence for request in self._requests.values())):
+            sequence.held = False
         self._serving.begin_steps()
 
     async def plan(self, planner: LayerPlanner) -> None:
@@ -150,10 +152,14 @@ class LiveTarget:
                 await self._serving.changes.wait()
 
     def _take_in(self) -> None:
-        """Put what has KV blocks now into the queue."""
-        for sequence in self._scheduler.start():
+        """Put what has KV blocks now into the queue. A request whose adapter is missing would hold up the others there,
+        and comes into it with its adapter."""
+        waiting = [one for one in self._without_adapter if self._scheduler.get(one.request_id) is one]
+        for sequence in (*waiting, *(started := self._scheduler.start())):
             sequence.held = True
-            self._append(QueuedRequest(sequence))
+            if not sequence.awaits_adapter:
+                self._append(QueuedRequest(sequence))
+        self._without_adapter = [one for one in (*waiting, *started) if one.awaits_adapter]
 
     def _append(self, request: QueuedRequest) -> None:
         sequence = request.sequence

@@ -91,9 +91,9 @@ def _head(config: ModelConfig, vocabulary: list[int]) -> Iterator[Parameter]:
 
 
 def _norm(config: ModelConfig, name: str) -> Iterator[Parameter]:
-    """The weights of a norm of whole rows; LayerNorm has biases."""
+    """The weights of a norm of whole rows; LayerNorm may have biases."""
     yield Parameter(f"{name}.weight", [config.hidden_size])
-    if config.has_layer_norms:
+    if config.has_layer_norms and config.norm_biases:
         yield Parameter(f"{name}.bias", [config.hidden_size])
 
 
@@ -169,7 +169,7 @@ def _heads(config: ModelConfig, kind: LayerKind) -> Iterator[Parameter]:
 
 def _mlp(config: ModelConfig, layer: int) -> Iterator[Parameter]:
     kind, hidden, features = config.kind(layer), config.hidden_size, config.intermediate_size
-    if kind.norms_before:
+    if kind.norms_before and not kind.parallel:
         yield from _norm(config, "post_attention_layernorm")
     if kind.experts:
         yield from _experts(config)

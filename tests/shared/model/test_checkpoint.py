@@ -125,6 +125,10 @@ def test_a_checkpoint_without_end_tokens_has_none(tmp_path: Path) -> None:
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
         ({"some_new_key": 1}, "'some_new_key' is not known .*; remove it from config.json"),
         ({"model_type": "qwen2_vl"}, "tokens only; use a checkpoint of the text model"),
+        (
+            {"model_type": "mpt", "auto_map": {"AutoConfig": "mine.MyConfig"}},
+            r"own code \(auto_map\) is never run",
+        ),
         ({"model_type": "mamba2"}, "no KV cache; use a model"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "use the checkpoint in bfloat16"),
         ({"hidden_act": "gelu"}, "hidden_act"),
@@ -212,3 +216,12 @@ def test_a_hub_id_is_refused_clearly_where_the_hub_is_switched_off(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(CheckpointError, match=r"org/name: .*hub .*HF_HUB_OFFLINE"):
         resolve_model_path("org/name")
+
+
+def test_gguf_files_are_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "model-Q4_K_M.gguf"
+    file.touch()
+    with pytest.raises(CheckpointError, match="GGUF files are not served; give the checkpoint"):
+        load_model_config(tmp_path)
+    with pytest.raises(CheckpointError, match="GGUF files are not served; give the checkpoint"):
+        resolve_model_path(str(file))

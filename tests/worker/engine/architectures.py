@@ -61,6 +61,20 @@ FIELDS: dict[str, dict[str, Any]] = {
     "smollm3": {"no_rope_layer_interval": 2, "attention_bias": True, "mlp_bias": True},
     "glm4": {"head_dim": 16, "attention_bias": True},
     "gemma2": {"head_dim": 24, "query_pre_attn_scalar": 40, "sliding_window": WINDOW, "attn_logit_softcapping": 3.0},
+    "exaone4": {
+        "head_dim": 24,
+        "sliding_window": WINDOW,
+        "sliding_window_pattern": 2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e3},
+    },
+    "cohere2": {
+        "attention_bias": True,
+        "layer_norm_eps": 1e-3,
+        "logit_scale": 0.7,
+        "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        "tie_word_embeddings": True,
+    },
     "mixtral": {"sliding_window": WINDOW, "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 72},
     "qwen3_moe": {
         "head_dim": 24,

@@ -58,6 +58,10 @@ class Undisturbed:
         served = self._threads.map(lambda engine: serve(engine, [(0, request)]), self._engines)
         return next(iter(list(served)))
 
+    def add_adapter(self, manifest: Manifest, block: memoryview) -> None:
+        """Have all ranks take an adapter."""
+        list(self._threads.map(lambda engine: engine.add_adapter(manifest, block), self._engines))
+
     def _engine(self, rank: int) -> TorchEngine:
         manifest = self._manifest.of_shard(rank)
         group = ProcessGroup(self._store, rank, manifest.shards, "127.0.0.1") if manifest.shards > 1 else None
@@ -112,8 +116,11 @@ class EngineKind:
         return [] if request.sampling.logprobs is None else self._alone(request).logprobs["alone"]
 
     def _alone(self, request: Submit) -> Served:
-        first = replace(request, request_id="alone", generated=[])
-        return _undisturbed(self.dtype, self.ranks).serve(first)
+        return self.undisturbed().serve(replace(request, request_id="alone", generated=[]))
+
+    def undisturbed(self) -> Undisturbed:
+        """An instance of this kind that nothing disturbs."""
+        return _undisturbed(self.dtype, self.ranks)
 
 
 class ModelledKind(EngineKind):

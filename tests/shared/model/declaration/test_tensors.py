@@ -34,6 +34,7 @@ KINDS = st.builds(
     norms_before=st.booleans(),
     norms_after=st.booleans(),
     norms_sum=st.booleans(),
+    parallel=st.booleans(),
     gated=st.booleans(),
     output_bias=st.booleans(),
     mlp_bias=st.booleans(),

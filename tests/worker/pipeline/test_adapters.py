@@ -1,0 +1,63 @@
+"""Requests with adapters that workers which load run as a pipeline have the tokens and log-probabilities of one worker
+that nothing disturbs."""
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from tests.worker.live.adapted import KINDS, AdaptedKind, hosts_of
+from tests.worker.live.pool import WorkerPool
+from tests.worker.pipeline.pipelines import PAIR, THREE, request, say_over, whole, with_pipeline
+
+EACH = pytest.mark.parametrize("kind", KINDS, ids=["float32", "bfloat16"])
+
+
+async def ask(pool: WorkerPool, count: int, tokens: int = 12) -> None:
+    """Ask the leader for each adapter in turn, and for the base model."""
+    assert isinstance(pool.kind, AdaptedKind)
+    for number in range(len(pool.client.wishes), len(pool.client.wishes) + count):
+        await pool.client.submit(replace(request(number, tokens), adapter=pool.kind.use(number)), "a")
+
+
+@EACH
+@pytest.mark.parametrize("resident", [(), ("a",), ("b", "c"), ("a", "b", "c")], ids=str)
+def test_stages_of_a_pipeline_give_the_same_bits(kind: AdaptedKind, resident: Sequence[str]) -> None:
+    async def act(pool: WorkerPool) -> None:
+        hosts = await hosts_of(pool, resident)
+        await ask(pool, 6)
+        await pool.until(lambda: all(wish.is_over for wish in pool.client.wishes))
+        assert len(hosts.orders) == 2 * (3 - len(resident))
+        say_over(pool, THREE)
+
+    with_pipeline(act, THREE, kind=kind)
+
+
+@EACH
+def test_they_go_on_where_the_pipeline_ends_under_them(kind: AdaptedKind) -> None:
+    async def act(pool: WorkerPool) -> None:
+        await hosts_of(pool)
+        await ask(pool, 6, tokens=40)
+        await pool.until(lambda: sum(len(wish.tokens) >= 2 for wish in pool.client.wishes) >= 3)
+        await whole(pool, "a", "b")
+        say_over(pool)
+        for worker in ("a", "b"):
+            await pool.serve(worker)
+        await pool.until(lambda: all(wish.is_over for wish in pool.client.wishes))
+
+    with_pipeline(act, PAIR, kind=kind)
+
+
+@EACH
+def test_a_host_that_dies_as_it_sends_to_a_stage_costs_another_try(kind: AdaptedKind) -> None:
+    async def act(pool: WorkerPool) -> None:
+        hosts = await hosts_of(pool, ("a",))
+        hosts.open.clear()
+        await ask(pool, 3)
+        await hosts.kill(await hosts.ordered())
+        hosts.open.set()
+        await pool.until(lambda: all(wish.is_over for wish in pool.client.wishes))
+        assert [wish.submissions for wish in pool.client.wishes] == [0, 0, 0]
+        say_over(pool)
+
+    with_pipeline(act, PAIR, kind=kind)
