@@ -14,9 +14,9 @@ def test_rows_whose_log_probabilities_are_told_are_counted_and_no_others() -> No
         pytest.skip("no kernels were compiled")
     counted, logits = CountedKernels(kernels), torch.randn(3, 500)
     plain, asks = (TokenSampling(Sampling(logprobs=logprobs), 0) for logprobs in (None, 5))
-    choose_tokens(logits.clone(), [plain] * 3, kernels=counted)  # type: ignore[arg-type]  # it has what kernels have
+    choose_tokens(logits.clone(), [plain] * 3, kernels=counted)
     assert counted.rows == 0
-    chosen = choose_tokens(logits.clone(), [asks, plain, asks], kernels=counted)  # type: ignore[arg-type]
+    chosen = choose_tokens(logits.clone(), [asks, plain, asks], kernels=counted)
     assert counted.rows == 2
     assert chosen.tokens == choose_tokens(logits.clone(), [asks, plain, asks], kernels=kernels).tokens
     assert counted.digest() == kernels.digest()
