@@ -28,6 +28,7 @@ from livescale.shared.messages.parameters import DType, KvCacheDType, Layout
 from livescale.shared.messages.registry import Register
 
 ModelName = Annotated[str, Meta(description="A registered model; GET /v1/models lists them")]
+ModelOrOnly = Annotated[str, Meta(description="A registered model; may be left out where there is only one")]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +41,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GenerationOptions(StructuredOptions, frozen=True, kw_only=True):
     """What both generating endpoints understand. A parameter that is null is the same as one that is absent."""
 
-    model: Annotated[str, Meta(description="A registered model; may be left out where there is only one")] = ""
+    model: ModelOrOnly = ""
     stream: bool = False
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Tokens to generate at most")] = None
@@ -195,7 +196,7 @@ class ChatRequest(GenerationOptions, frozen=True, kw_only=True):
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """POST /tokenize: give `prompt` or `messages`."""
 
-    model: ModelName
+    model: ModelOrOnly = ""
     prompt: str | None = None
     messages: Conversation | None = None
     add_special_tokens: Annotated[bool, Meta(description="Of a prompt: begin it as /v1/completions would")] = True
@@ -205,7 +206,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """POST /detokenize: the text of these token ids."""
 
-    model: ModelName
+    model: ModelOrOnly = ""
     tokens: list[TokenId]
 
 

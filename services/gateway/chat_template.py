@@ -92,7 +92,10 @@ def _plain(message: ChatMessage) -> dict[str, Any]:
 def _called(call: ToolCall) -> dict[str, Any]:
     arguments = call.function.arguments
     if isinstance(arguments, str):
-        arguments = json.loads(arguments or "{}")
+        try:
+            arguments = json.loads(arguments or "{}")
+        except ValueError as error:
+            raise TemplateRefusal(f"the arguments of {call.function.name} are not JSON: {error}") from None
     if not isinstance(arguments, dict):
         raise TemplateRefusal(f"the arguments of {call.function.name} are not a JSON object")
     return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}

@@ -96,7 +96,8 @@ class Completions:
         check_generates(body.model, text.use)
         if body.chat_template is not None and not self.settings.trust_request_chat_template:
             raise bad_request(
-                "'chat_template' is refused: the operator allows it with --trust-request-chat-template; leave it out.",
+                "'chat_template' is refused: the operator allows it with --trust-request-chat-template of the gateway, "
+                "or LIVESCALE_TRUST_REQUEST_CHAT_TEMPLATE=1; leave it out.",
                 "chat_template",
                 code="unsupported_parameter",
             )

@@ -6,9 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from livescale.services.gateway.completions import Completions
-from livescale.services.gateway.messages_request import CountRequest, MessagesRequest, chat_of_messages
+from livescale.services.gateway.messages_request import NAMES, CountRequest, MessagesRequest, chat_of_messages
 from livescale.services.gateway.messages_shape import MessagesShape, TokenCount, message_error
 from livescale.services.gateway.parse import parse_body, read_body
+from livescale.services.gateway.renamed import renamed
 from livescale.services.gateway.responses import EventStreamResponse, json_answer, while_connected
 
 
@@ -22,7 +23,8 @@ class MessagesApi:
         """Answer POST /v1/messages, whole or as a stream of Anthropic's events."""
         data = await read_body(request, self.completions.settings.max_body_bytes)
         body = parse_body(data, MessagesRequest)
-        response = await self.completions.converse(request, chat_of_messages(body), MessagesShape())
+        with renamed(NAMES):
+            response = await self.completions.converse(request, chat_of_messages(body), MessagesShape())
         if body.stream:
             return EventStreamResponse(response.stream, typed=True, failure=message_error)
         return json_answer(await while_connected(request.receive, response.collect()))
@@ -31,5 +33,6 @@ class MessagesApi:
         """Answer POST /v1/messages/count_tokens: the tokens of the prompt, without an answer."""
         data = await read_body(request, self.completions.settings.max_body_bytes)
         body = chat_of_messages(parse_body(data, CountRequest))
-        asked = await self.completions.prompt_of_chat(body, origin="")
+        with renamed(NAMES):
+            asked = await self.completions.prompt_of_chat(body, origin="")
         return json_answer(TokenCount(len(asked.prompts[0])))

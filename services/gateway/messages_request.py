@@ -19,6 +19,17 @@ from livescale.services.gateway.tools import (
     ToolChoice,
 )
 
+# What parameters of the chat are called here, by patterns of their names.
+NAMES = {
+    "max_completion_tokens": "max_tokens",
+    "stop": "stop_sequences",
+    "response_format": "output_config.format",
+    "reasoning_effort": "output_config.effort",
+    r"tools\[(\d+)\]\.function\.parameters(\S*)": r"tools[\1].input_schema\2",
+    r"tools\[(\d+)\]\.function\.(\S+)": r"tools[\1].\2",
+    r"tool_choice\.function\.name": "tool_choice.name",
+}
+
 CacheControl = Annotated[
     dict[str, Any] | None, Meta(description="Accepted and ignored: prompts that begin alike share their KV anyway")
 ]

@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import Request
 
+from livescale.services.gateway.allowed import allowed_values
 from livescale.services.gateway.errors import ApiError, bad_request
 from livescale.services.gateway.parameters import IGNORED, PARTS, REFUSED, Refused
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
+_OTHER = ("Invalid enum value", "Invalid value")
 _KEY = " - at `key` in "
 _FIELD = re.compile(r"(?:missing required|unknown) field `(?P<field>[^`]*)`")
 
@@ -78,7 +80,7 @@ def parse_body(data: bytes, type: type[T], prepare: Callable[[dict[str, Any]], N
         given = {name: value if name in _AS_GIVEN else _without_empty(value) for name, value in body.items()}
         return msgspec.convert(given, type, str_keys=True)
     except msgspec.ValidationError as error:
-        raise _wrong_type(str(error), body) from None
+        raise _wrong_type(str(error), body, type) from None
 
 
 def _utf8(data: bytes) -> bytes:
@@ -161,7 +163,7 @@ def _without_empty(value: object) -> object:
     return value
 
 
-def _wrong_type(message: str, body: Mapping[str, Any]) -> ApiError:
+def _wrong_type(message: str, body: Mapping[str, Any], struct: type[msgspec.Struct]) -> ApiError:
     path = _PATH.search(message)
     field = _FIELD.search(message)
     parts = [path["path"] if path else "", field["field"] if field else ""]
@@ -170,4 +172,6 @@ def _wrong_type(message: str, body: Mapping[str, Any]) -> ApiError:
     if _KEY in message and param is not None and isinstance(keys := body.get(param), dict):
         wrong = [key for key in keys if not key.isdecimal()]
         plain += f": {', '.join(repr(key[:SHOWN_CHARACTERS]) for key in wrong[:SHOWN_KEYS])}"
+    if plain.startswith(_OTHER) and (allowed := allowed_values(struct, param or "")):
+        plain += f"; it is one of {', '.join(map(repr, allowed))}"
     return bad_request(f"{plain}{f' (parameter {param!r})' if param else ''}.", param, code="invalid_value")

@@ -28,6 +28,15 @@ from livescale.services.gateway.tools import (
 )
 
 LOGPROBS = "message.output_text.logprobs"
+# What parameters of the chat are called here, by patterns of their names.
+NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    r"tools\[(\d+)\]\.function\.(\S+)": r"tools[\1].\2",
+    r"tool_choice\.function\.name": "tool_choice.name",
+}
 
 
 class InputPart(msgspec.Struct, frozen=True):

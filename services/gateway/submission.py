@@ -45,10 +45,13 @@ NO_RULES = TokenRules()
 
 
 def truncated(body: GenerationOptions, prompt: list[int], context_tokens: int) -> list[int]:
-    """The prompt, cut to as many tokens as the body asks for, or as the context has room for."""
+    """The prompt, cut to as many tokens as the body asks for, or as the context has room for. Raises ApiError 400
+    where none would be left."""
     if body.truncate_prompt_tokens is None:
         return prompt
     most = body.truncate_prompt_tokens
+    if most == 0:
+        raise bad_request("'truncate_prompt_tokens' is 0; give at least 1, or -1.", param="truncate_prompt_tokens")
     if most < 0:
         most = max(0, context_tokens - (asked_tokens(body) or 1))
     if len(prompt) <= most:

@@ -211,7 +211,7 @@ async def test_a_template_of_the_client_needs_the_operators_leave(checkpoint: Pa
     async with serve_gateway(checkpoint) as served:
         status, answer = await served.post("/v1/chat/completions", asked)
         assert (status, answer["error"]["param"]) == (400, "chat_template")
-        assert "--trust-request-chat-template" in answer["error"]["message"]
+        assert "LIVESCALE_TRUST_REQUEST_CHAT_TEMPLATE=1" in answer["error"]["message"]
     async with serve_gateway(checkpoint, trust_request_chat_template=True) as served:
         status, answer = await served.post("/v1/chat/completions", asked)
         assert (status, answer["prompt_text"].endswith("<hello>")) == (200, True)

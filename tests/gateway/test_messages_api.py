@@ -161,6 +161,9 @@ async def test_errors_are_those_that_its_client_knows(checkpoint: Path) -> None:
         ):
             with pytest.raises(anthropic.BadRequestError):
                 await alice.messages.create(**{**ASKED, **wrong})
+        wrong = {"type": "json_schema", "schema": {"enum": []}}
+        with pytest.raises(anthropic.BadRequestError, match=r"'output_config\.format' is refused"):
+            await alice.messages.create(**ASKED, extra_body={"output_config": {"format": wrong}})
         async with client_of(served, "bobs") as bob:
             with pytest.raises(anthropic.AuthenticationError):
                 await bob.messages.create(**ASKED)

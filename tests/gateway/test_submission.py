@@ -187,6 +187,8 @@ def test_a_prompt_is_cut_at_either_end() -> None:
     assert truncated(completion(truncate_prompt_tokens=3, truncation_side="right"), prompt, 8) == [0, 1, 2]
     assert truncated(completion(truncate_prompt_tokens=-1, max_tokens=2), prompt, 8) == prompt[4:]
     assert truncated(completion(truncate_prompt_tokens=-1, max_tokens=9), prompt, 8) == []
+    with pytest.raises(ApiError, match="'truncate_prompt_tokens' is 0; give at least 1, or -1"):
+        truncated(completion(truncate_prompt_tokens=0), prompt, 8)
 
 
 def test_a_salt_is_the_clients_own() -> None:

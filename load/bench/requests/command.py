@@ -3,7 +3,7 @@ choices and many streams cost."""
 
 import statistics
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,10 @@ async def _steps(printer: RecordPrinter, extent: RequestsExtent) -> None:
             _emit_steps(printer, f"step at b{rows}, by schemas", await measure_steps(engine, rows, steps), most)
             printer.progress(f"{steps} steps of {rows} rows with logprobs = {LOGPROBS}, and as many without")
             told = await measure_steps(engine, rows, steps, LOGPROBS, grammars=False)
-            _emit_steps(printer, f"step at b{rows}, logprobs = {LOGPROBS}", told, MOST_WITH_LOGPROBS)
+            case = f"step at b{rows}, logprobs = {LOGPROBS}"
+            _emit_steps(printer, case, told, MOST_WITH_LOGPROBS)
+            if engine.kernels is not None:
+                printer.emit(unused_row(case, told.likelihoods))
 
 
 def _emit_steps(printer: RecordPrinter, case: str, times: StepTimes, most: float) -> None:
@@ -137,6 +140,12 @@ def _emit_steps(printer: RecordPrinter, case: str, times: StepTimes, most: float
         printer.emit(measured(BENCH, f"{case}, median{name}", median(masked), "ms", median(plain), at_most=most))
         printer.emit(measured(BENCH, f"{case}, p99{name}", _p99(masked), "ms", _p99(plain), at_most=MOST_P99))
     printer.emit(measured(BENCH, f"{case}, tokens withheld", times.withheld, "tokens"))
+
+
+def unused_row(case: str, likelihoods: Mapping[str, int]) -> Record:
+    """Nothing may be computed for rows that ask for no log-probabilities."""
+    unasked, asked = likelihoods["plain"], likelihoods["masked"]
+    return measured(BENCH, f"{case}, computed where unused", unasked, "rows", asked, at_most=0.0)
 
 
 def _p99(numbers: Sequence[float]) -> float:

@@ -4,8 +4,9 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any, cast
 
 from llguidance import LLMatcher
 
@@ -13,7 +14,7 @@ from livescale.load.bench.requests.schemas import make_schema
 from livescale.load.bench.requests.wide import CONFIG, END, WideModel
 from livescale.load.bench.samples import BenchFailed
 from livescale.services.gateway.structured_options import schema_text
-from livescale.services.worker.engine.kernels.variants import choose_kernels
+from livescale.services.worker.engine.kernels.variants import Address, Kernels, choose_kernels
 from livescale.services.worker.engine.runner import EngineRunner
 from livescale.services.worker.grammars.masks import Vocabulary
 from livescale.services.worker.scheduling.batch import Batch, Chosen
@@ -33,13 +34,14 @@ KINDS = ("plain", "masked")
 @dataclass
 class StepTimes:
     """Seconds of steps, by kind of rows, and how often a row got no token as its mask was late. `busy_` are those of a
-    processor."""
+    processor. `likelihoods` has how many rows of each kind kernels told log-probabilities of."""
 
     plain: list[float] = field(default_factory=list)
     masked: list[float] = field(default_factory=list)
     busy_plain: list[float] = field(default_factory=list)
     busy_masked: list[float] = field(default_factory=list)
     withheld: int = 0
+    likelihoods: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
 
     def of(self, kind: str) -> list[float]:
         return self.plain if kind == "plain" else self.masked
@@ -48,13 +50,43 @@ class StepTimes:
         return self.busy_plain if kind == "plain" else self.busy_masked
 
 
+class CountedKernels:
+    """Kernels that count the rows of logits of which they tell how likely tokens are."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self.rows = 0
+
+    def likelihoods(self, type: int, rows: Address, row_count: int, /) -> None:
+        self.rows += row_count
+        self._kernels.likelihoods(type, rows, row_count)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 whatever kernels have
+        return getattr(self._kernels, name)
+
+
+@dataclass(frozen=True)
+class WideEngine:
+    """An engine that knows a vocabulary of 131,072 tokens, its number of KV blocks, and its kernels, if compiled."""
+
+    runner: EngineRunner
+    kv_blocks: int
+    kernels: CountedKernels | None
+
+    @property
+    def rows_told(self) -> int:
+        """Of how many rows kernels have told log-probabilities so far."""
+        return 0 if self.kernels is None else self.kernels.rows
+
+
 class StepBench:
     """One engine with `rows` requests of each kind, which take turns."""
 
     def __init__(
-        self, runner: EngineRunner, scheduler: Scheduler, rows: int, *, logprobs: int | None, grammars: bool
+        self, engine: WideEngine, scheduler: Scheduler, rows: int, *, logprobs: int | None, grammars: bool
     ) -> None:
-        self._runner = runner
+        self._engine = engine
+        self._runner = engine.runner
         self._scheduler = scheduler
         self._rows = rows
         self._logprobs = logprobs
@@ -66,8 +98,9 @@ class StepBench:
         times = StepTimes()
         for kind in _turns(steps + WARM_STEPS):
             await self._fill()
-            busy = time.process_time()
+            busy, told = time.process_time(), self._engine.rows_told
             batch, seconds, withheld = await self._step(kind)
+            times.likelihoods[kind] += self._engine.rows_told - told
             if len(batch.samplings) == self._rows:
                 times.of(kind).append(seconds)
                 times.busy(kind).append(time.process_time() - busy)
@@ -138,27 +171,29 @@ def _turns(steps: int) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def wide_engine(model: WideModel, tokenizer: bytes) -> AsyncIterator[tuple[EngineRunner, int]]:
-    """An engine of the model that knows its vocabulary, and its number of KV blocks."""
+async def wide_engine(model: WideModel, tokenizer: bytes) -> AsyncIterator[WideEngine]:
+    """An engine of the model that knows its vocabulary."""
     settings = WorkerSettings(kv_bytes=KV_BYTES)
-    kernels = choose_kernels("auto", settings.threads)
+    kernels, counted = choose_kernels("auto", settings.threads), None
+    if kernels.kernels is not None:
+        counted = CountedKernels(kernels.kernels)
+        kernels = replace(kernels, kernels=cast(Kernels, counted))
     runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, kernels=kernels)
     try:
         kv_blocks = await runner.load(model.manifest, CONTEXT)
         for index, view in enumerate(model.memory):
             await runner.add_block(index, view)
         await runner.learn(Vocabulary(zlib.compress(tokenizer, 1), (END,)), CONFIG.vocab_size)
-        yield runner, kv_blocks
+        yield WideEngine(runner, kv_blocks, counted)
     finally:
         await runner.unload()
         await runner.close()
 
 
 async def measure_steps(
-    engine: tuple[EngineRunner, int], rows: int, steps: int, logprobs: int | None = None, grammars: bool = True
+    engine: WideEngine, rows: int, steps: int, logprobs: int | None = None, grammars: bool = True
 ) -> StepTimes:
     """Measure steps of so many rows; with `logprobs` the rows that are compared tell them, with or without grammars."""
-    runner, kv_blocks = engine
     settings = WorkerSettings(kv_bytes=KV_BYTES, max_num_seqs=2 * rows)
-    limits = settings.limits(CONFIG, CONTEXT, kv_blocks)
-    return await StepBench(runner, Scheduler(limits), rows, logprobs=logprobs, grammars=grammars).run(steps)
+    limits = settings.limits(CONFIG, CONTEXT, engine.kv_blocks)
+    return await StepBench(engine, Scheduler(limits), rows, logprobs=logprobs, grammars=grammars).run(steps)
