@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.distribution import SYSTEM, Distribution, give_way, is_of_a_system, turn
+from tests.distribution import Distribution, give_way, group_of, turn
 
 # On a busy machine any example may take long; what hangs is ended by deadlines of its own. The suite tries the same
 # examples every time, `make fuzz` others.
@@ -73,11 +73,11 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # xdist's own reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of whole systems in one process. They share the fixtures of their module, and two systems at a time
-    would wait for each other."""
+    """Put the tests of whole systems in one process, or two. They share the fixtures of their module, and many systems
+    at a time would wait for each other."""
     for item in items:
-        if is_of_a_system(item):
-            item.add_marker(pytest.mark.xdist_group(SYSTEM))
+        if group := group_of(item):
+            item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=turn)
 
 
@@ -88,7 +88,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Distribution
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A process sets its priority when it has its first test."""
+    """A process sets its priority by what it runs."""
     give_way(item)
 
 

@@ -1,8 +1,8 @@
 """How the tests are spread over processes: what shares costly fixtures is run by one of them, and whole systems first.
 
 Files that use the same fixtures and cached models are run by one process, for another would make them anew. Systems
-wait for most of their time, and with all of them in one process they decide when the suite ends: so they begin it, and
-the others' processes give way to theirs.
+wait for most of their time, and their tests decide when the suite ends: so they begin it, and the processes of the
+others give way to theirs.
 """
 
 import os
@@ -13,38 +13,39 @@ from xdist.scheduler import LoadGroupScheduling
 
 from livescale.services.supervisor.commands import WORKER_NICE
 
-SYSTEM = "system"
 # Tests of these start no more than a nats-server or one service each, and may run beside a whole system.
 LIGHT = {"cli", "fuzz", "gateway", "shared", "test_nats_server.py"}
-# They make the same models with transformers.
+# The tests of systems, and those of other parts that start one as well, such as the demo: both at a time, as the first
+# take three times as long, and mostly wait.
+SYSTEM, ELSEWHERE = "system", "system-elsewhere"
+# Tests of these make the same models with transformers.
 ENGINE = ("worker", "engine")
 HERE = Path(__file__).parent
-BEGUN = pytest.StashKey[bool]()
 
 
-def is_of_a_system(item: pytest.Item) -> bool:
-    """Whether it is to be run by the one process that runs whole systems."""
-    return item.get_closest_marker("system") is not None and item.path.relative_to(HERE).parts[0] not in LIGHT
+def group_of(item: pytest.Item) -> str | None:
+    """The name of the tests that one process runs, where these start whole systems."""
+    part = item.path.relative_to(HERE).parts[0]
+    if not item.get_closest_marker("system") or part in LIGHT:
+        return None
+    return SYSTEM if part == SYSTEM else ELSEWHERE
 
 
 def turn(item: pytest.Item) -> int:
     """When it is begun: what takes longest comes first, so that all processes end at about the same time."""
-    parts = item.path.relative_to(HERE).parts
-    if is_of_a_system(item):
-        return 0
-    return 1 if parts[:2] == ENGINE else 2 if parts[0] == ENGINE[0] else 3
+    group, parts = group_of(item), item.path.relative_to(HERE).parts
+    if group is not None:
+        return 0 if group == SYSTEM else 1
+    return 2 if parts[:2] == ENGINE else 3 if parts[0] == ENGINE[0] else 4
 
 
 def give_way(item: pytest.Item) -> None:
-    """A process whose first test is of no system is as nice as workers, which would hardly run beside it otherwise."""
-    if BEGUN in item.config.stash:
-        return
-    item.config.stash[BEGUN] = True
-    if "PYTEST_XDIST_WORKER" in os.environ and not is_of_a_system(item):
-        os.nice(WORKER_NICE)
+    """Have a process that starts no systems be as nice as workers, which would hardly run beside it otherwise."""
+    if "PYTEST_XDIST_WORKER" in os.environ and group_of(item) is None and os.nice(0) < WORKER_NICE:
+        os.nice(WORKER_NICE - os.nice(0))
 
 
-class Distribution(LoadGroupScheduling):
+class Distribution(LoadGroupScheduling):  # type: ignore[misc]
     """Gives a process all tests of a group, of the engine or of a file."""
 
     def _split_scope(self, nodeid: str) -> str:
