@@ -38,8 +38,8 @@ wheel: $(STAMP)  ## a source archive and a wheel with the kernels of this kind o
 demo: $(STAMP)  ## the main job: serve, burst, scale out over UCX, check every token
 	$(BIN)/livescale demo $(ARGS)
 
-test: $(STAMP)  ## the tests, on two cores: whole systems one after the other, all else beside them
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
+test: $(STAMP)  ## the tests, on two cores: whole systems one after the other, which mostly wait, and two processes of all else
+	$(BIN)/pytest --numprocesses 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-slow: $(STAMP)  ## the tests that take long: the data plane with real processes, machines in network namespaces, benches
 	$(BIN)/pytest -m slow $(ARGS)

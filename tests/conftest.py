@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests.distribution import Distribution, give_way, group_of, turn
 
 # On a busy machine any example may take long; what hangs is ended by deadlines of its own. The suite tries the same
 # examples every time, `make fuzz` others.
 FUZZ = "FUZZ" in os.environ
 
-HERE = Path(__file__).parent
-# Tests of these start no more than a nats-server or one service each, and may run beside a whole system.
-LIGHT = {"cli", "fuzz", "gateway", "shared", "test_nats_server.py"}
 settings.register_profile(
     "suite", deadline=None, derandomize=not FUZZ, max_examples=100 if FUZZ else 30, print_blob=True
 )
@@ -73,11 +73,23 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # xdist's own reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of whole systems on one of several cores. They share the fixtures of their module, and two systems
+    """Put the tests of whole systems in one process, or two. They share the fixtures of their module, and many systems
     at a time would wait for each other."""
     for item in items:
-        if item.get_closest_marker("system") and item.path.relative_to(HERE).parts[0] not in LIGHT:
-            item.add_marker(pytest.mark.xdist_group("system"))
+        if group := group_of(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=turn)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Distribution | None:
+    """Spread the tests as `make test` does it, and otherwise as xdist does."""
+    return Distribution(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A process sets its priority by what it runs."""
+    give_way(item)
 
 
 @pytest.fixture(autouse=True)

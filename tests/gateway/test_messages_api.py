@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,6 @@ import pytest
 from tests.gateway.conftest import ServedGateway, serve_gateway
 from tests.gateway.test_tools import ARGUMENTS, CALL, says, writes
 
-anthropic: Any = pytest.importorskip("anthropic")
-
 TOOL: Any = {"name": "weather", "description": "Tell it", "input_schema": {"type": "object", "properties": {}}}
 ASKED: Any = {"model": "tiny", "max_tokens": 100, "messages": [{"role": "user", "content": "Is it warm?"}]}
 THOUGHT = "<think>\nHm.\n</think>\n\n"
@@ -19,9 +18,15 @@ COLD = [{"type": "text", "text": "No, it is cold."}]
 ENABLED = {"type": "enabled", "budget_tokens": 1024}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def anthropic() -> Any:
+    """Anthropic's package, which takes too long to import while tests are collected."""
+    return pytest.importorskip("anthropic")
+
+
 @asynccontextmanager
 async def client_of(served: ServedGateway, key: str = "none") -> AsyncIterator[Any]:
-    async with anthropic.AsyncAnthropic(base_url=served.url, api_key=key, max_retries=0) as client:
+    async with import_module("anthropic").AsyncAnthropic(base_url=served.url, api_key=key, max_retries=0) as client:
         yield client
 
 
@@ -67,7 +72,7 @@ async def test_the_wire_has_the_order_of_anthropics_events(served: ServedGateway
     assert "[DONE]" not in "".join(lines)
 
 
-async def test_thoughts_are_told_to_who_asks_for_them_only(served: ServedGateway) -> None:
+async def test_thoughts_are_told_to_who_asks_for_them_only(served: ServedGateway, anthropic: Any) -> None:
     model = writes(served, None, "think")
     says(served, THOUGHT + "Yes.")
     async with client_of(served) as client:
@@ -142,7 +147,7 @@ async def test_tokens_are_counted_as_they_are_submitted(served: ServedGateway) -
     assert len(served.cluster.submitted) == 1
 
 
-async def test_errors_are_those_that_its_client_knows(checkpoint: Path) -> None:
+async def test_errors_are_those_that_its_client_knows(checkpoint: Path, anthropic: Any) -> None:
     async with serve_gateway(checkpoint, api_key=("alice=alices",)) as served, client_of(served, "alices") as alice:
         with pytest.raises(anthropic.NotFoundError) as missing:
             await alice.messages.create(**{**ASKED, "model": "other"})
@@ -169,7 +174,7 @@ async def test_errors_are_those_that_its_client_knows(checkpoint: Path) -> None:
                 await bob.messages.create(**ASKED)
 
 
-async def test_a_stream_that_fails_ends_with_an_error_event(served: ServedGateway) -> None:
+async def test_a_stream_that_fails_ends_with_an_error_event(served: ServedGateway, anthropic: Any) -> None:
     says(served, "Yes.")
     served.cluster.finish = "error"
     async with client_of(served) as client:

@@ -7,12 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessageChunk
-from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
 from openai import OpenAI
 from openai.types.chat import ChatCompletion
-from pydantic import SecretStr
 
 from livescale.services.gateway.tool_calls.formats import CALLS
 from tests.checkpoints import taught_checkpoint
@@ -118,6 +114,12 @@ def test_a_stream_says_the_same_as_the_whole_answer(client: OpenAI) -> None:
 
 
 def test_langchain_calls_a_tool(system: System, client: OpenAI) -> None:
+    # They take too long to import while tests are collected.
+    from langchain_core.messages import AIMessageChunk
+    from langchain_core.tools import tool
+    from langchain_openai import ChatOpenAI
+    from pydantic import SecretStr
+
     @tool
     def weather(city: str) -> str:
         """How warm it is in a city."""

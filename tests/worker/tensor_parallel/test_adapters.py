@@ -10,15 +10,22 @@ from livescale.services.worker.tensor_parallel.adapters import RankAdapters
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.ranks import RankAdapter
 from livescale.shared.runtime.clock import SystemClock
-from tests.worker.engine.adapted import adapter
+from tests.worker.engine.adapted import Made, adapter
 from tests.worker.engine.made_up import LATENCY
 
-MANIFEST, BLOCK = adapter("qwen2-cut-tied", 1, "float32")
-VERSION = MANIFEST.version
+
+def made() -> Made:
+    """An adapter. It is not made as tests are collected, as transformers takes long to import."""
+    return adapter("qwen2-cut-tied", 1, "float32")
+
+
+def made_version() -> str:
+    return made()[0].version
 
 
 async def fetched(version: str) -> AdapterData:
-    return AdapterData(MANIFEST, memoryview(BLOCK))
+    manifest, block = made()
+    return AdapterData(manifest, memoryview(block))
 
 
 def rank() -> tuple[RankAdapters, ModelledRunner]:
@@ -28,20 +35,20 @@ def rank() -> tuple[RankAdapters, ModelledRunner]:
 
 
 def ask(after: int) -> RankAdapter:
-    return RankAdapter(instance="i", version=VERSION, after=after)
+    return RankAdapter(instance="i", version=made_version(), after=after)
 
 
 async def test_one_that_was_to_be_forgotten_first_is_brought_again() -> None:
     adapters, runner = rank()
     await adapters.bring(ask(0))
-    assert VERSION in runner.adapters
+    assert made_version() in runner.adapters
     again = asyncio.create_task(adapters.bring(ask(1)))  # which step 1 forgets
     await asyncio.sleep(0)
     assert not again.done()
-    await adapters.forget(VERSION)
+    await adapters.forget(made_version())
     adapters.ran(1)
     await again
-    assert VERSION in runner.adapters
+    assert made_version() in runner.adapters
 
 
 async def test_one_that_is_forgotten_on_its_way_is_not_kept() -> None:
@@ -55,11 +62,11 @@ async def test_one_that_is_forgotten_on_its_way_is_not_kept() -> None:
     runner.fetch_adapter = late
     bringing = asyncio.create_task(adapters.bring(ask(0)))
     await asyncio.sleep(0)
-    await adapters.forget(VERSION)
+    await adapters.forget(made_version())
     coming.set()
     with pytest.raises(Refusal, match="not wanted any more"):
         await bringing
-    assert VERSION not in runner.adapters
+    assert made_version() not in runner.adapters
 
 
 async def test_one_that_does_not_come_is_refused() -> None:
