@@ -72,8 +72,7 @@ log = structlog.get_logger()
 
 
 class Office:
-    """One term in office. The policy decides and this performs its effects. `hold` is called once; the next term begins
-    with a new Office, which knows nothing of this one."""
+    """One term in office, held once. The policy decides and this performs its effects. The next term has its own."""
 
     def __init__(
         self, world: World, settings: RouterSettings, membership: Membership, standby: Standby, metrics: RouterMetrics

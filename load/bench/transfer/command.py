@@ -24,7 +24,7 @@ from livescale.load.bench.transfer.gloo import gloo
 from livescale.load.bench.transfer.jobs import CarriedPlan, chain_jobs, hop_jobs, seconds
 from livescale.load.bench.transfer.mapped import share
 from livescale.load.bench.transfer.multicast import binomial, chains, lanes, policies
-from livescale.load.bench.transfer.node import Check, Copy, Done
+from livescale.load.bench.transfer.node_messages import Check, Copy, Done
 from livescale.load.bench.transfer.picture import draw_transfers
 from livescale.load.bench.transfer.plan_time import plan_time
 from livescale.load.bench.transfer.shaping import shaping

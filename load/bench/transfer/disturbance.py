@@ -12,7 +12,8 @@ from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.decoding_source import Decode, DecodingSource, block_sizes
 from livescale.load.bench.transfer.fleet import BenchFleet, running
 from livescale.load.bench.transfer.jobs import chain_jobs, jobs_of
-from livescale.load.bench.transfer.node import Done, Job, Outfit, Share
+from livescale.load.bench.transfer.node import Outfit
+from livescale.load.bench.transfer.node_messages import Done, Job, Share
 from livescale.load.kept import kept_model
 from livescale.load.sizes import Size
 from livescale.shared.messages.transfers import Flow

@@ -14,7 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from livescale.load.bench.samples import BenchFailed
-from livescale.load.bench.transfer.node import Answer, Done, Failed, Hello, Outfit, tell
+from livescale.load.bench.transfer.node import Outfit, tell
+from livescale.load.bench.transfer.node_messages import Answer, Done, Failed, Hello
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Node

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from livescale.load.bench.transfer.fleet import BenchFleet
 from livescale.load.bench.transfer.holder import Cold
-from livescale.load.bench.transfer.node import Done, Hop, Job, Share
+from livescale.load.bench.transfer.node_messages import Done, Hop, Job, Share
 from livescale.services.planner.orders import ticketed
 from livescale.services.planner.plans.execution_pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import TransferPlan

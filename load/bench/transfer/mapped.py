@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.fleet import BenchFleet, started
 from livescale.load.bench.transfer.jobs import chain_jobs, seconds
-from livescale.load.bench.transfer.node import Done, Share
+from livescale.load.bench.transfer.node_messages import Done, Share
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES
 

@@ -20,6 +20,19 @@ import numpy as np
 import uvloop
 import xxhash
 
+from livescale.load.bench.transfer.node_messages import (
+    Check,
+    Copy,
+    Done,
+    Failed,
+    Hello,
+    Hop,
+    Job,
+    Meet,
+    Share,
+    Stream,
+    Streams,
+)
 from livescale.services.worker.mesh import CHANNEL
 from livescale.shared.links.contract import Buffer, Link, LinkError
 from livescale.shared.links.link_path import LinkPath
@@ -28,7 +41,7 @@ from livescale.shared.memory.arena import Arena, placed_bytes
 from livescale.shared.memory.segment import SharedBlocks
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Block
-from livescale.shared.messages.transfers import Inflow, Node, Outflow, Send
+from livescale.shared.messages.transfers import Send
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed, together
@@ -38,90 +51,6 @@ from livescale.shared.transfer.sender import SENDS, BlockSender
 
 PR_SET_PDEATHSIG = 1
 HOP_SECONDS = 30.0
-
-
-class Copy(Message, frozen=True):
-    """Copy the whole set within this process: what a hop is measured against."""
-
-
-class Check(Message, frozen=True):
-    """Compute the checksum of each block, whatever is in it."""
-
-
-class Hop(Message, frozen=True):
-    """Send each of the first `count` blocks as one message, or take these; checksums only after the clock was
-    stopped."""
-
-    peer: Node
-    count: int
-    takes: tuple[Block, ...] = ()
-
-
-class Share(Message, frozen=True):
-    """A process's share in a plan: what it receives, and then has verified, and what it sends. `maps`: what it receives
-    must not come over the link."""
-
-    chunk_bytes: int
-    inflows: list[Inflow]
-    outflows: list[Outflow]
-    blocks: tuple[Block, ...]
-    maps: bool = False
-
-
-class Stream(Message, frozen=True):
-    """A flow to a peer, or from it: so many messages of so many bytes, whatever they say."""
-
-    peer: Node
-    messages: int
-    message_bytes: int
-    takes: bool = False
-
-
-class Streams(Message, frozen=True):
-    """A job: run several flows at the same time."""
-
-    streams: tuple[Stream, ...]
-
-
-class Meet(Message, frozen=True):
-    """Open a channel to a peer, as workers do that join; the one that `ends` it is the last to open it."""
-
-    peer: Node
-    ends: bool
-
-
-Job = Copy | Check | Hop | Share | Streams | Meet
-
-
-class Hello(Message, frozen=True):
-    """A process is up: its address, and the blocks in its memory (the source's only)."""
-
-    address: bytes
-    blocks: tuple[Block, ...]
-
-
-class Done(Message, frozen=True):
-    """A job's begin and end on the machine's monotonic clock, and the CPU seconds it took. `ends`: of each of several
-    flows, or when each block of a plan was verified. `tokens`: made meanwhile by a process that decodes; `loop`: the
-    CPU seconds of its event loop."""
-
-    began: float
-    ended: float
-    cpu: float
-    ends: tuple[float, ...] = ()
-    tokens: int = 0
-    loop: float = 0.0
-    connected: float = 0.0
-    first_byte: float = 0.0
-
-
-class Failed(Message, frozen=True):
-    """The answer to a job that failed, with the reason."""
-
-    reason: str
-
-
-Answer = Hello | Done | Failed
 
 
 class Outfit(Message, frozen=True):

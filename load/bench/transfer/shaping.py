@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.fleet import BenchFleet, started
-from livescale.load.bench.transfer.node import Stream, Streams
+from livescale.load.bench.transfer.node_messages import Stream, Streams
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES, chunk_bytes_for
 

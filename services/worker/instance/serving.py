@@ -47,7 +47,7 @@ class ServingLoop:
         self.on_rank_lost: Callable[[str], None] = lambda reason: None
         self._opened_at = clock.now()
         self.unasked_seconds: float | None = None
-        self._steps_run = True  # otherwise another component runs the layers of these requests one by one
+        self.runs_steps = True  # else others run the layers of these requests one by one, and may keep their KV
         self.changes = Changes()
         self._running: Batch | None = None
         self.ending: Batch | None = None  # of the step that runs, once its last layer does
@@ -59,20 +59,15 @@ class ServingLoop:
         scheduler = self.scheduler = Scheduler(limits)
         self._frames.version = version
         self._opened_at, self.unasked_seconds = self._clock.now(), None
-        self._steps_run = whole
+        self.runs_steps = whole
         if whole:
             scheduler.keep_prefixes()
         self._metrics.serve(model, self.load)
         return scheduler
 
-    @property
-    def runs_steps(self) -> bool:
-        """Whether steps run whole requests here. Else other workers may have run layers of them, and keep their KV."""
-        return self._steps_run
-
     def begin_steps(self) -> None:
         """Run steps from now on: the model has become whole."""
-        self._steps_run = True
+        self.runs_steps = True
         if self.scheduler is not None:
             self.scheduler.keep_prefixes()
         self.wake()
@@ -222,7 +217,7 @@ class ServingLoop:
             scheduler = self.scheduler
             if scheduler is None or scheduler.is_empty:
                 self.idle.set()  # whether or not contexts are computed
-            batch = self._next_batch(scheduler) if scheduler is not None and self._steps_run else None
+            batch = self._next_batch(scheduler) if scheduler is not None and self.runs_steps else None
             if scheduler is None or batch is None:
                 await self._wait_for_work(scheduler)
                 continue

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.bench.transfer.command import HopPass, receiver_rows, transfer
-from livescale.load.bench.transfer.node import Done
+from livescale.load.bench.transfer.node_messages import Done
 from tests.load.bench.bench_output import records_in
 
 pytestmark = pytest.mark.system
