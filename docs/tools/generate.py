@@ -44,6 +44,7 @@ from docs.tools.markdown import (
 )
 from docs.tools.parameters import parameters
 from livescale.services.cli.main import cli
+from livescale.shared.model.architectures import find_architecture, model_types
 
 OUT = Path(__file__).parents[1] / "reference"
 PREFIX = "livescale.<namespace>."
@@ -68,6 +69,7 @@ def make_pages() -> dict[str, str]:
         "messages.schema.json": as_json(message_schema()),
         "events.md": events(),
         "limits.md": limits(commands, rest),
+        "models.md": models(),
     }
 
 
@@ -179,6 +181,13 @@ def bus() -> str:
     for name in sorted(definitions):
         parts += [f"### {name}", definitions[name].get("description", ""), field_table(definitions[name])]
     return page(parts)
+
+
+def models() -> str:
+    described = [(name, find_architecture(name)) for name in model_types()]
+    rows = [(code(name), one.serves, code(one.class_name)) for name, one in described if one is not None]
+    said = "`livescale check DIRECTORY` says whether a checkpoint will be served, and what it needs."
+    return page(["# Models", MADE, said, table(("`model_type`", "what people run", "class in `config.json`"), rows)])
 
 
 def events() -> str:
