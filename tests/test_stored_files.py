@@ -21,12 +21,14 @@ from safetensors.torch import load_file
 from livescale.load.bench.compare import compare, read_records
 from livescale.load.trace import Arrival
 from livescale.load.trace_files import read_trace
+from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.host.packed_file import FORMAT, MAGIC
 from livescale.services.host.read_before import ReadBefore
 from livescale.services.host.stored import Stored, open_stored
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.shared.messages.parameters import Layout, Manifest
+from tests.checkpoints import tiny_checkpoint
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, KERNELS
 from tests.worker.serving import serve, submit
 
@@ -146,3 +148,9 @@ def test_a_record_of_a_bench_is_compared() -> None:
         (case["case"], case["value"], case["value"]) for case in cases
     ]
     assert "Warning" not in result.stderr
+
+
+def test_a_model_whose_layers_are_of_several_kinds_keeps_its_version() -> None:
+    checkpoint = open_checkpoint(tiny_checkpoint("gemma2"), "bfloat16")
+    version = checkpoint.manifest([0] * len(checkpoint.layouts)).version
+    assert version == "abd2996289a0bb5934e117d9b4e0a552", "a new field of LayerKind has to be in LATER_OF_KINDS"

@@ -46,6 +46,7 @@ LATER: dict[str, object] = {
     "interleaved": False,
     "experts": None,
     "layer_norms": False,
+    "norm_biases": True,
     "learned_positions": False,
     "encodes": False,
     "position_offset": 0,
@@ -60,6 +61,7 @@ LATER: dict[str, object] = {
     "latent": None,
     "images": None,
 }
+LATER_OF_KINDS = {"parallel": False}
 LATER_OF_EXPERTS = {"scoring": "softmax", "groups": 1, "chosen_groups": 1, "scale": 1.0, "shared_features": 0}
 
 
@@ -207,6 +209,7 @@ def content_version(config: ModelConfig, dtype: DType, blocks: list[Block], layo
 def _telling(config: ModelConfig) -> dict[str, object]:
     """The configuration without the fields that came later and say nothing of this model: it keeps its version."""
     fields: dict[str, object] = msgspec.to_builtins(config)
+    fields["kinds"] = [_without(msgspec.to_builtins(kind), LATER_OF_KINDS) for kind in config.kinds]
     if isinstance(experts := fields["experts"], dict):
         fields["experts"] = _without(experts, LATER_OF_EXPERTS)
     return _without(fields, LATER)
