@@ -9,6 +9,24 @@
 
 #include "../workspace.h"
 
+/* Adds the products of one pair of inputs at `in`, from row to row `stride` apart; the last of an odd number has no
+   partner. */
+static inline __attribute__((always_inline)) void add_pair(const bf16 *matrix, const bf16 *in, int64_t stride,
+                                                           int has_partner, __m512 kept[GROUP][VECTORS], int count,
+                                                           int vectors) {
+    __m512bh column[VECTORS];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; v++)
+        column[v] = (__m512bh)_mm512_loadu_si512(matrix + v * HALVES);
+#pragma GCC unroll 6
+    for (int row = 0; row < count; row++, in += stride) {
+        __m512bh both = has_partner ? pair_everywhere(in) : (__m512bh)_mm512_set1_epi32(*in);
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            kept[row][v] = _mm512_dpbf16_ps(kept[row][v], column[v], both);
+    }
+}
+
 /* Sums up for `count` rows and the first `vectors` vectors of columns, in the order of pairs of inputs. With each pair,
    `lines` cache lines at `ahead` are prefetched. */
 static inline __attribute__((always_inline)) void multiply(const Piece *piece, const Rows *rows, const char *ahead,
@@ -23,23 +41,14 @@ static inline __attribute__((always_inline)) void multiply(const Piece *piece, c
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
             kept[row][v] = _mm512_setzero_ps();
-    for (int64_t i = piece->first; i < piece->stop; i += 2) {
-        __m512bh column[VECTORS];
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
-            column[v] = (__m512bh)_mm512_loadu_si512(piece->matrix + i * COLUMNS + v * HALVES);
+    int64_t even = piece->stop / 2 * 2;
+    for (int64_t i = piece->first; i < even; i += 2) {
+        add_pair(piece->matrix + i * COLUMNS, rows->in + i, in, 1, kept, count, vectors);
         for (int64_t line = 0; line < lines; line++, ahead += 64)
             _mm_prefetch(ahead, _MM_HINT_T1);
-#pragma GCC unroll 6
-        for (int row = 0; row < count; row++) {
-            const bf16 *at = rows->in + row * in + i;
-            /* With an odd number of inputs the last one has no partner. */
-            __m512bh both = i + 1 < in ? pair_everywhere(at) : (__m512bh)_mm512_set1_epi32(*at);
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++)
-                kept[row][v] = _mm512_dpbf16_ps(kept[row][v], column[v], both);
-        }
     }
+    if (even < piece->stop)
+        add_pair(piece->matrix + even * COLUMNS, rows->in + even, in, 0, kept, count, vectors);
 #pragma GCC unroll 6
     for (int row = 0; row < count; row++) {
         float *sums = rows->sums + row * COLUMNS;
