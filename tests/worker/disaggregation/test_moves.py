@@ -77,7 +77,7 @@ def test_none_moves_while_other_workers_run_layers_of_it_and_have_their_kv() -> 
     async def act(pool: WorkerPool) -> None:
         (id,) = await running(pool)
         serving = pool.members["p"].worker._serving
-        serving._steps_run = False  # as while the worker leads a pipeline, whole or not
+        serving.runs_steps = False  # as while the worker leads a pipeline, whole or not
         assert await move(pool, id) == 429
         serving.begin_steps()
         assert await move(pool, id) is None
