@@ -52,24 +52,27 @@ def add(engine: TorchEngine, made: Made) -> AdapterUse:
     return AdapterUse(name=manifest.version, version=manifest.version)
 
 
-@contextmanager
-def merged(name: str, seed: int, rank: int = 8, **fields: Any) -> Iterator[None]:
-    """Have transformers' model with this adapter's products added to its matrices, as peft merges it."""
-    model = reference(name, "float32")  # the very one whose logits are compared
-    before: dict[torch.nn.Module, Any] = {}
+@cache
+def products(name: str, seed: int, rank: int = 8, **fields: Any) -> dict[str, torch.Tensor]:
+    """What an adapter adds to matrices of the model, by their names, in float32."""
     with stored_adapter(name, seed, rank, **fields) as directory:
         said = json.loads((directory / ADAPTER_CONFIG).read_text())
         scale = said["lora_alpha"] / (rank**0.5 if said["use_rslora"] else rank)
         tensors = load_file(directory / ADAPTER_FILE)
-        modules = dict(model.named_modules())
-        for key, down in tensors.items():
-            if key.endswith(DOWN):
-                stem = key.removesuffix(DOWN)
-                module = modules[stem.removeprefix(STORED_PREFIX)]
-                before[module] = module.weight
-                added = scale * (tensors[stem + UP] @ down)
-                changed = before[module].detach() + (added.T if isinstance(module, Conv1D) else added)
-                module.weight = torch.nn.Parameter(changed, requires_grad=False)
+    stems = [key.removesuffix(DOWN) for key in tensors if key.endswith(DOWN)]
+    return {stem.removeprefix(STORED_PREFIX): scale * (tensors[stem + UP] @ tensors[stem + DOWN]) for stem in stems}
+
+
+@contextmanager
+def merged(name: str, seed: int, rank: int = 8, **fields: Any) -> Iterator[None]:
+    """Have transformers' model with this adapter's products added to its matrices, as peft merges it."""
+    modules = dict(reference(name, "float32").named_modules())  # of the very one whose logits are compared
+    before: dict[torch.nn.Module, Any] = {}
+    for stem, added in products(name, seed, rank, **fields).items():
+        module = modules[stem]
+        before[module] = module.weight
+        changed = before[module].detach() + (added.T if isinstance(module, Conv1D) else added)
+        module.weight = torch.nn.Parameter(changed, requires_grad=False)
     try:
         yield
     finally:
