@@ -6,6 +6,7 @@ from itertools import count, islice
 
 from livescale.services.planner.running_scale import RunningScale
 from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.targets import FlowsUnderWay
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import PlannedInstance
@@ -80,9 +81,16 @@ class ScaleStore:
         return sum((scale.sending for scale in self._outs()), Counter())
 
     def receiving(self, version: str, shard: int) -> frozenset[str]:
-        """Return the workers that are going to have all of this shard of this version, and can pass it on."""
+        """Return the workers that are going to have all of this shard of this version, and can pass it on.
+
+        None of them receives from a stranded target, of whatever plan: two could then wait for each other.
+        """
+        deliveries = [scale.delivery for scale in self._outs()]
+        flows = FlowsUnderWay(flow for delivery in deliveries for flow in delivery.flows)
+        behind = flows.behind([worker for delivery in deliveries for worker in delivery.stranded])
         outs = [scale for scale in self._outs() if scale.plan.version == version]
-        return frozenset(id for scale in outs for id in scale.receiving if scale.delivery.orders.rank_of(id) == shard)
+        receiving = {id for scale in outs for id in scale.receiving if scale.delivery.orders.rank_of(id) == shard}
+        return frozenset(receiving - behind)
 
     def live(self) -> frozenset[str]:
         """Return the workers that take requests while they load. Plans avoid them as sources."""

@@ -98,8 +98,9 @@ def scale_out(
     live: Sequence[str] = (),
     workers: Sequence[WorkerReport] = (),
     pipelines: Sequence[Sequence[str]] = (),
+    source: str = "s",
 ) -> ScaleOut:
-    made = orders(targets, ranks, predicted, live, pipelines)
+    made = orders(targets, ranks, predicted, live, pipelines, source)
     return ScaleOut("scale-1", decision(), made, timeout_seconds=5.0, workers=workers)
 
 
@@ -109,8 +110,9 @@ def orders(
     predicted: Mapping[str, Mapping[int, float]] | None = None,
     live: Sequence[str] = (),
     pipelines: Sequence[Sequence[str]] = (),
+    source: str = "s",
 ) -> Orders:
-    """From worker `s` along one chain, tickets from 77 on; `ranks` consecutive targets make an instance, and those in
+    """From a worker along one chain, tickets from 77 on; `ranks` consecutive targets make an instance, and those in
     `live`, or together those of `pipelines`, take requests while they load."""
     times = {target: dict(blocks) for target, blocks in (predicted or {}).items()}
     groups = [targets[index : index + ranks] for index in range(0, len(targets), ranks)]
@@ -119,7 +121,7 @@ def orders(
         model="m",
         version=VERSION,
         instances=[PlannedInstance(id=f"i-{group[0]}", ranks=group) for group in groups],
-        flows=chain("s", *targets),
+        flows=chain(source, *targets),
         size_bytes=SIZE,
         predicted={target: max(blocks.values()) for target, blocks in times.items()},
         predicted_blocks=message_times(times, BLOCKS),
@@ -131,7 +133,7 @@ def orders(
         plan=plan,
         spec=ENTRY.spec,
         manifest=manifest(VERSION),
-        members={id: member(id, epoch=5) for id in ("s", *targets)},
+        members={id: member(id, epoch=5) for id in (source, *targets)},
         chunk_bytes=1 << 20,
         max_model_len=512,
         secret=b"of-this-plan",

@@ -8,8 +8,8 @@ from livescale.shared.transfer.chunks import TICKETS
 from tests.planner.samples import acknowledge, decision, happened, scale_out, spare, transfer
 
 
-def running(id: str, target: str) -> ScaleOut:
-    scale = scale_out([target])
+def running(id: str, target: str, source: str = "s") -> ScaleOut:
+    scale = scale_out([target], source=source)
     scale.id = id
     acknowledge(scale, scale.start(10.5))
     return scale
@@ -31,6 +31,16 @@ def test_running_scales_tell_what_they_add_reserve_and_send() -> None:
     assert store.receiving("another", 0) == frozenset()
     drain.on_report(spare("c"), 12.0)
     assert store.leaving() == frozenset()
+
+
+def test_who_receives_from_a_stranded_target_of_another_plan_passes_nothing_on() -> None:
+    store = ScaleStore(first_ticket=1)
+    ahead = running("scale-1", "a")
+    store.add(ahead)
+    store.add(running("scale-2", "b", source="a"))
+    assert store.receiving("v", 0) == {"a", "b"}
+    ahead.delivery.strand(["a"], "its sender died")
+    assert store.receiving("v", 0) == frozenset()
 
 
 def test_a_ticket_is_never_that_of_a_running_plan() -> None:
