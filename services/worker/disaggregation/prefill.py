@@ -58,9 +58,8 @@ class PrefillSide:
         """Have a request that was just admitted decoded by another worker, where that is of any use."""
         self._forget()
         one = self._find(request_id, decode)
-        begun = one is None or one.scheduler.is_begun(one.sequence)
         serves = self._context.instance.lifecycle.state is WorkerState.SERVING and self._serving.runs_steps
-        if one is None or begun or not serves:
+        if one is None or one.scheduler.is_begun(one.sequence) or not serves:
             self._tell_kept(request_id)
             return
         self._outgoing[request_id] = one
