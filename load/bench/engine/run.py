@@ -183,16 +183,17 @@ class SizeBench:
 
 
 def relative_error(rows: list[bytes], exact: list[bytes]) -> float:
-    """The error of logits, float32 `[vocab]` each: the largest root mean square of a row, in its standard
-    deviations."""
+    """The largest error of a row of logits."""
+    return max(row_error(row, other) for row, other in zip(rows, exact, strict=True))
 
-    def error(row: bytes, other: bytes) -> float:
-        mine, right = np.frombuffer(row, np.float32), np.frombuffer(other, np.float32)
-        if mine.shape != right.shape or not np.isfinite(mine).all():
-            return float("inf")
-        return float(np.sqrt(np.mean((mine - right) ** 2)) / right.std())
 
-    return max(error(row, other) for row, other in zip(rows, exact, strict=True))
+def row_error(row: bytes, exact: bytes) -> float:
+    """The root mean square of the error of a row of logits, float32 `[vocab]`, in standard deviations of the exact
+    row."""
+    mine, right = np.frombuffer(row, np.float32), np.frombuffer(exact, np.float32)
+    if mine.shape != right.shape or not np.isfinite(mine).all():
+        return float("inf")
+    return float(np.sqrt(np.mean((mine - right) ** 2)) / right.std())
 
 
 def measure_size(

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from livescale.load.bench.engine.cases import prompts
 from livescale.load.bench.engine.processes import EngineProcess, EngineProcesses, Program
+from livescale.load.bench.engine.run import row_error
 from livescale.load.peers.protocol import AskForced, AskGreedy, GreedyTokens
 
 LENGTHS = (5, 129, 300)
@@ -28,9 +27,3 @@ def measure_errors(
                 right = reference.ask(AskForced(prompt, made.tokens), GreedyTokens)
                 errors.setdefault(engine.name, []).extend(map(row_error, made.logits, right.logits))
     return errors
-
-
-def row_error(row: bytes, right: bytes) -> float:
-    """The root mean square of a row's error, in standard deviations of the right one. Both are float32."""
-    ours, theirs = np.frombuffer(row, np.float32), np.frombuffer(right, np.float32)
-    return float(np.sqrt(np.mean((ours - theirs) ** 2)) / theirs.std())
