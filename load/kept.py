@@ -2,7 +2,10 @@
 starts."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TextIO
 
@@ -26,13 +29,22 @@ def kept_model(
 ) -> Path:
     """A made checkpoint of this size and family, made the first time (`tell` is told) and kept."""
     directory = KEPT / "models" / f"{family}-{size}-{quantized or 0}"
-    # A directory that was made is whole, and only making one needs torch here.
+    # A directory that was made is whole, and only making one needs torch.
     if not directory.exists():
         tell(f"Making a {size} checkpoint in {directory}, this once ...")
-        from livescale.load.make_model import make_model
-
-        make_model(directory, family, size, 0, quantized=quantized)
+        # In a process of its own: much of the memory that it takes, 8 GB with 64 experts, would stay with this one.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            try:
+                pool.submit(_make, directory, size, family, quantized).result()
+            except BrokenProcessPool:
+                raise click.ClickException(f"{directory} was not made: its process died; is memory free?") from None
     return directory
+
+
+def _make(directory: Path, size: Size, family: Family, quantized: Quantized | None) -> None:
+    from livescale.load.make_model import make_model
+
+    make_model(directory, family, size, 0, quantized=quantized)
 
 
 @contextmanager

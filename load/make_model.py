@@ -168,6 +168,7 @@ def _config(family: Family, shape: ModelShape, tokenizer: Tokenizer) -> dict[str
     ends = {
         "bos_token_id": dialect.bos and tokenizer.token_to_id(dialect.bos),
         "eos_token_id": tokenizer.token_to_id(dialect.end_of_turn),
+        "pad_token_id": None,  # an architecture's own may lie beyond this vocabulary
     }
     if architecture.sizes:
         return ends | _plain_config(family, shape, architecture, CONTEXT)

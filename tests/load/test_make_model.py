@@ -20,6 +20,7 @@ from livescale.load.make_model_command import make_model_command
 from livescale.load.model_shapes import SHAPES
 from livescale.load.sizes import Size
 from livescale.shared.messages.parameters import Family, ModelConfig
+from livescale.shared.model.architectures import find_architecture, model_types
 from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.model.checkpoint import load_model_config
 from tests.checkpoints import FAMILIES, tiny_checkpoint
@@ -153,3 +154,20 @@ def test_a_disk_that_takes_no_more_is_told_in_a_line_that_names_the_directory(tm
     [line] = result.output.splitlines()
     assert line.startswith(f"Error: {tmp_path / 'm'} cannot be written: ")
     assert list(tmp_path.iterdir()) == []
+
+
+OTHERS_OF_TRANSFORMERS = ("exaone4", "glm4")  # whose defaults do not fit a small vocabulary, or each other
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(one, marks=[] if one in OTHERS_OF_TRANSFORMERS else pytest.mark.slow)
+        for one in model_types()
+        if (found := find_architecture(one)) and found.generates
+    ],
+)
+def test_transformers_loads_what_is_made(family: Family, tmp_path: Path) -> None:
+    made = make_model(tmp_path / family, family, "tiny", 0)
+    _, loading = transformers.AutoModelForCausalLM.from_pretrained(made, output_loading_info=True)
+    assert not any(loading.values()), loading

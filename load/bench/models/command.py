@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import IO
 
 import click
@@ -24,14 +25,15 @@ from livescale.load.bench.models.rows import (
     arena_row,
     error_rows,
     fp8_kv_rows,
+    matrices_row,
     scale_rows,
 )
 from livescale.load.bench.models.scales import measure_scales
 from livescale.load.bench.options import kernels_option, rounds_option
-from livescale.load.bench.record import RecordPrinter
+from livescale.load.bench.record import Record, RecordPrinter
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.kept import KEPT, kept_model, logged
-from livescale.load.peers.protocol import StepSeconds
+from livescale.load.peers.protocol import AskMultiply, AskRead, MemoryRate, StepSeconds
 from livescale.load.sizes import Quantized, Size
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.kernels.variants import KernelsName
@@ -42,6 +44,7 @@ from livescale.shared.model.architectures import find_architecture, model_types
 
 OWN = Program("livescale", "livescale.load.bench.engine.own")
 TRANSFORMERS = Program("transformers", "livescale.load.peers.transformers_peer")
+MATRICES = Program("matrices", "livescale.load.bench.models.matrices")
 PREFILL: Case = PrefillCase("prefill 512", (512,))
 DECODE: Case = DecodeCase("decode b8", 8)
 LONG: Case = PrefillCase("prefill 2048", (2048,))
@@ -171,11 +174,22 @@ def _beside_bfloat16(
         rates = _ask_in_turn(engines, OF_QUANTIZED, vocab_size, rounds)
     for record in against_bfloat16(family, how, rates[how], rates["bfloat16"]):
         printer.emit(record)
+    if QUANTIZED[family, how]:  # of a model with experts a row passes few
+        printer.emit(
+            _matrices_alone(kept_model(size, printer.progress, family, how), family, how, rounds, kernels, log)
+        )
     for name, quantized in ((how, how), ("bfloat16", None)):
         checkpoint = kept_model(size, printer.progress, family, quantized)
         sizes = [layout.size_bytes for layout in open_checkpoint(checkpoint, "bfloat16", layout="panels").layouts]
         stored = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
         printer.emit(arena_row(f"{family} in {name}", placed_bytes(sizes), stored))
+
+
+def _matrices_alone(checkpoint: Path, name: str, rounds: int, kernels: KernelsName, log: IO[str]) -> Record:
+    with engine_processes(checkpoint, log, kernels) as members, members.started(MATRICES) as matrices:
+        asked = [(matrices.ask(AskMultiply(1), MemoryRate), matrices.ask(AskRead(), MemoryRate)) for _ in range(rounds)]
+    read, memory = ([rate.bytes_per_second for rate in rates] for rates in zip(*asked, strict=True))
+    return matrices_row(name, read, memory)
 
 
 def _with_fp8_kv(

@@ -53,6 +53,12 @@ def against_bfloat16(family: Family, how: Quantized, ours: Rates, wide: Rates) -
         yield measured(BENCH, name, median(rates), "tokens/s", their, at_least=bars.get(case))
 
 
+def matrices_row(name: str, read: Sequence[float], memory: Sequence[float]) -> Record:
+    """How fast a row passes the quantized matrices, to how fast memory is read; both in bytes a second, by round."""
+    case = f"{name}, matrices alone at b1, to memory"
+    return measured(BENCH, case, median(read) / 1e9, "GB/s", median(memory) / 1e9)
+
+
 def error_rows(family: str, ours: Sequence[float], theirs: Sequence[float]) -> Iterator[Record]:
     """The errors of logits in bfloat16, one of each row, to those of transformers in bfloat16.
 

@@ -34,5 +34,5 @@ ARCHITECTURE = Architecture(
         "self_attn.output_layernorm": "post_attention_layernorm",
         "mlp.output_layernorm": "post_feedforward_layernorm",
     },
-    example={"sliding_window": 100, "sliding_window_pattern": "LG"},
+    example={"sliding_window": 100, "sliding_window_pattern": 2},
 )

@@ -82,3 +82,11 @@ def test_a_key_that_nobody_knows_is_refused_by_name(model_type: str) -> None:
     architecture.describe(config)
     with pytest.raises(CheckpointError, match="'rope_of_tomorrow' is not known"):
         config.refuse_unread()
+
+
+@pytest.mark.parametrize("model_type", model_types())
+def test_transformers_takes_what_is_written_of_made_models(model_type: str) -> None:
+    architecture = find_architecture(model_type)
+    assert architecture is not None
+    made = transformers.AutoConfig.for_model(model_type, **architecture.example)
+    assert made.to_dict()["model_type"] == model_type

@@ -47,15 +47,15 @@ static void relax(void) {
 #endif
 }
 
-/* The pool does one round of work at a time. `round` counts rounds, `left` the threads that have not done their share
-   yet. */
+/* The pool does one round of work at a time. A round has `shares`: the first is the caller's, the others those of the
+   first threads. `left` counts the shares of threads that are not done yet. */
 static struct {
     pthread_mutex_t caller, lock;
     pthread_cond_t begun;
     pid_t process; /* the process that started the threads */
-    int threads;
-    int first_rounds[MOST_THREADS];
-    atomic_int round, left;
+    int threads;   /* the caller included */
+    atomic_int rounds[MOST_THREADS]; /* of each thread: how many had a share for it */
+    atomic_int left;
     int shares, flushes;
     int64_t items;
     Job job;
@@ -63,28 +63,26 @@ static struct {
 } pool = {.caller = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .begun = PTHREAD_COND_INITIALIZER};
 
 static void do_share(int number) {
-    if (number >= pool.shares)
-        return;
     uint64_t before = begin_arithmetic(pool.flushes);
     pool.job(pool.context, (Share){pool.items * number / pool.shares, pool.items * (number + 1) / pool.shares});
     end_arithmetic(before);
 }
 
-static void wait_for_round_after(int known) {
+static void wait_for_round_after(atomic_int *rounds, int known) {
     for (int i = 0; i < SPINS; i++, relax())
-        if (atomic_load_explicit(&pool.round, memory_order_acquire) != known)
+        if (atomic_load_explicit(rounds, memory_order_acquire) != known)
             return;
     pthread_mutex_lock(&pool.lock);
-    while (atomic_load(&pool.round) == known)
+    while (atomic_load(rounds) == known)
         pthread_cond_wait(&pool.begun, &pool.lock);
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* Every thread takes part in every round, even with an empty share, so that none can enter the next round too early. */
+/* A thread without a share in a round sleeps through it: nobody waits for it, and it does not see the round at all. */
 static void *serve(void *given) {
     int number = (int)(intptr_t)given;
-    for (int round = pool.first_rounds[number];; round++) {
-        wait_for_round_after(round);
+    for (int done = 0;; done++) {
+        wait_for_round_after(&pool.rounds[number], done);
         do_share(number);
         atomic_fetch_sub_explicit(&pool.left, 1, memory_order_release);
     }
@@ -100,7 +98,7 @@ static void start_threads(int wanted) {
     }
     for (; pool.threads < wanted && pool.threads < MOST_THREADS; pool.threads++) {
         pthread_t thread;
-        pool.first_rounds[pool.threads] = atomic_load(&pool.round);
+        atomic_store(&pool.rounds[pool.threads], 0);
         if (pthread_create(&thread, NULL, serve, (void *)(intptr_t)pool.threads))
             return;
         pthread_detach(thread);
@@ -112,9 +110,10 @@ static void run_round(const Kernels *kernels, int64_t items, Job job, void *cont
     pool.shares = kernels->threads < pool.threads ? kernels->threads : pool.threads;
     pool.flushes = kernels->variant->flushes;
     pool.items = items, pool.job = job, pool.context = context;
-    atomic_store(&pool.left, pool.threads - 1);
+    atomic_store(&pool.left, pool.shares - 1);
     pthread_mutex_lock(&pool.lock);
-    atomic_fetch_add_explicit(&pool.round, 1, memory_order_release);
+    for (int number = 1; number < pool.shares; number++)
+        atomic_fetch_add_explicit(&pool.rounds[number], 1, memory_order_release);
     pthread_cond_broadcast(&pool.begun);
     pthread_mutex_unlock(&pool.lock);
     do_share(0);
