@@ -159,10 +159,11 @@ def check_path(model: ModelSettings) -> None:
 
 
 def check_memory(settings: StackSettings, meminfo: str) -> None:
-    """Raises BadSettings if workers on CPUs would touch more memory than this /proc/meminfo has to give."""
+    """Raises BadSettings if workers on CPUs with a model would take more memory than this /proc/meminfo has to give."""
     arena_bytes, kv_bytes = settings.arena_bytes or 0, (settings.kv_bytes or 0) + settings.host_kv_bytes
-    # Parameters lie in memory twice: as they came, and as the kernels want them.
-    computing = 0 if settings.engine == "modelled" else arena_bytes + kv_bytes
+    # Matrices that do not come as the kernels want them are copied.
+    copies = arena_bytes if settings.layout == "plain" or settings.dtype == "float32" else 0
+    computing = 0 if settings.engine == "modelled" else copies + kv_bytes
     needed = 0 if on_gpus(settings) else count_workers(settings) * (arena_bytes + computing)
     for line in meminfo.splitlines():
         name, _, value = line.partition(":")

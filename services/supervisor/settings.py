@@ -180,8 +180,8 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     arena_bytes: Annotated[
         Annotated[int, Meta(ge=MIB)] | None,
         Meta(
-            description="Bytes of memory of each worker for parameters; a CPU worker may take twice as much (see `run "
-            "worker`). By default twice what the largest of the given models takes, and 64 MiB"
+            description="Bytes of memory of each worker for parameters; a CPU worker takes twice as much for models in "
+            "float32 or not in panels. By default twice what the largest of the given models takes, and 64 MiB"
         ),
     ] = None
     kv_bytes: Annotated[

@@ -70,5 +70,5 @@ def runner_maker(
         EngineRunner,  # of torch, which takes seconds and much memory to import
     )
 
-    sizes, more = (settings.kv_bytes, settings.block_size), (settings.host_kv_bytes, settings.arena_bytes)
-    return lambda clock: EngineRunner(*sizes, settings.threads, device, kernels, *more, used)
+    sizes, kv_bytes = (settings.kv_bytes, settings.block_size), settings.host_kv_bytes
+    return lambda clock: EngineRunner(*sizes, settings.threads, device, kernels, kv_bytes, used)

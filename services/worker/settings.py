@@ -39,7 +39,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
         int,
         Meta(
             description="Bytes of memory for parameters, allocated at start; they bound the model that fits. A CPU "
-            "worker takes twice as much where kernels need a second layout",
+            "worker takes more for a model whose matrices are copied: in float32, or not in panels",
             ge=MIB,
         ),
     ] = 1024 * MIB

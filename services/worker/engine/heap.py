@@ -22,14 +22,14 @@ def keep_freed_memory() -> None:
 
 
 def touch_heap(size_bytes: int) -> None:
-    """Have `size_bytes` at hand, in huge pages where there are any. Raises MemoryError where there is less."""
+    """Have `size_bytes` at hand, in huge pages where there are any. Raises ValueError where there is less."""
     libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallopt"):
+    if size_bytes == 0 or not hasattr(libc, "mallopt"):
         return
     libc.malloc.restype = ctypes.c_void_p
     memory = libc.malloc(ctypes.c_size_t(size_bytes))
     if memory is None:
-        raise MemoryError(f"arena_bytes: no {size_bytes} bytes are left for the second layout of parameters; lower it")
+        raise ValueError(f"no {size_bytes} bytes are left to lay out parameters; store them in panels, in bfloat16")
     start = -(-memory // HUGE_PAGE) * HUGE_PAGE
     inside = memory + size_bytes - start
     if inside > 0:

@@ -1,7 +1,8 @@
 """A model's matrices, on the device that holds them: by torch's kernels (`parameters.py`) or by the compiled ones."""
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Protocol
 
 import torch
@@ -9,8 +10,8 @@ import torch
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
 from livescale.services.worker.engine.packed import NOT_PACKED, PackedMatrix
 from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, stable_gelu, stable_silu
-from livescale.shared.messages.parameters import Activation, DType, Manifest
-from livescale.shared.model.block_layout import PANEL_ROWS, PANEL_STEP
+from livescale.shared.messages.parameters import Activation, DType, Manifest, Tensor
+from livescale.shared.model.block_layout import ITEM_BYTES, PANEL_ROWS, PANEL_STEP
 
 MOST_PARTS = 3  # as kernels.h has it
 PART_NUMBERS = 7
@@ -72,23 +73,30 @@ def in_panels(kernels: Kernels, weight: torch.Tensor) -> torch.Tensor:
     return panels
 
 
-def laid_out_shapes(manifest: Manifest) -> list[str]:
-    """The shapes of the matrices in layers and head that do not arrive in panels: each is copied when it is here."""
+def laid_out_matrices(manifest: Manifest) -> list[Tensor]:
+    """The matrices in layers and head that do not arrive in panels: each is copied when it is here."""
     tensors = [tensor for block in manifest.blocks[1:] for tensor in block.tensors]
-    return sorted(
-        {
-            "x".join(map(str, tensor.shape))
-            for tensor in tensors
-            if len(tensor.shape) >= 2 and tensor.layout == "plain" and tensor.packing is None
-            if not tensor.name.endswith(".bias")
-        }
-    )
+    return [
+        tensor
+        for tensor in tensors
+        if len(tensor.shape) >= 2 and tensor.layout == "plain" and tensor.packing is None
+        if not tensor.name.endswith(".bias")
+    ]
 
 
-def unpacked_shapes(manifest: Manifest) -> list[str]:
-    """The shapes of packed matrices, each of which torch's kernels need in bfloat16."""
-    tensors = [tensor for block in manifest.blocks for tensor in block.tensors]
-    return sorted({"x".join(map(str, tensor.shape)) for tensor in tensors if tensor.packing is not None})
+def unpacked_matrices(manifest: Manifest) -> list[Tensor]:
+    """Packed matrices, each of which torch's kernels need in bfloat16."""
+    return [tensor for block in manifest.blocks for tensor in block.tensors if tensor.packing is not None]
+
+
+def shapes_of(matrices: Sequence[Tensor]) -> list[str]:
+    """Their shapes, each once."""
+    return sorted({"x".join(map(str, matrix.shape)) for matrix in matrices})
+
+
+def bytes_of(matrices: Sequence[Tensor], dtype: DType) -> int:
+    """What copies of them take, without their padding."""
+    return sum(prod(one.shape) * ITEM_BYTES["bfloat16" if one.packing else one.dtype or dtype] for one in matrices)
 
 
 def output_count(weight: torch.Tensor) -> int:

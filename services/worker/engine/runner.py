@@ -28,7 +28,7 @@ from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.heap import touch_heap
 from livescale.services.worker.engine.kernels.variants import TORCH, KernelChoice, choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
-from livescale.services.worker.engine.matrices import laid_out_shapes, unpacked_shapes
+from livescale.services.worker.engine.matrices import bytes_of, laid_out_matrices, shapes_of, unpacked_matrices
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup, least, open_store, reach_store
 from livescale.services.worker.engine.warm_up import warm_up
@@ -38,7 +38,7 @@ from livescale.services.worker.scheduling.batch import Batch, Chosen, KvExport, 
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU
-from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.parameters import Manifest, Tensor
 from livescale.shared.messages.ranks import Meeting
 from livescale.shared.messages.requests import Submit
 
@@ -62,11 +62,9 @@ class EngineRunner:
         device: str = CPU,
         kernels: KernelChoice | None = None,
         host_kv_bytes: int = 0,
-        packed_bytes: int = 0,
         on_gpu: GpuFeatures = NO_GPU_FEATURES,
     ) -> None:
-        """`kernels` are those of a CPU, by default the best ones. On a CPU `packed_bytes` are at hand to lay parameters
-        out in."""
+        """`kernels` are those of a CPU, by default the best ones."""
         self.rates = EngineRates()
         self.pauses = SendPauses()
         self.joined_rows = CPU_ROWS if device == CPU else GPU_ROWS
@@ -87,13 +85,11 @@ class EngineRunner:
             use_math_kernels()
         self._memory = self._thread.submit(allocate_kv_memory, kv_bytes, device)
         self._host_memory = self._thread.submit(allocate_host_kv_memory, host_kv_bytes, device)
-        self._heap = self._thread.submit(touch_heap, packed_bytes if device == CPU else 0)
 
     async def ready(self) -> None:
         """Return once its memory is touched and torch is warm. Raises MemoryError."""
         await self.call(self._memory.result)
         await self.call(self._host_memory.result)
-        await self.call(self._heap.result)
         if self._device == CPU:
             await self.call(warm_up)
 
@@ -103,7 +99,10 @@ class EngineRunner:
 
     def copied_shapes(self, manifest: Manifest) -> list[str]:
         """The shapes of the matrices that are copied when they arrive, because the kernels want another layout."""
-        return unpacked_shapes(manifest) if self._kernels.kernels is None else laid_out_shapes(manifest)
+        return shapes_of(self._copied(manifest))
+
+    def _copied(self, manifest: Manifest) -> list[Tensor]:
+        return unpacked_matrices(manifest) if self._kernels.kernels is None else laid_out_matrices(manifest)
 
     async def open_meeting(self, address: str) -> int:
         """Open a place at `address` where the ranks of an instance meet, until `unload`. Returns its port. Raises
@@ -125,7 +124,7 @@ class EngineRunner:
 
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
         """Prepare for the blocks of a model. Returns its number of KV blocks. Raises ValueError where not even one
-        fits."""
+        fits, or there is no memory for copies of matrices."""
         loop = asyncio.get_running_loop()
 
         def last_layer_begins() -> None:
@@ -136,6 +135,9 @@ class EngineRunner:
             loop.call_soon_threadsafe(self.on_kv, export, layers, data)
 
         def make() -> int:
+            if self._device == CPU:
+                # Here, as most models need no copies: such memory would be taken from all workers for nothing.
+                touch_heap(bytes_of(self._copied(manifest), manifest.dtype))
             memory, host_memory, ranks = self._memory.result(), self._host_memory.result(), self._ranks
             self._engine = TorchEngine(
                 manifest,

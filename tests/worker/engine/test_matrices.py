@@ -5,7 +5,7 @@ import torch
 
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import Kernels
-from livescale.services.worker.engine.matrices import CompiledLinear, laid_out_shapes
+from livescale.services.worker.engine.matrices import CompiledLinear, bytes_of, laid_out_matrices, shapes_of
 from livescale.services.worker.engine.parameters import TorchLinear, block_tensors, multiply_panels
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.model.panels import to_panels
@@ -63,8 +63,17 @@ def test_what_lies_in_panels_is_used_where_it_lies() -> None:
 
 
 def test_which_matrices_do_not_come_in_panels_is_known_before_they_come() -> None:
-    assert laid_out_shapes(checkpointed("qwen2-panels-tied", "bfloat16", layout="panels").manifest) == ["32x128"]
-    assert laid_out_shapes(checkpointed("llama-panels-untied", "bfloat16", layout="panels").manifest) == []
+    odd = laid_out_matrices(checkpointed("qwen2-panels-tied", "bfloat16", layout="panels").manifest)
+    assert shapes_of(odd) == ["32x128"]
+    assert bytes_of(odd, "bfloat16") == len(odd) * 32 * 128 * 2
+    assert laid_out_matrices(checkpointed("llama-panels-untied", "bfloat16", layout="panels").manifest) == []
+
+
+def test_copies_of_matrices_take_as_much_as_the_matrices() -> None:
+    """But for the embedding, norms and biases, which are used as they come."""
+    manifest = checkpointed("llama-panels-untied", "float32").manifest
+    layers = sum(block.size_bytes for block in manifest.blocks[1:])
+    assert 0.95 * layers < bytes_of(laid_out_matrices(manifest), "float32") <= layers
 
 
 @pytest.mark.parametrize("supported", [True, False])
