@@ -175,9 +175,8 @@ def _beside_bfloat16(
     for record in against_bfloat16(family, how, rates[how], rates["bfloat16"]):
         printer.emit(record)
     if QUANTIZED[family, how]:  # of a model with experts a row passes few
-        printer.emit(
-            _matrices_alone(kept_model(size, printer.progress, family, how), family, how, rounds, kernels, log)
-        )
+        checkpoint = kept_model(size, printer.progress, family, how)
+        printer.emit(_matrices_alone(checkpoint, f"{family} in {how}", rounds, kernels, log))
     for name, quantized in ((how, how), ("bfloat16", None)):
         checkpoint = kept_model(size, printer.progress, family, quantized)
         sizes = [layout.size_bytes for layout in open_checkpoint(checkpoint, "bfloat16", layout="panels").layouts]
