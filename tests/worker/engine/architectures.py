@@ -200,10 +200,22 @@ def fields_of(model_type: str) -> dict[str, Any]:
     return {**shape, **FIELDS[model_type]}
 
 
-def longrope_fields() -> dict[str, Any]:
-    """The same of a model whose heads rotate by one of two sets of factors."""
+def other_fields() -> dict[str, dict[str, Any]]:
+    """The same, with their types, of a model whose heads rotate by one of two sets of factors, and of one of each
+    architecture that can be cut for four ranks."""
     original = {"original_max_position_embeddings": LONGROPE["original_max_position_embeddings"]}
-    return {**fields_of("phi3"), "rope_parameters": LONGROPE, **original}
+    long = {**fields_of("phi3"), "model_type": "phi3", "rope_parameters": LONGROPE, **original}
+    generating = [model_type for model_type in model_types() if generates(model_type)]
+    return {"phi3-longrope": long} | {f"{one}-four": {"model_type": one, **_of_eight_heads(one)} for one in generating}
+
+
+def _of_eight_heads(model_type: str) -> dict[str, Any]:
+    fields = {**fields_of(model_type), "num_attention_heads": 8}
+    if fields.get("num_key_value_heads") == SHAPE["num_attention_heads"]:
+        fields["num_key_value_heads"] = 8
+    if model_type == "phi3":  # heads of 12 numbers
+        fields["rope_parameters"] = {**fields["rope_parameters"], "partial_rotary_factor": 0.5}
+    return fields
 
 
 def architecture_names() -> list[str]:
