@@ -20,10 +20,11 @@ from tests.quantized.test_engine import read
 def packed_by_transformers(to: Path, config: FineGrainedFP8Config) -> dict[str, torch.Tensor]:
     """Write a checkpoint whose matrices of layers are packed. Returns them as transformers dequantizes them."""
     source, quantizer = tiny_checkpoint("qwen2"), SimpleNamespace(quantization_config=config)
-    tensors, wide = load_file(source / "model.safetensors"), {}
+    tensors = load_file(source / "model.safetensors")
+    wide: dict[str, torch.Tensor] = {}
     for name, tensor in list(tensors.items()):
         if ".layers." in name and tensor.ndim == 2:
-            made = Fp8Quantize(quantizer).convert({name: tensor})
+            made = Fp8Quantize(quantizer)._quantize_one(name, tensor)
             codes, scales = made[name], made[f"{name}_scale_inv"]
             wide[name] = Fp8Dequantize(quantizer)._dequantize_one(codes, scales, torch.bfloat16)
             tensors |= {name: codes, f"{name}_scale_inv": scales}
@@ -37,7 +38,7 @@ def packed_by_transformers(to: Path, config: FineGrainedFP8Config) -> dict[str, 
 def test_every_number_is_the_one_that_transformers_reads(tmp_path: Path, rows: int) -> None:
     wide = packed_by_transformers(tmp_path, FineGrainedFP8Config(weight_block_size=(rows, 32)))
     model = read(tmp_path, layout="plain")
-    found = {}
+    found: dict[str, torch.Tensor] = {}
     for block, data in zip(model.manifest.blocks, model.blocks, strict=True):
         tensors = block_tensors(block, memoryview(data), "bfloat16")
         found |= {name: unpacked(one) for name, one in tensors.items() if isinstance(one, PackedMatrix)}

@@ -17,7 +17,8 @@ each_float = pytest.mark.parametrize("kind", [kind for kind in KINDS if "float32
 @pytest.fixture
 def engines(kind: Kind) -> dict[int, TorchEngine]:
     """Engines by the most tokens that a request has there."""
-    model, made = checkpointed(NAME, kind.dtype), {}
+    model = checkpointed(NAME, kind.dtype)
+    made: dict[int, TorchEngine] = {}
     for most in (ORIGINAL, ORIGINAL + 1, CONTEXT):
         engine = TorchEngine(model.manifest, allocate_kv_memory(1 << 23), BLOCK_TOKENS, most, kind.kernels)
         for index, block in enumerate(model.blocks):
