@@ -44,6 +44,7 @@ LATER: dict[str, object] = {
     "norm_offset": 0.0,
     "rotary_dim": 0,
     "interleaved": False,
+    "short_positions": 0,
     "experts": None,
     "layer_norms": False,
     "norm_biases": True,
@@ -61,7 +62,7 @@ LATER: dict[str, object] = {
     "latent": None,
     "images": None,
 }
-LATER_OF_KINDS = {"parallel": False}
+LATER_OF_KINDS = {"parallel": False, "short_frequencies": None, "turning_scale": 1.0}
 LATER_OF_EXPERTS = {"scoring": "softmax", "groups": 1, "chosen_groups": 1, "scale": 1.0, "shared_features": 0}
 
 

@@ -41,6 +41,7 @@ from livescale.shared.subjects import (
     RUNNING,
     SEND,
     SERVE,
+    STAGE_ADAPTER,
     STAGE_BATCH,
     STAGE_DONE,
     TOOK,
@@ -107,8 +108,9 @@ class Worker:
             self._why_not_ready = membership.why_not_ready
             self._deployment = Deployment(world, self._settings, resources, serving, tasks, membership.changed)
             context = WorkerContext(world, resources.metered_link, tasks, runner)
-            group, limit_bytes = self._deployment.group, self._settings.adapter_bytes
-            AdapterStore(context, serving, group, resources.link, resources.hashing, limit_bytes)
+            group, stages = self._deployment.group, self._deployment.pipelines.adapters
+            limit_bytes = self._settings.adapter_bytes
+            AdapterStore(context, serving, group, stages, resources.link, resources.hashing, limit_bytes)
             mesh = PeerMesh(context, resources.link, membership.joined)
             await world.bus.serve(world.info, [*self._endpoints(self._deployment), *mesh.endpoints()])
             tasks.create_task(membership.run(), name="membership")
@@ -141,6 +143,7 @@ class Worker:
             Endpoint(PIPELINE, self._in_epoch(pipelines.form), me),
             Endpoint(MOVE_KV, pipelines.move_kv, me),
             Endpoint(GIVE_KV, pipelines.give_kv, me),
+            Endpoint(STAGE_ADAPTER, pipelines.bring_adapter, me),
             Endpoint(MEETING, group.where, me),
             Endpoint(RANK_TAKE, group.take, me),
             Endpoint(RANK_ADAPTER, group.bring, me),

@@ -1,7 +1,7 @@
 """The adapters of the model that a worker serves: fetched from hosts when a request needs one, and evicted.
 
-A request whose adapter is not here waits for it, and the others go on. A step that comes upon rows of one that is
-missing, because another worker gave them, waits for it itself.
+A request whose adapter is not here waits for it, and the others go on; so it does while a stage of the pipeline that is
+led here has none. A step that comes upon rows of one that was evicted meanwhile waits for it itself.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import structlog
 from livescale.services.worker.engine.contract import AdapterData, AdapterMissing, AdapterUnavailable
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.serving import ServingLoop
+from livescale.services.worker.pipeline.adapters import StageAdapters
 from livescale.services.worker.scheduling.batch import Withheld
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence
@@ -32,7 +33,7 @@ from livescale.shared.messages.transfers import FromDisk, Inflow, Node, Outflow,
 from livescale.shared.model.adapter_shards import adapter_bytes
 from livescale.shared.subjects import MANIFEST, SEND, SNAPSHOT
 from livescale.shared.transfer.chunks import TICKETS, chunk_bytes_for
-from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
+from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed, together
 from livescale.shared.transfer.receiver import BlockReceiver, Events
 from livescale.shared.transfer.timeouts import Timeouts
 
@@ -61,6 +62,7 @@ class AdapterStore:
         context: WorkerContext,
         serving: ServingLoop,
         group: TensorParallelGroup,
+        stages: StageAdapters,
         link: Link,
         hashing: Executor,
         limit_bytes: int,
@@ -68,6 +70,7 @@ class AdapterStore:
         self._context = context
         self._serving = serving
         self._group = group
+        self._stages = stages
         self._link = link
         self._hashing = hashing
         self._limit_bytes = limit_bytes
@@ -78,6 +81,7 @@ class AdapterStore:
         self._asked = self._flows = 0
         context.runner.fetch_adapter = self.fetch
         group.bring_adapters = self.bring_to_ranks
+        stages.bring_here = self.bring
         self._also, serving.on_request = serving.on_request, self._came
 
     def _came(self, scheduler: Scheduler, request: Submit) -> None:
@@ -90,11 +94,20 @@ class AdapterStore:
         if sequence is None or request.adapter is None:
             return
         version = request.adapter.version
-        if version in self._context.runner.adapters:
+        if version in self._context.runner.adapters and not self._stages.leads:
             self._use(version)
             return
         sequence.awaits_adapter = True
         self._context.start(self._await(scheduler, sequence, version), f"adapter of {request.request_id}")
+
+    async def bring(self, version: str) -> None:
+        """Return once an adapter is in the engine, on all ranks. Raises AdapterUnavailable."""
+        if version in self._context.runner.adapters:
+            self._use(version)
+            return
+        leader = self._group.leader
+        bring = partial(self._bring, leader, version)
+        await asyncio.shield(_one_task(self._bringing, (leader.instance, version), bring))
 
     async def bring_to_ranks(self, versions: AbstractSet[str]) -> None:
         """Have adapters on all ranks before they run a step that was not held for these. Raises AdapterMissing."""
@@ -125,9 +138,7 @@ class AdapterStore:
 
     async def _await(self, scheduler: Scheduler, sequence: Sequence, version: str) -> None:
         try:
-            leader = self._group.leader
-            bring = partial(self._bring, leader, version)
-            await asyncio.shield(_one_task(self._bringing, (leader.instance, version), bring))
+            await together(self.bring(version), self._stages.bring(version))
         except AdapterUnavailable as error:
             self._serving.give_up(scheduler, sequence, Withheld(str(error), UNAVAILABLE))
         sequence.awaits_adapter = False

@@ -41,7 +41,8 @@ class LayerKind(Message, frozen=True, kw_only=True):
 
     `window`: how many positions a row sees, its own included; 0 is all. `frequencies`: radians per position of each
     pair of numbers of a head, zeros for those that do not rotate; None follows from the model's `rope_theta` and
-    `rope_scaling`. `attention_scale`: the factor of scores; 0 is 1 / sqrt(head_dim). `score_cap`: scores are bent
+    `rope_scaling`. `short_frequencies` are those of short contexts, see ModelConfig. `turning_scale`: the factor of
+    what rotates. `attention_scale`: the factor of scores; 0 is 1 / sqrt(head_dim). `score_cap`: scores are bent
     towards this limit by a tangent; 0 is none. `norms_before` and `norms_after`: whether attention and MLP normalize
     their input, and their output. `norms_sum`: whether the sum of their output and the residual is normalized, that of
     the last MLP by the norm before the head. `parallel`: whether the MLP has the input of attention, and its norm.
@@ -52,6 +53,8 @@ class LayerKind(Message, frozen=True, kw_only=True):
 
     window: Count = 0
     frequencies: Annotated[tuple[Radians, ...], Meta(max_length=4096)] | None = None
+    short_frequencies: Annotated[tuple[Radians, ...], Meta(max_length=4096)] | None = None
+    turning_scale: Factor = 1.0
     attention_scale: Amount = 0.0
     score_cap: Amount = 0.0
     head_norm: HeadNorm = "none"
@@ -78,7 +81,9 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     of the first kind. `embedding_scale` is the factor of embeddings, rounded to the serving dtype. `logits_scale` is
     the factor of logits, which are then bent towards `logits_cap`; 0 is none. `norm_offset` is added to the weights of
     norms. A checkpoint's heads rotate in their first `rotary_dim` numbers, 0 is all; where they are `interleaved`,
-    pairs are neighbours. In blocks the two numbers of a pair are half a head apart.
+    pairs are neighbours. In blocks the two numbers of a pair are half a head apart. An instance whose requests have at
+    most `short_positions` tokens takes the `short_frequencies` of layers that have some: a request's own length would
+    part prompts that begin alike.
 
     With `layer_norms` norms of whole rows are LayerNorms, which have biases unless `norm_biases` is false. With
     `learned_positions` embeddings of positions are added to those of tokens, from row `position_offset` of their table
@@ -123,6 +128,7 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     logits_cap: Amount = 0.0
     norm_offset: Amount = 0.0
     rotary_dim: Count = 0
+    short_positions: Count = 0
     interleaved: bool = False
     experts: Experts | None = None
     layer_norms: bool = False

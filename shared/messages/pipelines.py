@@ -97,6 +97,14 @@ class MoveKv(Message, frozen=True, kw_only=True):
     spans: list[KvSpan]
 
 
+class StageAdapter(Message, frozen=True, kw_only=True):
+    """The leader -> another worker of the pipeline: have this adapter in the engine. Answered once it is, refused with
+    503 where it does not come."""
+
+    pipeline: Name
+    version: Name
+
+
 class StageBatch(Message, frozen=True, kw_only=True):
     """A stage -> the next: run these rows; their activation comes over the link. Steps count from 1, with no gap.
 

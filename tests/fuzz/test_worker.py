@@ -27,6 +27,7 @@ from livescale.shared.subjects import (
     RUNNING,
     SEND,
     SERVE,
+    STAGE_ADAPTER,
     TOOK,
     WITHDRAW,
 )
@@ -37,7 +38,7 @@ from tests.worker.serving import random_prompt, submit
 
 TARGETS: list[Topic[Any] | Call[Any, Any]] = [
     *(ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING, SEND, SERVE),
-    *(HELP, PULL, TOOK, WITHDRAW, MEETING, RANK_STEP, RANK_TAKE, RANK_ADAPTER, MOVE_KV, GIVE_KV),
+    *(HELP, PULL, TOOK, WITHDRAW, MEETING, RANK_STEP, RANK_TAKE, RANK_ADAPTER, MOVE_KV, GIVE_KV, STAGE_ADAPTER),
 ]
 VOLLEYS = st.lists(st.lists(shots(TARGETS, ["w-1"]), min_size=10, max_size=20), min_size=4, max_size=4)
 

@@ -16,7 +16,7 @@ TABLE_STEP = 1_024
 
 
 class RopeTable:
-    """Cosines and signed sines `[position, 1, head_dim]`, the same for every head.
+    """Cosines and signed sines `[position, 1, head_dim]`, the same for every head, times `scale` where a pair rotates.
 
     The compiled `kernels` make the same tables on every CPU; torch's cosines differ with a CPU's instructions.
     """
@@ -28,12 +28,17 @@ class RopeTable:
         dtype: torch.dtype,
         device: torch.device,
         kernels: Kernels | None = None,
+        scale: float = 1.0,
     ) -> None:
+        made = torch.float32 if scale != 1.0 else dtype  # so that numbers are rounded once
         cosines, sines = (
-            _tables(frequencies, positions, dtype, device)
+            _tables(frequencies, positions, made, device)
             if kernels is None
-            else _compiled_tables(kernels, frequencies, positions, dtype)
+            else _compiled_tables(kernels, frequencies, positions, made)
         )
+        if scale != 1.0:
+            factors = torch.where(frequencies != 0, scale, 1.0).repeat(2).to(device)
+            cosines, sines = ((table * factors).to(dtype) for table in (cosines, sines))
         self.cosines, self.sines = cosines.unsqueeze(1), sines.unsqueeze(1)
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,14 +49,22 @@ class RopeTable:
 def rope_tables(
     config: ModelConfig, positions: int, dtype: torch.dtype, device: torch.device, kernels: Kernels | None = None
 ) -> list[RopeTable]:
-    """The table of each layer; layers that rotate alike share one."""
-    made: dict[tuple[float, ...] | None, RopeTable] = {}
-    kinds = [config.kind(layer) for layer in range(config.num_hidden_layers)]
+    """The table of each layer, of an instance whose requests have so many positions at most; layers that rotate alike
+    share one."""
+    made: dict[LayerKind, RopeTable] = {}
+    kinds = [_rotating(config, config.kind(layer), positions) for layer in range(config.num_hidden_layers)]
     for kind in kinds:
-        if kind.frequencies not in made:
+        if kind not in made:
             frequencies = inverse_frequencies(config, kind)
-            made[kind.frequencies] = RopeTable(frequencies, positions, dtype, device, kernels)
-    return [made[kind.frequencies] for kind in kinds]
+            made[kind] = RopeTable(frequencies, positions, dtype, device, kernels, kind.turning_scale)
+    return [made[kind] for kind in kinds]
+
+
+def _rotating(config: ModelConfig, kind: LayerKind, positions: int) -> LayerKind:
+    """What layers of this kind have to do with rotation, where no request has more than these positions."""
+    is_short = kind.short_frequencies is not None and positions <= config.short_positions
+    frequencies = kind.short_frequencies if is_short else kind.frequencies
+    return LayerKind(frequencies=frequencies, turning_scale=kind.turning_scale)
 
 
 def turn(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> None:

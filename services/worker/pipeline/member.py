@@ -5,19 +5,21 @@ from contextlib import suppress
 
 import structlog
 
+from livescale.services.worker.engine.contract import AdapterUnavailable
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.loading import Loading
 from livescale.services.worker.instance.metrics import PipelineCounts
 from livescale.services.worker.live.role import LiveRole
 from livescale.services.worker.live.source import LiveSource
+from livescale.services.worker.pipeline.adapters import UNAVAILABLE, StageAdapters
 from livescale.services.worker.pipeline.context import StageContext
 from livescale.services.worker.pipeline.leader import LedPipeline, PipelineLeader
 from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import check_pipeline
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Ack, Context, Refusal
-from livescale.shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
+from livescale.shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageAdapter, StageBatch, StageDone
 from livescale.shared.messages.transfers import Node, Serve
 from livescale.shared.runtime.settings import SwitchKv
 
@@ -46,6 +48,7 @@ class PipelineMember:
         switch_kv: SwitchKv,
     ) -> None:
         self.led_by: Node | None = None
+        self.adapters = StageAdapters(context.bus, context.me)
         self._context = context
         self._instance = instance
         self._switch_kv = switch_kv
@@ -109,6 +112,7 @@ class PipelineMember:
         self._stages = stages = Stages(command, self._stage_context(command, loading))
         self.led_by = None if stages.leads else stages.leader
         if stages.leads:
+            self.adapters.lead(command)
             self._led = LedPipeline(
                 self._context,
                 self._instance,
@@ -151,6 +155,15 @@ class PipelineMember:
     async def move_kv(self, order: MoveKv, context: Context) -> Ack:
         """Answer MOVE_KV: the leader has KV of what is to be this worker's moved here. Raises Refusal."""
         await self._stages_of(order.pipeline).moves.take(order)
+        return Ack()
+
+    async def bring_adapter(self, ask: StageAdapter, context: Context) -> Ack:
+        """Answer STAGE_ADAPTER: the leader is going to send rows that use an adapter. Raises Refusal."""
+        self._stages_of(ask.pipeline)
+        try:
+            await self.adapters.bring_here(ask.version)
+        except AdapterUnavailable as error:
+            raise Refusal(UNAVAILABLE, str(error)) from error
         return Ack()
 
     async def give_kv(self, order: MoveKv, context: Context) -> Ack:
@@ -248,4 +261,5 @@ class PipelineMember:
 
     def _stages_over(self) -> None:
         self._stages = None
+        self.adapters.end()
         self._instance.changed()

@@ -13,6 +13,7 @@ def describe(config: ConfigFile) -> ModelConfig:
         Dense(config, activations={"gelu_pytorch_tanh": "gelu_tanh"}, tied=True),
         config.flag("attention_bias"),
     )
+    config.whole("sliding_window_size", 0)  # what sliding_window was called at first; files have both
     full = LayerKind(
         norms_after=True,
         activation=dense.activation,

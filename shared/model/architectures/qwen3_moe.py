@@ -11,6 +11,7 @@ from livescale.shared.model.declaration.experts import read_experts
 def describe(config: ConfigFile) -> ModelConfig:
     dense, bias = Dense(config), config.flag("attention_bias")
     config.whole("max_window_layers", 0)  # here all layers have the window, or none
+    config.only(shared_expert_intermediate_size=0, qkv_bias=False, use_qk_norm=True)
     window = dense.window(DEFAULT_WINDOW) * config.flag("use_sliding_window")
     plain = LayerKind(head_norm="head", window=window, output_bias=bias)
     step, without = config.size("decoder_sparse_step", 1), config.wholes("mlp_only_layers")

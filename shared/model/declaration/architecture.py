@@ -266,11 +266,9 @@ class Dense:
         """The model whose layers are of these kinds: one for all, or one for each in order. They rotate as `rotation`
         says, or as the file does, unless they do so in their own way. `fields` are what only this architecture has."""
         rotation = rotation or self.rotations.read()
+        own = {name: getattr(rotation, name) for name in ("frequencies", "short_frequencies", "turning_scale")}
         each = [
-            kind
-            if kind.frequencies is not None
-            else self._turning(replace(kind, frequencies=rotation.frequencies), rotation)
-            for kind in kinds
+            kind if kind.frequencies is not None else self._turning(replace(kind, **own), rotation) for kind in kinds
         ]
         distinct = list(dict.fromkeys(each))
         common = ModelConfig(
@@ -288,6 +286,7 @@ class Dense:
             rope_scaling=rotation.scaling,
             tie_word_embeddings=self.tied,
             rotary_dim=rotation.rotary_dim,
+            short_positions=rotation.short_positions,
         )
         return replace(
             common,

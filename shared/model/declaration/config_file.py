@@ -29,6 +29,7 @@ HARMLESS = {
     *("dropout", "activation_dropout", "layerdrop", "init_std", "n_ctx", "reorder_and_upcast_attn", "summary_type"),
     *("summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout"),
     *("is_llama_config", "is_qwen2_config", "neftune_noise_alpha", "max_sequence_length", "transformers.js_config"),
+    "output_past",  # what use_cache was called at first
     *("encoder_stride", "pooler_act", "pooler_output_size"),  # of ViT, whose classifier has no pooler
 }
 # What the keys that ask for another kind of model ask for, and what to do instead.
@@ -121,6 +122,18 @@ class ConfigFile:
             key, none, wanted=lambda value: _is_id(value) or _are(_is_id)(value), said="a token id or a list of them"
         )
         return [found] if isinstance(found, int) else found
+
+    def only(self, **values: bool | int | str) -> None:
+        """Raise CheckpointError for the first of these keys that says anything but this value, which alone is
+        served."""
+        for key, served in values.items():
+            self._read.add(key)
+            found = self._values.get(key, served)
+            if found != served:
+                raise CheckpointError(
+                    f"{key} is {str(found)[:80]!r}, and {str(served)!r} alone is served of this architecture; use "
+                    "another checkpoint"
+                )
 
     def refuse(self, *keys: str) -> None:
         """Raise CheckpointError for the first of these keys that is there, with its remedy."""

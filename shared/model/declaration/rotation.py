@@ -4,8 +4,10 @@ Both spellings of transformers' keys are read: `rope_parameters`, and `rope_thet
 """
 
 import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import ceil, floor, log, pi
+from itertools import repeat
+from math import ceil, floor, log, pi, sqrt
 from typing import Any
 
 import msgspec
@@ -14,8 +16,20 @@ from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.messages.rope_scaling import RopeScaling
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile, is_number
 
-SUPPORTED = "'default', 'linear', 'llama3' and 'yarn'"
+SUPPORTED = "'default', 'linear', 'llama3', 'yarn' and 'longrope'"
 ORIGINAL = "original_max_position_embeddings"
+# What may be said of each kind of rotation, besides what may be said of all.
+OF_ALL = {"rope_type", "type", "rope_theta", "partial_rotary_factor", ORIGINAL}
+KNOWN = {
+    "default": set[str](),
+    "linear": {"factor"},
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor"},
+    "yarn": {
+        *("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate"),
+        "finetuned",
+    },
+    "longrope": {"factor", "attention_factor", "short_factor", "long_factor"},
+}
 ROTATED = ("q_proj", "k_proj", "q_norm", "k_norm")
 
 
@@ -23,8 +37,9 @@ ROTATED = ("q_proj", "k_proj", "q_norm", "k_norm")
 class Rotation:
     """How heads rotate: in their first `rotary_dim` numbers, 0 is all.
 
-    `scaling` is Llama 3's; `frequencies` are those of any other rule. Without both they follow from `theta`. Scores are
-    multiplied by `score_factor`.
+    `scaling` is Llama 3's; `frequencies` are those of any other rule. Without both they follow from `theta`. Where no
+    request has more than `short_positions`, heads rotate by `short_frequencies`. Scores are multiplied by
+    `score_factor`, and what rotates of queries and keys by `turning_scale`.
     """
 
     theta: float
@@ -32,11 +47,15 @@ class Rotation:
     scaling: RopeScaling | None = None
     frequencies: tuple[float, ...] | None = None
     score_factor: float = 1.0
+    turning_scale: float = 1.0
+    short_frequencies: tuple[float, ...] | None = None
+    short_positions: int = 0
 
     def all_frequencies(self, head_dim: int) -> tuple[float, ...]:
         """The frequencies of all pairs of a head, also where they follow from `theta`."""
-        if self.scaling is not None:
-            raise CheckpointError("rope_type 'llama3' for a part of the layers is not supported")
+        if self.scaling is not None or self.short_positions:
+            kind = "longrope" if self.scaling is None else "llama3"
+            raise CheckpointError(f"rope_type {kind!r} for a part of the layers is not supported")
         return inverse_frequencies(self.theta, head_dim) if self.frequencies is None else self.frequencies
 
 
@@ -84,7 +103,10 @@ class RotationReader:
         if theta < 1:
             raise CheckpointError(f"rope_theta is {theta}, must be at least 1")
         part = 0 if rotary_dim == self.head_dim else rotary_dim
-        match values.get("rope_type", values.get("type", "default")):
+        kind = values.get("rope_type", values.get("type", "default"))
+        kind = "longrope" if kind == "su" else kind  # its name before it was published
+        _refuse_unknown(kind, values)
+        match kind:
             case "default" if not part:
                 return Rotation(theta)
             case "default":
@@ -97,7 +119,9 @@ class RotationReader:
                 return Rotation(theta, scaling=self._llama3(values))
             case "yarn" if not part:
                 return self._yarn(theta, values)
-            case kind:
+            case "longrope":
+                return self._longrope(theta, part, values)
+            case _:
                 raise CheckpointError(f"rope_type {str(kind)[:40]!r} is not supported; supported are {SUPPORTED}")
 
     def _rotary_dim(self, values: dict[str, Any]) -> int:
@@ -148,6 +172,39 @@ class RotationReader:
         louder = number(values, "attention_factor", _default_louder(values, factor))
         return Rotation(theta, frequencies=tuple(made), score_factor=louder * louder)
 
+    def _longrope(self, theta: float, part: int, values: dict[str, Any]) -> Rotation:
+        """LongRoPE (Ding et al.): each pair is slower by a factor of its own, of which there are two sets."""
+        original, dim = number(self._original(values), ORIGINAL), part or self.head_dim
+        short, long = (
+            self._with_still(inverse_frequencies(theta, dim, _factors(values, key, dim // 2)))
+            for key in ("short_factor", "long_factor")
+        )
+        factor = number(values, "factor", self.positions / original)
+        louder = sqrt(1 + log(factor) / log(original)) if factor > 1 < original else 1.0
+        louder = number(values, "attention_factor", louder)
+        return Rotation(theta, part, None, long, 1.0, louder, short, int(original))
+
+
+def _refuse_unknown(kind: object, values: Mapping[str, Any]) -> None:
+    """Raise CheckpointError for what this kind of rotation does not know, by name."""
+    known = OF_ALL | KNOWN.get(str(kind), set(values))
+    unknown = sorted(key for key, value in values.items() if key not in known and value is not None)
+    if unknown:
+        raise CheckpointError(
+            f"{unknown[0][:80]!r} is not known of rope_type {str(kind)[:40]!r}; remove it from config.json if the "
+            "model computes the same without it"
+        )
+
+
+def _factors(values: Mapping[str, Any], key: str, count: int) -> list[float]:
+    factors = values.get(key)
+    if not isinstance(factors, list) or len(factors) != count:
+        raise CheckpointError(f"{key} must be a list of {count} numbers, one for each pair that rotates")
+    each = [rounded(number({key: factor}, key)) for factor in factors]
+    if min(each) < 0.1:
+        raise CheckpointError(f"{key} has {min(each):g}, must be at least 0.1")
+    return each
+
 
 def _default_louder(values: dict[str, Any], factor: float) -> float:
     """YaRN's factor of queries, and of keys; where both `mscale` are given, that of the part which rotates alone."""
@@ -158,10 +215,10 @@ def _default_louder(values: dict[str, Any], factor: float) -> float:
     return own / all_dim
 
 
-def inverse_frequencies(theta: float, rotary_dim: int) -> tuple[float, ...]:
-    """Radians per position of each pair, rounded to float32 as the models were trained with."""
+def inverse_frequencies(theta: float, rotary_dim: int, factors: Iterable[float] = repeat(1.0)) -> tuple[float, ...]:
+    """Radians per position of each pair, slower by its factor, rounded to float32 as the models were trained with."""
     powers = [rounded(theta ** rounded(i / rotary_dim)) for i in range(0, rotary_dim, 2)]
-    return tuple(rounded(1.0 / power) for power in powers)
+    return tuple(rounded(1.0 / rounded(factor * power)) for power, factor in zip(powers, factors, strict=False))
 
 
 def rounded(number: float) -> float:

@@ -133,7 +133,7 @@ def test_a_checkpoint_without_end_tokens_has_none(tmp_path: Path) -> None:
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "use the checkpoint in bfloat16"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-        ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, "rope_type 'longrope'"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "rope_type 'dynamic'"),
         ({"rope_scaling": {"type": "linear", "factor": "4"}}, "factor"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "differ by layer"),

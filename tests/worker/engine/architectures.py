@@ -13,6 +13,14 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 128,
 }
+LONGROPE: dict[str, Any] = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.1, 1.3, 1.5, 1.8, 2.1],
+    "long_factor": [1.2, 2.5, 4.0, 9.0, 17.0, 31.5],
+    "original_max_position_embeddings": 275,
+}
 CONTEXT = 2_200
 SHAPE: dict[str, Any] = {
     "vocab_size": 643,
@@ -36,7 +44,10 @@ FIELDS: dict[str, dict[str, Any]] = {
     "qwen2": {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2},
     "mistral": {"sliding_window": WINDOW, "head_dim": 24},
     "qwen3": {"head_dim": 24, "attention_bias": True, "tie_word_embeddings": True},
-    "phi3": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75}},
+    "phi3": {
+        "sliding_window": WINDOW,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75},
+    },
     "olmo2": {"attention_bias": True},
     "olmo3": {
         "sliding_window": WINDOW,
@@ -187,6 +198,24 @@ def fields_of(model_type: str) -> dict[str, Any]:
     if model_type in LEARNED:
         shape = {key: value for key, value in shape.items() if key != "intermediate_size"}
     return {**shape, **FIELDS[model_type]}
+
+
+def other_fields() -> dict[str, dict[str, Any]]:
+    """The same, with their types, of a model whose heads rotate by one of two sets of factors, and of one of each
+    architecture that can be cut for four ranks."""
+    original = {"original_max_position_embeddings": LONGROPE["original_max_position_embeddings"]}
+    long = {**fields_of("phi3"), "model_type": "phi3", "rope_parameters": LONGROPE, **original}
+    generating = [model_type for model_type in model_types() if generates(model_type)]
+    return {"phi3-longrope": long} | {f"{one}-four": {"model_type": one, **_of_eight_heads(one)} for one in generating}
+
+
+def _of_eight_heads(model_type: str) -> dict[str, Any]:
+    fields = {**fields_of(model_type), "num_attention_heads": 8}
+    if fields.get("num_key_value_heads") == SHAPE["num_attention_heads"]:
+        fields["num_key_value_heads"] = 8
+    if model_type == "phi3":  # heads of 12 numbers
+        fields["rope_parameters"] = {**fields["rope_parameters"], "partial_rotary_factor": 0.5}
+    return fields
 
 
 def architecture_names() -> list[str]:

@@ -28,7 +28,7 @@ from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.engine.tensor_parallel import Ranks
 from livescale.shared.messages.parameters import DType, Layout, Manifest
 from livescale.shared.model.architectures import model_types
-from tests.worker.engine.architectures import LLAMA3, fields_of, generates
+from tests.worker.engine.architectures import LLAMA3, fields_of, generates, other_fields
 
 BLOCK_TOKENS = 16
 CONTEXT = 2_200
@@ -172,7 +172,9 @@ SMALL_CONFIGS: dict[str, Config] = {
     if generates(model_type)
 }
 
-ALL_CONFIGS = ONE_LAYER | CONFIGS | PANEL_CONFIGS | CUT_CONFIGS | GPU_CONFIGS | SMALL_CONFIGS
+OTHER_CONFIGS = {name: partial(transformers.AutoConfig.for_model, **one) for name, one in other_fields().items()}
+
+ALL_CONFIGS = ONE_LAYER | CONFIGS | PANEL_CONFIGS | CUT_CONFIGS | GPU_CONFIGS | SMALL_CONFIGS | OTHER_CONFIGS
 
 # Those that workers of this machine use; the environment says which where the machine stands for another.
 KERNELS = choose_kernels(cast(KernelsName, os.environ.get("LIVESCALE_KERNELS", "auto"))).kernels

@@ -61,3 +61,40 @@ def test_a_host_that_dies_as_it_sends_to_a_stage_costs_another_try(kind: Adapted
         say_over(pool)
 
     with_pipeline(act, PAIR, kind=kind)
+
+
+@pytest.mark.parametrize("resident", [(), ("a",), ("b",)], ids=str)
+def test_a_request_whose_adapter_is_missing_at_a_stage_holds_up_no_step_of_others(resident: Sequence[str]) -> None:
+    kind = KINDS[0]
+
+    async def act(pool: WorkerPool) -> None:
+        hosts = await hosts_of(pool, resident)
+        hosts.open.clear()
+        await pool.client.submit(replace(request(0, 12), adapter=kind.named("mine")), "a")
+        await hosts.ordered(2 - len(resident))
+        for number in (1, 2):
+            await pool.client.submit(request(number, 12), "a")
+        await pool.until(lambda: all(wish.is_over for wish in pool.client.wishes[1:]))
+        assert not pool.client.wishes[0].tokens
+        hosts.open.set()
+        await pool.until(lambda: pool.client.wishes[0].is_over)
+        say_over(pool)
+
+    with_pipeline(act, PAIR, kind=kind)
+
+
+def test_one_that_waits_for_a_stage_goes_on_when_the_pipeline_ends() -> None:
+    kind = KINDS[0]
+
+    async def act(pool: WorkerPool) -> None:
+        hosts = await hosts_of(pool, ("a",))
+        hosts.open.clear()
+        await pool.client.submit(replace(request(0, 12), adapter=kind.named("mine")), "a")
+        await hosts.ordered()
+        await whole(pool, "a")
+        say_over(pool)
+        await pool.serve("a")
+        await pool.until(lambda: pool.client.wishes[0].is_over)
+        hosts.open.set()
+
+    with_pipeline(act, PAIR, kind=kind)

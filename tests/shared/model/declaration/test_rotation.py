@@ -1,6 +1,7 @@
 """Rotary position embedding, as checkpoints describe it in either spelling."""
 
 from itertools import pairwise
+from math import log
 from typing import Any
 
 import pytest
@@ -125,3 +126,32 @@ def test_numbers_of_a_pair_come_to_lie_half_a_head_apart(dims: tuple[int, int], 
         apart = order[head_dim // 2 + pair] - order[pair]
         assert apart == (1 if interleaved else turning // 2)
     assert not interleaved or order[: turning // 2] == list(range(0, turning, 2))
+
+
+LONG = {"short_factor": [1.0] * 8, "long_factor": [1.0 + pair for pair in range(8)], "rope_type": "longrope"}
+
+
+def test_longrope_has_two_sets_of_factors() -> None:
+    made = read({"rope_scaling": LONG, "original_max_position_embeddings": 1_024}, positions=4_096)
+    kept = inverse_frequencies(10_000.0, HEAD)
+    assert (made.short_frequencies, made.short_positions) == (kept, 1_024)
+    assert made.frequencies is not None
+    assert made.frequencies == pytest.approx([one / (1 + pair) for pair, one in enumerate(kept)])
+    assert made.turning_scale**2 == pytest.approx(1 + log(4) / log(1_024))
+    assert read({"rope_scaling": LONG | {"type": "su", "rope_type": "su"}}).short_frequencies == kept
+
+
+@pytest.mark.parametrize(
+    ("scaling", "problem"),
+    [
+        (LONG | {"short_factor": [1.0] * 7}, "short_factor must be a list of 8 numbers, one for each pair"),
+        (LONG | {"long_factor": 4.0}, "long_factor must be a list of 8 numbers"),
+        (LONG | {"long_factor": ["4"] * 8}, "long_factor is '4', must be a number"),
+        (LONG | {"long_factor": [0.01] * 8}, "long_factor has 0.01, must be at least 0.1"),
+        (LONG | {"rope_type": "yarn", "factor": 4.0}, "'long_factor' is not known of rope_type 'yarn'"),
+        ({"rope_type": "linear", "factor": 4.0, "twist": 1}, "'twist' is not known of rope_type 'linear'"),
+    ],
+)
+def test_what_a_rotation_does_not_know_is_refused_by_name(scaling: dict[str, Any], problem: str) -> None:
+    with pytest.raises(CheckpointError, match=problem):
+        read({"rope_scaling": scaling})
