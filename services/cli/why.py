@@ -198,7 +198,11 @@ def tell_times(record: ScaleRecord, plan: Plan) -> Iterator[str]:
     """How long each target took in all and by block; then whether times were predicted anew on the way."""
     begun = next((phase.at for phase in record.phases if phase.name == "commanded"), None)
     whole = {phase.node: phase.at for phase in record.phases if phase.name == "whole"}
-    for target in (rank for instance in plan.instances for rank in instance.ranks):
+    targets = [rank for instance in plan.instances for rank in instance.ranks]
+    for target in targets:
+        if target in plan.parked:
+            yield f"{target} had kept the parameters: nothing was sent"
+            continue
         took = whole[target] - begun if begun is not None and target in whole else None
         yield f"{target} {tell_whole(took, plan.predicted.get(target))}"
         blocks = find_blocks(record.arrived.get(target, []), plan.predicted_blocks.get(target, []), begun)
@@ -206,7 +210,7 @@ def tell_times(record: ScaleRecord, plan: Plan) -> Iterator[str]:
             yield f"  {tell_blocks(blocks)}"
     if plan.predicted:
         yield from tell_replans([phase for phase in record.phases if phase.name == "replanned"], begun)
-    else:
+    elif set(targets) - set(plan.parked):
         yield UNKNOWN
 
 

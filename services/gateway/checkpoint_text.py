@@ -13,6 +13,7 @@ from tokenizers.models import WordLevel
 
 from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal, Wall
 from livescale.services.gateway.output import Decode
+from livescale.services.gateway.token_texts import TextOf, text_of
 from livescale.services.gateway.uses import GENERATES, ModelUse
 from livescale.shared.messages.message import TokenId
 from livescale.shared.messages.parameters import ModelConfig
@@ -131,13 +132,11 @@ class CheckpointText:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, without special tokens."""
-        text: str = self.tokenizer.decode(token_ids, skip_special_tokens=True)
-        return text
+        return self._text_of(token_ids, True)
 
     def decode_all(self, token_ids: Sequence[int]) -> str:
         """The text of token ids with special tokens written out: the inverse of `encode`."""
-        text: str = self.tokenizer.decode(token_ids, skip_special_tokens=False)
-        return text
+        return self._text_of(token_ids, False)
 
     def decoder(self, kept: Collection[str]) -> Decode:
         """What decodes token ids without special tokens other than these."""
@@ -154,6 +153,10 @@ class CheckpointText:
         """The text of one token within a text: it keeps a space that begins it."""
         anchor, text = self._anchor
         return self.decode_all([*anchor, token_id])[len(text) :]
+
+    @cached_property
+    def _text_of(self) -> TextOf:
+        return text_of(self.tokenizer)
 
     @cached_property
     def added_tokens(self) -> dict[str, int]:

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from livescale.services.gateway.echo import Echo
 from livescale.services.gateway.envelope import CompletionTokensDetails, Envelope, PromptTokensDetails, Usage

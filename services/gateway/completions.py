@@ -1,6 +1,5 @@
 """The completions API: a body is checked, its prompts tokenized, its generations run, and the response made of them."""
 
-import dataclasses
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -115,7 +114,7 @@ class Completions:
         if reading is not None and reading.grammar:
             grammar = reading.grammar
         rules = TokenRules(await self._bad_words(body, text), grammar)
-        return self._response(request, dataclasses.replace(asked, prompts=prompts), rules, shape)
+        return self._response(request, replace(asked, prompts=prompts), rules, shape)
 
     async def _bad_words(self, body: GenerationOptions, text: CheckpointText) -> list[list[int]]:
         words = []

@@ -1,9 +1,9 @@
 """Prompts that come before what is generated, as clients of completions ask for. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from livescale.services.gateway.output import Decode, StopReason, TextPiece, certain_part
 
@@ -29,7 +29,7 @@ class Echo:
         piece = self.later(piece)
         if self.top is None:
             return replace(piece, text=self.text + piece.text)
-        told = (structs.replace(one, top=one.top[: self.top]) for one in piece.prompt_logprobs)
+        told = (replace(one, top=one.top[: self.top]) for one in piece.prompt_logprobs)
         return replace(
             piece,
             text=self.text + piece.text,

@@ -1,10 +1,10 @@
 """What all objects of one answer share: its id, its usage, and how tokens are told. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from livescale.services.gateway.logprobs import (
     ChatLogprobs,
@@ -39,8 +39,7 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
-@dataclass(frozen=True)
-class Envelope:
+class Envelope(msgspec.Struct, frozen=True):
     """The fields that all objects of one answer share. With `usage_follows`, chunks say `usage: null` until the last
     one; with `continuous` each says the usage so far. `names` are there where log-probabilities are told,
     `prompt_names` where those of the prompt are, `prompt_text` where the rendered messages are. `fingerprint` says

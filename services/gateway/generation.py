@@ -3,10 +3,11 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
 import structlog
+from msgspec.structs import replace
 
 from livescale.services.gateway.errors import ApiError, from_bus, from_end, overloaded, timed_out
 from livescale.services.gateway.held_requests import HeldRequests

@@ -1,8 +1,9 @@
 """Pieces of a choice that are joined until there are enough tokens for an event. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
+
+from msgspec.structs import fields
 
 from livescale.services.gateway.output import TextPiece
 from livescale.services.gateway.tool_calls.message import Delta

@@ -4,8 +4,11 @@ Text that has been emitted is never taken back.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from livescale.services.gateway.progress import Fresh
 from livescale.services.gateway.tool_calls.message import CallDelta
@@ -39,7 +42,7 @@ class Detokenizer:
         self._decode = decode
         self._ids = list(context[-CONTEXT_TOKENS:])
         self._read = len(self._ids)  # tokens of the window whose text is out
-        before = decode(self._ids) if self._ids else ""
+        before = self._text = decode(self._ids) if self._ids else ""  # of the window
         self._out = certain_part(before)  # text of the window that is out
         # What the context's end becomes if no character comes of it.
         self._broken = "" if shown else before[len(self._out) :]
@@ -48,12 +51,12 @@ class Detokenizer:
         """Add a token, and return the text that is certain now. A character that later tokens may still change is held
         back."""
         self._ids.append(token_id)
-        text = self._decode(self._ids)
+        text = self._text = self._decode(self._ids)
         if not text.startswith(self._out) and len(self._ids) - self._read > UNFINISHED:
             # Some decoders replace a whole run of bytes for one that is wrong. Emitted text stays as it is.
             self._start_at(self._read, "")
             self._broken = ""
-            text = self._decode(self._ids)
+            text = self._text
         certain = certain_part(text)
         if not certain.startswith(self._out):
             return ""
@@ -67,9 +70,8 @@ class Detokenizer:
 
     def flush(self) -> str:
         """Return what was held back. The text ends here, so an unfinished character becomes a replacement character."""
-        text = self._decode(self._ids)
-        if text.startswith(self._out):
-            return self._of_text(text[len(self._out) :])
+        if self._text.startswith(self._out):
+            return self._of_text(self._text[len(self._out) :])
         return self._decode(self._ids[self._read :])
 
     def _of_text(self, piece: str) -> str:
@@ -82,7 +84,8 @@ class Detokenizer:
         """Forget the tokens before `start`. By default the text of all others is out."""
         del self._ids[:start]
         self._read = len(self._ids) if out is None else 0
-        self._out = self._decode(self._ids) if out is None else out
+        self._text = self._decode(self._ids)
+        self._out = self._text if out is None else out
 
     def _shorten(self, text: str) -> None:
         """Cut the window where that changes nothing: bytes that never make a character would let it grow for ever.
@@ -105,8 +108,7 @@ def certain_part(text: str) -> str:
     return text[:end]
 
 
-@dataclass(frozen=True)
-class Scanned:
+class Scanned(Struct, frozen=True):
     """The result of a scan: `text` is safe to emit. `stop` is the stop string that ended the text, None while it goes
     on."""
 
@@ -158,8 +160,7 @@ def _overlap(text: str, stop: str) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class TextPiece:
+class TextPiece(Struct, frozen=True):
     """The next piece for a client; the one with a `finish_reason` is the last. `text` may lag behind `token_ids`, as
     text is held back. `stop_reason` is the stop string or stop token of the client's that ended the text. `logprobs`
     has one for each token, where they are asked for: first for those of the prompt that are `echoed`. `reasoning` and

@@ -3,7 +3,9 @@
 import hashlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from livescale.services.gateway.interval import joined
 from livescale.services.gateway.output import Output, StopReason, TextPiece
@@ -63,7 +65,7 @@ class ParsedOutput:
         if not over and not delta.reasoning and not delta.calls and delta.content == piece.text:
             return piece
         called = piece.finish_reason == "stop" and any(machine.calls.count for machine in self._machines)
-        return TextPiece(  # not by `replace`, which takes as long as all else together
+        return TextPiece(
             delta.content,
             piece.token_ids,
             self._telling.called if called else piece.finish_reason,

@@ -1,6 +1,5 @@
 """How far a request has come, and what follows from it: its state, its tokens' order, how it is resumed. Pure."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
@@ -30,8 +29,7 @@ MOVES = StateMachine(
 )
 
 
-@dataclass(frozen=True)
-class Fresh:
+class Fresh(msgspec.Struct, frozen=True):
     """Tokens that were not there yet, in order. With a `finish_reason` they are the last; `code` is the HTTP status of
     an error."""
 
@@ -44,8 +42,7 @@ class Fresh:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(msgspec.Struct, frozen=True):
     """Tokens from `index` on are missing, and have to be sent again."""
 
     index: int

@@ -1,6 +1,6 @@
 """A checked body with the tokens of what it says, and what follows from both for its answer. Pure."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from livescale.services.gateway.asked import asked_logprobs, only_prompt
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
@@ -13,8 +13,7 @@ from livescale.services.gateway.reading import Reading
 from livescale.services.gateway.submission import decoding
 
 
-@dataclass(frozen=True)
-class Prompts:
+class Prompts(Struct, frozen=True):
     """A checked body, what computes it, and the tokens of what it says; of messages also the text, and how the answer
     is read."""
 

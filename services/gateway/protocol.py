@@ -59,8 +59,6 @@ class LimitedHttp(HttpToolsProtocol):
         if self._over or self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
-        if self._in_head:
-            self._await_head()
         try:
             if self._in_head and self._earlier_bytes > HEAD_BYTES:
                 self._refuse_head(f"The request line and headers are larger than {HEAD_BYTES} bytes.")
@@ -74,6 +72,10 @@ class LimitedHttp(HttpToolsProtocol):
             fault = self._fault or ApiError(400, f"This is not HTTP/1.1: {reason}.", code="invalid_http")
             seldom.warning("request_unreadable", str(fault.detail.code), client=str(self.client), error=str(fault))
             self._end_with(fault)
+        else:
+            # Most heads come whole, and with their body: they need no timer.
+            if self._in_head and (self._begun or self._earlier_bytes):
+                self._await_head()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

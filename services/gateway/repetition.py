@@ -1,11 +1,11 @@
 """Ends answers that repeat themselves, where their client asks for that. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.output import Output, TextPiece

@@ -8,9 +8,9 @@ the event loop. What the socket does not take at once waits in a bounded queue, 
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import nats.errors
+from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -25,8 +25,7 @@ ROOM_BYTES = 64 << 10
 LIMIT_BYTES = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(Struct, frozen=True):
     """A message as it came. Its headers are parsed only by those that need them."""
 
     subject: str

@@ -194,6 +194,14 @@ def test_before_anybody_sends_only_the_prediction_is_told() -> None:
     assert told(replace(RECORD, phases=[])) == ["w-1 not whole, 0.400 s predicted", "w-2 not whole, 0.500 s predicted"]
 
 
+def test_of_targets_that_had_kept_the_parameters_no_times_are_told() -> None:
+    kept = replace(RECORD, plan=replace(PLAN, predicted={}, predicted_blocks={}, parked=["w-1", "w-2"]), arrived={})
+    assert told(replace(kept, phases=[Phase(name="whole", at=101.0, node="w-1", detail="nothing")])) == [
+        "w-1 had kept the parameters: nothing was sent",
+        "w-2 had kept the parameters: nothing was sent",
+    ]
+
+
 def test_times_of_a_plan_that_was_made_anew_say_so() -> None:
     anew = [
         Phase(name="replanned", at=101.25, node="w-1", detail="s is gone; now from t"),

@@ -144,6 +144,18 @@ async def test_a_client_that_sends_slowly_is_closed_in_bounded_time(
     assert got == [] if status is None else refused(status, "timeout", got)
 
 
+@pytest.mark.parametrize("begun", [HEAD, b"P"])
+async def test_a_later_head_has_to_come_whole_too(
+    served: ServedGateway, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
+    for parts in ([WHOLE, begun], [WHOLE + begun, b""]):
+        began = time.monotonic()
+        got = [status for status, _ in await answers(served, *parts, pause=0.1)]
+        assert time.monotonic() - began < 5
+        assert got == [200, 408]
+
+
 async def test_a_slow_reader_of_an_answer_is_no_slow_sender(
     served: ServedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,9 +1,8 @@
 """What all objects of one answer share."""
 
-from dataclasses import replace
-
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from livescale.services.gateway.envelope import Envelope, PromptTokensDetails, Usage
 from livescale.services.gateway.logprobs import PromptNames, TokenNames

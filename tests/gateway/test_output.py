@@ -95,6 +95,20 @@ def test_a_character_comes_with_its_last_byte() -> None:
     assert pieces(decode, smile) == ["", "", "", "🙂", ""]
 
 
+def test_the_end_of_a_text_that_is_out_is_not_decoded_again() -> None:
+    decodes = 0
+
+    def decode(ids: Sequence[int]) -> str:
+        nonlocal decodes
+        decodes += 1
+        return byte_level().decode(ids)
+
+    detokenizer = Detokenizer(decode)
+    assert [detokenizer.feed(token_id(byte_level(), char)) for char in "abc"] == ["a", "b", "c"]
+    before = decodes
+    assert (detokenizer.flush(), decodes) == ("", before)
+
+
 def test_an_unfinished_character_at_the_end_is_a_replacement_character() -> None:
     smile = [token_id(byte_level(), char) for char in "ðŁĻĤ"]
     assert pieces(decoder(byte_level()), smile[:2]) == ["", "", REPLACEMENT]

@@ -1,11 +1,11 @@
 """The items of a response: what a stream tells of each adds up to the item."""
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from livescale.services.gateway.envelope import Envelope
 from livescale.services.gateway.logprobs import TokenNames
