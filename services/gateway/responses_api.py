@@ -15,7 +15,6 @@ from livescale.services.gateway.completion_response import CompletionResponse
 from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.errors import ApiError, bad_request, from_bus, internal
 from livescale.services.gateway.parse import parse_body, read_body
-from livescale.services.gateway.renamed import renamed
 from livescale.services.gateway.responses import EventStreamResponse, Wait, Write, json_answer, while_connected
 from livescale.services.gateway.responses_objects import DeletedResponse, ResponseEvent, ResponseObject
 from livescale.services.gateway.responses_request import (
@@ -74,8 +73,7 @@ class ResponsesApi:
             raise bad_request("'background' needs responses that are kept; this gateway keeps none.", "background")
         earlier = await self._conversation(visit.who, body.previous_response_id)
         shape = ResponsesShape(body)
-        with renamed(NAMES):
-            response = await self.completions.converse(request, chat_of(body, earlier), shape)
+        response = await self.completions.converse(request, chat_of(body, earlier), shape, NAMES)
         exchange = Exchange(visit.who, body, [*earlier, *messages_of(body.input)], shape, response)
         if body.stream:
             return EventStreamResponse(lambda write, wait: self._stream(exchange, write, wait), typed=True)
