@@ -271,7 +271,7 @@ async def test_an_end_by_the_router_says_whose_fault_it_was(
 @pytest.mark.parametrize(
     ("path", "asked", "param"),
     [
-        ("/v1/completions", {"prompt": "a", "guided_grammar": 'start: "a" start'}, "guided_grammar"),
+        ("/v1/completions", {"prompt": "a", "guided_grammar": 'start: "a"'}, "guided_grammar"),
         ("/v1/chat/completions", {"messages": [HELLO], "response_format": {"type": "json_object"}}, "response_format"),
         (
             "/v1/chat/completions",
