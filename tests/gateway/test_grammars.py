@@ -57,7 +57,7 @@ async def test_a_bomb_is_refused_in_time() -> None:
         begun = time.monotonic()
         param, _ = await refusal(grammars, guided_json=BOMB)
         assert param == "guided_json"
-        assert time.monotonic() - begun < 10  # half a second of processor time, on a busy machine
+        assert time.monotonic() - begun < 10  # a third of a second of processor time, on a busy machine
 
 
 async def test_one_that_takes_too_long_is_ended_and_others_are_tried_after_it() -> None:
