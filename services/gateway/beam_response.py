@@ -25,5 +25,5 @@ class BeamResponse(CompletionResponse):
                 piece = generation.output.feed(beam.fresh(self.top))
                 generation.generated.extend(piece.token_ids)
                 generation.finish_reason = piece.finish_reason
-                generation.cached_tokens = search.cached_tokens
+                generation.cached_tokens, generation.version = search.cached_tokens, search.version
                 await emit(index, piece)

@@ -67,6 +67,7 @@ class BeamSearch:
         self._generate = generate
         self._ends = frozenset(submit.stop_token_ids)
         self.cached_tokens = 0
+        self.version: str | None = None  # of the model
 
     async def run(self, wait: Wait) -> list[Beam]:
         """The best beams, the best one first. Raises ApiError."""
@@ -98,7 +99,7 @@ class BeamSearch:
         if failed is not None:
             raise failed
         if not beams[0].tokens:
-            self.cached_tokens = asked[0].cached_tokens
+            self.cached_tokens, self.version = asked[0].cached_tokens, asked[0].version
         return [output.told for output in outputs]
 
     def _after(self, beam: Beam, place: int) -> Submit:

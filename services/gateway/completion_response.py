@@ -1,8 +1,8 @@
 """The response to one request for completions while it is made."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import UNSET
@@ -14,6 +14,7 @@ from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.generation import Generation, just_wait
 from livescale.services.gateway.interval import EventInterval
 from livescale.services.gateway.output import TextPiece, WholeChoice
+from livescale.services.gateway.renamed import renamed
 from livescale.services.gateway.responses import Wait, Write
 from livescale.services.gateway.shapes import ResponseShape
 from livescale.services.gateway.spans import RequestTrace
@@ -27,7 +28,7 @@ class CompletionResponse:
     """The response to one request while it is made: as many generations for each prompt, of which the client gets
     the `n` likeliest, and the objects that it gets. `echoes` are the prompts where they are to come first. `spend`
     is told how many tokens were used. A stream's event has `interval` tokens. `deadline` is in
-    seconds since the epoch."""
+    seconds since the epoch. Errors call parameters by their `names`."""
 
     shape: ResponseShape
     envelope: Envelope
@@ -39,6 +40,7 @@ class CompletionResponse:
     spend: Callable[[int], None]
     interval: int = 1
     deadline: float = 0.0
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def each(self) -> int:
@@ -86,7 +88,8 @@ class CompletionResponse:
     async def _run(self, emit: Emit, wait: Wait) -> None:
         outcome: str | None = "cancelled"
         try:
-            await self._generate(emit, wait)
+            with renamed(self.names):
+                await self._generate(emit, wait)
             outcome = None
         except ApiError as error:
             outcome = error.detail.code

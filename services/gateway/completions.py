@@ -1,5 +1,7 @@
 """The completions API: a body is checked, its prompts tokenized, its generations run, and the response made of them."""
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -22,12 +24,14 @@ from livescale.services.gateway.output import Output
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.prompts import Prompts, echoes_of, envelope_of
 from livescale.services.gateway.reading import reading_of
+from livescale.services.gateway.renamed import NO_OTHERS, renamed
 from livescale.services.gateway.rendering import rendering_way
 from livescale.services.gateway.responses import EventStreamResponse, json_answer, while_connected
 from livescale.services.gateway.sampling_options import banned, spellings
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.shapes import ChatShape, CompletionShape, ResponseShape
 from livescale.services.gateway.spans import Tracing
+from livescale.services.gateway.structured_options import constraint_of
 from livescale.services.gateway.submission import (
     Origin,
     TokenRules,
@@ -67,10 +71,15 @@ class Completions:
         body = parse_body(await read_body(request, self.settings.max_body_bytes), ChatRequest)
         return await _answer(request, body, await self.converse(request, body, ChatShape()))
 
-    async def converse(self, request: Request, body: ChatRequest, shape: ResponseShape) -> CompletionResponse:
-        """Prepare the response to a conversation, in this shape. Nothing runs yet."""
+    async def converse(
+        self, request: Request, body: ChatRequest, shape: ResponseShape, names: Mapping[str, str] = NO_OTHERS
+    ) -> CompletionResponse:
+        """Prepare the response to a conversation, in this shape. Its errors, now and later, call parameters by their
+        `names`. Nothing runs yet."""
         origin = public_id(request) if body.seed is None else str(body.seed)
-        return await self._prepare(request, await self.prompt_of_chat(body, origin), shape)
+        with renamed(names):
+            response = await self._prepare(request, await self.prompt_of_chat(body, origin), shape)
+        return dataclasses.replace(response, names=names)
 
     async def prompts_of_texts(self, body: CompletionRequest) -> Prompts:
         """What the body asks to be continued, as tokens. Raises ApiError."""
@@ -110,10 +119,12 @@ class Completions:
         check_choices(body, len(asked.prompts), self.settings.max_prompts)
         prompts = [truncated(body, prompt, asked.context_limit) for prompt in asked.prompts]
         client = request.state.visit.who
-        grammar = await self.grammars.of(body, text, None if reading is None else reading.constraint, client)
+        constraint = (None if reading is None else reading.constraint) or constraint_of(body)
+        grammar = await self.grammars.of(constraint, text, client)
         if reading is not None and reading.grammar:
             grammar = reading.grammar
-        rules = TokenRules(await self._bad_words(body, text), grammar)
+        param = None if constraint is None else constraint.param
+        rules = TokenRules(await self._bad_words(body, text), grammar, param)
         return self._response(request, replace(asked, prompts=prompts), rules, shape)
 
     async def _bad_words(self, body: GenerationOptions, text: CheckpointText) -> list[list[int]]:
@@ -142,7 +153,9 @@ class Completions:
         context = Context(deadline=deadline, request_id=public_id(request), traceparent=trace.traceparent)
         outputs = [make_output(body, asked.text, submit, asked.reading, index) for index, submit in enumerate(submits)]
         generations = [
-            Generation(self.backend, submit, output, context, follows=index % each > 0)
+            Generation(
+                self.backend, submit, output, context, follows=index % each > 0, grammar_param=rules.grammar_param
+            )
             for index, (submit, output) in enumerate(zip(submits, outputs, strict=True))
         ]
         made = (

@@ -99,8 +99,8 @@ def rate_limited(message: str, retry_seconds: float) -> ApiError:
     return ApiError(429, message, type="rate_limit_error", code="rate_limit_exceeded", retry_after_ms=after)
 
 
-def grammar_failed(message: str) -> ApiError:
-    return ApiError(400, message, code="grammar_failed")
+def grammar_failed(message: str, param: str | None) -> ApiError:
+    return ApiError(400, message, param=param, code="grammar_failed")
 
 
 def internal(message: str) -> ApiError:
@@ -123,14 +123,14 @@ def from_bus(error: BusError, model: str | None = None) -> ApiError:
             return overloaded("A service that is needed cannot be reached; the request may be sent again.")
 
 
-def from_end(code: int | None, reason: str) -> ApiError:
+def from_end(code: int | None, reason: str, grammar_param: str | None = None) -> ApiError:
     """The client's view of an accepted request that ended with an error. `code` is an HTTP status, None where the
-    engine failed; 422 where the answer cannot follow the request's grammar."""
+    engine failed; 422 where the answer cannot follow the request's grammar, which is that of the `grammar_param`."""
     match code:
         case 400 | 413:
             return bad_request(reason)
         case 422:
-            return grammar_failed(reason)
+            return grammar_failed(reason, grammar_param)
         case 503:
             return overloaded(reason, None)
         case _:

@@ -73,20 +73,28 @@ class Generation:
     computed. `times` are for who traces or measures the request when it is over.
 
     One that `follows` is a further choice of a request whose first one was accepted: it is not refused any more for
-    want of room, but waits for it.
+    want of room, but waits for it. A grammar is that of the client's parameter `grammar_param`.
     """
 
     def __init__(
-        self, backend: Backend, submit: Submit, output: Output, context: Context, *, follows: bool = False
+        self,
+        backend: Backend,
+        submit: Submit,
+        output: Output,
+        context: Context,
+        *,
+        follows: bool = False,
+        grammar_param: str | None = None,
     ) -> None:
         self._backend = backend
         self._submit = submit
         self.output = output
         self._context = context
         self._follows = follows
+        self._grammar_param = grammar_param
         self._metrics = backend.metrics.of_model(submit.model)
         self.times = GenerationTimes(backend.clock.now())
-        self._version: str | None = None  # of the model, once it has made tokens
+        self.version: str | None = None  # of the model, once it has made tokens
         self.state = GenerationState.NEW
         self._arrived: list[int] = []
         self.generated: list[int] = []
@@ -97,7 +105,7 @@ class Generation:
     def fingerprint(self) -> str | None:
         """What makes the tokens: the version of the model, and that of its adapter; None before the first token."""
         adapter = self._submit.adapter
-        return self._version if self._version is None or adapter is None else f"{self._version}+{adapter.version}"
+        return self.version if self.version is None or adapter is None else f"{self.version}+{adapter.version}"
 
     async def run(self, emit: Emit, wait: Wait = just_wait) -> None:
         """Return after the piece that has a finish reason. Raises ApiError."""
@@ -128,7 +136,7 @@ class Generation:
             if losses[len(self._arrived)] == LOSSES:
                 raise overloaded("The workers that ran this request failed too often; you may send it again.")
             self._backend.metrics.resumptions.inc()
-            submit = resumed(self._submit, self._arrived, attempt, self._version)
+            submit = resumed(self._submit, self._arrived, attempt, self.version)
 
     async def _attempt(self, submit: Submit, emit: Emit, wait: Wait) -> Lost | None:
         """Submit the request once, and hand on what comes. Returns None after the last piece, and Lost where the
@@ -140,7 +148,7 @@ class Generation:
                 await self._send(submit, stream, wait)
                 while True:
                     event = await self._next(stream, wait)
-                    self._version = stream.version
+                    self.version = stream.version
                     match event:
                         case Fresh(finish_reason="cancelled") as fresh:
                             # Some process took this gateway for dead. That was wrong: the client still waits.
@@ -236,7 +244,7 @@ class Generation:
         self._measure(len(fresh.token_ids))
         self._arrived.extend(fresh.token_ids)
         self.cached_tokens = max(self.cached_tokens, fresh.cached_tokens)
-        error = failure(fresh)
+        error = failure(fresh, self._grammar_param)
         if error is not None:
             raise error
         piece = self.output.feed(fresh)
@@ -281,11 +289,12 @@ def pauses() -> Iterator[float]:
         pause = min(2 * pause, LONGEST_RETRY_SECONDS)
 
 
-def failure(fresh: Fresh) -> ApiError | None:
-    """The error that a client gets where its request did not end on its own; None where it did."""
+def failure(fresh: Fresh, grammar_param: str | None = None) -> ApiError | None:
+    """The error that a client gets where its request did not end on its own; None where it did. A grammar that cannot
+    be followed is that of the `grammar_param`."""
     match fresh.finish_reason:
         case "error":
-            return from_end(fresh.code, fresh.error or "no reason given")
+            return from_end(fresh.code, fresh.error or "no reason given", grammar_param)
         case "deadline":
             return timed_out("The request's deadline has passed.")
         case _:

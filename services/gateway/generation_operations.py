@@ -8,6 +8,7 @@ from livescale.services.gateway.messages_request import CountRequest, MessagesRe
 from livescale.services.gateway.operation import BODY_ERRORS, BUS_ERRORS, GENERATION_ERRORS, MODEL_ERRORS, Operation
 from livescale.services.gateway.render_api import RenderApi, Rendered
 from livescale.services.gateway.responses_api import ResponsesApi
+from livescale.services.gateway.responses_input import QUERY, ItemList
 from livescale.services.gateway.responses_request import ResponsesRequest
 
 
@@ -124,7 +125,27 @@ def _responses(api: ResponsesApi) -> list[Operation]:
             api.retrieve,
             "A response that was kept",
             {200: objects.ResponseObject},
-            errors=(404, *BUS_ERRORS),
+            errors=(400, 404, *BUS_ERRORS),
+            protected=True,
+        ),
+        Operation(
+            "GET",
+            "/v1/responses/{response_id}/input_items",
+            api.input_items,
+            "What a response that was kept was made of, earlier turns included",
+            {200: ItemList},
+            query=QUERY,
+            errors=(400, 404, *BUS_ERRORS),
+            protected=True,
+        ),
+        Operation(
+            "POST",
+            "/v1/responses/input_tokens",
+            api.count,
+            "How many tokens an input has, after an earlier response if one is named",
+            {200: objects.InputTokens},
+            body=ResponsesRequest,
+            errors=(*BODY_ERRORS, *MODEL_ERRORS),
             protected=True,
         ),
         Operation(

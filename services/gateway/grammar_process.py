@@ -50,6 +50,8 @@ class Trials:
             return Tried(refusal=f"it has {len(grammar)} characters; {MOST_GRAMMAR} are the most")
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=grammar_limits())
         permitted = b"" if matcher.is_error() else matcher.compute_bitmask()
+        if any(permitted):
+            matcher.consume_token(_first_of(permitted))  # what is endless, or too much, shows behind its first byte
         if matcher.is_error():
             return Tried(refusal=_short(failure_of(matcher)))
         return Tried(grammar) if any(permitted) else Tried(refusal="no answer can meet it")
@@ -71,6 +73,13 @@ def translate(trial: Trial) -> str:
             return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, alternatives)))
         case "grammar":
             return LLMatcher.grammar_from_lark(any_to_lark(trial.source))
+
+
+def _first_of(bitmask: bytes) -> int:
+    """The first token that a mask permits; the lowest bit of a byte is its first token's."""
+    place = next(place for place, byte in enumerate(bitmask) if byte)
+    lowest = bitmask[place] & -bitmask[place]
+    return 8 * place + lowest.bit_length() - 1
 
 
 def _short(reason: str) -> str:

@@ -23,8 +23,7 @@ class MessagesApi:
         """Answer POST /v1/messages, whole or as a stream of Anthropic's events."""
         data = await read_body(request, self.completions.settings.max_body_bytes)
         body = parse_body(data, MessagesRequest)
-        with renamed(NAMES):
-            response = await self.completions.converse(request, chat_of_messages(body), MessagesShape())
+        response = await self.completions.converse(request, chat_of_messages(body), MessagesShape(), NAMES)
         if body.stream:
             return EventStreamResponse(response.stream, typed=True, failure=message_error)
         return json_answer(await while_connected(request.receive, response.collect()))

@@ -104,7 +104,13 @@ REFUSED: Mapping[type, Mapping[str, Refused]] = {
         "service_tier": Refused("All requests are served alike; leave it out", ("auto", "default")),
         "prompt_cache_retention": Refused("Workers keep KV as they are set to; leave it out", ("in_memory",)),
         "context_management": Refused("Use truncation", ([],)),
+        "prompt_cache_options": Refused("Use prompt_cache_key", ({}, {"mode": "implicit"})),
         "moderation": Refused("Nothing is moderated; leave it out"),
+        "background_options": Refused(
+            "What is made in the background is begun at once; leave it out", ({}, {"completion_window": "soonest"})
+        ),
+        "access_programs": Refused("There are no such programs; leave it out", ({},)),
+        "image": Refused(TEXT_ONLY, ({},)),
     },
 }
 IGNORED: Mapping[type, Mapping[str, str]] = {

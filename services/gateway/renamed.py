@@ -8,6 +8,8 @@ from msgspec.structs import replace
 
 from livescale.services.gateway.errors import ApiError
 
+NO_OTHERS: Mapping[str, str] = {}
+
 
 @contextmanager
 def renamed(names: Mapping[str, str]) -> Iterator[None]:

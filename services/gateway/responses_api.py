@@ -17,7 +17,8 @@ from livescale.services.gateway.errors import ApiError, bad_request, from_bus, i
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.renamed import renamed
 from livescale.services.gateway.responses import EventStreamResponse, Wait, Write, json_answer, while_connected
-from livescale.services.gateway.responses_objects import DeletedResponse, ResponseEvent, ResponseObject
+from livescale.services.gateway.responses_input import input_items, page_of
+from livescale.services.gateway.responses_objects import DeletedResponse, InputTokens, ResponseEvent, ResponseObject
 from livescale.services.gateway.responses_request import (
     NAMES,
     InputItem,
@@ -74,8 +75,7 @@ class ResponsesApi:
             raise bad_request("'background' needs responses that are kept; this gateway keeps none.", "background")
         earlier = await self._conversation(visit.who, body.previous_response_id)
         shape = ResponsesShape(body)
-        with renamed(NAMES):
-            response = await self.completions.converse(request, chat_of(body, earlier), shape)
+        response = await self.completions.converse(request, chat_of(body, earlier), shape, NAMES)
         exchange = Exchange(visit.who, body, [*earlier, *messages_of(body.input)], shape, response)
         if body.stream:
             return EventStreamResponse(lambda write, wait: self._stream(exchange, write, wait), typed=True)
@@ -86,10 +86,30 @@ class ResponsesApi:
         return json_answer(await self._kept(exchange, whole))
 
     async def retrieve(self, request: Request) -> Response:
-        return json_answer(await self._find(request))
+        """Answer GET /v1/responses/{response_id}."""
+        if request.query_params.get("stream", "false") != "false":
+            raise bad_request(
+                "Events are told once; leave 'stream' out, and ask until the status is another.", "stream"
+            )
+        return json_answer((await self._find(request))[0])
+
+    async def input_items(self, request: Request) -> Response:
+        """Answer GET /v1/responses/{response_id}/input_items: what the response was made of, earlier turns included."""
+        kept = await self._get(request.state.visit.who, request.path_params["response_id"], "response_id")
+        messages = msgspec.json.decode(kept.conversation, type=list[ChatMessage])[: kept.input_messages]
+        return json_answer(page_of(input_items(kept.id, messages), request.query_params))
+
+    async def count(self, request: Request) -> Response:
+        """Answer POST /v1/responses/input_tokens: the tokens of the prompt, without an answer."""
+        data = await read_body(request, self.completions.settings.max_body_bytes)
+        body = parse_body(data, ResponsesRequest, typed_items)
+        earlier = await self._conversation(request.state.visit.who, body.previous_response_id)
+        with renamed(NAMES):
+            asked = await self.completions.prompt_of_chat(chat_of(body, earlier), origin="")
+        return json_answer(InputTokens(input_tokens=len(asked.prompts[0])))
 
     async def delete(self, request: Request) -> Response:
-        found = await self._find(request)
+        found, _ = await self._find(request)
         try:
             await self.store.delete(request.state.visit.who, found.id)
         except BusError as error:
@@ -98,24 +118,24 @@ class ResponsesApi:
 
     async def cancel(self, request: Request) -> Response:
         """Cancel a response that is made in the background, by this gateway or another one."""
-        found = await self._find(request)
+        found, kept = await self._find(request)
         if not found.background:
             raise bad_request("Only responses with 'background': true are cancelled; close the stream.", "response_id")
         if found.status == "in_progress":
             found = replace(found, status="cancelled")
-            kept = KeptResponse(id=found.id, response=_json(found), conversation="[]", deadline=0.0)
-            if not await self.store.put(request.state.visit.who, kept):
+            if not await self.store.put(request.state.visit.who, replace(kept, response=_json(found))):
                 raise internal("The response could not be cancelled; try again.")
         return json_answer(found)
 
-    async def _find(self, request: Request) -> ResponseObject:
+    async def _find(self, request: Request) -> tuple[ResponseObject, KeptResponse]:
+        """The response that a path names, and what is kept of it."""
         client, id = request.state.visit.who, request.path_params["response_id"]
         kept = await self._get(client, id, "response_id")
         found = msgspec.json.decode(kept.response, type=ResponseObject)
         if found.status == "in_progress" and self.completions.backend.clock.wall() > kept.deadline:
             lost = internal("The gateway that made this response is gone; send the request again.")
-            return replace(found, status="failed", error=lost.detail)
-        return found
+            found = replace(found, status="failed", error=lost.detail)
+        return found, kept
 
     async def _conversation(self, client: str, id: str | None) -> list[ChatMessage]:
         """The messages of an earlier response, with its answer."""
@@ -208,6 +228,7 @@ class ResponsesApi:
             id=made.id,
             response=_json(made),
             conversation=_json(messages),
+            input_messages=len(exchange.messages),
             deadline=exchange.response.deadline,
         )
         return made if await self.store.put(exchange.client, kept) else replace(made, store=False)

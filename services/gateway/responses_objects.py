@@ -140,6 +140,13 @@ class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: list[ContentLogprob] | UnsetType = UNSET
 
 
+class InputTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of POST /v1/responses/input_tokens."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
 class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of DELETE /v1/responses/{id}."""
 

@@ -111,6 +111,11 @@ class ReasoningOptions(msgspec.Struct, frozen=True):
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Annotated[str | None, Meta(description="Accepted and ignored")] = None
+    generate_summary: Annotated[str | None, Meta(description="The older name of summary")] = None
+    context: Annotated[
+        Literal["auto"] | None, Meta(description="The chat template decides what earlier reasoning the model sees")
+    ] = None
+    mode: Annotated[Literal["standard"] | None, Meta(description="There are no others")] = None
 
 
 class FunctionTool(FunctionDefinition, frozen=True, kw_only=True, tag_field="type", tag="function"):

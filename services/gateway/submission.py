@@ -35,10 +35,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class TokenRules:
-    """What a body says of its tokens, as a worker understands it: bad words as tokens, and a grammar."""
+    """What a body says of its tokens, as a worker understands it: bad words as tokens, and a grammar, which is that of
+    the body's `grammar_param`."""
 
     bad_words: list[list[int]] = field(default_factory=list)
     grammar: str = ""
+    grammar_param: str | None = None
 
 
 NO_RULES = TokenRules()

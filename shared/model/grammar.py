@@ -14,7 +14,7 @@ PLAINLY = {
 def grammar_limits() -> LLParserLimits:
     """Limits by which a step of a grammar takes some 15 ms at most, and its states some 60 MiB."""
     return LLParserLimits(
-        initial_lexer_fuel=1_000_000,
+        initial_lexer_fuel=100_000,  # schemas of 64 KiB take up to half; the time of a first mask grows with it
         step_lexer_fuel=150_000,
         step_max_items=50_000,
         max_lexer_states=30_000,

@@ -46,16 +46,18 @@ def plays(served: ServedGateway) -> list[Submit]:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_choices_are_the_likeliest_continuations(served: ServedGateway, stream: bool) -> None:
     submitted = plays(served)
+    served.cluster.version = "v-1"
     asked: Any = {**CHAT, "n": 8, "logprobs": True, "top_logprobs": 1, "stream": stream, "extra_body": SEARCH}
     made = await served.client.chat.completions.create(**asked)
     if stream:
         texts = [""] * 8
         async for chunk in made:
+            assert chunk.system_fingerprint == "v-1"
             for choice in chunk.choices:
                 texts[choice.index] += choice.delta.content or ""
     else:
         texts = [choice.message.content for choice in made.choices]
-        assert made.usage.completion_tokens == 32
+        assert (made.usage.completion_tokens, made.system_fingerprint) == (32, "v-1")
         [first, *_] = made.choices
         told = [one.logprob for one in first.logprobs.content]
         tokens = best_of_all(4, 1)[0]

@@ -31,6 +31,8 @@ from tests.gateway.cluster import running_cluster
 from tests.gateway.conftest import ServedGateway, eventually, serve_gateway
 from tests.gateway.reports import WORKER
 
+HELLO = {"role": "user", "content": "hello"}
+
 
 async def test_a_request_whose_worker_dies_continues_where_it_was(served: ServedGateway) -> None:
     served.cluster.lost_at = {1: 2, 2: 5}
@@ -264,6 +266,32 @@ async def test_an_end_by_the_router_says_whose_fault_it_was(
     got, body = await asking
     assert (got, body["error"]["code"]) == (status, name)
     assert "it cannot be" in body["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "param"),
+    [
+        ("/v1/completions", {"prompt": "a", "guided_grammar": 'start: "a"'}, "guided_grammar"),
+        ("/v1/chat/completions", {"messages": [HELLO], "response_format": {"type": "json_object"}}, "response_format"),
+        (
+            "/v1/chat/completions",
+            {"messages": [HELLO], "structured_outputs": {"regex": "a"}},
+            "structured_outputs.regex",
+        ),
+        ("/v1/responses", {"input": "hello", "text": {"format": {"type": "json_object"}}}, "text.format"),
+    ],
+)
+async def test_a_grammar_that_cannot_be_followed_is_called_by_its_parameter(
+    served: ServedGateway, path: str, asked: dict[str, Any], param: str
+) -> None:
+    served.cluster.hang_before(0)
+    asking = asyncio.create_task(served.post(path, {"model": "tiny", **asked}))
+    await eventually(lambda: served.cluster.hanging)
+    id = served.cluster.submitted[0].request_id
+    row = Tokens(request_id=id, index=0, token_ids=[], finish_reason="error", error="it is endless", code=422)
+    served.cluster.bus.publish(TOKENS, TokenFrame(worker=WORKER, step=0, rows=[row]), gateway="gateway-0")
+    status, body = await asking
+    assert (status, body["error"]["code"], body["error"]["param"]) == (400, "grammar_failed", param)
 
 
 async def test_what_is_submitted_brings_the_time_that_is_left(served: ServedGateway) -> None:

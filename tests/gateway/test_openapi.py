@@ -34,6 +34,8 @@ ROUTES = {
     "/v1/responses": {"post"},
     "/v1/responses/{response_id}": {"get", "delete"},
     "/v1/responses/{response_id}/cancel": {"post"},
+    "/v1/responses/{response_id}/input_items": {"get"},
+    "/v1/responses/input_tokens": {"post"},
     "/tokenize": {"post"},
     "/detokenize": {"post"},
     "/tokenizer_info": {"get"},

@@ -31,10 +31,10 @@ web_search_options
 """
 OF_COMPLETIONS = "prompt prompt_embeds best_of suffix"
 OF_RESPONSES = """
-background context_management conversation include input instructions max_output_tokens max_tool_calls metadata model
-moderation parallel_tool_calls previous_response_id prompt prompt_cache_key prompt_cache_retention reasoning
-safety_identifier service_tier store stream stream_options temperature text tool_choice tools top_logprobs top_p
-truncation user
+access_programs background background_options context_management conversation image include input instructions
+max_output_tokens max_tool_calls metadata model moderation parallel_tool_calls previous_response_id prompt
+prompt_cache_key prompt_cache_options prompt_cache_retention reasoning safety_identifier service_tier store stream
+stream_options temperature text tool_choice tools top_logprobs top_p truncation user
 """
 OF_MESSAGES = """
 cache_control container diagnostics inference_geo max_tokens messages metadata model output_config service_tier speed
@@ -110,7 +110,7 @@ VALUES: Mapping[str, Any] = {
     "include": [LOGPROBS, "reasoning.encrypted_content"],
     "truncation": "auto",
     "text": {"format": {"type": "text"}, "verbosity": "low"},
-    "reasoning": {"effort": "low", "summary": "auto"},
+    "reasoning": {"effort": "low", "generate_summary": "auto", "context": "auto", "mode": "standard"},
     "metadata": {"a": "b"},
     "repetition_detection": {"max_pattern_size": 2, "min_count": 2},
     "use_beam_search": True,
