@@ -27,7 +27,8 @@ The same with the nats CLI:
 def role(worker: str, role: Role, nats_url: str | None, namespace: str | None) -> None:
     """Give the instance that WORKER leads the ROLE prefill, decode or colocated.
 
-    Only routing changes, at once: nothing is loaded or drained, and requests go on where they are. A role counts where
+    Only routing changes, at once: nothing is loaded or drained. What the instance decodes moves to others, with its KV,
+    where it is to prefill from now on; other requests go on where they are. A role counts where
     `livescale up --disaggregation on` was given. An instance of any role still does everything where no other can.
     """
     address = find_bus(nats_url, namespace)

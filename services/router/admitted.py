@@ -42,7 +42,7 @@ MOVES = StateMachine(
 class AdmittedRequest:
     """A request that was given to a worker. `waiting` is its place in this router's queue; None where an earlier router
     admitted it. `blocks` are KV blocks, `at` is in seconds since the epoch. The worker `decode` is to go on with it
-    after its first token. One that `began_live` was given to an instance that still loaded, so no other one was named.
+    after its first token. For one that is `unpaired` nobody was named: its instance still loaded, or had another role.
     """
 
     gateway: str
@@ -51,7 +51,7 @@ class AdmittedRequest:
     at: float
     state: AdmissionState = AdmissionState.ASKED
     decode: str | None = None
-    began_live: bool = False
+    unpaired: bool = False
 
     @property
     def confirmed(self) -> bool:

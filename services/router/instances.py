@@ -42,7 +42,7 @@ class InstanceView:
         self.version: str | None = None
         self.state: WorkerState = "spare"
         self.admitted: dict[str, AdmittedRequest] = {}
-        self.began_live: dict[str, None] = {}  # those of its requests that began at an instance that loaded
+        self.unpaired: dict[str, None] = {}  # those of its requests that it took before it was there to prefill
         self.learned = False
         self.refusing = False  # it has refused a request since its last report
         self.idle_since: float | None = None
@@ -74,6 +74,10 @@ class InstanceView:
         self.model, self.version, self.scale = report.model, report.version, report.plan_id
         if self.serves and self.open_since is None:
             self.open_since = now
+        if report.role == "prefill" and self.role not in (None, "prefill"):
+            for request_id, admission in self.admitted.items():
+                admission.unpaired = True
+                self.unpaired[request_id] = None
         self.role, self.host = report.role, report.host
         self.helping = frozenset(report.helping)
         self.was_live = self.was_live or report.state == "live"
@@ -96,7 +100,7 @@ class InstanceView:
         request = waiting.request
         self._new_tokens += waiting.tokens if has_prompt else waiting.all_tokens
         admission = AdmittedRequest(request.gateway, waiting, self._need(request), now, decode=decode)
-        admission.began_live = self.state == "live"
+        admission.unpaired = self.state == "live"
         self.take(request.request_id, admission)
         if decode is not None:
             self._promises.keep(request.request_id, decode, admission.blocks)
@@ -113,13 +117,13 @@ class InstanceView:
         """Note that the request is here from now on."""
         self.admitted[request_id] = admission
         self._own_blocks += admission.blocks
-        if admission.began_live:
-            self.began_live[request_id] = None
+        if admission.unpaired:
+            self.unpaired[request_id] = None
 
     def release(self, request_id: str) -> AdmittedRequest | None:
         """Note that the request is no longer here. Returns what was kept for it; None if it never was here."""
         admission = self.admitted.pop(request_id, None)
-        self.began_live.pop(request_id, None)
+        self.unpaired.pop(request_id, None)
         if admission is not None and admission.decode is not None:
             self._promises.drop(request_id)
         self._own_blocks -= 0 if admission is None else admission.blocks

@@ -16,10 +16,12 @@ from livescale.shared.messages.membership import Role
 
 ROUND_SECONDS = 0.1
 EVALUATE_SECONDS = 5.0
-# What a forecast counts for beside those before it, so that a burst alone changes nothing.
+EARLY_SECONDS = 1.0  # the same, as long as every request that ever came counts: each second changes much then
+# What a forecast counts for beside those before it, so that a burst alone changes nothing. As long as every request
+# that ever came counts, it knows what those knew and more, and counts alone.
 NEWEST = 0.5
 MARGIN = 0.03  # of all requests, that more of them must be in time
-DWELL_SECONDS = 15.0
+DWELL_SECONDS = 15.0  # from one change to the next where that is all there is to gain
 ORDER_SECONDS = 1.0  # between two orders to one worker: its report has to come first
 MOST_SPLITS = 16
 
@@ -60,8 +62,9 @@ class ModelMode:
         return [AssignRole(one.worker, roles[one.worker], self.reason or "as others have their roles") for one in due]
 
     def _weigh(self, serving: Sequence[InstanceView], slos: Slos, now: float) -> None:
+        is_early = not self.recent.has_forgotten
         if not self._round:
-            if now - self._begun < EVALUATE_SECONDS:
+            if now - self._begun < (EARLY_SECONDS if is_early else EVALUATE_SECONDS):
                 return
             self._requests, self._speed = self.recent.requests(now), speed_of(serving)
             if not self._requests or self._speed is None:
@@ -71,20 +74,26 @@ class ModelMode:
         assert speed is not None
         found = attainment(self._requests, speed, slos, split, len(serving) - split)
         known = self.forecasts.get(split, found)
-        self.forecasts[split] = known + NEWEST * (found - known)
+        self.forecasts[split] = known + (1.0 if is_early else NEWEST) * (found - known)
         if not self._round:
             self._choose(len(serving), now)
 
     def _choose(self, count: int, now: float) -> None:
         current = min(self.wanted or 0, count - 1)
         best = best_split(self.forecasts, current)
-        if best == current or now - self._changed < DWELL_SECONDS:
+        gain = self.forecasts[best] - self.forecasts.get(current, 0.0)
+        if best == current or not is_due(gain, now - self._changed):
             return
         self.reason = (
             f"{describe(best, count)}: {self.forecasts[best]:.0%} of the last {len(self._requests)} requests would "
             f"have been in time, {self.forecasts.get(current, 0.0):.0%} with {describe(current, count)}"
         )
         self.wanted, self._changed = best, now
+
+
+def is_due(gain: float, seconds: float) -> bool:
+    """Whether another split is worth it, so many `seconds` after the last change: the more is to gain, the sooner."""
+    return gain * seconds >= MARGIN * DWELL_SECONDS
 
 
 def best_split(forecasts: Mapping[int, float], current: int) -> int:

@@ -18,8 +18,9 @@ class Moves:
     """What is on its way from one instance to another, and what may be.
 
     An instance that drains gives everything away. Requests that wait for an instance come first, as they need the same
-    room. One that prefills gives away what it, or who helped it, took while it was live: nobody was named to decode
-    that. A request that finds no room elsewhere is decoded where it is.
+    room. One that prefills gives away what it took in another role, and what it, or who helped it, took while it was
+    live: nobody was named to decode that, and it slows the prompts. A request that finds no room elsewhere is decoded
+    where it is.
     """
 
     def __init__(self, fleet: ServingFleet) -> None:
@@ -45,8 +46,8 @@ class Moves:
                 del self._not_before[worker]
             elif giver.learned and giver.state == "draining" and not waits(giver.model):
                 effects += self._moves(giver, list(giver.admitted), now)
-            elif giver.learned and giver.state == "serving" and giver.began_live and splits(giver.model):
-                effects += self._moves(giver, list(giver.began_live), now)
+            elif giver.learned and giver.state == "serving" and giver.unpaired and splits(giver.model):
+                effects += self._moves(giver, list(giver.unpaired), now)
         return effects
 
     def answered(self, effect: MoveRequest, code: int | None, now: float) -> None:

@@ -22,9 +22,11 @@ class RecentRequests:
     def __init__(self) -> None:
         self._came: deque[tuple[float, int]] = deque(maxlen=MOST_REQUESTS)
         self._outputs: deque[int] = deque(maxlen=MOST_REQUESTS)
+        self.has_forgotten = False  # until then these are all that ever came
 
     def came(self, request: Submit, now: float) -> None:
         """Note when a request came, and how long its prompt is."""
+        self.has_forgotten |= len(self._came) == MOST_REQUESTS
         self._came.append((now, len(request.prompt)))
 
     def ended(self, tokens: int) -> None:
@@ -36,6 +38,7 @@ class RecentRequests:
         chance: most have not ended yet, and those that have are the short ones."""
         while self._came and self._came[0][0] <= now - WINDOW_SECONDS:
             self._came.popleft()
+            self.has_forgotten = True
         if len(self._came) < LEAST_REQUESTS or len(self._outputs) < LEAST_OUTPUTS:
             return []
         if len(self._came) < MOST_REQUESTS and self._came[-1][0] - self._came[0][0] < LEAST_SECONDS:

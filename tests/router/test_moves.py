@@ -1,5 +1,6 @@
 """Requests of instances that drain go to others that have room, each to one, and those that wait come first."""
 
+import pytest
 from msgspec.structs import replace
 
 from livescale.services.router.effects import AdmitTo, Effect, MoveRequest, StopWork
@@ -223,6 +224,21 @@ def test_a_helper_that_took_such_a_request_over_gives_it_away_too() -> None:
     hear(made, report("c", AMPLE, role="decode"))
     (move,) = moves(made)
     assert (move.worker, move.request_id, move.decode) == ("b", "early", "c")
+
+
+@pytest.mark.parametrize("before", ["colocated", "decode"])
+def test_what_an_instance_took_in_another_role_is_decoded_elsewhere_once_it_prefills(before: str) -> None:
+    made = policy(report("a", AMPLE, role=before), disaggregates=True)
+    made.submit(request("early"), NOW)
+    made.dispatch(NOW)
+    made.admitted("a", "early")
+    hear(made, report("c", AMPLE, role="decode"))
+    assert moves(made) == []
+    hear(made, report("a", AMPLE, role="prefill"))
+    made.submit(request("late"), NOW)
+    effects = made.dispatch(NOW)
+    assert [one.decode for one in effects if isinstance(one, AdmitTo)] == ["c"]
+    assert places([one for one in effects if isinstance(one, MoveRequest)]) == [("early", "c")]
 
 
 def test_a_suspected_or_unknown_instance_takes_nothing() -> None:

@@ -37,11 +37,15 @@ def test_the_last_requests_are_kept_with_outputs_of_those_that_ended() -> None:
     assert [one.prompt for one in kept] == list(range(11, MOST_REQUESTS + 11))
     assert [one.output for one in kept[:41]] == [*range(1, 41), 1]
     assert kept[0].at == NOW + 10 / 4
+    assert told(MOST_REQUESTS + 1, 0).has_forgotten
+    assert not told(MOST_REQUESTS, 0).has_forgotten
 
 
 def test_old_requests_are_forgotten() -> None:
     recent = told(100, 40)
+    assert not recent.has_forgotten
     assert len(recent.requests(NOW + 60.0 + 30 / 4)) == 100 - 31
+    assert recent.has_forgotten
     assert recent.requests(NOW + 90.0) == []
 
 

@@ -1,17 +1,30 @@
 """A worker that prefills and one that decodes, under virtual time: real workers and engines, links that take time."""
 
 from collections.abc import Awaitable, Callable
+from itertools import cycle
+
+import pytest
 
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.messages.disaggregation import HandOver
 from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import HAND_OVER
-from tests.worker.live.engines import MODELLED, EngineKind
+from tests.worker.live.engines import BFLOAT16, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool, worker_pool
 from tests.worker.serving import random_prompt, submit
 
 Act = Callable[[WorkerPool], Awaitable[None]]
+IDS = "float32", "bfloat16"
+COMPUTING = pytest.mark.parametrize("kind", [FLOAT32, BFLOAT16], ids=IDS)
+
+
+def by_turns(name: str, *values: object) -> pytest.MarkDecorator:
+    """Run a test with each of these values, by engines that compute in one format and the other, by turns."""
+    formats = zip(values, cycle((FLOAT32, BFLOAT16)), cycle(IDS), strict=False)
+    return pytest.mark.parametrize(
+        (name, "kind"), [pytest.param(value, kind, id=f"{value}-{id}") for value, kind, id in formats]
+    )
 
 
 def with_pair(act: Act, *others: str, kind: EngineKind = MODELLED) -> None:

@@ -6,8 +6,18 @@ import pytest
 
 from livescale.services.worker.disaggregation.context import DATA, HEADER
 from livescale.services.worker.disaggregation.prefill import LATE_SECONDS
-from tests.worker.disaggregation.pairs import ask, failed, reserved, scheduler_of, slow_link, taken, with_pair
-from tests.worker.live.engines import CLOCK
+from tests.worker.disaggregation.pairs import (
+    COMPUTING,
+    ask,
+    by_turns,
+    failed,
+    reserved,
+    scheduler_of,
+    slow_link,
+    taken,
+    with_pair,
+)
+from tests.worker.live.engines import CLOCK, EngineKind
 from tests.worker.live.members import used
 from tests.worker.live.pool import BUS_SECONDS, WorkerPool
 from tests.worker.serving import random_prompt, submit
@@ -20,7 +30,8 @@ async def sampled(pool: WorkerPool) -> None:
     await pool.until(lambda: all(wish.tokens for wish in pool.client.wishes))
 
 
-def test_a_decode_worker_that_dies_before_the_take_over_leaves_the_request_where_it_is() -> None:
+@COMPUTING
+def test_a_decode_worker_that_dies_before_the_take_over_leaves_the_request_where_it_is(kind: EngineKind) -> None:
     async def act(pool: WorkerPool) -> None:
         slow_link(pool)
         await ask(pool)
@@ -30,10 +41,11 @@ def test_a_decode_worker_that_dies_before_the_take_over_leaves_the_request_where
         await pool.until(lambda: pool.client.wishes[0].is_over)
         assert pool.client.wishes[0].submissions == 0  # nobody had to send it again
 
-    with_pair(act)
+    with_pair(act, kind=kind)
 
 
-def test_a_decode_worker_that_dies_after_the_take_over_loses_the_request_to_others() -> None:
+@COMPUTING
+def test_a_decode_worker_that_dies_after_the_take_over_loses_the_request_to_others(kind: EngineKind) -> None:
     async def act(pool: WorkerPool) -> None:
         await ask(pool, tokens=40)
         await pool.until(lambda: len(pool.client.moves) == 1)
@@ -41,10 +53,11 @@ def test_a_decode_worker_that_dies_after_the_take_over_loses_the_request_to_othe
         await pool.until(lambda: pool.client.wishes[0].is_over)
         assert pool.client.wishes[0].submissions == 1
 
-    with_pair(act)
+    with_pair(act, kind=kind)
 
 
-def test_a_prefill_worker_that_dies_in_mid_transfer_leaves_no_block_at_the_decode_worker() -> None:
+@COMPUTING
+def test_a_prefill_worker_that_dies_in_mid_transfer_leaves_no_block_at_the_decode_worker(kind: EngineKind) -> None:
     async def act(pool: WorkerPool) -> None:
         slow_link(pool)
         await ask(pool, 2)
@@ -54,21 +67,23 @@ def test_a_prefill_worker_that_dies_in_mid_transfer_leaves_no_block_at_the_decod
         await pool.until(lambda: reserved(pool) == 0)
         assert CLOCK.now() - known < 1.0
 
-    with_pair(act)
+    with_pair(act, kind=kind)
 
 
+@COMPUTING
 @pytest.mark.parametrize("part", [HEADER, DATA])
-def test_a_piece_that_comes_damaged_is_not_laid_down_and_all_is_sent_again(part: int) -> None:
+def test_a_piece_that_comes_damaged_is_not_laid_down_and_all_is_sent_again(part: int, kind: EngineKind) -> None:
     async def act(pool: WorkerPool) -> None:
         pool.faults.damaged = part
         await ask(pool)
         await pool.until(lambda: taken(pool) == 1)
         assert failed(pool, "broken") == 1
 
-    with_pair(act)
+    with_pair(act, kind=kind)
 
 
-def test_a_link_that_breaks_is_tried_again_once_the_prompt_is_computed() -> None:
+@COMPUTING
+def test_a_link_that_breaks_is_tried_again_once_the_prompt_is_computed(kind: EngineKind) -> None:
     async def act(pool: WorkerPool) -> None:
         pool.faults.messages = 1
         await ask(pool, length=LONG)
@@ -76,10 +91,11 @@ def test_a_link_that_breaks_is_tried_again_once_the_prompt_is_computed() -> None
         pool.faults.messages = None
         await pool.until(lambda: taken(pool) == 1)
 
-    with_pair(act)
+    with_pair(act, kind=kind)
 
 
-def test_a_transfer_that_is_late_leaves_the_request_where_it_is() -> None:
+@COMPUTING
+def test_a_transfer_that_is_late_leaves_the_request_where_it_is(kind: EngineKind) -> None:
     async def act(pool: WorkerPool) -> None:
         slow_link(pool, 4 * LATE_SECONDS)
         await ask(pool)
@@ -91,21 +107,22 @@ def test_a_transfer_that_is_late_leaves_the_request_where_it_is() -> None:
         assert pool.client.places == {}
         assert reserved(pool) == 0
 
-    with_pair(act)
+    with_pair(act, kind=kind)
 
 
-@pytest.mark.parametrize("lost", [".reserve", ".take-over", ".release-kv"])
-def test_messages_that_are_lost_cost_time_and_nothing_else(lost: str) -> None:
+@by_turns("lost", ".reserve", ".take-over", ".release-kv")
+def test_messages_that_are_lost_cost_time_and_nothing_else(lost: str, kind: EngineKind) -> None:
     async def act(pool: WorkerPool) -> None:
         pool.broker.lose = lambda subject: subject.endswith(lost)
         await ask(pool, 2)
         await asyncio.sleep(1.5)
         pool.broker.lose = lambda subject: False
 
-    with_pair(act)
+    with_pair(act, kind=kind)
 
 
-def test_an_answer_that_is_lost_leaves_the_request_to_one_of_them_with_its_tokens() -> None:
+@COMPUTING
+def test_an_answer_that_is_lost_leaves_the_request_to_one_of_them_with_its_tokens(kind: EngineKind) -> None:
     async def act(pool: WorkerPool) -> None:
         lost: list[str] = []
 
@@ -122,23 +139,26 @@ def test_an_answer_that_is_lost_leaves_the_request_to_one_of_them_with_its_token
         await pool.until(lambda: taken(pool) == 1)
         assert not scheduler_of(pool, "p").running()
 
-    with_pair(act)
+    with_pair(act, kind=kind)
 
 
-def test_answers_that_are_all_lost_leave_the_request_where_both_make_the_same_tokens() -> None:
+@COMPUTING
+def test_answers_that_are_all_lost_leave_the_request_where_both_make_the_same_tokens(kind: EngineKind) -> None:
     async def act(pool: WorkerPool) -> None:
         pool.broker.delays = lambda subject: () if subject.endswith(".take-over") else (BUS_SECONDS,)
         await ask(pool, tokens=100)
         await pool.until(lambda: failed(pool, "late") == 1)
 
-    with_pair(act)
+    with_pair(act, kind=kind)
 
 
 MOMENTS = [0.0, 0.002, 0.01, 0.02, 0.03, 0.033, 0.036, 0.04, 0.05, 0.08]
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_request_that_is_cancelled_at_any_moment_leaves_both_workers_within_a_second(moment: float) -> None:
+@by_turns("moment", *MOMENTS)
+def test_a_request_that_is_cancelled_at_any_moment_leaves_both_workers_within_a_second(
+    moment: float, kind: EngineKind
+) -> None:
     async def act(pool: WorkerPool) -> None:
         await ask(pool, tokens=100)
         await asyncio.sleep(moment)
@@ -146,10 +166,13 @@ def test_a_request_that_is_cancelled_at_any_moment_leaves_both_workers_within_a_
         await asyncio.sleep(1.0)
         assert [used(pool.members[worker]) for worker in ("p", "d")] == [0, 0]
 
-    with_pair(act)
+    with_pair(act, kind=kind)
 
 
-def test_a_request_that_is_cancelled_while_its_kv_is_on_a_slow_link_leaves_both_within_a_second() -> None:
+@COMPUTING
+def test_a_request_that_is_cancelled_while_its_kv_is_on_a_slow_link_leaves_both_within_a_second(
+    kind: EngineKind,
+) -> None:
     async def act(pool: WorkerPool) -> None:
         slow_link(pool, 5.0)
         await ask(pool)
@@ -159,10 +182,11 @@ def test_a_request_that_is_cancelled_while_its_kv_is_on_a_slow_link_leaves_both_
         assert [used(pool.members[worker]) for worker in ("p", "d")] == [0, 0]
         slow_link(pool, 0.003)
 
-    with_pair(act)
+    with_pair(act, kind=kind)
 
 
-def test_a_decode_worker_that_is_full_refuses_and_the_request_is_decoded_where_it_is() -> None:
+@COMPUTING
+def test_a_decode_worker_that_is_full_refuses_and_the_request_is_decoded_where_it_is(kind: EngineKind) -> None:
     async def act(pool: WorkerPool) -> None:
         for number in range(4):  # as many as run at once
             own = submit(f"own{number}", random_prompt(number, 40), max_tokens=150)
@@ -172,17 +196,18 @@ def test_a_decode_worker_that_is_full_refuses_and_the_request_is_decoded_where_i
         await pool.until(lambda: pool.client.wishes[-1].is_over)
         assert taken(pool) == 0
 
-    with_pair(act)
+    with_pair(act, kind=kind)
 
 
-def test_a_reservation_that_gave_way_is_asked_for_again_once_the_request_is_ready() -> None:
+@COMPUTING
+def test_a_reservation_that_gave_way_is_asked_for_again_once_the_request_is_ready(kind: EngineKind) -> None:
     async def act(pool: WorkerPool) -> None:
         await ask(pool, length=LONG)
         await pool.until(lambda: reserved(pool) == 1)
+        assert pool.client.wishes[0].tokens == []
         scheduler_of(pool, "d").reservations.make_way("a request that is ready needs its place")
         await pool.until(lambda: reserved(pool) == 0)
-        assert pool.client.wishes[0].tokens == []
         await pool.until(lambda: taken(pool) == 1)
         assert failed(pool, "broken") == 1
 
-    with_pair(act)
+    with_pair(act, kind=kind)
