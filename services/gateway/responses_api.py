@@ -31,6 +31,7 @@ from livescale.services.gateway.responses_shape import ResponsesShape
 from livescale.services.gateway.responses_store import ResponseStore
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.responses import KeptResponse
+from livescale.shared.runtime.clock import Clock
 
 WATCH_SECONDS = 1.0  # how soon a response that another gateway was told to cancel is cancelled
 
@@ -55,6 +56,7 @@ class ResponsesApi:
 
     completions: Completions
     store: ResponseStore
+    clock: Clock
     _begun: asyncio.Queue[tuple[Exchange, Visit]] = field(default_factory=asyncio.Queue)
 
     async def run(self) -> None:
@@ -66,7 +68,7 @@ class ResponsesApi:
 
     async def create(self, request: Request) -> Response:
         """Answer POST /v1/responses, whole, as a stream, or in the background."""
-        limit = self.completions.settings.max_body_bytes
+        limit = self.completions.max_body_bytes
         body = parse_body(await read_body(request, limit), ResponsesRequest, typed_items)
         check_request(body)
         visit: Visit = request.state.visit
@@ -112,7 +114,7 @@ class ResponsesApi:
         client, id = request.state.visit.who, request.path_params["response_id"]
         kept = await self._get(client, id, "response_id")
         found = msgspec.json.decode(kept.response, type=ResponseObject)
-        if found.status == "in_progress" and self.completions.backend.clock.wall() > kept.deadline:
+        if found.status == "in_progress" and self.clock.wall() > kept.deadline:
             lost = internal("The gateway that made this response is gone; send the request again.")
             return replace(found, status="failed", error=lost.detail)
         return found
