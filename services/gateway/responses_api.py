@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from livescale.services.gateway.access import Visit
-from livescale.services.gateway.bodies import ChatMessage
 from livescale.services.gateway.completion_response import CompletionResponse
 from livescale.services.gateway.completions import Completions
+from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import ApiError, bad_request, from_bus, internal
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.renamed import renamed

@@ -13,7 +13,7 @@ from openai.types.responses import Response
 
 from livescale.services.gateway.generating import make_response_store
 from livescale.services.gateway.settings import GatewaySettings
-from tests.gateway.conftest import ServedGateway, eventually, serve_gateway
+from tests.gateway.conftest import ServedGateway, eventually, openai_client, serve_gateway
 from tests.gateway.test_tools import ANOTHER, ARGUMENTS, CALL, says, writes
 
 FUNCTION: dict[str, Any] = {
@@ -28,7 +28,7 @@ TEXT = "Shaפjo says: ñandú…"
 
 @asynccontextmanager
 async def other_client(served: ServedGateway, key: str) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) as client:
+    async with openai_client(served.url, key) as client:
         yield client
 
 
