@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 
-from livescale.services.gateway.bodies import Conversation
 from livescale.services.gateway.chat_template import ChatTemplate, RenderingWay, TemplateRefusal
+from livescale.services.gateway.conversation import Conversation
 from livescale.services.gateway.tools import Tool, for_template
 
 MOST_STEPS = 400

@@ -175,7 +175,7 @@ def cannot(id: str, source: str, says: str, why: str) -> Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Judgement:
     """A claim and what came of it. `reason`: why it does not hold."""
 
     claim: Claim
@@ -185,7 +185,7 @@ class Outcome:
     reviewed: bool = False
 
 
-def judge(claim: Claim, measured: Measured, causes: Mapping[str, str]) -> Outcome:
+def judge(claim: Claim, measured: Measured, causes: Mapping[str, str]) -> Judgement:
     """Hold what was measured against the paper. `causes` are the reviewed ones, by claim."""
     assert claim.bound is not None
     misses = list(claim.bound.misses(measured))
@@ -193,9 +193,9 @@ def judge(claim: Claim, measured: Measured, causes: Mapping[str, str]) -> Outcom
         cause = causes.get(claim.id, "")
         found = f"{misses[0][0].upper()}{misses[0][1:]}."
         reason = f"{found} {cause or 'No cause is on the reviewed list.'}"
-        return Outcome(claim=claim, verdict=Verdict.FAILS, measured=measured, reason=reason, reviewed=bool(cause))
+        return Judgement(claim=claim, verdict=Verdict.FAILS, measured=measured, reason=reason, reviewed=bool(cause))
     if claim.calibrated:
-        return Outcome(claim=claim, verdict=Verdict.CALIBRATED, measured=measured, reason=claim.calibrated)
+        return Judgement(claim=claim, verdict=Verdict.CALIBRATED, measured=measured, reason=claim.calibrated)
     if claim.stand_in:
-        return Outcome(claim=claim, verdict=Verdict.STAND_IN, measured=measured, reason=claim.stand_in)
-    return Outcome(claim=claim, verdict=Verdict.HOLDS, measured=measured)
+        return Judgement(claim=claim, verdict=Verdict.STAND_IN, measured=measured, reason=claim.stand_in)
+    return Judgement(claim=claim, verdict=Verdict.HOLDS, measured=measured)

@@ -9,7 +9,7 @@ import msgspec
 
 from livescale.load.bench.systems.runs import KeptRuns
 from livescale.load.claims.causes import reviewed_causes
-from livescale.load.claims.claim import Claim, Outcome, Verdict
+from livescale.load.claims.claim import Claim, Judgement, Verdict
 from livescale.load.claims.every import CLAIMS
 from livescale.load.claims.page import write_page
 from livescale.load.claims.run import check, outdated, unreviewed
@@ -105,7 +105,7 @@ def claims(
     bench = Workbench(mode=mode, kept=KeptRuns(runs), traces=traces, jobs=jobs, tell=lambda line: tell(f"  {line}"))
     names = {claim.id for claim in claims}
     causes = {id: cause for id, cause in reviewed_causes().items() if id in names}
-    outcomes = list[Outcome]()
+    outcomes = list[Judgement]()
     for claim in claims:
         outcomes.append(check(claim, bench, causes))
         tell(f"{claim.id}: {outcomes[-1].verdict}")
@@ -132,7 +132,7 @@ class ClaimFiles:
             if path is not None:
                 check_report_path(path, option)
 
-    def write(self, outcomes: Sequence[Outcome], mode: Mode) -> None:
+    def write(self, outcomes: Sequence[Judgement], mode: Mode) -> None:
         """Raises ClickException, which names the path."""
         if self.markdown is not None:
             save_page(self.markdown, render_markdown(outcomes, mode))
@@ -146,7 +146,7 @@ def tell(line: str) -> None:
     click.echo(line, err=True)
 
 
-def print_table(outcomes: Sequence[Outcome]) -> None:
+def print_table(outcomes: Sequence[Judgement]) -> None:
     """Print all outcomes, and below them why claims do not hold."""
     console = open_console()
     table = new_table(tell_counts(outcomes))

@@ -2,30 +2,30 @@
 
 from collections.abc import Mapping, Sequence
 
-from livescale.load.claims.claim import Claim, Outcome, Verdict, judge
+from livescale.load.claims.claim import Claim, Judgement, Verdict, judge
 from livescale.load.claims.workbench import Mode, Workbench
 
 TOO_LONG = "It is too long for --quick."
 
 
-def check(claim: Claim, bench: Workbench, causes: Mapping[str, str]) -> Outcome:
+def check(claim: Claim, bench: Workbench, causes: Mapping[str, str]) -> Judgement:
     """Measure a claim and judge it, where it can be measured."""
     if claim.measure is None:
-        return Outcome(claim=claim, verdict=Verdict.NOT_EXPRESSIBLE, reason=claim.why_not)
+        return Judgement(claim=claim, verdict=Verdict.NOT_EXPRESSIBLE, reason=claim.why_not)
     if claim.effort == "long" and bench.mode is Mode.QUICK:
-        return Outcome(claim=claim, verdict=Verdict.NOT_RUN, reason=TOO_LONG)
+        return Judgement(claim=claim, verdict=Verdict.NOT_RUN, reason=TOO_LONG)
     lacking = bench.lacks(claim.traces)
     if lacking:
-        return Outcome(claim=claim, verdict=Verdict.NOT_RUN, reason=f"{lacking}.")
+        return Judgement(claim=claim, verdict=Verdict.NOT_RUN, reason=f"{lacking}.")
     return judge(claim, claim.measure(bench), causes)
 
 
-def unreviewed(outcomes: Sequence[Outcome]) -> list[str]:
+def unreviewed(outcomes: Sequence[Judgement]) -> list[str]:
     """The claims that fail without a reviewed cause."""
     return [one.claim.id for one in outcomes if one.verdict is Verdict.FAILS and not one.reviewed]
 
 
-def outdated(outcomes: Sequence[Outcome], causes: Mapping[str, str]) -> list[str]:
+def outdated(outcomes: Sequence[Judgement], causes: Mapping[str, str]) -> list[str]:
     """The reviewed causes of claims that do not fail, or that there are not."""
     found = {one.claim.id: one.verdict for one in outcomes}
     return [id for id in causes if found.get(id) not in (Verdict.FAILS, Verdict.NOT_RUN)]

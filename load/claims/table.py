@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from livescale.load.claims.claim import Outcome, Verdict
+from livescale.load.claims.claim import Judgement, Verdict
 from livescale.load.claims.workbench import Mode
 
 HEADINGS = ("source", "claim", "paper", "ours", "tolerance", "result")
@@ -32,7 +32,7 @@ class ClaimRow(msgspec.Struct, frozen=True, kw_only=True):
     note: str
 
 
-def row_of(outcome: Outcome) -> ClaimRow:
+def row_of(outcome: Judgement) -> ClaimRow:
     claim, bound, measured = outcome.claim, outcome.claim.bound, outcome.measured
     return ClaimRow(
         id=claim.id,
@@ -49,14 +49,14 @@ def row_of(outcome: Outcome) -> ClaimRow:
     )
 
 
-def tell_counts(outcomes: Sequence[Outcome]) -> str:
+def tell_counts(outcomes: Sequence[Judgement]) -> str:
     """Say in a sentence how many claims hold, fail, or were not checked."""
     counts = Counter(outcome.verdict for outcome in outcomes)
     told = [f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]]
     return f"{len(outcomes)} claims: {', '.join(told)}."
 
 
-def cells(outcome: Outcome) -> list[str]:
+def cells(outcome: Judgement) -> list[str]:
     """Return one claim as a row of the table: source, claim, paper, ours, tolerance, result."""
     row = row_of(outcome)
     unit = "" if outcome.claim.bound is None else outcome.claim.bound.unit
@@ -64,7 +64,7 @@ def cells(outcome: Outcome) -> list[str]:
     return [row.source, row.says, row.paper, ours, row.tolerance, row.result]
 
 
-def render_markdown(outcomes: Sequence[Outcome], mode: Mode) -> str:
+def render_markdown(outcomes: Sequence[Judgement], mode: Mode) -> str:
     """The page for the documentation: the table, then settings and reasons by claim."""
     command = "livescale claims" if mode is Mode.DEFAULT else f"livescale claims {mode}"
     lines = [
@@ -87,13 +87,13 @@ def render_markdown(outcomes: Sequence[Outcome], mode: Mode) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def explain(outcome: Outcome) -> list[str]:
+def explain(outcome: Judgement) -> list[str]:
     """How a claim was measured, and why it does not hold if it does not."""
     told = details(outcome)
     return [f"- **{outcome.claim.source}**: {outcome.claim.says} *{capital(outcome.verdict)}.* {told}"] if told else []
 
 
-def details(outcome: Outcome) -> str:
+def details(outcome: Judgement) -> str:
     """The setting, the note and the reason of a claim, as far as there are any."""
     row = row_of(outcome)
     return " ".join(part for part in (row.setting and f"{capital(row.setting)}.", row.note, row.reason) if part)

@@ -1,6 +1,7 @@
 """The ASGI application: its routes, and what happens to every request before and after its endpoint."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import structlog
 from starlette.applications import Starlette
@@ -65,20 +66,23 @@ def _route(operation: Operation) -> Route:
 
 
 def _documentation(operations: list[Operation], with_key: bool) -> list[Operation]:
-    """The two operations that describe all operations, including themselves."""
-    document: Document = {}
+    """The two operations that describe all operations, including themselves. The document is made when it is first
+    asked for, as few gateways are."""
+
+    @cache
+    def document() -> Document:
+        return describe([*operations, *own], with_key=with_key)
 
     async def openapi(request: Request) -> Response:
-        return json_answer(document)
+        return json_answer(document())
 
     async def docs(request: Request) -> Response:
-        return HTMLResponse(page(document))
+        return HTMLResponse(page(document()))
 
     own = [
         Operation("GET", "/openapi.json", openapi, "This document", {200: "application/json"}),
         Operation("GET", "/docs", docs, "This document as a page", {200: "text/html"}),
     ]
-    document.update(describe([*operations, *own], with_key=with_key))
     return own
 
 

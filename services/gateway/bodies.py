@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from livescale.services.gateway.conversation import Conversation
 from livescale.services.gateway.repetition import RepetitionDetection
 from livescale.services.gateway.sampling_options import Choices, RequestPriority, RequestTimeout, TokenId, TopLogprobs
 from livescale.services.gateway.structured_options import StructuredOptions
@@ -109,52 +110,6 @@ class CompletionRequest(GenerationOptions, frozen=True, kw_only=True):
         str | list[str | TokenId | list[TokenId]],
         Meta(description="A text, a list of texts, the token ids of a text, or a list of those"),
     ]
-
-
-class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a message's content. Other types than text are not supported."""
-
-    type: Literal["text"]
-    text: str
-
-
-class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A function that the model called. `arguments` is a JSON object, as text or as such."""
-
-    name: str
-    arguments: str | dict[str, Any] = "{}"
-
-
-class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A call that an assistant's message of the conversation made."""
-
-    function: CalledFunction
-    id: str | None = None
-    type: Literal["function"] = "function"
-    index: Annotated[int | None, Meta(description="Accepted and ignored")] = None
-
-
-class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One message of a conversation; text parts are joined with newlines. Tools that were called, and what they
-    answered, are told to the chat template."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
-    name: str | None = None
-    tool_calls: list[ToolCall] = []
-    tool_call_id: str | None = None
-    reasoning_content: str | None = None
-    reasoning: Annotated[str | None, Meta(description="The newer name of reasoning_content")] = None
-    type: Annotated[Literal["text", "message"] | None, Meta(description="Accepted and ignored")] = None
-
-    @property
-    def text(self) -> str:
-        """The content of the message as one text, whatever parts it came in."""
-        content = self.content
-        return content if isinstance(content, str) else "\n".join(part.text for part in content or [])
-
-
-Conversation = Annotated[list[ChatMessage], Meta(min_length=1)]
 
 
 class ChatRequest(GenerationOptions, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from livescale.services.gateway.bodies import ChatMessage, ToolCall
+from livescale.services.gateway.conversation import ChatMessage, ToolCall
 
 LONGEST_SOURCE = 1 << 18
 

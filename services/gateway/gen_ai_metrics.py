@@ -25,7 +25,7 @@ Labels = dict[str, str]
 
 
 @dataclass(frozen=True)
-class Measured:
+class GenerationSeconds:
     """What one generation took, in seconds; None for what it did not come to. `per_output_token` is the mean between
     its first token and its last."""
 
@@ -54,7 +54,9 @@ class GenAiMetrics:
             explicit_bucket_boundaries_advisory=TOKEN_USAGE_BUCKETS,
         )
 
-    def succeeded(self, seconds: float, generations: list[Measured], tokens: tuple[int, int], labels: Labels) -> None:
+    def succeeded(
+        self, seconds: float, generations: list[GenerationSeconds], tokens: tuple[int, int], labels: Labels
+    ) -> None:
         """Count a request that is complete. `tokens` are those of its prompts and of its outputs."""
         self._duration.record(seconds, labels)
         for one in generations:

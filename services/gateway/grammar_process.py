@@ -8,10 +8,9 @@ import msgspec
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
-from livescale.services.gateway.structured_options import GrammarKind
 from livescale.shared.messages.requests import MOST_GRAMMAR
-from livescale.shared.model.grammar import byte_tokenizer, failure_of, grammar_limits
-from livescale.shared.process.bounded_process import answer_all
+from livescale.shared.model.grammar import GrammarKind, byte_tokenizer, failure_of, grammar_limits
+from livescale.shared.process.bounded_answers import answer_all
 
 MEMORY_BYTES = 256 << 20  # in addition to what an idle process has
 LONGEST_REASON = 300

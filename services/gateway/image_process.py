@@ -10,7 +10,7 @@ import msgspec
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from livescale.shared.messages.images import Images
-from livescale.shared.process.bounded_process import answer_all
+from livescale.shared.process.bounded_answers import answer_all
 
 MEMORY_BYTES = 512 << 20  # four copies of the largest image, and what an idle process has
 MOST_PIXELS = 20_000_000

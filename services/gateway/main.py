@@ -9,36 +9,20 @@ import msgspec
 import structlog
 
 from livescale.services.gateway.access import BadKeys, Guard, Keyring, read_keys
-from livescale.services.gateway.adapters import AdapterApi
-from livescale.services.gateway.admin import Admin
 from livescale.services.gateway.app import make_app
-from livescale.services.gateway.catalog import Catalog
-from livescale.services.gateway.completions import Completions
+from livescale.services.gateway.endpoints import open_endpoints
 from livescale.services.gateway.generation import Backend
-from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.held_requests import HeldRequests
-from livescale.services.gateway.image_decoder import ImageDecoder
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.models import RegisteredModels
-from livescale.services.gateway.operation import Operation
-from livescale.services.gateway.operations import operations
-from livescale.services.gateway.pooling import Pooling
-from livescale.services.gateway.pooling_api import PoolingApi
 from livescale.services.gateway.probes import Probes
-from livescale.services.gateway.responses_api import ResponsesApi
-from livescale.services.gateway.responses_store import ResponseStore
 from livescale.services.gateway.server import Server, allow_connections, is_loopback, listen, url_of
 from livescale.services.gateway.settings import GatewaySettings
-from livescale.services.gateway.spans import Tracing
 from livescale.services.gateway.streams import Peers, RequestStreams
-from livescale.services.gateway.templates import Templates
 from livescale.services.gateway.vocabularies import Vocabularies
-from livescale.shared.messages.responses import RESPONSES
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World, run_process
 from livescale.shared.runtime.files import write_atomically
-
-MOST_KEPT_BYTES = 1 << 30  # of responses, of all clients
 
 log = structlog.get_logger()
 
@@ -50,34 +34,34 @@ class Gateway:
         self._world = world
         self._keys = keys
         self._settings = settings
-        self._id = world.info.id
         self._metrics = GatewayMetrics(world.telemetry, world.clock)
-        self._streams = RequestStreams(world.bus, self._id, self._metrics, settings.max_requests, settings.stream_queue)
-        self._templates = Templates(world.clock.wall)
-        self._grammars = Grammars()
-        self._decoder = ImageDecoder()
-        self._membership = Membership(world.bus, world.clock, "gateway", self._id, world.host, system=world.system)
+        id = world.info.id
+        self._streams = RequestStreams(world.bus, id, self._metrics, settings.max_requests, settings.stream_queue)
+        self._membership = Membership(world.bus, world.clock, "gateway", id, world.host, system=world.system)
         self._probes: Probes | None = None
         self.url = ""
 
     async def run(self) -> None:
         """Serve until cancelled. Raises PortInUse where the address cannot be listened on."""
-        world, settings = self._world, self._settings
+        world, settings, metrics = self._world, self._settings, self._metrics
         bound = listen(settings.host, settings.port)
+        held = HeldRequests(metrics.router_waits, settings.max_held)
+        backend = Backend(world.bus, world.clock, self._streams, metrics, held)
         with bound, ThreadPoolExecutor(1, "tokenizer") as executor:
-            models = RegisteredModels(world.bus, world.clock, executor, self._metrics)
+            models = RegisteredModels(world.bus, world.clock, executor, metrics)
             guard = Guard(self._keys, world.clock, is_loopback(bound))
-            responses = self._responses(models)
-            app = make_app(
-                self._operations(models, responses, executor), guard, world.ids, self._metrics, settings.allowed_origins
-            )
             arriving = await self._streams.listen()
-            async with self._templates, self._grammars, self._decoder, asyncio.TaskGroup() as group:
+            async with (
+                open_endpoints(world, settings, backend, models, executor) as endpoints,
+                asyncio.TaskGroup() as group,
+            ):
+                self._probes = endpoints.probes
+                app = make_app(endpoints.operations, guard, world.ids, metrics, settings.allowed_origins)
                 await Vocabularies(models, executor).serve(world.bus, world.info)
                 group.create_task(self._streams.run(arriving), name="tokens")
                 group.create_task(Peers(world.bus, self._streams).run(), name="peers")
                 group.create_task(models.run(), name="models")
-                group.create_task(responses.run(), name="responses")
+                group.create_task(endpoints.responses.run(), name="responses")
                 group.create_task(self._membership.run(), name="membership")
                 self._say_ready(url_of(bound))
                 # The server is not a task of the group: it ends its requests while tokens still arrive.
@@ -88,29 +72,6 @@ class Gateway:
         if self._probes is None or not self.url:
             return "it does not listen yet"
         return await self._probes.why_unavailable() or await self._membership.why_not_ready()
-
-    def _responses(self, models: RegisteredModels) -> ResponsesApi:
-        world, settings = self._world, self._settings
-        held = HeldRequests(self._metrics.router_waits, settings.max_held)
-        backend = Backend(world.bus, world.clock, self._streams, self._metrics, held)
-        tracing = Tracing(world.telemetry, world.clock)
-        completions = Completions(
-            settings, self._id, world.ids, backend, models, self._templates, self._grammars, tracing
-        )
-        bucket = world.bus.bucket(RESPONSES, settings.responses_seconds, MOST_KEPT_BYTES)
-        store = ResponseStore(bucket, world.clock, settings.responses_seconds, settings.responses_bytes)
-        return ResponsesApi(completions, store)
-
-    def _operations(
-        self, models: RegisteredModels, responses: ResponsesApi, executor: ThreadPoolExecutor
-    ) -> list[Operation]:
-        world, limit = self._world, self._settings.max_body_bytes
-        catalog = Catalog(world.bus, models, self._templates, limit)
-        completions = responses.completions
-        pooling = PoolingApi(Pooling(self._settings, self._id, world.ids, completions.backend, models, self._decoder))
-        probes = self._probes = Probes(self._id, world.bus, models, catalog, world.telemetry, executor)
-        admin, adapters = Admin(world.bus, models, limit), AdapterApi(world.bus, models, limit)
-        return operations(completions, responses, pooling, catalog, admin, probes, adapters)
 
     def _say_ready(self, url: str) -> None:
         self.url = url

@@ -21,7 +21,7 @@ class MessagesApi:
 
     async def create(self, request: Request) -> Response:
         """Answer POST /v1/messages, whole or as a stream of Anthropic's events."""
-        data = await read_body(request, self.completions.settings.max_body_bytes)
+        data = await read_body(request, self.completions.max_body_bytes)
         body = parse_body(data, MessagesRequest)
         response = await self.completions.converse(request, chat_of_messages(body), MessagesShape(), NAMES)
         if body.stream:
@@ -30,8 +30,8 @@ class MessagesApi:
 
     async def count(self, request: Request) -> Response:
         """Answer POST /v1/messages/count_tokens: the tokens of the prompt, without an answer."""
-        data = await read_body(request, self.completions.settings.max_body_bytes)
+        data = await read_body(request, self.completions.max_body_bytes)
         body = chat_of_messages(parse_body(data, CountRequest))
         with renamed(NAMES):
-            asked = await self.completions.prompt_of_chat(body, origin="")
+            asked = await self.completions.prompts.of_chat(body)
         return json_answer(TokenCount(len(asked.prompts[0])))

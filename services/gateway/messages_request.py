@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from livescale.services.gateway.bodies import CalledFunction, ChatMessage, ChatRequest, StreamOptions, ToolCall
+from livescale.services.gateway.bodies import ChatRequest, StreamOptions
+from livescale.services.gateway.conversation import CalledFunction, ChatMessage, ToolCall
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.sampling_options import StopString
 from livescale.services.gateway.structured_options import JsonSchemaFormat, NamedSchema, Schema

@@ -178,7 +178,7 @@ class TextPiece(Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Ends:
+class TextEnds:
     """What ends a text, none of it before `min_tokens`: stop strings and tokens, some `named` by the client. With
     `kept` they are part of the text."""
 
@@ -189,7 +189,7 @@ class Ends:
     min_tokens: int = 0
 
 
-NO_ENDS = Ends()
+NO_ENDS = TextEnds()
 
 
 @dataclass
@@ -253,7 +253,7 @@ class TextOutput:
 
     reasoning_tokens: int | None = None
 
-    def __init__(self, decode: Decode, prompt: Sequence[int], ends: Ends = NO_ENDS, *, shown: bool = False) -> None:
+    def __init__(self, decode: Decode, prompt: Sequence[int], ends: TextEnds = NO_ENDS, *, shown: bool = False) -> None:
         self._detokenizer = Detokenizer(decode, prompt, shown=shown)
         self._scanner = StopScanner(ends.strings)
         self._ends = ends

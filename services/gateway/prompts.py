@@ -1,8 +1,11 @@
 """A checked body with the tokens of what it says, and what follows from both for its answer. Pure."""
 
-from msgspec import Struct
+from dataclasses import replace
 
-from livescale.services.gateway.asked import asked_logprobs, only_prompt
+from msgspec import Struct
+from msgspec.structs import replace as with_fields
+
+from livescale.services.gateway.asked import asked_logprobs, choices, only_prompt
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.echo import Echo
@@ -10,7 +13,8 @@ from livescale.services.gateway.envelope import Envelope
 from livescale.services.gateway.logprobs import PromptNames, TokenNames
 from livescale.services.gateway.models import Served
 from livescale.services.gateway.reading import Reading
-from livescale.services.gateway.submission import decoding
+from livescale.services.gateway.submission import Origin, TokenRules, decoding, make_submit
+from livescale.shared.messages.requests import Submit
 
 
 class Prompts(Struct, frozen=True):
@@ -24,6 +28,22 @@ class Prompts(Struct, frozen=True):
     prompts: list[list[int]]
     said: str | None = None
     reading: Reading | None = None
+
+
+def submits_of(asked: Prompts, origin: Origin, rules: TokenRules) -> list[Submit]:
+    """One submission for each choice of each prompt; choices after a prompt's first follow that one. Where there are
+    several, their ids begin with the one of `origin`."""
+    each = choices(asked.body)
+    count = each * len(asked.prompts)
+    names = [origin.request_id] if count == 1 else [f"{origin.request_id}-p{index}" for index in range(count)]
+    model, adapter = asked.served.entry.spec.name, asked.served.adapter
+    submits = []
+    for index, name in enumerate(names):
+        own = replace(origin, request_id=name, choice=index % each)
+        submit = make_submit(asked.body, asked.prompts[index // each], asked.text, asked.context_limit, own, rules)
+        follows = names[index - index % each] if index % each else None
+        submits.append(with_fields(submit, model=model, adapter=adapter, follows=follows))
+    return submits
 
 
 def envelope_of(asked: Prompts, id: str, created: int) -> Envelope:

@@ -48,15 +48,15 @@ class RenderApi:
 
     async def chat(self, request: Request) -> Response:
         """Answer POST /v1/chat/completions/render."""
-        body = parse_body(await read_body(request, self.completions.settings.max_body_bytes), ChatRequest)
-        asked = await self.completions.prompt_of_chat(body, origin="")
+        body = parse_body(await read_body(request, self.completions.max_body_bytes), ChatRequest)
+        asked = await self.completions.prompts.of_chat(body)
         assert isinstance(asked.said, str)
         return json_answer(self._rendered(request, asked, 0, asked.said))
 
     async def completion(self, request: Request) -> Response:
         """Answer POST /v1/completions/render: the token ids of each prompt."""
-        body = parse_body(await read_body(request, self.completions.settings.max_body_bytes), CompletionRequest)
-        asked = await self.completions.prompts_of_texts(body)
+        body = parse_body(await read_body(request, self.completions.max_body_bytes), CompletionRequest)
+        asked = await self.completions.prompts.of_texts(body)
         texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
         said = [text if isinstance(text, str) else None for text in texts[: len(asked.prompts)]]
         return json_answer([self._rendered(request, asked, place, text) for place, text in enumerate(said)])

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from livescale.services.gateway.access import Visit
-from livescale.services.gateway.bodies import ChatMessage
 from livescale.services.gateway.completion_response import CompletionResponse
 from livescale.services.gateway.completions import Completions
+from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import ApiError, bad_request, from_bus, internal
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.renamed import renamed
@@ -32,6 +32,7 @@ from livescale.services.gateway.responses_shape import ResponsesShape
 from livescale.services.gateway.responses_store import ResponseStore
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.responses import KeptResponse
+from livescale.shared.runtime.clock import Clock
 
 WATCH_SECONDS = 1.0  # how soon a response that another gateway was told to cancel is cancelled
 
@@ -56,6 +57,7 @@ class ResponsesApi:
 
     completions: Completions
     store: ResponseStore
+    clock: Clock
     _begun: asyncio.Queue[tuple[Exchange, Visit]] = field(default_factory=asyncio.Queue)
 
     async def run(self) -> None:
@@ -67,7 +69,7 @@ class ResponsesApi:
 
     async def create(self, request: Request) -> Response:
         """Answer POST /v1/responses, whole, as a stream, or in the background."""
-        limit = self.completions.settings.max_body_bytes
+        limit = self.completions.max_body_bytes
         body = parse_body(await read_body(request, limit), ResponsesRequest, typed_items)
         check_request(body)
         visit: Visit = request.state.visit
@@ -101,11 +103,11 @@ class ResponsesApi:
 
     async def count(self, request: Request) -> Response:
         """Answer POST /v1/responses/input_tokens: the tokens of the prompt, without an answer."""
-        data = await read_body(request, self.completions.settings.max_body_bytes)
+        data = await read_body(request, self.completions.max_body_bytes)
         body = parse_body(data, ResponsesRequest, typed_items)
         earlier = await self._conversation(request.state.visit.who, body.previous_response_id)
         with renamed(NAMES):
-            asked = await self.completions.prompt_of_chat(chat_of(body, earlier), origin="")
+            asked = await self.completions.prompts.of_chat(chat_of(body, earlier))
         return json_answer(InputTokens(input_tokens=len(asked.prompts[0])))
 
     async def delete(self, request: Request) -> Response:
@@ -132,7 +134,7 @@ class ResponsesApi:
         client, id = request.state.visit.who, request.path_params["response_id"]
         kept = await self._get(client, id, "response_id")
         found = msgspec.json.decode(kept.response, type=ResponseObject)
-        if found.status == "in_progress" and self.completions.backend.clock.wall() > kept.deadline:
+        if found.status == "in_progress" and self.clock.wall() > kept.deadline:
             lost = internal("The gateway that made this response is gone; send the request again.")
             found = replace(found, status="failed", error=lost.detail)
         return found, kept

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from livescale.services.gateway.bodies import ChatMessage
+from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.responses_objects import (
     OutputCall,

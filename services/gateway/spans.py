@@ -12,7 +12,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from livescale.services.gateway.asked import asked_tokens
 from livescale.services.gateway.bodies import ChatRequest, GenerationOptions
 from livescale.services.gateway.envelope import Usage
-from livescale.services.gateway.gen_ai_metrics import GenAiMetrics, Measured
+from livescale.services.gateway.gen_ai_metrics import GenAiMetrics, GenerationSeconds
 from livescale.services.gateway.generation import Generation, GenerationTimes
 from livescale.shared.process.otlp import nanoseconds, parent, traceparent
 from livescale.shared.process.telemetry import Telemetry
@@ -100,12 +100,12 @@ class RequestTrace:
         span.end()
 
 
-def measured(times: GenerationTimes, tokens: int) -> Measured:
+def measured(times: GenerationTimes, tokens: int) -> GenerationSeconds:
     """What a generation of so many tokens took."""
     if times.first is None or times.last is None:
-        return Measured()
+        return GenerationSeconds()
     rest = (times.last - times.first) / (tokens - 1) if tokens > 1 else None
-    return Measured(times.first - times.started, rest)
+    return GenerationSeconds(times.first - times.started, rest)
 
 
 def operation_of(body: GenerationOptions) -> str:

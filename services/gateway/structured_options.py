@@ -5,14 +5,14 @@ Both the checks and the documentation are made from it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.sampling_options import SamplingOptions
-from livescale.shared.model.grammar import MOST_GRAMMAR_BYTES
+from livescale.shared.model.grammar import MOST_GRAMMAR_BYTES, GrammarKind
 
 # Space between parts of JSON: none, a blank, or a new line with its indent. It ends, so that an answer does.
 WHITESPACE = r"( |\n {0,32})?"
@@ -28,7 +28,6 @@ Alternatives = Annotated[
     Meta(min_length=1, max_length=MOST_ALTERNATIVES, description="The answer is one of these"),
 ]
 GrammarText = Annotated[str, Meta(min_length=1, description="A grammar: Lark, as llguidance has it, or EBNF")]
-GrammarKind = Literal["json", "regex", "choice", "grammar"]
 
 
 class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, Ge
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
 from livescale.services.gateway.checks import check_named, check_token_ids
 from livescale.services.gateway.errors import bad_request, too_long
-from livescale.services.gateway.output import Decode, Ends, Output, TextOutput
+from livescale.services.gateway.output import Decode, Output, TextEnds, TextOutput
 from livescale.services.gateway.reading import Reading
 from livescale.services.gateway.repetition import RepetitionOutput
 from livescale.services.gateway.sampling_options import stop_strings
@@ -130,7 +130,7 @@ def make_output(
 ) -> Output:
     """The text that a submission's tokens become, which ends at the stop strings that the body asks for. With a
     `reading` it is taken apart."""
-    ends = Ends(
+    ends = TextEnds(
         stop_strings(body),
         frozenset(submit.stop_token_ids),
         frozenset(body.stop_token_ids),

@@ -8,9 +8,9 @@ import sys
 
 import msgspec
 
-from livescale.services.gateway.bodies import ChatMessage
 from livescale.services.gateway.chat_template import ChatTemplate, RenderingWay, TemplateRefusal
-from livescale.shared.process.bounded_process import answer_all
+from livescale.services.gateway.conversation import ChatMessage
+from livescale.shared.process.bounded_answers import answer_all
 
 MEMORY_BYTES = 256 << 20  # in addition to what an idle process has
 LONGEST_REASON = 500

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import msgspec
 import structlog
 
-from livescale.services.gateway.bodies import ChatMessage
 from livescale.services.gateway.bounded_work import BoundedWork
 from livescale.services.gateway.chat_template import USUAL, ChatTemplate, RenderingWay, TemplateRefusal, Wall
 from livescale.services.gateway.checkpoint_text import CheckpointText
+from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.template_process import MEMORY_BYTES, RenderedPrompt, Rendering
 

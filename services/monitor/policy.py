@@ -38,7 +38,7 @@ class RetryTimes:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedScale:
     """A scale that the planner was asked for, of which no record of the planner has been seen yet."""
 
     decision_id: str
@@ -71,7 +71,7 @@ class ScalingPolicy:
         self._times = times
         self._rule = rule or RoleRule()
         self._roles = RoleScaling()
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, AskedScale] = {}
         self._refusals = Backoff(times.retry_seconds, times.retry_seconds)
         self._failures = Backoff(times.retry_seconds, times.longest_retry_seconds)
         self._short_since: dict[str, float] = {}
@@ -82,7 +82,7 @@ class ScalingPolicy:
 
     def asked(self, decision: Decision, now: float) -> None:
         """Note that the planner was asked to carry out this decision."""
-        self._asked[decision.model] = Asked(decision.id, decision.target, now, self._times.asked_seconds)
+        self._asked[decision.model] = AskedScale(decision.id, decision.target, now, self._times.asked_seconds)
         if decision.rule == "yield":
             self._idle_since.pop(decision.model, None)
             self._surplus_since.pop(decision.model, None)

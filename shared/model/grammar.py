@@ -1,7 +1,10 @@
 """What llguidance may use for one grammar, at the gateway that tries it and at the workers that apply it."""
 
+from typing import Literal
+
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
+GrammarKind = Literal["json", "regex", "choice", "grammar"]  # how a client writes it
 MOST_GRAMMAR_BYTES = 64 << 10  # as a client sends it
 NOT_SHOWN = "<non-verbose/>"  # where llguidance would show the grammar
 # What llguidance says by words of its own, and what it means for the grammar's author.

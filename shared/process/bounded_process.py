@@ -1,22 +1,17 @@
 """A process beside this one for work that must not harm it: programs and grammars that others wrote.
 
-The kernel bounds its time and memory. Work comes on its stdin and answers go to stdout, each after its length. It ends
-when stdin does.
+`bounded_answers` is the other end: the process that answers, within its bounds.
 """
 
 import asyncio
 import os
-import resource
-import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import BinaryIO
+
+from livescale.shared.process.bounded_answers import LENGTH_BYTES, framed
 
 WAIT_SECONDS = 20.0  # long, for a busy machine; the process bounds its own use of the processor
-LENGTH_BYTES = 4
 # What Python needs to find this package and the time zone; none of the secrets.
 ENVIRONMENT = ("PATH", "HOME", "PYTHONPATH", "TZ", "LANG", "LC_ALL")
 
@@ -77,31 +72,3 @@ class BoundedProcess:
 def bare_environment() -> dict[str, str]:
     """This process's environment without what others must not see."""
     return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-
-
-def framed(data: bytes) -> bytes:
-    """Return the data behind its length, as it is written to a pipe."""
-    return len(data).to_bytes(LENGTH_BYTES) + data
-
-
-def bound_memory(more_bytes: int) -> None:
-    """Let this process have so much more memory than now, and leave no core file."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + more_bytes,) * 2)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def answer_all(
-    answer: Callable[[bytes], bytes], work: BinaryIO, answers: BinaryIO, processor_seconds: float, memory_bytes: int
-) -> None:
-    """Answer until `work` ends. A piece of work that takes more than `processor_seconds` ends the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the parent, which ends this process
-    bound_memory(memory_bytes)
-    while length := work.read(LENGTH_BYTES):
-        data = work.read(int.from_bytes(length))
-        # Its signal ends the process; a handler in Python would not run inside C code.
-        signal.setitimer(signal.ITIMER_PROF, processor_seconds)
-        said = answer(data)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        answers.write(framed(said))
-        answers.flush()

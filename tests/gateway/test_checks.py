@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from livescale.services.gateway.bodies import ChatMessage, ChatRequest, CompletionRequest, StreamOptions
+from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, StreamOptions
 from livescale.services.gateway.checks import check_choices, check_options
+from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import ApiError
 
 HELLO = [ChatMessage(role="user", content="hello")]

@@ -5,7 +5,7 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics as conventions
 
 from livescale.services.gateway import gen_ai_metrics
-from livescale.services.gateway.gen_ai_metrics import GenAiMetrics, Measured
+from livescale.services.gateway.gen_ai_metrics import GenAiMetrics, GenerationSeconds
 
 LABELS = {"gen_ai.request.model": "m"}
 
@@ -32,7 +32,7 @@ def test_the_names_are_those_of_the_conventions() -> None:
 
 def test_a_request_that_succeeds_is_counted_in_each() -> None:
     metrics, reader = opened()
-    metrics.succeeded(2.0, [Measured(0.5, 0.1), Measured(0.25)], (7, 3), LABELS)
+    metrics.succeeded(2.0, [GenerationSeconds(0.5, 0.1), GenerationSeconds(0.25)], (7, 3), LABELS)
     found = points(reader)
     assert {name: (sum(one.count for one in each), sum(one.sum for one in each)) for name, each in found.items()} == {
         "gen_ai.server.request.duration": (1, 2.0),

@@ -7,8 +7,7 @@ import pytest
 from llguidance import LLMatcher
 
 from livescale.services.gateway.grammar_process import LONGEST_REASON, Trial, Trials, Tried
-from livescale.services.gateway.structured_options import GrammarKind
-from livescale.shared.model.grammar import byte_tokenizer, grammar_limits
+from livescale.shared.model.grammar import GrammarKind, byte_tokenizer, grammar_limits
 
 TRIALS = Trials()
 

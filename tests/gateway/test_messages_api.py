@@ -26,7 +26,9 @@ def anthropic() -> Any:
 
 @asynccontextmanager
 async def client_of(served: ServedGateway, key: str = "none") -> AsyncIterator[Any]:
-    async with import_module("anthropic").AsyncAnthropic(base_url=served.url, api_key=key, max_retries=0) as client:
+    package = import_module("anthropic")
+    http = package.DefaultAsyncHttpxClient(verify=False)  # as in `openai_client`
+    async with package.AsyncAnthropic(base_url=served.url, api_key=key, max_retries=0, http_client=http) as client:
         yield client
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from livescale.services.gateway.bodies import CalledFunction, ChatMessage, ChatRequest, ToolCall
+from livescale.services.gateway.bodies import ChatRequest
+from livescale.services.gateway.conversation import CalledFunction, ChatMessage, ToolCall
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.messages_request import CountRequest, MessagesRequest, chat_of_messages
 from livescale.services.gateway.tools import FunctionName, NamedTool

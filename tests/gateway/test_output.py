@@ -13,8 +13,8 @@ from livescale.services.gateway.output import (
     REPLACEMENT,
     Decode,
     Detokenizer,
-    Ends,
     StopScanner,
+    TextEnds,
     TextOutput,
     TextPiece,
     certain_part,
@@ -179,36 +179,36 @@ def ids(text: str) -> tuple[int, ...]:
 
 
 def test_a_stop_string_cuts_text_and_tokens_where_it_is_complete() -> None:
-    output = TextOutput(letters, [], Ends(["cd"]))
+    output = TextOutput(letters, [], TextEnds(["cd"]))
     assert output.feed(Fresh(ids("abc"))) == TextPiece("ab", ids("abc"))
     assert output.feed(Fresh(ids("defg"))) == TextPiece("", ids("d"), "stop", "cd")
 
 
 def test_text_held_back_comes_with_the_end() -> None:
-    output = TextOutput(letters, [], Ends(["cd"]))
+    output = TextOutput(letters, [], TextEnds(["cd"]))
     assert output.feed(Fresh(ids("abc"))).text == "ab"
     assert output.feed(Fresh((), "length")) == TextPiece("c", (), "length")
 
 
 def test_no_stop_string_counts_before_min_tokens() -> None:
-    output = TextOutput(letters, [], Ends(["b"], min_tokens=3))
+    output = TextOutput(letters, [], TextEnds(["b"], min_tokens=3))
     assert output.feed(Fresh(ids("abab"))) == TextPiece("aba", ids("abab"), "stop", "b")
 
 
 def test_the_stop_token_is_no_part_of_the_text() -> None:
-    output = TextOutput(letters, [], Ends(tokens=ids("$")))
+    output = TextOutput(letters, [], TextEnds(tokens=ids("$")))
     assert output.feed(Fresh(ids("ab$"), "stop")) == TextPiece("ab", ids("ab$"), "stop")
     assert TextOutput(letters, []).feed(Fresh(ids("ab$"), "length")).text == "ab$"
 
 
 def test_the_clients_stop_token_is_told_and_the_checkpoints_is_not() -> None:
-    ends = Ends(tokens=ids("$#"), named=ids("$"))
+    ends = TextEnds(tokens=ids("$#"), named=ids("$"))
     assert TextOutput(letters, [], ends).feed(Fresh(ids("a$"), "stop")).stop_reason == ord("$")
     assert TextOutput(letters, [], ends).feed(Fresh(ids("a#"), "stop")).stop_reason is None
 
 
 def test_what_ends_the_text_is_kept_where_it_is_asked_for() -> None:
-    ends = Ends(["cd"], ids("$"), ids("$"), kept=True)
+    ends = TextEnds(["cd"], ids("$"), ids("$"), kept=True)
     output = TextOutput(letters, [], ends)
     assert [output.feed(Fresh(ids(part))).text for part in ("ab", "c", "de")] == ["ab", "", "cd"]
     assert TextOutput(letters, [], ends).feed(Fresh(ids("a$"), "stop")).text == "a$"
@@ -216,16 +216,16 @@ def test_what_ends_the_text_is_kept_where_it_is_asked_for() -> None:
 
 def test_log_probabilities_stay_with_their_tokens() -> None:
     told = tuple(TokenLogprobs(-float(number)) for number in range(4))
-    piece = TextOutput(letters, [], Ends(["b"])).feed(Fresh(ids("abcd"), logprobs=told))
+    piece = TextOutput(letters, [], TextEnds(["b"])).feed(Fresh(ids("abcd"), logprobs=told))
     assert (piece.token_ids, piece.logprobs) == (ids("ab"), told[:2])
-    piece = TextOutput(letters, [], Ends(tokens=ids("$"))).feed(Fresh(ids("abc$"), "stop", logprobs=told))
+    piece = TextOutput(letters, [], TextEnds(tokens=ids("$"))).feed(Fresh(ids("abc$"), "stop", logprobs=told))
     assert (piece.text, piece.logprobs) == ("abc", told)
 
 
 @given(st.text("abc", max_size=20), st.lists(st.integers(1, 4), min_size=1))
 def test_frames_of_any_size_give_the_same_answer(text: str, sizes: list[int]) -> None:
     def answer(cuts: list[int]) -> tuple[str, tuple[int, ...], str | None]:
-        output, found, rest = TextOutput(letters, [], Ends(["bc", "caa"])), list[TextPiece](), ids(text)
+        output, found, rest = TextOutput(letters, [], TextEnds(["bc", "caa"])), list[TextPiece](), ids(text)
         turn = 0
         while rest:
             size = cuts[turn % len(cuts)]

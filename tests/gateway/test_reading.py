@@ -4,9 +4,10 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from livescale.services.gateway.bodies import ChatMessage, ChatRequest
+from livescale.services.gateway.bodies import ChatRequest
 from livescale.services.gateway.chat_template import ChatTemplate
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
+from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.reading import reading_of
 from livescale.services.gateway.structured_options import JsonSchemaFormat, NamedSchema

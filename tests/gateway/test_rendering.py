@@ -1,7 +1,8 @@
 from typing import Any
 
-from livescale.services.gateway.bodies import ChatMessage, ChatRequest
+from livescale.services.gateway.bodies import ChatRequest
 from livescale.services.gateway.chat_template import RenderingWay
+from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.rendering import rendering_way
 from livescale.services.gateway.tools import FunctionDefinition, Tool
 

@@ -11,7 +11,9 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.responses import Response
 
-from tests.gateway.conftest import ServedGateway, eventually, serve_gateway
+from livescale.services.gateway.generating import make_response_store
+from livescale.services.gateway.settings import GatewaySettings
+from tests.gateway.conftest import ServedGateway, eventually, openai_client, serve_gateway
 from tests.gateway.test_tools import ANOTHER, ARGUMENTS, CALL, says, writes
 
 FUNCTION: dict[str, Any] = {
@@ -26,7 +28,7 @@ TEXT = "Shaפjo says: ñandú…"
 
 @asynccontextmanager
 async def other_client(served: ServedGateway, key: str) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) as client:
+    async with openai_client(served.url, key) as client:
         yield client
 
 
@@ -89,8 +91,8 @@ async def test_any_gateway_answers_and_another_keys_response_is_not_found(checkp
     keys = ("alice=alices", "bob=bobs")
     async with serve_gateway(checkpoint, api_key=keys) as served, other_client(served, "alices") as alice:
         made = await alice.responses.create(model="tiny", input="hello", max_output_tokens=2)
-        second = served.gateway._responses(None)  # type: ignore[arg-type] # only what it keeps is asked
-        assert await second.store.get("alice", made.id) is not None
+        second = make_response_store(served.gateway._world, GatewaySettings())
+        assert await second.get("alice", made.id) is not None
         async with other_client(served, "bobs") as bob:
             for asking in (
                 bob.responses.retrieve(made.id),

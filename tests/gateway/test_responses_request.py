@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from livescale.services.gateway.bodies import ChatMessage
+from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.parse import parse_body
 from livescale.services.gateway.responses_request import ResponsesRequest, chat_of, messages_of, typed_items

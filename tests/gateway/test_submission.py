@@ -6,8 +6,9 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from livescale.services.gateway.bodies import ChatMessage, ChatRequest, CompletionRequest
+from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
+from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.submission import (
     Origin,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from livescale.services.gateway.bodies import ChatMessage
 from livescale.services.gateway.chat_template import ChatTemplate, RenderingWay, TemplateRefusal
+from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.templates import Templates
 from tests.gateway.test_chat_template import noon
 

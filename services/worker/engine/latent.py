@@ -22,7 +22,7 @@ from livescale.shared.model.declaration.tensors import EXPANDING
 NORM_EPSILON = 1e-6  # of the norms of latents, whatever the model's is
 
 
-class Order:
+class HeadOrder:
     """Where the numbers of the head lie, as slices of it: of each pair that rotates, and of the latent's two halves."""
 
     def __init__(self, latent: Latent) -> None:
@@ -71,7 +71,7 @@ class LatentProjections:
         self, latent: Latent, linear: Callable[..., Linear], tensors: Tensors, kernels: Kernels | None
     ) -> None:
         self._latent = latent
-        self._order = Order(latent)
+        self._order = HeadOrder(latent)
         first = "q_a_proj" if latent.q_lora_rank else "q_proj"
         self._first = linear(f"self_attn.{first}", "self_attn.kv_a_proj_with_mqa")
         self._norm = make_norm(tensors["self_attn.kv_a_layernorm.weight"], NORM_EPSILON, kernels)
@@ -112,7 +112,7 @@ class LatentOutput:
 
     def __init__(self, latent: Latent, matrix: Linear, tensors: Tensors, kernels: Kernels | None) -> None:
         self._matrix = matrix
-        expanding, order = _expanding(latent, tensors)[:, latent.qk_nope_head_dim :], Order(latent)
+        expanding, order = _expanding(latent, tensors)[:, latent.qk_nope_head_dim :], HeadOrder(latent)
         values = expanding.new_zeros(*expanding.shape[:2], latent.kept_dim)
         order.put(order.latent, expanding, values)
         self._heads, self._value_dim = values.shape[:2]

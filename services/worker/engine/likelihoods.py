@@ -16,7 +16,7 @@ STRETCH, MANY = 512, 2_048  # numbers that are compared at once, and so many tha
 
 
 @dataclass(frozen=True)
-class Asked:
+class LikelihoodsWanted:
     """Asks how likely `token` is by a row of `logits` `[vocab]`, None for the likeliest, and the tokens that are
     `named`, or else the `count` likeliest."""
 
@@ -26,14 +26,14 @@ class Asked:
     named: Sequence[int] = ()
 
 
-class Told(NamedTuple):
+class RowLikelihoods(NamedTuple):
     """A token that was asked for, or the likeliest, and how likely it and others are."""
 
     token: int
     logprobs: TokenLogprobs
 
 
-def tell_likelihoods(asked: Sequence[Asked], kernels: Kernels | None) -> list[Told]:
+def tell_likelihoods(asked: Sequence[LikelihoodsWanted], kernels: Kernels | None) -> list[RowLikelihoods]:
     """Answer each of `asked`, whose rows have one type, rounded to float32. Of equally likely tokens the lowest ids are
     named. What is told of a row depends on that row alone. Raises IndexError for what is no token."""
     kind = KINDS.get(asked[0].logits.dtype) if asked else None
@@ -43,7 +43,7 @@ def tell_likelihoods(asked: Sequence[Asked], kernels: Kernels | None) -> list[To
     return _tell_compiled(asked, kernels, kind)
 
 
-def _tell_compiled(asked: Sequence[Asked], kernels: Kernels, kind: int) -> list[Told]:
+def _tell_compiled(asked: Sequence[LikelihoodsWanted], kernels: Kernels, kind: int) -> list[RowLikelihoods]:
     """The same in one call. Each row of `rows` is a `Likelihoods` of kernels.h."""
     logits = [one.logits.contiguous() for one in asked]
     counts = [len(one.named) or min(one.count, len(one.logits)) for one in asked]
@@ -65,7 +65,7 @@ def _tell_compiled(asked: Sequence[Asked], kernels: Kernels, kind: int) -> list[
     rows[:, 6] += told.strides[0] * np.arange(len(asked))
     kernels.likelihoods(kind, rows.ctypes.data, len(asked))
     return [
-        Told(token, TokenLogprobs(own, list(zip(others[:count], likely[:count], strict=True))))
+        RowLikelihoods(token, TokenLogprobs(own, list(zip(others[:count], likely[:count], strict=True))))
         for token, others, (own, *likely), count in zip(
             rows[:, 2].tolist(), ids.tolist(), told.tolist(), counts, strict=True
         )
@@ -94,7 +94,7 @@ class KeptRows(threading.local):
 KEPT = KeptRows()
 
 
-def _told(asked: Asked) -> Told:
+def _told(asked: LikelihoodsWanted) -> RowLikelihoods:
     logits = KEPT.row("logits", len(asked.logits))
     torch.from_numpy(logits).copy_(asked.logits)
     token = int(logits.argmax()) if asked.token is None else asked.token
@@ -103,7 +103,7 @@ def _told(asked: Asked) -> Told:
     weights = np.subtract(logits, top, out=KEPT.row("weights", len(logits)))
     np.exp(weights, out=weights)
     own, *told = (logits[[token, *named]] - (top + np.log(weights.sum()))).astype(np.float32).tolist()
-    return Told(token, TokenLogprobs(own, list(zip(named, told, strict=True))))
+    return RowLikelihoods(token, TokenLogprobs(own, list(zip(named, told, strict=True))))
 
 
 def largest(numbers: Floats, count: int) -> Ids:

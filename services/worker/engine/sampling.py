@@ -11,7 +11,7 @@ import torch
 from msgspec import structs
 
 from livescale.services.worker.engine.kernels.variants import Kernels, find_compiled
-from livescale.services.worker.engine.likelihoods import Asked, by_likelihood, largest, tell_likelihoods
+from livescale.services.worker.engine.likelihoods import LikelihoodsWanted, by_likelihood, largest, tell_likelihoods
 from livescale.services.worker.engine.logits import Floats, Ids, TokenMask, change_logits
 from livescale.services.worker.grammars.masks import NO_MASKS, StepMasks
 from livescale.services.worker.scheduling.batch import Chosen, Past, TokenSampling, changes_logits
@@ -84,8 +84,8 @@ def _is_likeliest(sampling: TokenSampling) -> bool:
     return sampling.is_greedy and not sampling.forbidden and not _is_changed(sampling)
 
 
-def _asked(logits: torch.Tensor, token: int | None, params: Sampling) -> Asked:
-    return Asked(logits, token, params.logprobs or 0, params.logprob_token_ids)
+def _asked(logits: torch.Tensor, token: int | None, params: Sampling) -> LikelihoodsWanted:
+    return LikelihoodsWanted(logits, token, params.logprobs or 0, params.logprob_token_ids)
 
 
 def score_tokens(
@@ -93,7 +93,9 @@ def score_tokens(
 ) -> list[TokenLogprobs]:
     """How likely each of `tokens` is, by its row of `logits`, with the `count` likeliest, and its rank."""
     logits = logits.cpu()
-    told = tell_likelihoods([Asked(row, token, count) for row, token in zip(logits, tokens, strict=True)], kernels)
+    told = tell_likelihoods(
+        [LikelihoodsWanted(row, token, count) for row, token in zip(logits, tokens, strict=True)], kernels
+    )
     ranks = (logits >= logits.gather(1, torch.tensor(tokens).unsqueeze(1))).sum(1).tolist()
     return [structs.replace(one.logprobs, rank=rank) for one, rank in zip(told, ranks, strict=True)]
 

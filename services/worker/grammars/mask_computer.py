@@ -13,7 +13,8 @@ import msgspec
 import structlog
 
 from livescale.services.worker.grammars.shared_masks import READY, AskMask, LearnTokens
-from livescale.shared.process.bounded_process import bare_environment, framed
+from livescale.shared.process.bounded_answers import framed
+from livescale.shared.process.bounded_process import bare_environment
 
 START_SECONDS = 60.0
 TRY_AGAIN_SECONDS = 1.0

@@ -18,7 +18,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from livescale.services.worker.grammars.shared_masks import READY, AskMask, LearnTokens, SharedMasks
 from livescale.shared.model.grammar import failure_of, grammar_limits
-from livescale.shared.process.bounded_process import LENGTH_BYTES, bound_memory
+from livescale.shared.process.bounded_answers import LENGTH_BYTES, bound_memory
 
 MEMORY_BYTES = 2 << 30  # in addition to what an idle process has
 SLOW_SECONDS = 0.002  # a matcher whose last mask took longer is computed apart from the others

@@ -12,7 +12,7 @@ from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import HAND_OVER
 from tests.worker.live.engines import BFLOAT16, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool, worker_pool
-from tests.worker.serving import random_prompt, submit
+from tests.worker.serving import penalised, random_prompt, submit
 
 Act = Callable[[WorkerPool], Awaitable[None]]
 IDS = "float32", "bfloat16"
@@ -88,3 +88,12 @@ async def move(pool: WorkerPool, request_id: str, giver: str = "p", taker: str =
     except BusError:
         return 503
     return None
+
+
+async def running(pool: WorkerPool, count: int = 1, length: int = 150, tokens: int = 60) -> list[str]:
+    """Have p decode so many requests, for nobody else; return once all have some tokens."""
+    for number in range(count):
+        request = submit(f"r{number}", random_prompt(number, length), max_tokens=tokens, sampling=penalised(number))
+        await pool.client.submit(request, "p")
+    await pool.until(lambda: all(len(wish.tokens) > 3 for wish in pool.client.wishes))
+    return [f"r{number}" for number in range(count)]

@@ -5,28 +5,17 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from livescale.services.worker.disaggregation.context import DATA
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.requests import PromptLogprobs
 from livescale.shared.messages.transfers import InstanceServing
 from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import INSTANCE, MOVED
-from tests.worker.disaggregation.pairs import counted, failed, move, reserved, slow_link, taken, with_pair
-from tests.worker.live.engines import BFLOAT16, CLOCK, FLOAT32, MODELLED, EngineKind
-from tests.worker.live.members import used
+from tests.worker.disaggregation.pairs import counted, move, reserved, running, slow_link, with_pair
+from tests.worker.live.engines import BFLOAT16, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool, worker_pool
 from tests.worker.serving import penalised, random_prompt, submit
 
 KINDS = pytest.mark.parametrize("kind", [MODELLED, FLOAT32, BFLOAT16], ids=["modelled", "float32", "bfloat16"])
-
-
-async def running(pool: WorkerPool, count: int = 1, length: int = 150, tokens: int = 60) -> list[str]:
-    """Have p decode so many requests, for nobody else; return once all have some tokens."""
-    for number in range(count):
-        request = submit(f"r{number}", random_prompt(number, length), max_tokens=tokens, sampling=penalised(number))
-        await pool.client.submit(request, "p")
-    await pool.until(lambda: all(len(wish.tokens) > 3 for wish in pool.client.wishes))
-    return [f"r{number}" for number in range(count)]
 
 
 async def follow(pool: WorkerPool, spares: list[InstanceServing]) -> None:
@@ -193,124 +182,3 @@ def test_what_began_at_an_instance_that_loaded_or_its_helper_moves_once_that_ser
             await pool.done()
 
     run(whole(), limit_seconds=600)
-
-
-def test_what_cannot_move_is_refused_for_good_and_what_finds_no_room_for_now() -> None:
-    async def act(pool: WorkerPool) -> None:
-        (id,) = await running(pool, tokens=100)
-        assert await move(pool, "unknown") == 409
-        assert await move(pool, id, taker="p") == 409
-        for number in range(4):  # as many as run at once
-            own = submit(f"own{number}", random_prompt(number, 40), max_tokens=150)
-            await pool.client.submit(own, "d")
-        assert await move(pool, id) == 429
-        assert failed(pool, "refused") == 1
-        await pool.until(lambda: pool.client.wishes[0].is_over)
-        assert taken(pool) == 0
-        last = submit("last", random_prompt(5, 40), max_tokens=1)
-        await pool.client.submit(last, "p")
-        assert await move(pool, "last") == 409
-
-    with_pair(act)
-
-
-def test_one_that_moves_already_is_not_moved_twice() -> None:
-    async def act(pool: WorkerPool) -> None:
-        slow_link(pool, 0.05)
-        (id,) = await running(pool, tokens=100)
-        assert sorted(await asyncio.gather(move(pool, id), move(pool, id)), key=str) == [409, None]
-
-    with_pair(act)
-
-
-def test_a_taker_that_dies_before_the_take_over_leaves_the_request_where_it_is() -> None:
-    async def act(pool: WorkerPool) -> None:
-        slow_link(pool, 0.2)
-        (id,) = await running(pool, tokens=300)
-        moving = asyncio.ensure_future(move(pool, id))
-        await pool.until(lambda: reserved(pool) == 1)
-        await pool.kill("d")
-        assert await moving == 429
-        await pool.until(lambda: pool.client.wishes[0].is_over)
-        assert pool.client.wishes[0].submissions == 0
-
-    with_pair(act)
-
-
-def test_a_taker_that_dies_afterwards_loses_the_request_to_others() -> None:
-    async def act(pool: WorkerPool) -> None:
-        (id,) = await running(pool)
-        assert await move(pool, id) is None
-        await pool.kill("d")
-        await pool.until(lambda: pool.client.wishes[0].is_over)
-        assert pool.client.wishes[0].submissions == 1
-
-    with_pair(act)
-
-
-def test_a_giver_that_dies_in_mid_transfer_leaves_no_block_at_the_taker() -> None:
-    async def act(pool: WorkerPool) -> None:
-        slow_link(pool, 0.2)
-        ids = await running(pool, 2, tokens=300)
-        moving = asyncio.gather(*(move(pool, id) for id in ids))
-        await pool.until(lambda: reserved(pool) == 2)
-        await pool.kill("p")
-        known = CLOCK.now()
-        await pool.until(lambda: reserved(pool) == 0)
-        assert CLOCK.now() - known < 1.0
-        assert await moving == [503, 503]
-
-    with_pair(act)
-
-
-def test_a_damaged_piece_and_a_link_that_breaks_cost_another_try_while_it_is_decoded() -> None:
-    async def act(pool: WorkerPool) -> None:
-        pool.faults.damaged = DATA
-        (id,) = await running(pool, tokens=200)
-        assert await move(pool, id) is None
-        assert failed(pool, "broken") == 1
-
-    with_pair(act)
-
-
-@pytest.mark.parametrize("lost", [".reserve", ".take-over", ".release-kv"])
-def test_messages_that_are_lost_cost_time_and_nothing_else(lost: str) -> None:
-    async def act(pool: WorkerPool) -> None:
-        (id,) = await running(pool, tokens=200)
-        pool.broker.lose = lambda subject: subject.endswith(lost)
-        moving = asyncio.ensure_future(move(pool, id))
-        await asyncio.sleep(1.5)
-        pool.broker.lose = lambda subject: False
-        await moving
-
-    with_pair(act)
-
-
-@pytest.mark.parametrize("moment", [0.0, 0.002, 0.004, 0.006, 0.01, 0.02, 0.05])
-def test_a_request_that_is_cancelled_as_it_moves_leaves_both_workers_within_a_second(moment: float) -> None:
-    async def act(pool: WorkerPool) -> None:
-        (id,) = await running(pool, tokens=300)
-        moving = asyncio.ensure_future(move(pool, id))
-        await asyncio.sleep(moment)
-        pool.client.cancel(pool.client.wishes[0])
-        await asyncio.sleep(1.0)
-        assert [used(pool.members[worker]) for worker in ("p", "d")] == [0, 0]
-        await moving
-
-    with_pair(act)
-
-
-def test_a_request_that_loses_its_kv_meanwhile_stays_and_is_computed_again() -> None:
-    async def act(pool: WorkerPool) -> None:
-        slow_link(pool, 0.2)
-        (id,) = await running(pool, tokens=100)
-        moving = asyncio.ensure_future(move(pool, id))
-        await pool.until(lambda: reserved(pool) == 1)
-        scheduler = pool.members["p"].worker._serving.scheduler
-        assert scheduler is not None
-        scheduler._allocation.preempt(scheduler.placed[0])
-        assert await moving == 429
-        await pool.until(lambda: pool.client.wishes[0].is_over)
-        assert taken(pool) == 0
-
-    with_pair(act)

@@ -57,7 +57,8 @@ def test_any_rank_any_matrices_and_the_other_factor_are_right(fields: dict[str, 
 @pytest.mark.parametrize("kind", KINDS)
 def test_batch_composition_changes_no_bit(kind: Kind) -> None:
     engine, chance = kind.engine(NAME), random.Random(3)
-    requests = mixed_requests((1, 3, 17, 127, 129, 300))
+    # Torch's kernels take ten times as long as ours, and compute each row by itself.
+    requests = mixed_requests((1, 127, 129) if kind.kernels is None else (1, 3, 17, 127, 129, 300))
     without = serve_each(engine, requests)
     made = [adapter(NAME, 1, kind.dtype), adapter(NAME, 2, kind.dtype, 3), adapter(NAME, 3, kind.dtype, matrices=HALF)]
     uses = [None, *(add(engine, one) for one in made)]

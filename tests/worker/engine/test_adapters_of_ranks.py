@@ -62,9 +62,19 @@ def test_compiled_kernels_are_right_too(name: str) -> None:
     close(name, in_ranks(checkpointed(name, "float32", 2), 2, work, KERNELS)[0])
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_kernels)], ids=["torch", "compiled"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", CUT_CONFIGS)
+# Each model and each type is computed by torch's kernels once: they take three times as long as ours.
+@pytest.mark.parametrize(
+    ("name", "dtype", "compiled"),
+    [
+        ("llama-cut-untied", "float32", False),
+        ("qwen2-cut-tied", "bfloat16", False),
+        *(
+            pytest.param(name, dtype, True, marks=needs_kernels)
+            for name in CUT_CONFIGS
+            for dtype in ("float32", "bfloat16")
+        ),
+    ],
+)
 def test_batch_composition_changes_no_bit(name: str, dtype: DType, compiled: bool) -> None:
     def compare(engine: TorchEngine) -> None:
         asked = requests(engine, name, dtype)

@@ -15,7 +15,7 @@ from tests.worker.serving import mixed_requests, random_prompt, serve, serve_eac
 PROMPTS = {str(length): random_prompt(length, length) for length in (5, 129, 400)}
 LENGTHS = (1, 3, 127, 129, 300)
 # Of torch's kernels these are in the suite and the others slow ones, as they take ten times as long as ours.
-TORCH_TYPES = {"gemma2-small", "olmo2-small"}
+TORCH_TYPES = {"float32": "gemma2-small", "bfloat16": "olmo2-small"}
 
 
 def each_way(dtype: str = "") -> Iterator[ParameterSet]:
@@ -23,7 +23,9 @@ def each_way(dtype: str = "") -> Iterator[ParameterSet]:
     for way in KINDS:
         for name in architecture_names():
             if dtype in str(way.id):
-                long = "torch" in str(way.id) and name not in TORCH_TYPES
+                [kind] = way.values
+                assert isinstance(kind, Kind)
+                long = "torch" in str(way.id) and name != TORCH_TYPES[kind.dtype]
                 marks = [*way.marks, *([pytest.mark.slow] if long else [])]
                 yield pytest.param(name, *way.values, marks=marks, id=f"{name}-{way.id}")
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from livescale.services.worker.engine.latent import HeadMatrices, LatentOutput, Order
+from livescale.services.worker.engine.latent import HeadMatrices, HeadOrder, LatentOutput
 from livescale.services.worker.engine.matrices import make_linear
 from livescale.services.worker.engine.parameters import TORCH_DTYPES, padded
 from livescale.shared.messages.latent import Latent
@@ -40,7 +40,7 @@ def test_each_head_has_a_matrix_of_its_own(kind: Kind) -> None:
 def test_values_are_made_of_what_was_gathered(kind: Kind) -> None:
     """What rotates is left out of them."""
     torch.manual_seed(4)
-    dtype, order = TORCH_DTYPES[kind.dtype], Order(LATENT)
+    dtype, order = TORCH_DTYPES[kind.dtype], HeadOrder(LATENT)
     expanding = torch.randn(HEADS, LATENT.expanded_dim, LATENT.kv_lora_rank).to(dtype)
     tensors = {EXPANDING: expanding.flatten(0, 1), "o.weight": torch.randn(64, HEADS * LATENT.v_head_dim).to(dtype)}
     output = LatentOutput(LATENT, make_linear(tensors, "o", kernels=kind.kernels), tensors, kind.kernels)
@@ -56,7 +56,7 @@ def test_values_are_made_of_what_was_gathered(kind: Kind) -> None:
 
 
 def test_every_number_of_the_head_has_one_place() -> None:
-    order = Order(LATENT)
+    order = HeadOrder(LATENT)
     places = [
         place for slices in (order.turning, order.latent) for one in slices for place in range(one.start, one.stop)
     ]

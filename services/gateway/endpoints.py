@@ -1,0 +1,51 @@
+"""All endpoints of a gateway, and what they are made of."""
+
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from livescale.services.gateway.adapters import AdapterApi
+from livescale.services.gateway.admin import Admin
+from livescale.services.gateway.catalog import Catalog
+from livescale.services.gateway.generating import make_completions, make_responses
+from livescale.services.gateway.generation import Backend
+from livescale.services.gateway.grammars import Grammars
+from livescale.services.gateway.image_decoder import ImageDecoder
+from livescale.services.gateway.models import RegisteredModels
+from livescale.services.gateway.operation import Operation
+from livescale.services.gateway.operations import operations
+from livescale.services.gateway.pooling import Pooling
+from livescale.services.gateway.pooling_api import PoolingApi
+from livescale.services.gateway.probes import Probes
+from livescale.services.gateway.responses_api import ResponsesApi
+from livescale.services.gateway.settings import GatewaySettings
+from livescale.services.gateway.templates import Templates
+from livescale.shared.process.run import World
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """The operations that are served; `responses` makes in the background what nobody waits for."""
+
+    operations: list[Operation]
+    responses: ResponsesApi
+    probes: Probes
+
+
+@asynccontextmanager
+async def open_endpoints(
+    world: World, settings: GatewaySettings, backend: Backend, models: RegisteredModels, executor: Executor
+) -> AsyncIterator[Endpoints]:
+    """Make the endpoints; the processes that work for them run until this ends."""
+    bus, limit, id = world.bus, settings.max_body_bytes, world.info.id
+    async with Templates(world.clock.wall) as templates, Grammars() as grammars, ImageDecoder() as decoder:
+        completions = make_completions(world, settings, backend, models, templates, grammars)
+        responses = make_responses(world, settings, completions)
+        pooling = PoolingApi(Pooling(settings, id, world.ids, backend, models, decoder))
+        catalog = Catalog(bus, models, templates, limit)
+        admin, adapters = Admin(bus, models, limit), AdapterApi(bus, models, limit)
+        probes = Probes(id, bus, models, catalog, world.telemetry, executor)
+        yield Endpoints(
+            operations(completions, responses, pooling, catalog, admin, probes, adapters), responses, probes
+        )

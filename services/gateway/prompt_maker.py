@@ -1,0 +1,73 @@
+"""From a body to the tokens of what it says: its texts, or what the checkpoint's template makes of its messages."""
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
+from livescale.services.gateway.checkpoint_text import CheckpointText
+from livescale.services.gateway.checks import check_options
+from livescale.services.gateway.errors import bad_request
+from livescale.services.gateway.models import RegisteredModels, Served, context_tokens
+from livescale.services.gateway.prompts import Prompts
+from livescale.services.gateway.reading import reading_of
+from livescale.services.gateway.rendering import rendering_way
+from livescale.services.gateway.sampling_options import banned, spellings
+from livescale.services.gateway.settings import GatewaySettings
+from livescale.services.gateway.submission import split_prompts
+from livescale.services.gateway.templates import Templates, render_chat
+from livescale.services.gateway.uses import check_generates
+
+
+@dataclass(frozen=True)
+class PromptMaker:
+    """Makes the prompts of bodies whose model is registered."""
+
+    settings: GatewaySettings
+    models: RegisteredModels
+    templates: Templates
+
+    async def of_texts(self, body: CompletionRequest) -> Prompts:
+        """What the body asks to be continued, as tokens. Raises ApiError."""
+        served, text = await self._find(body)
+        prompts = [
+            one
+            if isinstance(one, list)
+            else await self.models.encode(text, one, add_special_tokens=body.add_special_tokens)
+            for one in split_prompts(body.prompt, self.settings.max_prompts)
+        ]
+        return Prompts(replace(body, model=served.name), served, text, context_tokens(served.entry), prompts)
+
+    async def of_chat(self, body: ChatRequest, origin: str = "") -> Prompts:
+        """What the body's conversation becomes, as tokens. Ids of calls are made from `origin`. Raises ApiError."""
+        served, text = await self._find(body)
+        body, entry = replace(body, model=served.name), served.entry
+        if body.chat_template is not None and not self.settings.trust_request_chat_template:
+            raise bad_request(
+                "'chat_template' is refused: the operator allows it with --trust-request-chat-template of the gateway, "
+                "or LIVESCALE_TRUST_REQUEST_CHAT_TEMPLATE=1; leave it out.",
+                "chat_template",
+                code="unsupported_parameter",
+            )
+        said = await render_chat(self.templates, text, body.messages, rendering_way(body), body.chat_template)
+        prompt = await self.models.encode(text, said, add_special_tokens=body.add_special_tokens)
+        reading = reading_of(body, entry.spec, text, origin, said)
+        return Prompts(body, served, text, context_tokens(entry), [prompt], said, reading)
+
+    async def bad_words(self, body: GenerationOptions, text: CheckpointText) -> list[list[int]]:
+        """The tokens of the words that no answer may have, in each way in which they are spelled."""
+        words = []
+        for word in body.bad_words:
+            plain, spaced = [
+                await self.models.encode(text, spelling, add_special_tokens=False) for spelling in spellings(word)
+            ]
+            words.extend(banned(plain, spaced))
+        return words
+
+    async def _find(self, body: GenerationOptions) -> tuple[Served, CheckpointText]:
+        """The model that the body names, which must generate, and its text."""
+        check_options(body)
+        served = await self.models.find_served(body.model)
+        text = await self.models.text(served.entry)
+        check_generates(served.name, text.use)
+        return served, text
