@@ -20,6 +20,7 @@ class Cast:
         self.models = models
         self.workers = [id for id in processes if id.startswith("worker-")]
         self.hosts = [id for id in processes if id.startswith("host-")]
+        self.routers = [id for id in processes if id.startswith("router-")]
 
     def soon(self, least: float, most: float) -> float:
         return self.chance.uniform(least, most)
@@ -154,13 +155,15 @@ def router_asleep(cast: Cast, at: float) -> list[SeedFault]:
 
 
 def router_back_moving(cast: Cast, at: float) -> list[SeedFault]:
-    """A router takes office while requests move between workers, and hears of their moves before it hears who has them:
-    messages overtake each other."""
-    goes: SeedFaultKind = cast.chance.choice(("stop", "stop", "kill"))
-    moment: Moment = cast.chance.choice(("moving KV", "moving KV", "handing over"))
-    gone = SeedFault(at, goes, "router-0", cast.soon(0.05, 0.3), when=moment)
-    late = SeedFault(at, "delay", "", cast.soon(2.0, 4.0), 0.5, when=moment)
-    return [cast.scale(at, 2, 4, 8), late, gone, cast.scale(at + cast.soon(1.0, 2.0), 1, 2)]
+    """Routers take office again and again while requests move between workers, and hear of moves before they hear who
+    has these requests: messages overtake each other."""
+    late = SeedFault(at, "delay", "", cast.soon(3.0, 5.0), 0.5)
+    moments: Sequence[Moment] = ("moving KV", "handing over", "moving KV", "live")
+    gone = [
+        SeedFault(at + 0.8 * number, "stop", cast.chance.choice(cast.routers), cast.soon(0.05, 0.3), when=moment)
+        for number, moment in enumerate(moments)
+    ]
+    return [cast.scale(at, 4, 8), late, *gone, cast.scale(at + cast.soon(1.0, 2.5), 1, 2)]
 
 
 def target_sleeps(cast: Cast, at: float) -> list[SeedFault]:
@@ -181,10 +184,10 @@ def late_and_twice(cast: Cast, at: float) -> list[SeedFault]:
 
 
 def restarted_under_orders(cast: Cast, at: float) -> list[SeedFault]:
-    """Workers are started again at once, with copies of what they were told before under way."""
-    twice = SeedFault(at, "repeat", "", cast.soon(2.0, 4.0), 0.5)
-    deaths = [SeedFault(at + cast.soon(0.0, 0.5), "kill", "", cast.soon(0.1, 0.4), when="loading") for _ in range(2)]
-    return [cast.scale(at, 2, 4, 8), twice, *deaths]
+    """Spare workers are started again as they are to load, and it is late that others hear who they are now."""
+    late = SeedFault(at, "delay", "", cast.soon(1.0, 2.0), 0.5)
+    deaths = [cast.kill(at, who, 0.4) for who in dict.fromkeys(cast.worker() for _ in range(3))]
+    return [late, *deaths, cast.scale(at + cast.soon(0.1, 0.7), 4, 8)]
 
 
 def up_and_down(cast: Cast, at: float) -> list[SeedFault]:
