@@ -172,10 +172,10 @@ class Generation:
                     self._backend.streams.stop(submit.request_id, stream.worker)
 
     async def _send(self, submit: Submit, stream: RequestStream, wait: Wait) -> None:
-        """Return once a router has the request. While none can be reached the request is held. Raises ApiError where a
-        router refuses a new request; one that was accepted before waits until it can be taken."""
+        """Return once a router has the request, or a worker. While none can be reached the request is held. Raises
+        ApiError where a router refuses a new request; one that was accepted before waits until it can be taken."""
         began = self._backend.clock.now()
-        if not await self._ask_router(submit, stream):
+        if not (stream.has_come or await self._ask_router(submit, stream)):
             with self._backend.held.hold(is_new=self._is_new):
                 await self._send_again(submit, stream, wait, began)
         self._move(GenerationState.ACCEPTED)
@@ -184,8 +184,8 @@ class Generation:
         for pause in pauses():
             if self._backend.clock.now() - began >= TOLD_SECONDS:
                 await wait()
-            await asyncio.sleep(pause)
-            if await self._ask_router(submit, stream):
+            # A router that was away had taken it where tokens come: one that is asked now would have it run once more.
+            if await stream.comes_within(pause) or await self._ask_router(submit, stream):
                 return
 
     def _move(self, state: GenerationState) -> None:

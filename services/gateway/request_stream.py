@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from livescale.services.gateway.progress import Fresh, Gap, TokenSequence
@@ -80,6 +81,7 @@ class RequestStream:
         self.replays = 0
         self.absences = 0
         self.over = False
+        self._came = asyncio.Event()
         self._sequence = TokenSequence(received)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._limit = limit
@@ -97,6 +99,18 @@ class RequestStream:
         finally:
             self._silence.end()
 
+    @property
+    def has_come(self) -> bool:
+        """Whether a worker has the request, as tokens of it or its loss have come."""
+        return self._came.is_set()
+
+    async def comes_within(self, seconds: float) -> bool:
+        """Wait for so long at most until something has come. Returns whether it has."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._came.wait()
+        return self._came.is_set()
+
     def close(self) -> None:
         """Stop the timer, as the stream is not read any more."""
         self._silence.close()
@@ -112,6 +126,7 @@ class RequestStream:
         new = None if self.over else self._sequence.accept(row)
         if isinstance(new, Fresh):
             self.replays = self.absences = 0
+            self._came.set()
             if self._events.qsize() >= self._limit:
                 self._end(TooSlow())
             else:
@@ -133,4 +148,5 @@ class RequestStream:
     def _end(self, event: Lost | TooSlow) -> None:
         if not self.over:
             self.over = True
+            self._came.set()
             self._events.put_nowait(event)

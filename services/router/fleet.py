@@ -244,9 +244,12 @@ class ServingFleet:
     def _lose_silent(self, instance: InstanceView, now: float) -> list[Effect]:
         """Give up requests that an idle instance does not have: the notice of their end was lost. The gateway submits
         again those that it still waits for."""
-        if instance.idle_since is None or now - instance.idle_since < self._silent_seconds:
+        idle_since = instance.idle_since
+        if idle_since is None or now - idle_since < self._silent_seconds:
             return []
-        silent = [id for id, a in sorted(instance.admitted.items()) if a.confirmed and a.at <= instance.idle_since]
+        # It may have ended before it was heard that it came, and no report showed it: the instance was idle all along.
+        admitted = ((id, one) for id, one in sorted(instance.admitted.items()) if one.confirmed)
+        silent = [id for id, one in admitted if now - max(one.at, idle_since) >= self._silent_seconds]
         return _lose(instance, silent, f"{instance.worker} does not have it")
 
     def places(self) -> Iterator[tuple[str, str]]:

@@ -68,6 +68,7 @@ class Cluster:
         self.scaled: list[Scale] = []
         self.refusal: Refusal | None = None
         self.refused = 0
+        self.answers_late = False
         self.hanging = False
         self.replay_refusal: Refusal | None = None
         self.before_replay: Callable[[], Awaitable[None]] = nothing
@@ -151,6 +152,8 @@ class Cluster:
         self.submitted.append(request)
         self.contexts.append(context)
         self._running[request.request_id] = asyncio.create_task(self._generate(request, len(self.submitted)))
+        if self.answers_late:
+            raise Refusal(504, "no answer came in time")
         return Submitted(ahead=0)
 
     async def _generate(self, request: Submit, attempt: int) -> None:

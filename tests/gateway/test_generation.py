@@ -193,6 +193,16 @@ async def test_a_request_that_a_router_cannot_take_just_now_is_held(served: Serv
     assert await asking == WHOLE
 
 
+async def test_a_request_whose_tokens_come_is_not_submitted_again(
+    served: ServedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A router that slept took it, and its answer came too late: the client waits for no other attempt."""
+    monkeypatch.setattr("livescale.services.gateway.generation.RETRY_SECONDS", 60.0)
+    served.cluster.answers_late = True
+    assert await token_ids(served) == WHOLE
+    assert (len(served.cluster.submitted), served.cluster.known) == (1, [])
+
+
 async def test_a_bounded_number_of_requests_is_held_without_a_router(checkpoint: Path) -> None:
     async with serve_gateway(checkpoint, max_held=1) as served:
         await served.cluster.leave_office()

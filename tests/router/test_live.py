@@ -193,6 +193,16 @@ def test_a_silent_source_does_not_lose_what_it_has_only_just_taken() -> None:
     assert places(made, "r0") == ["h"]
 
 
+def test_what_ended_before_it_was_heard_to_be_there_is_not_counted_for_ever() -> None:
+    """Its end was lost, and the worker that took it has been idle all along: no report ever showed it."""
+    made = live()
+    admit(made, request("r0"))
+    hear(made, report("h", helping=["t"]), NOW + 100)
+    moved(made, "r0", now=NOW + 101)
+    assert hear(made, report("h", helping=["t"]), NOW + 102.9) == []
+    assert hear(made, report("h", helping=["t"]), NOW + 103) == [Lose("gateway-0", "r0", "h does not have it")]
+
+
 def test_a_live_instance_that_gives_up_loses_what_is_left_to_it() -> None:
     made = live()
     admit(made, request("r0"), request("r1"), request("r2"))

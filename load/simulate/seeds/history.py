@@ -61,7 +61,9 @@ class History:
     by model, when a whole copy was seen in memory after `calm_at`. `crashes`: processes that ended by themselves.
     `counted_for`: the longest that a router has counted requests, once all was calm and every client had its answer.
     `twice_for`: the longest that a router has counted a request at two workers. `awaited`: by worker and by whom it
-    waited for although that one was dead, for how long at most.
+    waited for although that one was dead, for how long at most. `told`: by registry and by what it waited for although
+    it had been told of it, likewise. `loads`: the LOADs that were sent, by worker, its epoch and the plan; `strays`:
+    loads of workers that had been told so in an earlier life.
     `struck`: the faults that have happened, with whom they befell and when.
     `troubles`: what policies say of their own state, and calls that failed unexpectedly.
     """
@@ -76,6 +78,9 @@ class History:
     counted_for: float = 0.0
     twice_for: float = 0.0
     awaited: dict[tuple[str, str], float] = field(default_factory=dict)
+    told: dict[tuple[str, str], float] = field(default_factory=dict)
+    loads: set[tuple[str, int, str]] = field(default_factory=set)
+    strays: list[str] = field(default_factory=list)
     copied_at: dict[str, float] = field(default_factory=dict)
     answers: list[Answer] = field(default_factory=list)
     engines: list[LaidOut | Ran] = field(default_factory=list)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from livescale.load.simulate.seeds.evidence import (
+    FATAL,
     answered,
     failed_scales,
     leases,
@@ -34,6 +35,7 @@ LOSES_NO_END = ("outage", "delay", "repeat", "noise", "cut-link", "slow-disk")
 COUNTED_SECONDS = 1.5  # shorter than a router waits before it gives up what an idle worker does not tell of
 AWAITED_SECONDS = 1.0  # longer than the word of a death takes, and than what ends then
 LATE = ("part", "outage", "stall", "lose", "delay", "repeat")  # faults by which messages are lost or late
+REFUSED_DRAIN = "did not drain: "  # in the outcome of a scale
 SUSPECTED_SECONDS = 2.0  # who is silent for as long has been suspected
 ROUNDING = 1e-6
 
@@ -161,14 +163,22 @@ def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
 
 def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
     """No load is given up, and no request that has tokens lost, but by a fault of those who take part. None is given up
-    for silence unless messages were lost, as the planner is patient for longer than any fault lasts."""
+    for silence unless messages were lost, as the planner is patient for longer than any fault lasts. A worker that
+    lived on does not refuse to drain, however often it is told so."""
     can_fail = any(strikes(fault, ("worker", "host", "registry")) for fault in system.faults)
     can_miss = any(fault.what in MUTE for fault in system.faults)
+    can_be_another = any(may_kill_workers(fault) for fault in system.faults)
     for failure in failed_scales(history):
-        if not can_fail or ("nothing arrived for" in failure and not can_miss):
+        is_refused = REFUSED_DRAIN in failure and not can_be_another
+        if not can_fail or is_refused or ("nothing arrived for" in failure and not can_miss):
             yield failure
     if not any(strikes(fault, ("worker", "router", "gateway", "registry")) for fault in system.faults):
         yield from (f"{id} had tokens, and had to go on elsewhere" for id in resumed_requests(history))
+
+
+def may_kill_workers(fault: SeedFault) -> bool:
+    """Whether a worker may be another one after the fault, or be taken for dead."""
+    return fault.what == "lose" or (fault.what in FATAL and fault.who.startswith("worker-"))
 
 
 def epochs_grow(system: SeedSystem, history: History) -> Iterator[str]:
@@ -230,6 +240,18 @@ def waits_for_the_living(system: SeedSystem, history: History) -> Iterator[str]:
             yield f"{who} waited for {whom} for {seconds:.2f} s after it was declared dead"
 
 
+def hears_what_is_read(system: SeedSystem, history: History) -> Iterator[str]:
+    """No registry waits for a host to read what that host's report shows, whatever else of its words was lost."""
+    for (who, what), seconds in history.told.items():
+        if seconds > AWAITED_SECONDS:
+            yield f"{who} waited for {what} for {seconds:.2f} s after it was told"
+
+
+def loads_for_itself(system: SeedSystem, history: History) -> Iterator[str]:
+    """No worker loads what was meant for an earlier life of it: its planner takes it for spare."""
+    yield from history.strays
+
+
 def begins_anew(fault: SeedFault) -> bool:
     """Whether the fault ends a router: the next one asks workers what they run."""
     return fault.who.startswith("router-") and fault.what in ("kill", "stop")
@@ -269,6 +291,8 @@ RULES: dict[str, Rule] = {
     "counts right": counts_right,
     "counts once": counts_once,
     "waits for the living": waits_for_the_living,
+    "hears what is read": hears_what_is_read,
+    "loads for itself": loads_for_itself,
     "rests": rests,
     "physics": physics,
 }

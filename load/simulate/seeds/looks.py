@@ -102,11 +102,14 @@ def copies(reports: dict[str, Report]) -> set[str]:
 
 
 def processes_that_are(when: Moment, cluster: VirtualCluster) -> list[str]:
-    """The workers that run and are in this state; of those that send parameters hosts, too. Where requests wait it is
-    the router in office that does."""
+    """The workers that run and are in this state; of those that send parameters hosts, too, and hosts that read. Where
+    requests wait it is the router in office that does."""
     if when == "queueing":
         offices = {id: one.actor.office for id, one in cluster.processes.items() if isinstance(one.actor, Router)}
         return [id for id, office in offices.items() if office is not None and any(office.policy.depths().values())]
+    if when == "reading":
+        readers = {id: one.actor for id, one in cluster.processes.items() if isinstance(one.actor, HostService)}
+        return [id for id, host in readers.items() if any(not held.is_whole for _, held in host._cache.items())]
     deployments = {
         id: process.actor._deployment
         for id, process in sorted(cluster.processes.items())
@@ -141,6 +144,25 @@ def waits_for_dead(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
             hand_offs = deployment.source._receiving.values()
             yield from ((id, one) for one in dead if any(hand_off.needs(one) for hand_off in hand_offs))
             yield from ((id, one.asked.prefill.id) for one in coming_kv(deployment) if one.asked.prefill.id in dead)
+
+
+def waits_for_told(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
+    """Yield each registry that waits for a host to read what it knows this host to have, and what that is."""
+    for id, process in cluster.processes.items():
+        if isinstance(process.actor, Registry):
+            pool = process.actor._pool
+            for name, model in pool._models.items():
+                readers = {content.reader for content in model.contents if content.version == model.version}
+                yield from ((id, f"{host} to read {name}") for host in readers & set(pool.holders(model.version)))
+
+
+def loads_of_others(cluster: VirtualCluster, told: Set[tuple[str, int, str]]) -> Iterator[str]:
+    """Yield each worker that loads for a plan, although nobody `told` it to in the life that it leads."""
+    for id, process in cluster.processes.items():
+        if isinstance(process.actor, Worker) and hasattr(process.actor, "_deployment"):
+            held, epoch = process.actor._deployment.lifecycle.assignment, process.actor._membership.epoch
+            if held is not None and (id, epoch, held.plan_id) not in told:
+                yield f"{id} loads for {held.plan_id}, which was not meant for its life of epoch {epoch}"
 
 
 def counted_twice(cluster: VirtualCluster) -> bool:

@@ -1,7 +1,7 @@
 """Runs the random system of a seed, and checks what must hold of it."""
 
 import asyncio
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,9 +17,11 @@ from livescale.load.simulate.seeds.looks import (
     LastReports,
     copies,
     counted_twice,
+    loads_of_others,
     policy_troubles,
     unrest,
     waits_for_dead,
+    waits_for_told,
 )
 from livescale.load.simulate.seeds.system import SeedSystem, kept, random_system
 from livescale.load.simulate.seeds.troublemaker import Troublemaker
@@ -49,6 +51,20 @@ class SeedResult(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class Lasting:
+    """Notes for how long at most each of several things has been so without a break: in `longest`."""
+
+    def __init__(self, longest: dict[tuple[str, str], float]) -> None:
+        self._longest = longest
+        self._since: dict[tuple[str, str], float] = {}
+
+    def note(self, things: Iterable[tuple[str, str]], now: float) -> None:
+        """Note what is so now, and that nothing else is."""
+        self._since = {one: self._since.get(one, now) for one in things}
+        for one, since in self._since.items():
+            self._longest[one] = max(self._longest.get(one, 0.0), now - since)
+
+
 class SeedRun:
     """One run of a random system. `history` fills meanwhile."""
 
@@ -61,7 +77,7 @@ class SeedRun:
         self._clients = Clients(cluster, system.asks)
         self._trouble = Troublemaker(cluster, self._clients, system.seed)
         self._right_at = self._once_at = 0.0
-        self._waits_since: dict[tuple[str, str], float] = {}
+        self._awaited, self._told = Lasting(self.history.awaited), Lasting(self.history.told)
 
     @property
     def struck(self) -> list[SeedFault]:
@@ -112,9 +128,12 @@ class SeedRun:
         while True:
             await asyncio.sleep(POLICY_LOOK_SECONDS)
             self._note_counts()
-            self._note_waits()
-            troubles = self.history.troubles
-            troubles += [found for found in policy_troubles(self._cluster) if found not in troubles]
+            now, history, cluster = virtual_time.machine_time(), self.history, self._cluster
+            self._awaited.note(waits_for_dead(cluster), now)
+            self._told.note(waits_for_told(cluster), now)
+            troubles, strays = history.troubles, history.strays
+            troubles += [found for found in policy_troubles(cluster) if found not in troubles]
+            strays += [found for found in loads_of_others(cluster, history.loads) if found not in strays]
 
     def _note_counts(self) -> None:
         """Note how long a router has counted requests as running, although every client has its answer."""
@@ -126,14 +145,6 @@ class SeedRun:
         if not counted_twice(self._cluster):
             self._once_at = now
         history.twice_for = max(history.twice_for, now - self._once_at)
-
-    def _note_waits(self) -> None:
-        """Note how long workers have waited for others that are dead."""
-        now, awaited = virtual_time.machine_time(), self.history.awaited
-        pairs = dict.fromkeys(waits_for_dead(self._cluster))
-        self._waits_since = {pair: self._waits_since.get(pair, now) for pair in pairs}
-        for pair, since in self._waits_since.items():
-            awaited[pair] = max(awaited.get(pair, 0.0), now - since)
 
     async def _rest(self) -> None:
         """Wait until nothing is left to do, for as long as that may take."""

@@ -20,6 +20,7 @@ class Cast:
         self.models = models
         self.workers = [id for id in processes if id.startswith("worker-")]
         self.hosts = [id for id in processes if id.startswith("host-")]
+        self.routers = [id for id in processes if id.startswith("router-")]
 
     def soon(self, least: float, most: float) -> float:
         return self.chance.uniform(least, most)
@@ -122,9 +123,10 @@ def suspect_is_back(cast: Cast, at: float) -> list[SeedFault]:
 def reader_unheard(cast: Cast, at: float) -> list[SeedFault]:
     """A host reads a model again, and its word of it may be lost."""
     host, away = cast.chance.choice(cast.hosts), cast.soon(0.2, 0.6)
-    read = at + away + cast.soon(0.2, 2.0)
-    unheard = SeedFault(read, "part", cast.chance.choice((host, "registry-0")), cast.soon(0.3, 1.8))
-    return [SeedFault(at, "kill", host, away), cast.chance.choice((unheard, cast.lose(read)))]
+    read, deaf = at + away + cast.soon(0.2, 2.0), cast.chance.choice((host, "registry-0"))
+    unheard = SeedFault(read, "part", deaf, cast.soon(0.3, 1.8))
+    aimed = SeedFault(at + away, "part", deaf, cast.soon(0.3, 1.8), when="reading")
+    return [SeedFault(at, "kill", host, away), cast.chance.choice((unheard, aimed, aimed, cast.lose(read)))]
 
 
 def sleeper_commanded(cast: Cast, at: float) -> list[SeedFault]:
@@ -142,13 +144,50 @@ def kv_cut_off(cast: Cast, at: float) -> list[SeedFault]:
     what: SeedFaultKind = cast.chance.choice(("part", "part", "freeze", "kill"))
     less = at + cast.soon(0.5, 3.0)
     lost = SeedFault(cast.chance.choice((at, less)), what, "", cast.soon(0.5, 6.0), when="moving KV")
-    return [cast.scale(at, 2, 4, 8), cast.scale(less, 1), lost]
+    late = [SeedFault(at, "delay", "", cast.soon(3.0, 5.0), 0.5)] if cast.chance.random() < 0.5 else []
+    return [cast.scale(at, 2, 4, 8), cast.scale(less, 1), lost, *late]
 
 
 def router_asleep(cast: Cast, at: float) -> list[SeedFault]:
     """The router sleeps for longer than its lease while requests wait at it; another one may take over meanwhile."""
     asleep = SeedFault(at, "freeze", "", cast.soon(2.8, 6.0), when="queueing")
     return [cast.scale(at, 0, 0, 1), asleep, cast.scale(at + cast.soon(0.5, 2.0), 2, 4, 8)]
+
+
+def router_back_moving(cast: Cast, at: float) -> list[SeedFault]:
+    """Routers take office again and again while requests move between workers, and hear of moves before they hear who
+    has these requests: messages overtake each other."""
+    late = SeedFault(at, "delay", "", cast.soon(3.0, 5.0), 0.5)
+    moments: Sequence[Moment] = ("moving KV", "handing over", "moving KV", "live")
+    gone = [
+        SeedFault(at + 0.8 * number, "stop", cast.chance.choice(cast.routers), cast.soon(0.05, 0.3), when=moment)
+        for number, moment in enumerate(moments)
+    ]
+    return [cast.scale(at, 4, 8), late, *gone, cast.scale(at + cast.soon(1.0, 2.5), 1, 2)]
+
+
+def target_sleeps(cast: Cast, at: float) -> list[SeedFault]:
+    """A worker that loads sleeps for longer than its lease while others take requests over from it."""
+    asleep = SeedFault(at, "freeze", "", cast.soon(4.0, 7.0), when="handing over")
+    return [cast.scale(at, 0, 1), cast.scale(at + cast.soon(0.5, 1.5), 4, 8), asleep]
+
+
+def late_and_twice(cast: Cast, at: float) -> list[SeedFault]:
+    """Commands and answers come late and twice while an operator changes the number of instances."""
+    less = at + cast.soon(1.0, 3.0)
+    begins, lasts = cast.chance.choice((at, less - 0.5)), cast.soon(2.0, 4.0)
+    disturbed: list[SeedFault] = [
+        SeedFault(begins, "delay", "", lasts, 0.5),
+        SeedFault(begins, "repeat", "", lasts, 0.5),
+    ]
+    return [cast.scale(at, 4, 8), cast.scale(less, 0, 1), *disturbed]
+
+
+def restarted_under_orders(cast: Cast, at: float) -> list[SeedFault]:
+    """Spare workers are started again as they are to load, and it is late that others hear who they are now."""
+    late = SeedFault(at, "delay", "", cast.soon(1.0, 2.0), 0.5)
+    deaths = [cast.kill(at, who, 0.4) for who in dict.fromkeys(cast.worker() for _ in range(3))]
+    return [late, *deaths, cast.scale(at + cast.soon(0.1, 0.7), 4, 8)]
 
 
 def up_and_down(cast: Cast, at: float) -> list[SeedFault]:
@@ -159,7 +198,7 @@ def up_and_down(cast: Cast, at: float) -> list[SeedFault]:
 STORIES: Sequence[Story] = (
     *(registry_forgets, planner_dies_loading, drained_twice, target_dies, noise_under_way, bus_goes),
     *(router_goes, answers_late, suspect_is_back, reader_unheard, sleeper_commanded, up_and_down),
-    *(kv_cut_off, router_asleep),
+    *(kv_cut_off, router_asleep, router_back_moving, target_sleeps, late_and_twice, restarted_under_orders),
 )
 
 

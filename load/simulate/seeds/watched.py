@@ -10,13 +10,18 @@ from livescale.services.worker.engine.contract import LayerwiseRun, StageResult
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.scheduling.batch import Batch, Chosen, ScheduledChunk
 from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.bus.addressing import fill_wildcards
+from livescale.shared.bus.codec import decode
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.transfers import Load
 from livescale.shared.model.latency import Latency, find_latency
 from livescale.shared.runtime.clock import Clock
+from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.modelled_links import Content, Mailbox, ModelledNetwork, Way
 from livescale.shared.simulation.sparse_memory import SparseContent
 from livescale.shared.simulation.virtual_time import machine_time
+from livescale.shared.subjects import LOAD
 from livescale.shared.transfer.arrivals import checksum
 
 DAMAGED = bytes(byte ^ 0xFF for byte in range(256))
@@ -119,6 +124,11 @@ class WatchedCluster(VirtualCluster):
         self.seen = History()
         self.links = self.network = WatchedNetwork(self.settings.message_seconds, self.seen, self.settings.seed)
         self._latency = find_latency(self.settings.worker.engine_profile)
+        self.broker.watchers.add(Listener(fill_wildcards(LOAD.pattern, {}), "", self._note_load))
+
+    def _note_load(self, subject: str, data: bytes, *rest: object) -> None:
+        command = decode(Load, data, json=False)
+        self.seen.loads.add((subject.split(".")[1], command.epoch, command.plan_id))
 
     def make_runner(self, told: WorkerSettings) -> Callable[[Clock], WatchedRunner]:
         life = f"{told.id} of {machine_time():.3f} s"

@@ -69,11 +69,12 @@ def row(index: int, finish_reason: str | None = "length", attempt: str = "") -> 
     )
 
 
-def failed() -> LoggedEvent:
+def failed(outcome: str = "") -> LoggedEvent:
     decision = Decision(
         id="d", model="m", at=0.0, action="out", current=0, target=1, rule="r", reason="r", by="monitor"
     )
-    return LoggedEvent(7.0, "evt.plan.p", msgspec.json.encode(ScaleRecord(id="p", decision=decision, state="failed")))
+    record = ScaleRecord(id="p", decision=decision, state="failed", outcome=outcome)
+    return LoggedEvent(7.0, "evt.plan.p", msgspec.json.encode(record))
 
 
 def good() -> History:
@@ -132,6 +133,8 @@ WRONG: list[tuple[str, Spoil]] = [
     ),
     ("KV owned once", lambda one: one.overlaps.append("two have it")),
     ("KV owned once", lambda one: one.troubles.append("router: miscounted")),
+    ("hears what is read", lambda one: one.told.update({("registry-0", "host-0 to read m"): 1.1})),
+    ("loads for itself", lambda one: one.strays.append("worker-0 loads for p")),
     ("rests", lambda one: setattr(one, "rested_at", None)),
     ("physics", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record(RIGHT, 0.001)))),
 ]
@@ -173,6 +176,22 @@ def test_a_death_is_right_where_a_fault_can_be_why(fault: SeedFault, is_blamed: 
     history = good()
     history.events.append(lease(9.0, "worker-1", 2, "dead", "silent"))
     assert (check(with_faults(fault), history) == []) is is_blamed
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_excused"),
+    [
+        (SeedFault(4.0, "outage", "", 1.0), False),
+        (SeedFault(4.0, "delay", "", 1.0, 0.5), False),
+        (SeedFault(4.0, "kill", "planner-0", 1.0), False),
+        (SeedFault(4.0, "lose", "", 1.0, 0.3), True),
+        (SeedFault(4.0, "kill", "worker-1", 1.0), True),
+    ],
+)
+def test_only_a_worker_that_may_have_died_refuses_to_drain(fault: SeedFault, is_excused: bool) -> None:
+    history = good()
+    history.events.append(failed("worker-1 did not drain: this worker holds no instance, not m-1"))
+    assert (check(with_faults(fault), history) == []) is is_excused
 
 
 def test_a_gateway_that_dies_breaks_its_connections() -> None:
