@@ -43,6 +43,7 @@ from livescale.shared.messages.ranks import Meeting
 from livescale.shared.messages.requests import Submit
 
 MASK_SECONDS = 0.001  # how often a first mask is looked for
+STEP_BYTES = 64 << 20  # touched for what steps compute, or the first ones of a new instance would wait for pages
 
 T = TypeVar("T")
 
@@ -85,11 +86,13 @@ class EngineRunner:
             use_math_kernels()
         self._memory = self._thread.submit(allocate_kv_memory, kv_bytes, device)
         self._host_memory = self._thread.submit(allocate_host_kv_memory, host_kv_bytes, device)
+        self._heap = self._thread.submit(touch_heap, STEP_BYTES if device == CPU else 0)
 
     async def ready(self) -> None:
         """Return once its memory is touched and torch is warm. Raises MemoryError."""
         await self.call(self._memory.result)
         await self.call(self._host_memory.result)
+        await self.call(self._heap.result)
         if self._device == CPU:
             await self.call(warm_up)
 
