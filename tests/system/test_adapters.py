@@ -158,7 +158,7 @@ async def test_tokens_stay_right_while_the_model_scales_and_when_a_worker_dies(a
     scaling = asyncio.create_task(asyncio.to_thread(system.command, "scale", "m", "--instances", "3", "--wait"))
     while not await asyncio.to_thread(workers, system, "live"):
         assert not scaling.done(), "it was never live"
-    during = await send(system, 30, names)
+    during = await send(system, 80, names)  # so many that the source still has some as the target gets the adapter
     await scaling
     check(adapted, before, 30)
     told = await asyncio.to_thread(system.command, "metrics")
@@ -172,4 +172,5 @@ async def test_tokens_stay_right_while_the_model_scales_and_when_a_worker_dies(a
         {(name, index): record.token_ids for name in names for index, record in answers[name].items()}
         for answers in (before, during, after)
     ]
-    assert tokens[0] == tokens[1] == tokens[2]
+    assert tokens[0] == tokens[2]
+    assert tokens[1].items() > tokens[0].items()
