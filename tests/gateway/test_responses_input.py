@@ -5,7 +5,7 @@ from typing import Any
 import openai
 import pytest
 
-from livescale.services.gateway.bodies import CalledFunction, ChatMessage, TextPart, ToolCall
+from livescale.services.gateway.conversation import CalledFunction, ChatMessage, TextPart, ToolCall
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.responses_input import input_items, page_of
 from tests.gateway.conftest import ServedGateway
