@@ -9,11 +9,11 @@ from itertools import count
 import structlog
 from msgspec.structs import replace
 
-from livescale.services.gateway.errors import ApiError, from_bus, from_end, overloaded, timed_out
+from livescale.services.gateway.errors import from_bus, overloaded, timed_out
 from livescale.services.gateway.held_requests import HeldRequests
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.output import Output, TextPiece
-from livescale.services.gateway.progress import MOVES, Fresh, GenerationState, already_ended, resumed
+from livescale.services.gateway.progress import MOVES, Fresh, GenerationState, already_ended, failure, resumed
 from livescale.services.gateway.request_stream import Lost, RequestStream, Silent, TooSlow, Unplaced
 from livescale.services.gateway.streams import RequestStreams
 from livescale.shared.bus.contract import Bus, BusError, Context, Refusal, TooLarge
@@ -287,15 +287,3 @@ def pauses() -> Iterator[float]:
     while True:
         yield pause
         pause = min(2 * pause, LONGEST_RETRY_SECONDS)
-
-
-def failure(fresh: Fresh, grammar_param: str | None = None) -> ApiError | None:
-    """The error that a client gets where its request did not end on its own; None where it did. A grammar that cannot
-    be followed is that of the `grammar_param`."""
-    match fresh.finish_reason:
-        case "error":
-            return from_end(fresh.code, fresh.error or "no reason given", grammar_param)
-        case "deadline":
-            return timed_out("The request's deadline has passed.")
-        case _:
-            return None

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
+from livescale.services.gateway.errors import ApiError, from_end, timed_out
 from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs, Tokens
 from livescale.shared.policy.state_machine import StateMachine
 
@@ -94,3 +95,15 @@ def already_ended(submit: Submit, generated: list[int]) -> FinishReason | None:
     if generated and generated[-1] in submit.stop_token_ids and len(generated) > submit.min_tokens:
         return "stop"
     return "length" if len(generated) >= submit.max_tokens else None
+
+
+def failure(fresh: Fresh, grammar_param: str | None = None) -> ApiError | None:
+    """The error that a client gets where its request did not end on its own; None where it did. A grammar that cannot
+    be followed is that of the `grammar_param`."""
+    match fresh.finish_reason:
+        case "error":
+            return from_end(fresh.code, fresh.error or "no reason given", grammar_param)
+        case "deadline":
+            return timed_out("The request's deadline has passed.")
+        case _:
+            return None

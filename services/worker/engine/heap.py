@@ -21,10 +21,23 @@ def keep_freed_memory() -> None:
             libc.mallopt(option, value)
 
 
+class Heap:
+    """Memory that this process keeps at hand, as `keep_freed_memory` says."""
+
+    def __init__(self) -> None:
+        self._touched = 0
+
+    def have(self, size_bytes: int) -> None:
+        """Touch so much, unless as much has been touched. Raises ValueError where there is less."""
+        if size_bytes > self._touched:
+            touch_heap(size_bytes)
+            self._touched = size_bytes
+
+
 def touch_heap(size_bytes: int) -> None:
     """Have `size_bytes` at hand, in huge pages where there are any. Raises ValueError where there is less."""
     libc = ctypes.CDLL(None)
-    if size_bytes == 0 or not hasattr(libc, "mallopt"):
+    if not hasattr(libc, "mallopt"):
         return
     libc.malloc.restype = ctypes.c_void_p
     memory = libc.malloc(ctypes.c_size_t(size_bytes))

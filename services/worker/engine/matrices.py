@@ -73,6 +73,11 @@ def in_panels(kernels: Kernels, weight: torch.Tensor) -> torch.Tensor:
     return panels
 
 
+def copied_matrices(manifest: Manifest, kernels: Kernels | None) -> list[Tensor]:
+    """The matrices that are copied as they arrive, because the kernels, or torch's where None, want another layout."""
+    return unpacked_matrices(manifest) if kernels is None else laid_out_matrices(manifest)
+
+
 def laid_out_matrices(manifest: Manifest) -> list[Tensor]:
     """The matrices in layers and head that do not arrive in panels: each is copied when it is here."""
     tensors = [tensor for block in manifest.blocks[1:] for tensor in block.tensors]

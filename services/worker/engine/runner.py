@@ -25,10 +25,10 @@ from livescale.services.worker.engine.contract import (
     rows_of,
 )
 from livescale.services.worker.engine.engine import TorchEngine
-from livescale.services.worker.engine.heap import touch_heap
+from livescale.services.worker.engine.heap import Heap
 from livescale.services.worker.engine.kernels.variants import TORCH, KernelChoice, choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
-from livescale.services.worker.engine.matrices import bytes_of, laid_out_matrices, shapes_of, unpacked_matrices
+from livescale.services.worker.engine.matrices import bytes_of, copied_matrices, shapes_of
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup, least, open_store, reach_store
 from livescale.services.worker.engine.warm_up import warm_up
@@ -38,7 +38,7 @@ from livescale.services.worker.scheduling.batch import Batch, Chosen, KvExport, 
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU
-from livescale.shared.messages.parameters import Manifest, Tensor
+from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.ranks import Meeting
 from livescale.shared.messages.requests import Submit
 
@@ -86,13 +86,14 @@ class EngineRunner:
             use_math_kernels()
         self._memory = self._thread.submit(allocate_kv_memory, kv_bytes, device)
         self._host_memory = self._thread.submit(allocate_host_kv_memory, host_kv_bytes, device)
-        self._heap = self._thread.submit(touch_heap, STEP_BYTES if device == CPU else 0)
+        self._heap = Heap()
+        self._step_memory = self._thread.submit(self._heap.have, STEP_BYTES if device == CPU else 0)
 
     async def ready(self) -> None:
         """Return once its memory is touched and torch is warm. Raises MemoryError."""
         await self.call(self._memory.result)
         await self.call(self._host_memory.result)
-        await self.call(self._heap.result)
+        await self.call(self._step_memory.result)
         if self._device == CPU:
             await self.call(warm_up)
 
@@ -102,10 +103,7 @@ class EngineRunner:
 
     def copied_shapes(self, manifest: Manifest) -> list[str]:
         """The shapes of the matrices that are copied when they arrive, because the kernels want another layout."""
-        return shapes_of(self._copied(manifest))
-
-    def _copied(self, manifest: Manifest) -> list[Tensor]:
-        return unpacked_matrices(manifest) if self._kernels.kernels is None else laid_out_matrices(manifest)
+        return shapes_of(copied_matrices(manifest, self._kernels.kernels))
 
     async def open_meeting(self, address: str) -> int:
         """Open a place at `address` where the ranks of an instance meet, until `unload`. Returns its port. Raises
@@ -138,9 +136,8 @@ class EngineRunner:
             loop.call_soon_threadsafe(self.on_kv, export, layers, data)
 
         def make() -> int:
-            if self._device == CPU:
-                # Here, as most models need no copies: such memory would be taken from all workers for nothing.
-                touch_heap(bytes_of(self._copied(manifest), manifest.dtype))
+            if self._device == CPU:  # not from the start, as most models need no copies
+                self._heap.have(bytes_of(copied_matrices(manifest, self._kernels.kernels), manifest.dtype))
             memory, host_memory, ranks = self._memory.result(), self._host_memory.result(), self._ranks
             self._engine = TorchEngine(
                 manifest,

@@ -43,10 +43,6 @@ def _config(kind: Literal["LlamaConfig", "Qwen2Config"], **fields: Any) -> Confi
     return lambda: getattr(transformers, kind)(**shape)
 
 
-def _config_of(model_type: str) -> "transformers.PreTrainedConfig":
-    return transformers.AutoConfig.for_model(model_type, **fields_of(model_type))
-
-
 # Odd on purpose: heads that do not make up the hidden size, vocabularies that are no power of two.
 CONFIGS: dict[str, Config] = {
     "llama2-untied": _config(
@@ -171,7 +167,9 @@ ONE_LAYER: dict[str, Config] = {
 
 # One of each architecture.
 SMALL_CONFIGS: dict[str, Config] = {
-    f"{model_type}-small": partial(_config_of, model_type) for model_type in model_types() if generates(model_type)
+    f"{model_type}-small": partial(transformers.AutoConfig.for_model, model_type, **fields_of(model_type))
+    for model_type in model_types()
+    if generates(model_type)
 }
 
 OTHER_CONFIGS = {name: partial(transformers.AutoConfig.for_model, **one) for name, one in other_fields().items()}

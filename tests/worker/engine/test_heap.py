@@ -8,13 +8,15 @@ import pytest
 
 PROGRAM = """
 import ctypes, resource, threading
-from livescale.services.worker.engine.heap import keep_freed_memory, touch_heap
+from livescale.services.worker.engine.heap import Heap, keep_freed_memory
 
 MIB, PAGE = 1 << 20, 4096
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 keep_freed_memory()
-touch_heap(256 * MIB)
+heap = Heap()
+for size in (8, 256, 256, 16):
+    heap.have(size * MIB)
 
 def use():
     for _ in range(2):
