@@ -1,11 +1,10 @@
 """What load keeps below the working directory between runs: made checkpoints, and the logs of systems that it
 starts."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TextIO
 
@@ -21,6 +20,7 @@ from livescale.shared.messages.parameters import Family
 
 KEPT = Path(".livescale")
 LOG = KEPT / "bench.log"
+MAIN = "livescale.services.cli.main"
 SYSTEM_ERRORS = (BadSettings, ChildFailed, StackFailed, BusError)  # what a system raises that is started from here
 
 
@@ -32,19 +32,18 @@ def kept_model(
     # A directory that was made is whole, and only making one needs torch.
     if not directory.exists():
         tell(f"Making a {size} checkpoint in {directory}, this once ...")
-        # In a process of its own: much of the memory that it takes, 8 GB with 64 experts, would stay with this one.
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            try:
-                pool.submit(_make, directory, size, family, quantized).result()
-            except BrokenProcessPool:
-                raise click.ClickException(f"{directory} was not made: its process died; is memory free?") from None
+        _make(directory, size, family, quantized)
     return directory
 
 
 def _make(directory: Path, size: Size, family: Family, quantized: Quantized | None) -> None:
-    from livescale.load.make_model import make_model
-
-    make_model(directory, family, size, 0, quantized=quantized)
+    """In a process of its own: much of the memory that it takes, 8 GB with 64 experts, would stay with this one."""
+    how = () if quantized is None else ("--quantize", quantized)
+    command = ("make-model", str(directory), "--family", family, "--size", size, "--seed", "0", *how)
+    made = subprocess.run([sys.executable, "-m", MAIN, *command], capture_output=True, text=True, check=False)
+    if made.returncode:
+        said = made.stderr.strip() or f"its process ended with {made.returncode}; is memory free?"
+        raise click.ClickException(f"{directory} was not made: {said}")
 
 
 @contextmanager

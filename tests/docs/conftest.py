@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.docs.pages import ROOT
-from tests.docs.shell import Shell, free_port, terminal, type_page
+from tests.docs.shell import Shell, terminal, type_page
+from tests.ports import free_port
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -120,10 +119,3 @@ def as_typed(block: Block, replace: Mapping[str, str]) -> str:
     if block.kind == "python":
         return f"python - <<'END'\n{text}END"
     return re.sub(r"^\.venv/bin/", "", text, flags=re.MULTILINE)
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port

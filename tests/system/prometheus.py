@@ -14,8 +14,8 @@ import aiohttp
 import yaml
 
 from tests.observability import PROMETHEUS
+from tests.ports import free_port
 from tests.system.conftest import LIVESCALE
-from tests.system.under_load import free_port
 
 PROGRAM = shutil.which("prometheus")
 START_SECONDS = 30.0

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from tests.checkpoints import tiny_checkpoint
+from tests.ports import free_port
 from tests.system.conftest import System, start, stop
 from tests.system.structured import COUNT, structured_answers
 from tests.system.under_load import (
     PATIENCE_SECONDS,
     SystemUnderLoad,
     another,
-    free_port,
     make_streams,
     register,
     remove,

@@ -10,8 +10,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.ports import free_port
 from tests.system.conftest import start, stop
-from tests.system.under_load import KILL_AT, PATIENCE_SECONDS, SystemUnderLoad, free_port, make_streams
+from tests.system.under_load import KILL_AT, PATIENCE_SECONDS, SystemUnderLoad, make_streams
 
 TOKENS = 250
 STOPPED_SECONDS = 10.0

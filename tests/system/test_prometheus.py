@@ -19,9 +19,9 @@ from livescale.shared.subjects import SCALE, SCALES
 from tests.checkpoints import tiny_checkpoint
 from tests.nats_server import NatsServer
 from tests.observability import names_in, queries, vllm_queries
+from tests.ports import free_port
 from tests.system.conftest import System, start, stop
 from tests.system.prometheus import PROGRAM, Prometheus, prometheus
-from tests.system.under_load import free_port
 
 pytestmark = [
     pytest.mark.system,

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import random
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -161,12 +160,6 @@ def wait_for_member(system: System, id: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while id not in {one["id"] for one in system.status()["processes"] if one["lease"] == "alive"}:
         assert time.monotonic() < deadline, f"{id} did not join"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def ranks_of(options: Sequence[str]) -> int:

@@ -12,7 +12,16 @@ from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import VARIANTS, find_compiled
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledChunk
 from tests.worker.engine.adapted import adapter, add
-from tests.worker.engine.models import ALL_CONFIGS, KERNELS, SMALL_CONFIGS, Kind, checkpointed, kind, needs_kernels
+from tests.worker.engine.models import (
+    ALL_CONFIGS,
+    KERNELS,
+    OTHER_CONFIGS,
+    SMALL_CONFIGS,
+    Kind,
+    checkpointed,
+    kind,
+    needs_kernels,
+)
 
 BLOCKS = 24  # of each request
 # Architectures that the kernel knows all parts of: windows, biases and rotations by layer are among them.
@@ -60,7 +69,9 @@ def through(made: TorchEngine, chunks: Sequence[ScheduledChunk]) -> torch.Tensor
     return made.head(made.layers(0, made.store.layers, made.embed(rows), rows))
 
 
-@pytest.mark.parametrize("name", [name for name in ALL_CONFIGS if name not in SMALL_CONFIGS or name in IN_ONE_CALL])
+@pytest.mark.parametrize(
+    "name", [name for name in ALL_CONFIGS if name not in SMALL_CONFIGS | OTHER_CONFIGS or name in IN_ONE_CALL]
+)
 @pytest.mark.parametrize("way", EVERY_WAY)
 def test_a_layer_in_one_call_has_the_bits_of_its_parts(way: Kind, name: str) -> None:
     whole, parts = way.engine(name), of_parts(way, name)
