@@ -162,7 +162,8 @@ def check_memory(settings: StackSettings, meminfo: str) -> None:
     """Raises BadSettings if workers on CPUs with a model would take more memory than this /proc/meminfo has to give."""
     arena_bytes, kv_bytes = settings.arena_bytes or 0, (settings.kv_bytes or 0) + settings.host_kv_bytes
     # Matrices that do not come as the kernels want them are copied.
-    copies = arena_bytes if settings.layout == "plain" or settings.dtype == "float32" else 0
+    dtypes = {settings.dtype, *(model.dtype for model in settings.models)}
+    copies = arena_bytes if settings.layout == "plain" or "float32" in dtypes else 0
     computing = 0 if settings.engine == "modelled" else copies + kv_bytes
     needed = 0 if on_gpus(settings) else count_workers(settings) * (arena_bytes + computing)
     for line in meminfo.splitlines():

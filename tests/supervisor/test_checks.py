@@ -202,7 +202,8 @@ def test_more_memory_than_is_free_is_refused() -> None:
     with pytest.raises(BadSettings, match=r"3 workers take 6\.4 GB at their start, and 4\.1 GB are free"):
         check_memory(settings, "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\n")
     check_memory(settings, "MemAvailable: 7000000 kB\n")
-    for copied in (replace(settings, layout="plain"), replace(settings, dtype="float32")):
+    own = replace(settings, models=(ModelSettings(name="a", path="a", dtype="float32"),))
+    for copied in (replace(settings, layout="plain"), replace(settings, dtype="float32"), own):
         with pytest.raises(BadSettings, match=r"3 workers take 9\.7 GB"):
             check_memory(copied, "MemAvailable: 7000000 kB\n")
     check_memory(settings, "")
