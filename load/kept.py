@@ -2,7 +2,6 @@
 starts."""
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import structlog
 
 from livescale.load.sizes import Quantized, Size
 from livescale.services.supervisor.checks import BadSettings
+from livescale.services.supervisor.commands import CLI
 from livescale.services.supervisor.processes import ChildFailed, Echo
 from livescale.services.supervisor.stack import StackFailed
 from livescale.shared.bus.contract import BusError
@@ -20,7 +20,6 @@ from livescale.shared.messages.parameters import Family
 
 KEPT = Path(".livescale")
 LOG = KEPT / "bench.log"
-MAIN = "livescale.services.cli.main"
 SYSTEM_ERRORS = (BadSettings, ChildFailed, StackFailed, BusError)  # what a system raises that is started from here
 
 
@@ -40,7 +39,7 @@ def _make(directory: Path, size: Size, family: Family, quantized: Quantized | No
     """In a process of its own: much of the memory that it takes, 8 GB with 64 experts, would stay with this one."""
     how = () if quantized is None else ("--quantize", quantized)
     command = ("make-model", str(directory), "--family", family, "--size", size, "--seed", "0", *how)
-    made = subprocess.run([sys.executable, "-m", MAIN, *command], capture_output=True, text=True, check=False)
+    made = subprocess.run([*CLI, *command], capture_output=True, text=True, check=False)
     if made.returncode:
         said = made.stderr.strip() or f"its process ended with {made.returncode}; is memory free?"
         raise click.ClickException(f"{directory} was not made: {said}")

@@ -45,6 +45,12 @@ class Completions:
             response = await self.maker.prepare(request, await self.prompts.of_chat(body, origin), shape)
         return replace(response, names=names)
 
+    async def count(self, body: ChatRequest, names: Mapping[str, str]) -> int:
+        """How many tokens the prompt of a conversation has. Errors call parameters by their `names`."""
+        with renamed(names):
+            asked = await self.prompts.of_chat(body)
+        return len(asked.prompts[0])
+
 
 async def _answer(request: Request, body: GenerationOptions, response: CompletionResponse) -> Response:
     if body.stream:

@@ -128,6 +128,31 @@ def _responses(api: ResponsesApi) -> list[Operation]:
             errors=(400, 404, *BUS_ERRORS),
             protected=True,
         ),
+        *_inputs(api),
+        Operation(
+            "DELETE",
+            "/v1/responses/{response_id}",
+            api.delete,
+            "Keep a response no longer",
+            {200: objects.DeletedResponse},
+            errors=(404, *BUS_ERRORS),
+            protected=True,
+        ),
+        Operation(
+            "POST",
+            "/v1/responses/{response_id}/cancel",
+            api.cancel,
+            "Cancel a response that is made in the background",
+            {200: objects.ResponseObject},
+            errors=(400, 404, 500, *BUS_ERRORS),
+            protected=True,
+        ),
+    ]
+
+
+def _inputs(api: ResponsesApi) -> list[Operation]:
+    """What responses are made of."""
+    return [
         Operation(
             "GET",
             "/v1/responses/{response_id}/input_items",
@@ -146,24 +171,6 @@ def _responses(api: ResponsesApi) -> list[Operation]:
             {200: objects.InputTokens},
             body=ResponsesRequest,
             errors=(*BODY_ERRORS, *MODEL_ERRORS),
-            protected=True,
-        ),
-        Operation(
-            "DELETE",
-            "/v1/responses/{response_id}",
-            api.delete,
-            "Keep a response no longer",
-            {200: objects.DeletedResponse},
-            errors=(404, *BUS_ERRORS),
-            protected=True,
-        ),
-        Operation(
-            "POST",
-            "/v1/responses/{response_id}/cancel",
-            api.cancel,
-            "Cancel a response that is made in the background",
-            {200: objects.ResponseObject},
-            errors=(400, 404, 500, *BUS_ERRORS),
             protected=True,
         ),
     ]

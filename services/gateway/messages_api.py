@@ -9,7 +9,6 @@ from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.messages_request import NAMES, CountRequest, MessagesRequest, chat_of_messages
 from livescale.services.gateway.messages_shape import MessagesShape, TokenCount, message_error
 from livescale.services.gateway.parse import parse_body, read_body
-from livescale.services.gateway.renamed import renamed
 from livescale.services.gateway.responses import EventStreamResponse, json_answer, while_connected
 
 
@@ -32,6 +31,4 @@ class MessagesApi:
         """Answer POST /v1/messages/count_tokens: the tokens of the prompt, without an answer."""
         data = await read_body(request, self.completions.max_body_bytes)
         body = chat_of_messages(parse_body(data, CountRequest))
-        with renamed(NAMES):
-            asked = await self.completions.prompts.of_chat(body)
-        return json_answer(TokenCount(len(asked.prompts[0])))
+        return json_answer(TokenCount(await self.completions.count(body, NAMES)))

@@ -15,7 +15,6 @@ from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import ApiError, bad_request, from_bus, internal
 from livescale.services.gateway.parse import parse_body, read_body
-from livescale.services.gateway.renamed import renamed
 from livescale.services.gateway.responses import EventStreamResponse, Wait, Write, json_answer, while_connected
 from livescale.services.gateway.responses_input import input_items, page_of
 from livescale.services.gateway.responses_objects import DeletedResponse, InputTokens, ResponseEvent, ResponseObject
@@ -106,9 +105,7 @@ class ResponsesApi:
         data = await read_body(request, self.completions.max_body_bytes)
         body = parse_body(data, ResponsesRequest, typed_items)
         earlier = await self._conversation(request.state.visit.who, body.previous_response_id)
-        with renamed(NAMES):
-            asked = await self.completions.prompts.of_chat(chat_of(body, earlier))
-        return json_answer(InputTokens(input_tokens=len(asked.prompts[0])))
+        return json_answer(InputTokens(input_tokens=await self.completions.count(chat_of(body, earlier), NAMES)))
 
     async def delete(self, request: Request) -> Response:
         found, _ = await self._find(request)

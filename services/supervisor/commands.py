@@ -17,6 +17,7 @@ from livescale.shared.process.system_port import join_address, split_address
 
 CONTROL: tuple[ServiceName, ...] = ("registry", "router", "planner", "monitor")
 
+CLI = (sys.executable, "-m", "livescale.services.cli.main")
 NATS = "nats"
 LOOPBACK = "127.0.0.1"
 
@@ -55,7 +56,7 @@ Flags = Mapping[str, str | float]
 def service_argv(service: ServiceName, settings: Flags) -> tuple[str, ...]:
     """The command line of one service; settings are given by field name."""
     flags = [flag(name.replace("_", "-"), value) for name, value in settings.items()]
-    return (sys.executable, "-m", "livescale.services.cli.main", "run", service, *flags)
+    return (*CLI, "run", service, *flags)
 
 
 def flag(name: str, value: str | float) -> str:

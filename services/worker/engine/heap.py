@@ -28,21 +28,21 @@ class Heap:
         self._touched = 0
 
     def have(self, size_bytes: int) -> None:
-        """Touch so much, unless as much has been touched. Raises ValueError where there is less."""
+        """Touch so much, unless as much has been touched. Raises MemoryError where there is less."""
         if size_bytes > self._touched:
             touch_heap(size_bytes)
             self._touched = size_bytes
 
 
 def touch_heap(size_bytes: int) -> None:
-    """Have `size_bytes` at hand, in huge pages where there are any. Raises ValueError where there is less."""
+    """Have `size_bytes` at hand, in huge pages where there are any. Raises MemoryError where there is less."""
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt"):
         return
     libc.malloc.restype = ctypes.c_void_p
     memory = libc.malloc(ctypes.c_size_t(size_bytes))
     if memory is None:
-        raise ValueError(f"no {size_bytes} bytes are left to lay out parameters; store them in panels, in bfloat16")
+        raise MemoryError(f"no {size_bytes} bytes are left to compute in; lower arena_bytes or kv_bytes")
     start = -(-memory // HUGE_PAGE) * HUGE_PAGE
     inside = memory + size_bytes - start
     if inside > 0:

@@ -125,7 +125,7 @@ class EngineRunner:
 
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
         """Prepare for the blocks of a model. Returns its number of KV blocks. Raises ValueError where not even one
-        fits, or there is no memory for copies of matrices."""
+        fits, and MemoryError where there is none for copies of matrices."""
         loop = asyncio.get_running_loop()
 
         def last_layer_begins() -> None:
