@@ -88,6 +88,7 @@ class QueuedSubscription(Generic[M]):
 
     async def each(self, take: Callable[[Received[M]], None]) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
         over: asyncio.Future[None] = loop.create_future()
         take_all = partial(self._take_all, take, over, task)
         # The turn in which a task that reads would be woken. Virtual time leaves out one before which nothing happens.
@@ -109,13 +110,18 @@ class QueuedSubscription(Generic[M]):
         queue = self._queue
         try:
             while queue:
-                if queue[0] is None:
-                    over.set_result(None)
+                entry = queue.popleft()
+                if entry is None:
+                    queue.append(None)  # for other readers
+                    if not over.done():
+                        over.set_result(None)
                     return
-                received, size_bytes = queue.popleft()
+                received, size_bytes = entry
                 self._size_bytes -= size_bytes
                 take(received)
-        except Exception as error:  # noqa: BLE001 whatever it is, it belongs to who reads
+        except Exception as error:
+            if over.done():  # what was taken had the reader cancelled: it hears of nothing more
+                raise
             over.set_exception(error)
 
     def _gives_up(self, reader: asyncio.Future[None]) -> None:
