@@ -11,7 +11,7 @@ from livescale.services.monitor.policy import RetryTimes, RoleRule, ScalingPolic
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.monitor.signals import Signals
 from livescale.services.monitor.verdict import ScalingVerdict
-from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
+from livescale.shared.bus.contract import BusError, Context, Endpoint, Received, Refusal, Subscription
 from livescale.shared.messages.membership import Beat, HostReport, LeaseChanged, Report, RouterReport, WorkerReport
 from livescale.shared.messages.registry import AskModels, AskSnapshot
 from livescale.shared.messages.scaling import AskDecisions, AskScales, Decision, Decisions, Scale, ScaleRecord
@@ -63,7 +63,7 @@ class Monitor:
         plans = await self._bus.subscribe(PLAN)
         await self._bus.serve(self._info, [Endpoint(DECISIONS, self._last_decisions)])
         async with self._calls as group:
-            group.create_task(self._hear(heartbeats), name="heartbeats")
+            group.create_task(heartbeats.each(self._hear), name="heartbeats")
             group.create_task(self._follow_leases(leases), name="leases")
             group.create_task(self._follow_plans(plans), name="plans")
             group.create_task(self._keep_models(), name="models")
@@ -80,18 +80,17 @@ class Monitor:
     async def _last_decisions(self, ask: AskDecisions, context: Context) -> Decisions:
         return Decisions(decisions=self._journal.last(ask.model, ask.limit))
 
-    async def _hear(self, heartbeats: Subscription[Report]) -> None:
-        async for received in heartbeats:
-            match received.message:
-                case WorkerReport() as report:
-                    self._signals.on_worker(report, self._clock.now())
-                    self._news.set()
-                case RouterReport() as report:
-                    self._signals.on_router(report, self._clock.now())
-                    self._tell_splits(report)
-                    self._news.set()
-                case Beat() | HostReport():
-                    pass
+    def _hear(self, received: Received[Report]) -> None:
+        match received.message:
+            case WorkerReport() as report:
+                self._signals.on_worker(report, self._clock.now())
+                self._news.set()
+            case RouterReport() as report:
+                self._signals.on_router(report, self._clock.now())
+                self._tell_splits(report)
+                self._news.set()
+            case Beat() | HostReport():
+                pass
 
     async def _follow_leases(self, leases: Subscription[LeaseChanged]) -> None:
         async for received in leases:

@@ -137,7 +137,8 @@ class ScalingPolicy:
         for entry, observed in seen:
             ranks = entry.spec.tensor_parallel_size
             spare = max(0, observed.spare - ceil(claimed / ranks))
-            judged.append(self._judge(entry, replace(observed, spare=spare), now))
+            left = observed if spare == observed.spare else replace(observed, spare=spare)
+            judged.append(self._judge(entry, left, now))
             claimed += min(spare, missing(observed, judged[-1].need)) * ranks
         given = self._make_room(judged, now)
         return [give(one, given[name]) if (name := one.verdict.model) in given else one.verdict for one in judged]

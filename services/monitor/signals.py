@@ -82,13 +82,19 @@ class Signals:
         self._dead: dict[str, int] = {}
 
     def on_worker(self, report: WorkerReport, now: float) -> None:
-        if report.epoch > self._dead.get(report.id, 0):
-            self._forget(report.id)
-            self._workers[report.id] = (report, now)
-            if report.model is not None:
-                self._by_model.setdefault(report.model, {})[report.id] = (report, now)
-            if report.state == "spare":
-                self._spares.heard(report.id, report.arena_bytes, now)
+        id = report.id
+        if report.epoch <= self._dead.get(id, 0):
+            return
+        known = self._workers.get(id)
+        if known is None or known[0].state != "spare" or report.state != "spare":
+            self._forget(id)
+        else:  # most of them are, where there are thousands
+            del self._workers[id]
+        self._workers[id] = heard = report, now
+        if report.model is not None:
+            self._by_model.setdefault(report.model, {})[id] = heard
+        if report.state == "spare":
+            self._spares.heard(id, report.arena_bytes, now)
 
     def _forget(self, id: str) -> None:
         known = self._workers.pop(id, None)

@@ -17,17 +17,24 @@ class SpareWorkers:
 
     def heard(self, id: str, arena_bytes: int, now: float) -> None:
         """Note that a spare worker, with this much memory for parameters, was heard now."""
-        self.remove(id)
-        self._heard[id] = (arena_bytes, now)
-        self._arenas[arena_bytes] += 1
+        known = self._heard.pop(id, None)
+        self._heard[id] = (arena_bytes, now)  # the last one now
+        if known is None:
+            self._arenas[arena_bytes] += 1
+        elif known[0] != arena_bytes:
+            self._uncount(known[0])
+            self._arenas[arena_bytes] += 1
 
     def remove(self, id: str) -> None:
         """Forget a worker, which need not be known."""
         known = self._heard.pop(id, None)
         if known is not None:
-            self._arenas[known[0]] -= 1
-            if not self._arenas[known[0]]:
-                del self._arenas[known[0]]
+            self._uncount(known[0])
+
+    def _uncount(self, arena_bytes: int) -> None:
+        self._arenas[arena_bytes] -= 1
+        if not self._arenas[arena_bytes]:
+            del self._arenas[arena_bytes]
 
     def count(self, least_bytes: int, taken: Collection[str], now: float) -> int:
         """How many were heard lately, have an arena of `least_bytes` or more, and are not among those `taken`."""

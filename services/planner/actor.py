@@ -21,7 +21,16 @@ from livescale.services.planner.settings import PlannerSettings
 from livescale.services.planner.spans import ScaleSpans
 from livescale.services.planner.store import ScaleStore
 from livescale.services.planner.view import ClusterView
-from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceAbsent, Subscription, TooLarge
+from livescale.shared.bus.contract import (
+    BusError,
+    Context,
+    Endpoint,
+    Received,
+    Refusal,
+    ServiceAbsent,
+    Subscription,
+    TooLarge,
+)
 from livescale.shared.messages.membership import LeaseChanged, Report, WorkerReport
 from livescale.shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord, ScaleRecords
 from livescale.shared.messages.transfers import Abort, BlockReady, InstanceServing, Transfer
@@ -78,7 +87,7 @@ class Planner:
             group.create_task(self._follow_blocks(blocks), name="blocks")
             group.create_task(self._follow_instances(instances), name="instances")
             group.create_task(self._follow_leases(leases), name="leases")
-            group.create_task(self._hear_workers(workers), name="workers")
+            group.create_task(workers.each(self._hear), name="workers")
             group.create_task(self._keep_time(), name="timeouts")
             group.create_task(self._saved.run(), name="saved")
             group.create_task(self._take_over(), name="inheritance")
@@ -248,13 +257,12 @@ class Planner:
             for scale in self._store.running():
                 self._after(scale, scale.on_lease(received.message, self._clock.wall()))
 
-    async def _hear_workers(self, heartbeats: Subscription[Report]) -> None:
-        async for received in heartbeats:
-            if isinstance(received.message, WorkerReport):
-                self._cluster.on_report(received.message)
-                for scale in self._store.running():
-                    self._after(scale, scale.on_report(received.message, self._clock.wall()))
-                self._end_orphan(received.message)
+    def _hear(self, received: Received[Report]) -> None:
+        if isinstance(received.message, WorkerReport):
+            self._cluster.on_report(received.message)
+            for scale in self._store.running():
+                self._after(scale, scale.on_report(received.message, self._clock.wall()))
+            self._end_orphan(received.message)
 
     def _end_orphan(self, report: WorkerReport) -> None:
         """Abort what a worker loads for a plan that has ended or is not known, as it will never be told to serve."""

@@ -29,6 +29,7 @@ HEARD_AGAIN = "heard again"
 # The highest epoch that is believed of a heartbeat from an earlier registry's time: more than can have been given out,
 # and far below the largest number of a message.
 MOST_EPOCHS = 2**48
+ROUNDING_SECONDS = 1e-6  # by which a member may be looked at too early
 
 
 @dataclass(frozen=True)
@@ -199,11 +200,12 @@ class Leases:
             return []
         if self._is_deaf(now):
             self.thaw(now)
-        self._forget(now)
-        # There may be thousands of members, nearly all of whom were heard a moment ago.
-        least = min(self._times.suspect_seconds, self._times.dead_seconds)
-        silent = [id for id, lease in self._leases.items() if now - lease.seen >= least]
-        moves = (self._judge(self._leases[id], now) for id in sorted(silent))
+        times = self._times
+        # There may be thousands of members, nearly all of whom were heard a moment ago: they are looked at once.
+        latest = now - min(times.suspect_seconds, times.dead_seconds, times.forget_seconds) + ROUNDING_SECONDS
+        silent = sorted(id for id, lease in self._leases.items() if lease.seen <= latest)
+        self._forget(silent, now)
+        moves = (self._judge(self._leases[id], now) for id in silent if id in self._leases)
         return [move for move in moves if move is not None]
 
     def _is_deaf(self, now: float) -> bool:
@@ -221,14 +223,11 @@ class Leases:
             return lease.move("suspect", f"silent for {silent:.1f} s")
         return None
 
-    def _forget(self, now: float) -> None:
-        old = [
-            id
-            for id, lease in self._leases.items()
-            if lease.member.lease == "dead" and now - lease.seen >= self._times.forget_seconds
-        ]
-        for id in old:
-            del self._leases[id]
+    def _forget(self, silent: Iterable[str], now: float) -> None:
+        for id in silent:
+            lease = self._leases[id]
+            if lease.member.lease == "dead" and now - lease.seen >= self._times.forget_seconds:
+                del self._leases[id]
 
     def check_invariants(self) -> None:
         """No epoch is given twice, and none is above the last. Raises InvariantBroken."""

@@ -15,7 +15,7 @@ from livescale.services.registry.join_checks import check_kernels, check_place
 from livescale.services.registry.leases import HEARD_AGAIN, LEFT, LeaseMoved, Leases, SpokeFalse, SpokeStale
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
-from livescale.shared.bus.contract import Context, Endpoint, Subscription
+from livescale.shared.bus.contract import Context, Endpoint, Received, Subscription
 from livescale.shared.messages.membership import (
     AskIncidents,
     Beat,
@@ -101,7 +101,7 @@ class Members:
         join."""
         aways, ends = await self._bus.subscribe(AWAY), await self._bus.subscribe(PROCESS)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._hear(heartbeats), name="heartbeats")
+            group.create_task(heartbeats.each(self._hear), name="heartbeats")
             group.create_task(self._follow_leaves(leaves), name="leaves")
             group.create_task(self._follow_aways(aways), name="aways")
             group.create_task(self._follow_ends(ends), name="ends")
@@ -127,14 +127,13 @@ class Members:
     async def _last_incidents(self, ask: AskIncidents, context: Context) -> IncidentList:
         return IncidentList(incidents=self._incidents.last(ask.limit))
 
-    async def _hear(self, heartbeats: Subscription[Report]) -> None:
-        async for received in heartbeats:
-            report = received.message
-            effects = self._leases.beat(report.service, report.id, report.epoch, self._clock.now())
-            for effect in effects:
-                self._announce(effect)
-            if not any(isinstance(effect, SpokeStale | SpokeFalse) for effect in effects):
-                self._take(report)
+    def _hear(self, received: Received[Report]) -> None:
+        report = received.message
+        effects = self._leases.beat(report.service, report.id, report.epoch, self._clock.now())
+        for effect in effects:
+            self._announce(effect)
+        if not (effects and any(isinstance(effect, SpokeStale | SpokeFalse) for effect in effects)):
+            self._take(report)
 
     def _take(self, report: Report) -> None:
         match report:

@@ -29,7 +29,7 @@ from livescale.services.router.role_orders import assign
 from livescale.services.router.settings import RouterSettings
 from livescale.services.router.spans import RouterSpans
 from livescale.services.router.standby import Standby, Tenure
-from livescale.shared.bus.contract import BusError, Context, Endpoint, M, Refusal, Subscription
+from livescale.shared.bus.contract import BusError, Context, Endpoint, M, Received, Refusal, Subscription
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, QueueLoad, Report, WorkerReport
 from livescale.shared.messages.registry import AskModels, Snapshot
@@ -99,7 +99,7 @@ class Office:
                 self._perform(self.policy.on_report(report, self._clock.wall()))
             undo.push_async_callback(await self._bus.serve(self._info, [Endpoint(SUBMIT, self._submit)]))
             loops = (
-                group.create_task(self._hear_workers(workers), name="workers"),
+                group.create_task(workers.each(self._hear), name="workers"),
                 group.create_task(self._follow_ended(ended), name="ended"),
                 group.create_task(self._follow_moved(moved), name="moved"),
                 group.create_task(self._follow_cancels(cancels), name="cancels"),
@@ -237,12 +237,11 @@ class Office:
         self.policy.moved(effect, code, self._clock.wall())
         self._dispatch()
 
-    async def _hear_workers(self, heartbeats: Subscription[Report]) -> None:
-        async for received in heartbeats:
-            if isinstance(received.message, WorkerReport):
-                self.tenure.notice_sleep()
-                self._perform(self.policy.on_report(received.message, self._clock.wall()))
-                self._dispatch()
+    def _hear(self, received: Received[Report]) -> None:
+        if isinstance(received.message, WorkerReport):
+            self.tenure.notice_sleep()
+            self._perform(self.policy.on_report(received.message, self._clock.wall()))
+            self._dispatch()
 
     def on_lease(self, change: LeaseChanged) -> None:
         """Take over the registry's judgement of a process."""

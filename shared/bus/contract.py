@@ -137,6 +137,10 @@ class Subscription(Protocol[M]):
 
     def __aiter__(self) -> AsyncIterator[Received[M]]: ...
 
+    async def each(self, take: Callable[[Received[M]], None]) -> None:
+        """Call `take` with each message, until it is closed: as a loop over it, in the same turns of the event loop,
+        for less work. It has one reader then. What `take` raises ends it."""
+
     async def close(self) -> None: ...
 
 

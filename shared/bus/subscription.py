@@ -3,7 +3,9 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Generic
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Generic
 
 from livescale.shared.bus.addressing import holes_of
 from livescale.shared.bus.codec import Carried, Undecodable, decode
@@ -15,7 +17,7 @@ LIMIT_BYTES = 32 << 20  # of what waits to be read: many small messages, or a fe
 
 
 class QueuedSubscription(Generic[M]):
-    """Filled by `deliver`, read by `async for`. What does not fit is dropped and counted."""
+    """Filled by `deliver`, read by `async for` or `each`. What does not fit is dropped and counted."""
 
     def __init__(self, topic: Topic[M], limit: int, counts: Counter[str], log: RateLimitedLog) -> None:
         self.dropped = 0
@@ -28,6 +30,8 @@ class QueuedSubscription(Generic[M]):
         self._log = log
         self._closed = False
         self._leave: Callable[[], Awaitable[None]] | None = None
+        self._take_soon: Callable[[], object] | None = None  # of who reads by `each`
+        self._is_taken_soon = False
 
     def on_close(self, leave: Callable[[], Awaitable[None]]) -> None:
         self._leave = leave
@@ -36,12 +40,15 @@ class QueuedSubscription(Generic[M]):
         """Decode a message and queue it. Never raises, as the connection's read loop calls it."""
         if self._closed:
             return
-        try:
-            received = receive(self._topic, subject, data)
-        except Undecodable as error:
-            self._counts["undecodable"] += 1
-            self._log.warning("message_undecodable", subject, error=str(error))
-            return
+        if isinstance(data, Carried) and data.topic is self._topic:
+            received: Received[M] = data.received
+        else:
+            try:
+                received = _received(self._topic, subject, decode(self._topic.type, data, json=self._topic.json))
+            except Undecodable as error:
+                self._counts["undecodable"] += 1
+                self._log.warning("message_undecodable", subject, error=str(error))
+                return
         if len(self._queue) >= self._limit or self._size_bytes + len(data) > LIMIT_BYTES:
             self.dropped += 1
             self._counts["dropped_slow_reader"] += 1
@@ -79,6 +86,44 @@ class QueuedSubscription(Generic[M]):
         self._size_bytes -= size_bytes
         return received
 
+    async def each(self, take: Callable[[Received[M]], None]) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        over: asyncio.Future[None] = loop.create_future()
+        take_all = partial(self._take_all, take, over, task)
+        # The turn in which a task that reads would be woken. Virtual time leaves out one before which nothing happens.
+        call_soon = getattr(loop, "call_next", loop.call_soon)
+        self._take_soon = partial(call_soon, take_all, context=copy_context())
+        take_all()
+        try:
+            await over
+        finally:
+            self._take_soon = None
+
+    def _take_all(
+        self, take: Callable[[Received[M]], None], over: asyncio.Future[None], task: asyncio.Task[Any]
+    ) -> None:
+        """Take all that is queued. A task that was cancelled meanwhile reads no more."""
+        self._is_taken_soon = False
+        if over.done() or task.cancelling():
+            return
+        queue = self._queue
+        try:
+            while queue:
+                entry = queue.popleft()
+                if entry is None:
+                    queue.append(None)  # for other readers
+                    if not over.done():
+                        over.set_result(None)
+                    return
+                received, size_bytes = entry
+                self._size_bytes -= size_bytes
+                take(received)
+        except Exception as error:
+            if over.done():  # what was taken had the reader cancelled: it hears of nothing more
+                raise
+            over.set_exception(error)
+
     def _gives_up(self, reader: asyncio.Future[None]) -> None:
         """Forget a reader. One that was woken wakes the next one."""
         if reader in self._readers:
@@ -87,6 +132,11 @@ class QueuedSubscription(Generic[M]):
             self._wake_reader()
 
     def _wake_reader(self) -> None:
+        if self._take_soon is not None:
+            if not self._is_taken_soon:
+                self._is_taken_soon = True
+                self._take_soon()
+            return
         while self._readers:
             reader = self._readers.popleft()
             if not reader.done():
@@ -98,13 +148,6 @@ class QueuedSubscription(Generic[M]):
             self.end()
             if self._leave is not None:
                 await self._leave()
-
-
-def receive(topic: Topic[M], subject: str, data: bytes) -> Received[M]:
-    """What a reader of this topic gets. Raises Undecodable."""
-    if isinstance(data, Carried) and data.topic is topic:
-        return data.received
-    return _received(topic, subject, decode(topic.type, data, json=topic.json))
 
 
 def carried(topic: Topic[M], subject: str, data: bytes, message: M) -> bytes:

@@ -59,7 +59,8 @@ class Membership:
         self._on_stale = on_stale
         self._epoch = 0
         self._joined = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._is_changed = False
+        self._waits: asyncio.Future[None] | None = None  # for a change, or the next heartbeat
         self._seldom = RateLimitedLog(clock.now)
 
     @property
@@ -80,7 +81,9 @@ class Membership:
 
     def changed(self) -> None:
         """Send a report now instead of at the next heartbeat."""
-        self._changed.set()
+        self._is_changed = True
+        if self._waits is not None and not self._waits.done():
+            self._waits.set_result(None)
 
     async def run(self) -> None:
         """Join and report until cancelled, then leave. Raises Refusal where the registry refuses this process."""
@@ -134,12 +137,20 @@ class Membership:
             before, away = away, self._clock.away
             if away - before >= TOLD_SECONDS:
                 self._tell_away(away - before)
-            await self._joined.wait()
-            self._changed.clear()
+            if not self._joined.is_set():
+                await self._joined.wait()
+            self._is_changed = False
             self._bus.publish(HEARTBEAT, self._report(self._epoch), service=self._join.service, id=self._join.id)
-            # A timeout would do the same, at several times the cost: it cancels the task.
-            due = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._changed.set)
-            try:
-                await self._changed.wait()
-            finally:
-                due.cancel()
+            await self._wait_for_change(REPORT_SECONDS)
+
+    async def _wait_for_change(self, seconds: float) -> None:
+        """Wait for a change, but no longer than this."""
+        loop = asyncio.get_running_loop()
+        # A timeout would do the same, at several times the cost: it cancels the task. Each of thousands waits so.
+        due = loop.call_later(seconds, self.changed)
+        try:
+            if not self._is_changed:
+                self._waits = loop.create_future()
+                await self._waits
+        finally:
+            due.cancel()

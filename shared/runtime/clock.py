@@ -75,14 +75,16 @@ class LoopClock:
 
     @property
     def away(self) -> float:
-        return seconds_away(asyncio.get_running_loop())
+        away: float = getattr(asyncio.get_running_loop(), "away", 0.0)
+        return away
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
     def wall(self) -> float:
         loop = asyncio.get_running_loop()
-        return self._epoch + loop.time() + seconds_away(loop)
+        away: float = getattr(loop, "away", 0.0)
+        return self._epoch + loop.time() + away
 
 
 class Ids(Protocol):

@@ -1,7 +1,7 @@
 """What a broker of the in-process bus holds besides listeners: messages on their way, and the key-value store."""
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from math import inf
 
 from livescale.shared.bus.codec import decode, encode
@@ -22,25 +22,32 @@ class DelayedDeliveries:
         self._latest: dict[Hashable, float] = {}  # when the last message of each way arrives; old ones until forgotten
         self._before_forgetting = MOST_WAYS  # messages
 
+    def add_all(self, times: Sequence[float], arrive: Callable[[], None], way: Hashable = None) -> None:
+        """Add a message that comes after each of so many seconds: the first on its `way`, copies on none."""
+        for seconds in times:
+            self.add(seconds, arrive, way)
+            way = None
+
     def add(self, seconds: float, arrive: Callable[[], None], way: Hashable = None) -> None:
         """Call `arrive` after so many seconds, but not before what was added earlier for the same `way`."""
         loop = asyncio.get_running_loop()
-        virtual = loop if isinstance(loop, VirtualTimeLoop) else None
-        now = loop.time() if virtual is None else virtual.now
+        now = loop.now if isinstance(loop, VirtualTimeLoop) else loop.time()
         latest = -inf if way is None else self._latest.get(way, -inf)
         if seconds <= 0 and latest < now:
             arrive()
             return
-        at = max(now + seconds, latest)
+        at = now + seconds
+        if at < latest:
+            at = latest
         if way is not None:
             self._latest[way] = at
             self._before_forgetting -= 1
             if not self._before_forgetting:
                 self._forget(now)
-        if virtual is None:
-            loop.call_at(at, arrive)
+        if isinstance(loop, VirtualTimeLoop):
+            loop.call_in_no_process(at, arrive)
         else:
-            virtual.call_in_no_process(at, arrive)
+            loop.call_at(at, arrive)
 
     def _forget(self, now: float) -> None:
         """Forget the ways on which everything has arrived."""

@@ -30,6 +30,7 @@ class TimerLoop(Protocol):
 
     now: float
     slept: bool
+    at_machine_timer: bool
     _timer_cancelled_count: int
 
     def arm(self, timer: "VirtualTimer", at: float) -> None: ...
@@ -132,7 +133,8 @@ class VirtualTimer(asyncio.TimerHandle):
 
 
 class MachineTimer:
-    """A callback at a time of the machine, outside of all processes and contexts. It cannot be cancelled."""
+    """A callback at a time of the machine, outside of all processes and contexts. It cannot be cancelled. The loop
+    knows while it runs."""
 
     __slots__ = ("_callback", "_loop", "_scheduled")
     _cancelled = False
@@ -146,12 +148,16 @@ class MachineTimer:
         return f"<MachineTimer {self._callback!r}>"
 
     def _run(self) -> None:
+        loop = self._loop
+        loop.at_machine_timer = True
         try:
             self._callback()
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # noqa: BLE001 whatever it is, the loop's handler tells of it
-            _tell(self, self._loop, error)
+            _tell(self, loop, error)
+        finally:
+            loop.at_machine_timer = False
 
 
 def _tell(handle: object, loop: TimerLoop, error: BaseException) -> None:

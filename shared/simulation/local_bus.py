@@ -105,16 +105,8 @@ class LocalBroker:
             for listener in chosen:
                 way = None if sender is None else (sender, subject, listener)
                 arrive = partial(self._deliver, listener, subject, data, headers, reply)
-                self.carry(subject, arrive, way, delays or listener.delays)
+                self.arrivals.add_all((delays or listener.delays or self.delays)(subject), arrive, way)
         return len(chosen)
-
-    def carry(
-        self, subject: str, arrive: Callable[[], None], way: Hashable = None, delays: Delays | None = None
-    ) -> None:
-        """Have a message arrive as often and as late as `delays` says, by default the broker's, but not before earlier
-        ones of the same `way`."""
-        for number, seconds in enumerate((delays or self.delays)(subject)):
-            self.arrivals.add(seconds, arrive, way if number == 0 else None)
 
     def _deliver(
         self, listener: Listener, subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None
@@ -176,7 +168,10 @@ class LocalBus:
         wanted = fill_wildcards(topic.pattern, holes)
 
         def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
-            self._pass(subscription.deliver, subject, data)
+            if self._held is None:  # as `_pass`, without a call: nearly all that is said comes here
+                subscription.deliver(subject, data)
+            else:
+                self._held.append(partial(subscription.deliver, subject, data))
 
         listener = Listener(wanted, "", deliver, self._delays)
 
@@ -280,7 +275,7 @@ class LocalBus:
         def reply(body: bytes, extra: Headers) -> None:
             check_size(f"the answer of {subject}", pack(extra), body, self._broker.max_payload)
             answer = partial(self._pass, self._answer, token, body, extra)
-            self._broker.carry(f"answer.{subject}", answer, delays=self._delays)
+            self._broker.arrivals.add_all((self._delays or self._broker.delays)(f"answer.{subject}"), answer)
 
         route = partial(self._broker.route, subject, data, headers, reply, sender=self, delays=self._delays)
         if self._held is not None:

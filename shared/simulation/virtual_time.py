@@ -26,7 +26,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 DAY_SECONDS = 86_400.0
-MOST_CANCELLED = 100  # timers that may be left in the heap although they were cancelled
+MOST_CANCELLED = 50  # timers that may be left in the heap although they were cancelled
 THREAD_SECONDS = 60.0  # real time that work in a thread may take before it counts as lost
 
 
@@ -113,6 +113,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.limit_seconds = limit_seconds
         self.slept = False  # whether any process has been stopped so far
         self.in_threads = 0
+        self.at_machine_timer = False
         self._numbers = count()
         self._timers: list[tuple[float, int, VirtualTimer | MachineTimer]] = []
         super().__init__()
@@ -120,7 +121,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     @property
     def away(self) -> float:
         """Seconds that the simulated process of the caller has slept."""
-        process = process_of.get() if self.slept else None
+        if not self.slept:
+            return 0.0
+        process = process_of.get()
         return 0.0 if process is None else process.away
 
     @property
@@ -169,6 +172,20 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             process.put_off(handle)
         return handle
 
+    def call_next(self, callback: Callable[[], None], *, context: Context) -> None:
+        """As `call_soon`, for a caller that does nothing afterwards.
+
+        A message that arrives alone is what the next turn of the loop would do first, at the same time: then the turn
+        is left out, and nothing changes its place.
+        """
+        process = context.get(process_of) if self.slept else None
+        is_put_off = process is not None and process.is_stopped
+        if self.at_machine_timer and not (self._ready or self._stopping or is_put_off):
+            self.at_machine_timer = False
+            context.run(callback)
+        else:
+            self.call_soon(callback, context=context)
+
     def _run_once(self) -> None:
         """Run what is ready and due, turn by turn until the loop is to stop: asyncio's own loop calls this for each.
 
@@ -179,10 +196,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             while timers and timers[0][2]._cancelled:
                 heappop(timers)
                 self._timer_cancelled_count -= 1
-            if self._timer_cancelled_count * 2 > len(timers) > MOST_CANCELLED:
-                timers[:] = [entry for entry in timers if not entry[2]._cancelled]
-                heapify(timers)
-                self._timer_cancelled_count = 0
+            if self._timer_cancelled_count > MOST_CANCELLED:
+                self._forget_cancelled()
             if self.in_threads:
                 self._look_at_threads()
             elif not ready and not self._stopping:
@@ -200,10 +215,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             if self._stopping:
                 return
 
+    def _forget_cancelled(self) -> None:
+        if self._timer_cancelled_count * 2 > len(self._timers):
+            self._timers[:] = [entry for entry in self._timers if not entry[2]._cancelled]
+            heapify(self._timers)
+            self._timer_cancelled_count = 0
+
     def _jump(self) -> None:
         if not self._timers:
             raise Deadlock(f"every task waits, no timer is set: {_describe(asyncio.all_tasks(self))}")
-        self.now = max(self.now, self._timers[0][0])
+        if (at := self._timers[0][0]) > self.now:
+            self.now = at
         if self.now > self.limit_seconds:
             raise TimeoutError(f"still running after {self.limit_seconds:.0f} virtual seconds")
 

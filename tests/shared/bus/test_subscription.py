@@ -3,7 +3,10 @@
 import asyncio
 from collections import Counter
 
+import pytest
+
 from livescale.shared.bus.codec import encode
+from livescale.shared.bus.contract import Received
 from livescale.shared.bus.subscription import QueuedSubscription
 from livescale.shared.messages.membership import Beat, RouterReport, WorkerReport
 from livescale.shared.messages.message import Message
@@ -129,3 +132,90 @@ async def test_a_reader_that_is_woken_and_gives_up_wakes_the_next() -> None:
     readers[0].cancel()
     async with asyncio.timeout(5):
         assert (await readers[1]).message.request_id == "req-0"
+
+
+async def test_each_message_is_taken_in_order_until_the_subscription_is_closed(net: Net) -> None:
+    sender, listener = await net.connect("a"), await net.connect("b")
+    cancels = await listener.subscribe(CANCEL)
+    taken, last = list[str](), asyncio.Event()
+
+    def take(received: Received[Cancel]) -> None:
+        taken.append(received.message.request_id)
+        if len(taken) == 6:
+            last.set()
+
+    for number in range(3):
+        sender.publish(CANCEL, Cancel(request_id=f"req-{number}"))
+    reading = asyncio.create_task(cancels.each(take))
+    await asyncio.sleep(0)
+    for number in range(3, 6):
+        sender.publish(CANCEL, Cancel(request_id=f"req-{number}"))
+    async with asyncio.timeout(5):
+        await last.wait()
+        await cancels.close()
+        await reading
+    assert taken == [f"req-{number}" for number in range(6)]
+
+
+async def test_what_a_taker_raises_ends_its_reading() -> None:
+    subscription = QueuedSubscription(CANCEL, 10, Counter(), RateLimitedLog(SystemClock().now))
+    taken = list[str]()
+
+    def take(received: Received[Cancel]) -> None:
+        taken.append(received.message.request_id)
+        raise ValueError("not this one")
+
+    reading = asyncio.create_task(subscription.each(take))
+    await asyncio.sleep(0)
+    for number in range(2):
+        subscription.deliver(CANCEL.pattern, cancelled(number))
+    with pytest.raises(ValueError, match="not this one"):
+        async with asyncio.timeout(5):
+            await reading
+    assert taken == ["req-0"]
+
+
+async def test_a_taker_that_is_cancelled_takes_no_more() -> None:
+    subscription = QueuedSubscription(CANCEL, 10, Counter(), RateLimitedLog(SystemClock().now))
+    taken = list[str]()
+    reading = asyncio.create_task(subscription.each(lambda received: taken.append(received.message.request_id)))
+    await asyncio.sleep(0)
+    subscription.deliver(CANCEL.pattern, cancelled(0))
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert taken == []
+    subscription.deliver(CANCEL.pattern, cancelled(1))
+    assert [(await anext(subscription)).message.request_id for _ in range(2)] == ["req-0", "req-1"]
+
+
+@pytest.mark.parametrize("by_loop", [True, False])
+async def test_a_taker_has_the_turns_of_a_loop(by_loop: bool) -> None:
+    """Between a message and its reader comes what was ready before it, and nothing that is ready only afterwards."""
+    subscription = QueuedSubscription(CANCEL, 10, Counter(), RateLimitedLog(SystemClock().now))
+    order = list[str]()
+
+    async def read() -> None:
+        async for received in subscription:
+            order.append(received.message.request_id)
+
+    each = subscription.each(lambda received: order.append(received.message.request_id))
+    reading = asyncio.create_task(read() if by_loop else each)
+    if by_loop:
+        each.close()
+    await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    loop.call_soon(order.append, "before")
+    subscription.deliver(CANCEL.pattern, cancelled(0))
+    loop.call_soon(order.append, "between")
+    subscription.deliver(CANCEL.pattern, cancelled(1))  # is read with the first
+    loop.call_soon(order.append, "after")
+    assert order == []
+    await asyncio.sleep(0)
+    reading.cancel()
+    assert order == ["before", "req-0", "req-1", "between", "after"]
+    await asyncio.gather(reading, return_exceptions=True)
+
+
+def cancelled(number: int) -> bytes:
+    return encode(Cancel(request_id=f"req-{number}"), json=CANCEL.json)

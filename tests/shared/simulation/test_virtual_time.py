@@ -2,6 +2,7 @@ import asyncio
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from threading import Barrier
 
 import pytest
@@ -46,6 +47,41 @@ def test_timers_of_one_moment_fire_in_the_order_of_setting_whoever_sets_others()
         return seen
 
     assert [virtual_time.run(main(others)) for others in (0, 1, 7)] == [list(range(50))] * 3
+
+
+def test_a_call_that_would_be_next_is_made_at_once() -> None:
+    assert calls_that_are_next(beside=False) == ["next", "arrived", "later", "the task", "by a task"]
+
+
+def test_a_call_that_would_not_be_next_waits_for_its_turn() -> None:
+    assert calls_that_are_next(beside=True) == ["arrived", "beside", "next", "later", "the task", "by a task"]
+
+
+def calls_that_are_next(*, beside: bool) -> list[str]:
+    """What happens in which order: calls of a message that arrives, `beside` another or alone, and of a task."""
+
+    async def main() -> list[str]:
+        loop, seen = asyncio.get_running_loop(), list[str]()
+        assert isinstance(loop, virtual_time.VirtualTimeLoop)
+
+        def call_next(name: str) -> None:
+            loop.call_next(lambda: seen.append(name), context=copy_context())
+
+        def arrive() -> None:
+            call_next("next")
+            seen.append("arrived")
+            call_next("later")
+
+        loop.call_in_no_process(1.0, arrive)
+        if beside:
+            loop.call_in_no_process(1.0, lambda: seen.append("beside"))
+        await asyncio.sleep(2.0)
+        call_next("by a task")
+        seen.append("the task")
+        await asyncio.sleep(0)
+        return seen
+
+    return virtual_time.run(main())
 
 
 def test_a_simulated_process_has_an_id_of_its_own() -> None:
