@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-LONG = {"type": "string", "minLength": 120, "maxLength": 140}
+LONG = {"type": "string", "minLength": 60, "maxLength": 70}
 PLACE: dict[str, Any] = {
     "type": "object",
     "properties": {"place": LONG, "why": LONG, "kind": {"enum": ["town", "sea", None]}},
@@ -23,7 +23,7 @@ PENALTIES = {"presence_penalty": 0.4, "frequency_penalty": 0.3, "repetition_pena
 LIKELY = {"logprobs": True, "top_logprobs": 3}
 FORM = {"type": "json_schema", "json_schema": {"name": "place", "schema": PLACE, "strict": True}}
 COMPLETION: dict[str, Any] = {"prompt": [7] * 60, "logprobs": 3, "return_token_ids": True}
-ENDLESS = {"ignore_eos": True, "max_tokens": 250}
+ENDLESS = {"ignore_eos": True, "max_tokens": 120}
 WARM = {"temperature": 0.8, "seed": 3}
 
 # What is asked for, and with how many choices.

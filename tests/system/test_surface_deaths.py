@@ -10,7 +10,7 @@ from tests.system.surface import ASKS, REQUESTS, ask_all
 from tests.system.test_deaths import RESUMED, counted
 from tests.system.under_load import ExpectedStreams, SystemUnderLoad
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
