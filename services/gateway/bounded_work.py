@@ -26,6 +26,11 @@ class BoundedWork:
     async def __aenter__(self) -> Self:
         return self
 
+    async def start(self) -> None:
+        """Start the process, so that the first piece of work does not wait for that."""
+        async with self._turn:
+            await self._process.start()
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

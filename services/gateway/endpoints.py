@@ -26,11 +26,13 @@ from livescale.shared.process.run import World
 
 @dataclass(frozen=True)
 class Endpoints:
-    """The operations that are served; `responses` makes in the background what nobody waits for."""
+    """The operations that are served; `responses` makes in the background what nobody waits for. `grammars` may be
+    started before any client sends one."""
 
     operations: list[Operation]
     responses: ResponsesApi
     probes: Probes
+    grammars: Grammars
 
 
 @asynccontextmanager
@@ -46,6 +48,5 @@ async def open_endpoints(
         catalog = Catalog(bus, models, templates, limit)
         admin, adapters = Admin(bus, models, limit), AdapterApi(bus, models, limit)
         probes = Probes(id, bus, models, catalog, world.telemetry, executor)
-        yield Endpoints(
-            operations(completions, responses, pooling, catalog, admin, probes, adapters), responses, probes
-        )
+        made = operations(completions, responses, pooling, catalog, admin, probes, adapters)
+        yield Endpoints(made, responses, probes, grammars)

@@ -12,6 +12,7 @@ from livescale.services.gateway.access import BadKeys, Guard, Keyring, read_keys
 from livescale.services.gateway.app import make_app
 from livescale.services.gateway.endpoints import open_endpoints
 from livescale.services.gateway.generation import Backend
+from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.held_requests import HeldRequests
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.models import RegisteredModels
@@ -23,6 +24,8 @@ from livescale.services.gateway.vocabularies import Vocabularies
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World, run_process
 from livescale.shared.runtime.files import write_atomically
+
+STARTED_SECONDS = 1.0  # after which whoever started with this process leaves the processor to others
 
 log = structlog.get_logger()
 
@@ -64,6 +67,7 @@ class Gateway:
                 group.create_task(endpoints.responses.run(), name="responses")
                 group.create_task(self._membership.run(), name="membership")
                 self._say_ready(url_of(bound))
+                group.create_task(self._prepare(endpoints.grammars), name="grammars")
                 # The server is not a task of the group: it ends its requests while tokens still arrive.
                 await Server(app, bound, settings.shutdown_grace_s, settings.unread_timeout_s).run()
 
@@ -72,6 +76,11 @@ class Gateway:
         if self._probes is None or not self.url:
             return "it does not listen yet"
         return await self._probes.why_unavailable() or await self._membership.why_not_ready()
+
+    async def _prepare(self, grammars: Grammars) -> None:
+        """Have the process that tries grammars ready before a client sends one."""
+        await asyncio.sleep(STARTED_SECONDS)
+        await grammars.start()
 
     def _say_ready(self, url: str) -> None:
         self.url = url

@@ -61,7 +61,9 @@ def parse_body(data: bytes, type: type[T], prepare: Callable[[dict[str, Any]], N
     writes in one. Raises ApiError 400 naming the parameter at fault."""
     try:
         body = msgspec.json.decode(_utf8(data))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:  # it tells a place within one of the texts, and of which nobody knows
+        raise bad_request("The body has bytes that are not UTF-8, as JSON is.", code="invalid_json") from None
+    except msgspec.DecodeError as error:
         raise bad_request(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     except RecursionError:
         raise bad_request("The body is nested too deeply.", code="invalid_json") from None

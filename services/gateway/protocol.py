@@ -12,6 +12,7 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.responses import error_event
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 
 # Within this time the head of a request has to come whole. It holds for the first request too, so that no client keeps
@@ -185,7 +186,8 @@ class LimitedHttp(HttpToolsProtocol):
         self.cycle.disconnected = True
         self.cycle.message_event.set()
         message = f"The answer was left unread for {self.unread_seconds:g} s, so the request was cancelled."
-        event = b"data: " + ApiError(408, message, type="timeout_error", code="timeout").body + b"\n\n"
+        error = ApiError(408, message, type="timeout_error", code="timeout")
+        event = error_event(error, self.cycle.scope["path"])
         self._joined.flush()
         self.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event) if self.cycle.chunked_encoding else event)
         self.transport.close()

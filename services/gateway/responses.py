@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from livescale.services.gateway.errors import ApiError, ErrorBody
-from livescale.services.gateway.messages_shape import message_error
+from livescale.services.gateway.messages_shape import MessageErrorBody, message_error
 
 T = TypeVar("T")
 Write = Callable[[msgspec.Struct], Awaitable[None]]
@@ -42,11 +42,26 @@ def plain_error(error: ApiError) -> ErrorBody:
 
 def error_answer(error: ApiError, path: str) -> Response:
     """The response of an error, with its status, body and headers, as clients of this path understand it."""
-    made = (message_error if path.startswith(MESSAGES) else plain_error)(error)
+    made = _error_of(error, path)
     headers = dict(error.headers)
     if error.status in (408, 413):
         headers["connection"] = "close"  # the rest of the body is not worth reading
     return Response(_encode(made), error.status, headers, media_type="application/json")
+
+
+def error_event(error: ApiError, path: str) -> bytes:
+    """The last event of a stream that fails, as clients of this path understand it."""
+    return encoded_event(_error_of(error, path), typed=path.startswith(MESSAGES))
+
+
+def encoded_event(event: msgspec.Struct, *, typed: bool) -> bytes:
+    """An event as it is sent, named by its type where it is `typed`."""
+    name = getattr(event, "type", "") if typed else ""
+    return (b"event: %b\n" % str(name).encode() if name else b"") + b"data: " + _encode(event) + b"\n\n"
+
+
+def _error_of(error: ApiError, path: str) -> ErrorBody | MessageErrorBody:
+    return message_error(error) if path.startswith(MESSAGES) else plain_error(error)
 
 
 class EventStreamResponse(Response):
@@ -100,8 +115,7 @@ class EventStreamResponse(Response):
             await self._write(send, b"" if self._typed else b"data: [DONE]\n\n", more=False)
 
     def _event(self, event: msgspec.Struct) -> bytes:
-        name = getattr(event, "type", "") if self._typed else ""
-        return (b"event: %b\n" % str(name).encode() if name else b"") + b"data: " + _encode(event) + b"\n\n"
+        return encoded_event(event, typed=self._typed)
 
     async def _write(self, send: Send, data: bytes, more: bool = True) -> None:
         if not self._started:

@@ -5,11 +5,12 @@
 
 import asyncio
 import os
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from contextlib import suppress
 
-from livescale.shared.process.bounded_answers import LENGTH_BYTES, framed
+from livescale.shared.process.bounded_answers import LENGTH_BYTES, NO_ANSWER, framed
 
 WAIT_SECONDS = 20.0  # long, for a busy machine; the process bounds its own use of the processor
 # What Python needs to find this package and the time zone; none of the secrets.
@@ -19,7 +20,7 @@ ENVIRONMENT = ("PATH", "HOME", "PYTHONPATH", "TZ", "LANG", "LC_ALL")
 class BoundedProcess:
     """Runs `module` with these arguments. It is started when it is first needed, and again whenever it died.
 
-    One caller at a time may ask.
+    One caller at a time may ask, or start it before it is needed.
     """
 
     def __init__(self, module: str, *arguments: str, largest_answer: int) -> None:
@@ -27,8 +28,12 @@ class BoundedProcess:
         self._largest_answer = largest_answer
         self._process: Process | None = None
 
+    async def start(self) -> None:
+        """Start the process, so that the first piece of work does not wait for that."""
+        await self._running()
+
     async def ask(self, work: bytes) -> bytes | None:
-        """The process's answer; None where it died of the work, took too long, or said too much."""
+        """The process's answer; None where the work took too much or too long, or the answer is too long."""
         process = await self._running()
         answer = None
         try:
@@ -38,15 +43,19 @@ class BoundedProcess:
         finally:
             if answer is None:  # also when cancelled, as a late answer would be taken for the next one's
                 await self.end()
-        return answer
+        return None if answer == NO_ANSWER else answer
 
     async def end(self) -> None:
-        """Kill the process, if there is one, and wait until it is gone."""
+        """Kill the process and its child, if there is one, and wait until both are gone."""
         process, self._process = self._process, None
-        if process is not None:
+        if process is None:
+            return
+        if process.returncode is None:  # else its group's number may be another's by now
             with suppress(ProcessLookupError):
-                process.kill()
-            await process.communicate()
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.stdin is not None
+        process.stdin.close()  # which ends a child that has outlived it
+        await process.communicate()
 
     async def _running(self) -> Process:
         if self._process is None or self._process.returncode is not None:
@@ -57,6 +66,7 @@ class BoundedProcess:
                 stdout=PIPE,
                 stderr=DEVNULL,  # a traceback would show what is worked on
                 env=bare_environment(),
+                start_new_session=True,  # its child is killed with it
             )
         return self._process
 

@@ -197,6 +197,12 @@ def test_a_byte_order_mark_says_nothing_and_other_encodings_are_named() -> None:
         assert (refused.value.status, refused.value.detail.code) == (400, "invalid_json")
 
 
+def test_a_body_with_bytes_of_another_encoding_is_called_that() -> None:
+    with pytest.raises(ApiError, match="bytes that are not UTF-8") as refused:
+        parse_body(b'{"model": "m", "prompt": "\xe4"}', CompletionRequest)
+    assert refused.value.detail.code == "invalid_json"
+
+
 def test_a_body_that_is_compressed_without_saying_so_is_called_that() -> None:
     with pytest.raises(ApiError, match="compressed by gzip; send it as plain JSON"):
         parse_body(gzip.compress(b'{"model": "m", "prompt": "a"}'), CompletionRequest)

@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.responses import error_event
 from tests.gateway.conftest import ServedGateway, eventually
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 3, "return_token_ids": True}
@@ -82,3 +84,13 @@ async def test_a_client_that_leaves_while_it_is_held_cancels_its_request(served:
     async with served.http.post(f"{served.url}/v1/completions", json={**ASK, "stream": True}) as answer:
         assert await answer.content.readline() == b": waiting\n"
     await eventually(lambda: len(served.cluster.cancelled) == 1)
+
+
+def test_a_stream_fails_with_an_event_that_its_client_understands() -> None:
+    error = ApiError(408, "Too slow.", type="timeout_error", code="timeout")
+    plain = error_event(error, "/v1/chat/completions")
+    assert plain.startswith(b'data: {"error":{"message":"Too slow."')
+    assert plain.endswith(b"}\n\n")
+    assert error_event(error, "/v1/messages") == (
+        b'event: error\ndata: {"type":"error","error":{"type":"timeout_error","message":"Too slow."}}\n\n'
+    )

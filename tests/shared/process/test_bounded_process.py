@@ -1,5 +1,6 @@
 """Work in a bounded process: answered, or ended by the kernel and tried no longer."""
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -25,7 +26,9 @@ async def test_a_process_that_died_is_started_again_and_none_is_left() -> None:
     assert answer is not None
     assert process._process is not None
     os.kill(process._process.pid, signal.SIGKILL)
-    await process._process.wait()
+    async with asyncio.timeout(10):
+        while process._process.returncode is None:  # noqa: ASYNC110 `wait` waits for the child, too, which lives on
+            await asyncio.sleep(0.005)
     assert await process.ask(work) == answer
     assert process._process is not None
     pid = process._process.pid
@@ -36,3 +39,28 @@ async def test_a_process_that_died_is_started_again_and_none_is_left() -> None:
 def test_secrets_of_the_parent_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIVESCALE_API_KEY", "secret")
     assert not any("secret" in value for value in bare_environment().values())
+
+
+async def test_after_work_that_took_too_much_the_same_process_answers() -> None:
+    process = BoundedProcess(UPPER, "0.02", largest_answer=1 << 20)  # seconds; the first of these takes five times this
+    try:
+        await process.start()
+        assert process._process is not None
+        pid = process._process.pid
+        million = b"\x82\xa4kind\xa5regex\xa6source\xb0(a{1000}){10000}"
+        assert await process.ask(million) is None
+        assert b"a+" in (await process.ask(b"\x82\xa4kind\xa5regex\xa6source\xa2a+") or b"")
+        assert process._process.pid == pid
+    finally:
+        await process.end()
+
+
+async def test_whoever_is_at_work_is_ended_with_the_process() -> None:
+    process = BoundedProcess(UPPER, "5", largest_answer=1 << 20)
+    await process.ask(b"\x82\xa4kind\xa5regex\xa6source\xa2a+")
+    assert process._process is not None
+    pid = process._process.pid
+    [child] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()  # noqa: ASYNC240
+    await process.end()
+    status = Path(f"/proc/{child}/status")
+    assert not status.exists() or "zombie" in status.read_text()  # noqa: ASYNC240
