@@ -89,11 +89,11 @@ def _check_family(family: Family, quantized: Quantized | None, *, teaches: bool)
     assert architecture is not None
     if teaches and architecture.takes_images:
         raise ValueError(f"{family} takes images, and learns no texts; give another family")
-    is_dense = "num_experts_per_tok" not in architecture.example and not architecture.takes_images
-    fits = architecture.fuses_experts if quantized == "mxfp4" else is_dense and not architecture.transposes
+    has_rows = not architecture.transposes and not architecture.takes_images
+    fits = architecture.fuses_experts if quantized == "mxfp4" else has_rows and not architecture.fuses_experts
     if quantized is not None and not fits:
         raise ValueError(
-            f"{family} is not quantized to {quantized}; mxfp4 is for gpt_oss, the others for dense models of texts but "
+            f"{family} is not quantized to {quantized}; mxfp4 is for gpt_oss, the others for other models of texts but "
             "gpt2"
         )
 

@@ -76,3 +76,21 @@ def _directory() -> Path:
     directory = Path(tempfile.mkdtemp(prefix="livescale-made-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
+
+
+def other_shape(family: Family, to: Path, **config: int) -> Path:
+    """A copy of the tiny one with other sizes in its config.json, and parameters drawn anew."""
+    import torch
+    from safetensors.torch import save_file
+
+    from livescale.load.random_parameters import RandomParameters
+    from livescale.shared.model.architectures import architecture_of
+    from livescale.shared.model.checkpoint import load_model_config
+
+    shutil.copytree(tiny_checkpoint(family), to, ignore=KEPT)
+    (to / "config.json").write_text(json.dumps(json.loads((to / "config.json").read_text()) | config))
+    model = load_model_config(to)
+    drawn, shapes = RandomParameters(model, seed=7), architecture_of(model).stored_shapes(model)
+    tensors = {name: drawn.draw(name, torch.Size(shape)) for name, shape in shapes.items()}
+    save_file(tensors, to / "model.safetensors")
+    return to

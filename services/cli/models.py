@@ -78,14 +78,12 @@ def check(checkpoint: str, dtype: DType, kv_cache_dtype: KvCacheDType, as_json: 
     It reads the configuration and the headers of the parameters. Of a hub id all files are fetched.
     """
     # By name, as `livescale run` knows the services.
-    files = importlib.import_module("livescale.services.host.safetensors_files")
+    files = importlib.import_module("livescale.services.host.find_parameters")
     try:
         directory = resolve_model_path(checkpoint)
         config = load_model_config(directory, kv_cache_dtype)
-        architecture = architecture_of(config)
         check_dtype(config, dtype)
-        shapes, stacked = architecture.stored_shapes(config), architecture.stacked(config)
-        files.find_tensors(directory, shapes, stacked, architecture.unneeded(config))
+        files.find_parameters(directory, config)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     needs = needs_of(config, dtype)

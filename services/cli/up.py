@@ -25,7 +25,6 @@ from livescale.services.supervisor.resources import find_files
 from livescale.services.supervisor.run_files import NotOurs, announce, make_place, pointer_path
 from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Stack, StackFailed
-from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.checkpoint import load_model_config
 from livescale.shared.model.latency import MADE_UP
 from livescale.shared.process.telemetry import configure_logging
@@ -238,15 +237,13 @@ def check_checkpoint(model: ModelSettings) -> None:
     """
     # By name, as `livescale run` knows the services.
     text = importlib.import_module("livescale.services.gateway.checkpoint_text")
-    files = importlib.import_module("livescale.services.host.safetensors_files")
+    files = importlib.import_module("livescale.services.host.find_parameters")
     try:
         check_path(model)
         directory = find_files(model)
         config = load_model_config(directory)
         if Path(model.path).is_dir():
-            architecture = architecture_of(config)
-            shapes, stacked = architecture.stored_shapes(config), architecture.stacked(config)
-            files.find_tensors(directory, shapes, stacked, architecture.unneeded(config))
+            files.find_parameters(directory, config)
         text.load_checkpoint_text(directory, time.time)
     except BadSettings as error:
         raise click.UsageError(str(error)) from None

@@ -10,7 +10,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from livescale.services.gateway.errors import ApiError, bad_request, from_bus, model_not_found
+from livescale.services.gateway.errors import ApiError, bad_request, from_bus, model_not_found, overloaded
 from livescale.services.gateway.models import RegisteredModels
 from livescale.services.gateway.operation import BODY_ERRORS, BUS_ERRORS, Operation
 from livescale.services.gateway.parse import parse_body, read_body
@@ -52,10 +52,8 @@ class AdapterApi:
 
     async def load(self, request: Request) -> Response:
         body = parse_body(await read_body(request, self.max_body_bytes), LoadAdapter)
-        await self.models.refresh_for_client()
-        if any(entry.spec.name == body.lora_name for entry in self.models.entries):
-            raise bad_request(f"The name {body.lora_name!r} is taken; unload that adapter first.", "lora_name")
-        base = await self.models.find_or_only(body.base_model_name or "")
+        await self._wait_for_name(body.lora_name)
+        base = await self.models.find_or_only(body.base_model_name or "", "base_model_name")
         spec = ModelSpec(name=body.lora_name, path=body.lora_path, base=base.spec.name)
         await self._register(spec)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
@@ -71,6 +69,22 @@ class AdapterApi:
             raise from_bus(error, body.lora_name) from None
         await self.models.refresh_for_client()
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+
+    async def _wait_for_name(self, name: str) -> None:
+        """Return once nothing has this name. An adapter that was unloaded has it until hosts and workers have let go of
+        it. Raises ApiError."""
+        try:
+            async with asyncio.timeout(ORDER_SECONDS):
+                while True:
+                    await self.models.refresh_for_client()
+                    has_it = [entry for entry in self.models.entries if entry.spec.name == name]
+                    if not has_it:
+                        return
+                    if has_it[0].state != "removing":
+                        raise bad_request(f"The name {name!r} is taken; unload that adapter first.", "lora_name")
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            raise overloaded(f"{name!r} is still being unloaded; try again in a moment.") from None
 
     async def _register(self, spec: ModelSpec) -> ModelEntry:
         """Register an adapter, and return once a host has it. Raises ApiError."""

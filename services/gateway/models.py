@@ -89,16 +89,16 @@ class RegisteredModels:
             raise overloaded(f"The model {model!r} could not be read: {entry.error}", code="model_failed")
         return entry
 
-    async def find_or_only(self, model: str) -> ModelEntry:
+    async def find_or_only(self, model: str, field: str = "model") -> ModelEntry:
         """Return a model's entry, or the only one's where the client names none, with an empty name. Raises ApiError
-        as `find` does, and 400 where there is another number of models."""
+        as `find` does, and 400 where there is another number of models; `field` is where clients name it."""
         if model:
             return await self.find(model)
         if self._entries is None:
             await self.refresh_for_client()
         names = [one.spec.name for one in self.entries if one.state != "removing" and one.spec.base is None]
         if len(names) != 1:
-            raise bad_request(f"'model' is missing; {len(names)} are registered, GET /v1/models lists them.", "model")
+            raise bad_request(f"{field!r} is missing; {len(names)} are registered, GET /v1/models lists them.", field)
         return await self.find(names[0])
 
     async def find_served(self, model: str) -> Served:

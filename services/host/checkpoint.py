@@ -12,13 +12,14 @@ import numpy as np
 import xxhash
 
 from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, Bits, are_finite, convert
+from livescale.services.host.find_parameters import find_parameters
 from livescale.services.host.fused import read_fused
 from livescale.services.host.quantized import QuantizedReader
+from livescale.services.host.routers import read_router
 from livescale.services.host.safetensors_files import (
     AGAIN,
     StoredTensor,
     fill_bytes,
-    find_tensors,
     open_tensors,
     read_pieces,
 )
@@ -134,6 +135,8 @@ class Checkpoint:
     def _read_part(self, name: str, tensor: Tensor, cut: ShardSlice | None, into: memoryview) -> None:
         """Read what the checkpoint has of a tensor under one of its names."""
         source, dtype = self.sources[name], tensor.dtype or self.dtype
+        if read_router(name, source, self.config, self.stored, into):
+            return
         if source.fused is not None:
             read_fused(self.stored[source.name], source.fused, cut, into, dtype)
             return
@@ -195,9 +198,7 @@ def open_checkpoint(
         check_dtype(config, dtype)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from None
-    architecture = architecture_of(config)
-    shapes = architecture.stored_shapes(config)
-    stored = find_tensors(path, shapes, architecture.stacked(config), architecture.unneeded(config))
+    stored = find_parameters(path, config)
     return Checkpoint(path, config, dtype, block_layouts(config, dtype, shards, layout), stored, shards, layout)
 
 

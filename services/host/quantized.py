@@ -24,6 +24,12 @@ AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 NOT_A_NUMBER = 0x7F  # of float8_e4m3fn, with either sign
 FP4_MAGNITUDE = 7  # of float4_e2m1fn, without the sign
 ONE_IN_E8M0, NO_NUMBER_IN_E8M0 = 127, 255
+FP8_CODES = np.arange(256)
+FP8_EXPONENTS = FP8_CODES >> 3 & 15
+FP8_VALUES = np.ldexp(  # the number of each code; those that are none are refused
+    np.where(FP8_CODES & 128, -1.0, 1.0) * (8 * (FP8_EXPONENTS > 0) + (FP8_CODES & 7)),
+    np.maximum(FP8_EXPONENTS, 1) - 10,
+).astype(np.float32)
 LARGEST = 3.38e38  # of bfloat16
 LARGEST_FP8_SCALE = 128.0
 LEAST_SCALE = 2.0**-126  # a smaller number is denormal in float32
@@ -63,25 +69,44 @@ class QuantizedReader:
 
     def read(self, source: Source, inputs: int, packing: Packing, cut: ShardSlice | None, into: memoryview) -> None:
         """Fill `into` with the part `cut` of a matrix that has so many inputs in the checkpoint."""
-        module = source.name.removesuffix(WEIGHT)
-        if source.fused is not None:
-            made = self._of_expert(module, source.fused, packing)
-        else:
-            made = self._coded(module, inputs, packing).rows(source.start, source.start + source.rows)
-        if source.order:
-            made = made.ordered(source.order)
+        module, made = source.name.removesuffix(WEIGHT), self._matrix(source, inputs, packing)
         if cut is not None and cut.dimension == 0:
             made = made.rows(cut.start, cut.stop)
         elif cut is not None:
             made = made.columns(cut.start, cut.stop, group_of(packing, inputs))
         self._check(module, packing, made)
-        scales = _scale_bytes(made.scales, packing, self._file(module))
+        scales = _scale_bytes(made.scales, packing)
+        if scales is None:
+            raise CheckpointError(
+                f"{self._file(module)}: has scales that {packing.scales} does not hold; set dtype to float32 in its "
+                "config.json"
+            )
         panels = np.frombuffer(into, np.uint8)
         panel_bytes = panels.size // -(-len(made.codes) // PANEL_OUTPUTS)
         for first in range(0, len(made.codes), ROWS_AT_ONCE):
             part, stop = made.rows(first, first + ROWS_AT_ONCE), min(first + ROWS_AT_ONCE, len(made.codes))
             begin, end = first // PANEL_OUTPUTS * panel_bytes, -(-stop // PANEL_OUTPUTS) * panel_bytes
             pack_panels(packing, part.codes, scales[first:stop], part.zeros, panels[begin:end])
+
+    def dequantized(self, source: Source, inputs: int, packing: Packing) -> NDArray[np.float32]:
+        """A whole matrix of integers or floats of 8 bits, before it is rounded."""
+        made = self._matrix(source, inputs, packing)
+        self._check(source.name.removesuffix(WEIGHT), packing, made)
+        group = np.arange(inputs) // group_of(packing, inputs)
+        if packing.codes == "fp8":
+            numbers = FP8_VALUES[made.codes]
+        else:
+            zeros = MIDDLES[packing.codes] if made.zeros is None else made.zeros[:, group]
+            numbers = made.codes.astype(np.float32) - zeros
+        return np.asarray(numbers * made.scales[:, group], np.float32)
+
+    def _matrix(self, source: Source, inputs: int, packing: Packing) -> Coded:
+        module = source.name.removesuffix(WEIGHT)
+        if source.fused is not None:
+            made = self._of_expert(module, source.fused, packing)
+        else:
+            made = self._coded(module, inputs, packing).rows(source.start, source.start + source.rows)
+        return made.ordered(source.order) if source.order else made
 
     def _coded(self, module: str, inputs: int, packing: Packing) -> Coded:
         bits, groups = CODE_BITS[packing.codes], group_count(packing, inputs)
@@ -174,7 +199,9 @@ class QuantizedReader:
             raise CheckpointError(f"{self._file(module)}: {module} has scales below {least:.3g}; {AGAIN}")
 
     def _file(self, module: str) -> str:
-        return next(str(one.file) for name, one in self._stored.items() if name.startswith(module))
+        return next(
+            str(one.file) for name, one in self._stored.items() if name.startswith((f"{module}.", f"{module}_"))
+        )
 
     def _words(self, name: str) -> Array:
         stored = self._stored[name]
@@ -207,8 +234,9 @@ def _in_order(fields: Bytes) -> Bytes:
     return fields.reshape(len(fields), -1, len(AWQ_PLACES))[:, :, list(AWQ_PLACES)].reshape(len(fields), -1)
 
 
-def _scale_bytes(scales: NDArray[np.float32], packing: Packing, file: str) -> Bytes:
-    """Scales `[output, group]` in the type that the packing has, `[output, group, byte]`."""
+def _scale_bytes(scales: NDArray[np.float32], packing: Packing) -> Bytes | None:
+    """Scales `[output, group]` in the type that the packing has, `[output, group, byte]`; None if that does not hold
+    them."""
     scales = np.ascontiguousarray(scales)
     if packing.scales == "e8m0":
         bits = scales.view(np.uint32)
@@ -222,8 +250,4 @@ def _scale_bytes(scales: NDArray[np.float32], packing: Packing, file: str) -> By
         exact, made = not (bits & 0xFFFF).any(), (bits >> 16).astype(np.uint16).view(np.uint8)
     else:
         exact, made = True, scales.view(np.uint8)
-    if not exact:
-        raise CheckpointError(
-            f"{file}: has scales that {packing.scales} does not hold; set dtype to float32 in its config.json"
-        )
-    return made.reshape(*scales.shape, -1)
+    return made.reshape(*scales.shape, -1) if exact else None

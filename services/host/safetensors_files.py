@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
@@ -18,9 +17,6 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from livescale.shared.model.checkpoint import NO_GGUF, CheckpointError, open_regular, read_file
-from livescale.shared.model.declaration.experts import Stacked
-from livescale.shared.model.declaration.tensors import HEAD, Shapes
-from livescale.shared.model.packed.stored import MXFP4, OPTIONAL, ORDER, WORDS, ZEROS
 
 StoredDType = Literal["F32", "BF16", "F16", "I64", "I32", "I8", "U8", "F8_E4M3", "BOOL"]
 STORED_BYTES: dict[StoredDType, int] = {
@@ -43,8 +39,6 @@ AGAIN = "download or convert the checkpoint again"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 INDEX_LIMIT_BYTES = 16 << 20
-# Tensors that were once saved with checkpoints, and follow from the configuration.
-HARMLESS = ("rotary_emb.inv_freq", "embeddings.position_ids", ".attn.bias", ".attn.masked_bias", *OPTIONAL)
 MAX_NAMED = 5
 LONGEST_NAMED = 256
 
@@ -180,85 +174,8 @@ class _Index(msgspec.Struct, frozen=True):
     weight_map: dict[str, str]
 
 
-def find_tensors(
-    directory: Path, shapes: Shapes, stacked: Mapping[str, Stacked] = {}, unneeded: tuple[str, ...] = ()
-) -> dict[str, StoredTensor]:
-    """Find every tensor of `shapes`, and the head where a checkpoint repeats a tied one. Tensors may lie in others as
-    `stacked` says. Names that begin with one of the `unneeded` are passed over.
-
-    Raises CheckpointError where one is missing or has another shape, and for tensors that the model does not use.
-    """
-    stored = _taken_apart(_whole_names(_stored(directory), shapes), shapes, stacked)
-    missing = [name for name in shapes if name not in stored]
-    if missing:
-        raise CheckpointError(f"{directory}: tensors missing from the safetensors files: {_some(missing)}; {AGAIN}")
-    for name, shape in shapes.items():
-        if list(stored[name].shape) != shape and not (shape == [] and stored[name].shape == (1,)):
-            raise CheckpointError(
-                f"{stored[name].file}: {name} has shape {list(stored[name].shape)}, config.json makes it {shape}; "
-                "use the config.json that belongs to these files"
-            )
-        _check_dtype(stored[name], shapes)
-    unused = [
-        name
-        for name in stored
-        if name not in shapes and name != HEAD and not name.startswith(unneeded) and not name.endswith(HARMLESS)
-    ]
-    if unused:
-        raise CheckpointError(
-            f"{stored[unused[0]].file}: tensors that the architecture of config.json does not use: {_some(unused)}; "
-            "use the config.json that belongs to these files"
-        )
-    used = {name: tensor for name, tensor in stored.items() if name in shapes or name == HEAD or name.endswith(ORDER)}
-    _refuse_overlap(used)
-    return used
-
-
-def _whole_names(stored: Mapping[str, StoredTensor], shapes: Shapes) -> Mapping[str, StoredTensor]:
-    """The tensors by the names that they have in a whole model: a base model's files leave out its own name."""
-    base = next(iter(shapes), "").partition(".")[0] + "."
-    if any(name.startswith(base) for name in stored):
-        return stored
-    return {base + name if base + name in shapes else name: tensor for name, tensor in stored.items()}
-
-
-def _taken_apart(
-    stored: Mapping[str, StoredTensor], shapes: Shapes, stacked: Mapping[str, Stacked]
-) -> Mapping[str, StoredTensor]:
-    """The tensors with the parts of those of all experts in their place."""
-    parts = {
-        name: stored[where.name].all_rows().rows(where.start, where.start + where.rows)
-        for name, where in stacked.items()
-        if name not in stored and where.name in stored and list(stored[where.name].shape) == where.shape
-    }
-    whole = {stacked[name].name for name in parts} - shapes.keys()
-    return {name: tensor for name, tensor in stored.items() if name not in whole} | parts
-
-
-def _check_dtype(tensor: StoredTensor, shapes: Shapes) -> None:
-    """Refuse a tensor that is no number of the kind that it should be."""
-    wanted = FLOATS
-    if tensor.name.endswith(MXFP4):
-        wanted = ("U8",)
-    elif tensor.name.endswith(WORDS):
-        wanted = ("I32", "I8") if tensor.name.endswith(ZEROS) else ("I32",)
-    elif any(f"{tensor.name}{scale}" in shapes for scale in ("_scale", "_scale_inv")):
-        wanted = ("F8_E4M3", "I8")
-    if tensor.dtype not in wanted:
-        supported = ", ".join(wanted)
-        raise CheckpointError(
-            f"{tensor.file}: {tensor.name} is {tensor.dtype}; supported are {supported}: convert the checkpoint"
-        )
-
-
-def _refuse_overlap(stored: Mapping[str, StoredTensor]) -> None:
-    ordered = sorted(stored.values(), key=lambda one: (one.file, one.start, one.size_bytes))
-    for before, tensor in pairwise(ordered):
-        if tensor.file == before.file and tensor.start < before.start + before.size_bytes:
-            raise CheckpointError(f"{tensor.file}: {tensor.name} overlaps {before.name}; {AGAIN}")
-
-
-def _stored(directory: Path) -> Mapping[str, StoredTensor]:
+def stored_tensors(directory: Path) -> Mapping[str, StoredTensor]:
+    """The tensors of all files of a checkpoint by name. Raises CheckpointError."""
     if (directory / INDEX).exists():
         return _sharded(directory)
     if (directory / SINGLE).exists():
@@ -289,10 +206,11 @@ def _sharded(directory: Path) -> Mapping[str, StoredTensor]:
     absent = [tensor for tensor, name in weight_map.items() if tensor not in headers[name]]
     if absent:
         file = directory / weight_map[absent[0]]
-        raise CheckpointError(f"{file}: lacks tensors that {INDEX} places there: {_some(absent)}; {AGAIN}")
+        raise CheckpointError(f"{file}: lacks tensors that {INDEX} places there: {named(absent)}; {AGAIN}")
     return {tensor: headers[name][tensor] for tensor, name in weight_map.items()}
 
 
-def _some(names: list[str]) -> str:
+def named(names: list[str]) -> str:
+    """Name the first ones, and count the others."""
     more = len(names) - MAX_NAMED
     return ", ".join(name[:LONGEST_NAMED] for name in names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -155,8 +155,6 @@ class ModelConfig(Message, frozen=True, kw_only=True):
             raise ValueError(f"`layer_kinds` name more kinds than `kinds` has, {len(self.kinds)}")
         if self.experts is None and any(kind.experts for kind in self.kinds):
             raise ValueError("`kinds` have experts, and the model has none")
-        if self.experts is not None and self.quantization is not None and self.quantization.stored != "mxfp4":
-            raise ValueError("quantized experts are not served; use the checkpoint in bfloat16")
         if self.quantization is not None and len(self.quantization.layers) not in (0, self.num_hidden_layers):
             raise ValueError(f"`quantization` has {len(self.quantization.layers)} of {self.num_hidden_layers} layers")
         if self.latent is not None and (self.head_dim, self.num_key_value_heads) != (self.latent.kept_dim, 1):

@@ -143,9 +143,11 @@ def _cut_groups(config: ModelConfig, shards: int) -> Iterator[str]:
     if config.quantization is None or shards == 1:
         return
     part = shard_config(config, 0, shards)
-    widths = {"self_attn.o_proj": part.num_attention_heads * part.head_dim, "mlp.down_proj": part.intermediate_size}
+    head_dim = part.head_dim if part.latent is None else part.latent.v_head_dim
+    widths = {"self_attn.o_proj": part.num_attention_heads * head_dim, "mlp.down_proj": part.intermediate_size}
     if part.experts is not None:
         widths["mlp.experts.down_proj"] = part.experts.features
+        widths["mlp.shared_experts.down_proj"] = part.experts.shared_features
     for name, width in widths.items():
         for layer in range(config.num_hidden_layers):
             packing = config.quantization.packing(layer, name)

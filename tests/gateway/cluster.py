@@ -234,6 +234,7 @@ class Cluster:
         found = [one for one in self.models if one.spec.name == message.model]
         if not found:
             raise Refusal(404, f"model {message.model!r} is not registered")
+        self.models = [one for one in self.models if one.spec.base is None or one is not found[0]]
         return found[0]
 
     async def _scale(self, message: Scale, context: Context) -> ScaleAccepted:

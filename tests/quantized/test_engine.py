@@ -34,19 +34,23 @@ def read(directory: Path, shards: int = 1, layout: Layout = "panels") -> Checkpo
     return Checkpointed(checkpoint.manifest(checksums), blocks)
 
 
+def all_tensors(model: Checkpointed) -> dict[str, torch.Tensor]:
+    """The tensors of all blocks by name, packed or not."""
+    return {
+        name: tensor
+        for block, data in zip(model.manifest.blocks, model.blocks, strict=True)
+        for name, tensor in block_tensors(block, memoryview(data), "bfloat16").items()
+    }
+
+
 @cache
 def made_of(how: Quantized) -> tuple[Checkpointed, Checkpointed, Checkpointed]:
     """A quantized model, and the same in bfloat16: in panels and row by row."""
     with TemporaryDirectory() as made:
         directory = make_model(Path(made) / "m", "qwen2", "tiny", 5, quantized=how)
         packed = read(directory)
-        matrices: dict[str, torch.Tensor] = {}
-        for block, buffer in zip(packed.manifest.blocks, packed.blocks, strict=True):
-            matrices |= {
-                name: unpacked(tensor)
-                for name, tensor in block_tensors(block, memoryview(buffer), "bfloat16").items()
-                if name.startswith("model.layers.")
-            }
+        found = all_tensors(packed).items()
+        matrices = {name: unpacked(one) for name, one in found if name.startswith("model.layers.")}
         path = directory / "model.safetensors"
         others = {name: tensor for name, tensor in load_file(path).items() if "_proj.weight" not in name}
         save_file({**others, **{name: one for name, one in matrices.items() if "_proj.weight" in name}}, path)

@@ -12,36 +12,41 @@ from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
 from transformers.utils.quantization_config import FineGrainedFP8Config
 
 from livescale.services.worker.engine.packed import PackedMatrix, unpacked
-from livescale.services.worker.engine.parameters import block_tensors
+from livescale.shared.messages.parameters import Family
 from tests.checkpoints import tiny_checkpoint
-from tests.quantized.test_engine import read
+from tests.quantized.test_engine import all_tensors, read
 
 
-def packed_by_transformers(to: Path, config: FineGrainedFP8Config) -> dict[str, torch.Tensor]:
-    """Write a checkpoint whose matrices of layers are packed. Returns them as transformers dequantizes them."""
-    source, quantizer = tiny_checkpoint("qwen2"), SimpleNamespace(quantization_config=config)
+def packed_by_transformers(to: Path, family: Family, config: FineGrainedFP8Config) -> tuple[Path, Path]:
+    """Write a checkpoint whose matrices of layers are packed, and what transformers dequantizes it to."""
+    source, quantizer = tiny_checkpoint(family), SimpleNamespace(quantization_config=config)
     tensors = load_file(source / "model.safetensors")
-    wide: dict[str, torch.Tensor] = {}
+    wide = dict(tensors)
     for name, tensor in list(tensors.items()):
-        if ".layers." in name and tensor.ndim == 2:
+        if ".layers." in name and tensor.ndim == 2 and not name.endswith(".gate.weight"):
             made = Fp8Quantize(quantizer)._quantize_one(name, tensor)
             codes, scales = made[name], made[f"{name}_scale_inv"]
             wide[name] = Fp8Dequantize(quantizer)._dequantize_one(codes, scales, torch.bfloat16)
             tensors |= {name: codes, f"{name}_scale_inv": scales}
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, to / "model.safetensors")
-    said = json.loads((source / "config.json").read_bytes()) | {"quantization_config": config.to_dict()}
-    (to / "config.json").write_text(json.dumps(said, default=str))
-    return wide
+    said = json.loads((source / "config.json").read_bytes())
+    for directory, stored, more in (
+        (to / "packed", tensors, {"quantization_config": config.to_dict()}),
+        (to / "wide", wide, {}),
+    ):
+        directory.mkdir()
+        save_file({name: tensor.contiguous() for name, tensor in stored.items()}, directory / "model.safetensors")
+        (directory / "config.json").write_text(json.dumps({**said, **more}, default=str))
+    return to / "packed", to / "wide"
 
 
-@pytest.mark.parametrize("rows", [16, 32])
-def test_every_number_is_the_one_that_transformers_reads(tmp_path: Path, rows: int) -> None:
-    wide = packed_by_transformers(tmp_path, FineGrainedFP8Config(weight_block_size=(rows, 32)))
-    model = read(tmp_path, layout="plain")
-    found: dict[str, torch.Tensor] = {}
-    for block, data in zip(model.manifest.blocks, model.blocks, strict=True):
-        tensors = block_tensors(block, memoryview(data), "bfloat16")
-        found |= {name: unpacked(one) for name, one in tensors.items() if isinstance(one, PackedMatrix)}
-    assert found.keys() == wide.keys()
-    for name, matrix in wide.items():
-        assert torch.equal(found[name], matrix), name
+@pytest.mark.parametrize(
+    ("family", "rows"), [("qwen2", 16), ("qwen2", 32), ("mixtral", 32), ("qwen3_moe", 16), ("deepseek_v3", 16)]
+)
+def test_every_number_is_the_one_that_transformers_reads(tmp_path: Path, family: Family, rows: int) -> None:
+    config = FineGrainedFP8Config(weight_block_size=(rows, 32))
+    packed, wide = (all_tensors(read(one, layout="plain")) for one in packed_by_transformers(tmp_path, family, config))
+    assert packed.keys() == wide.keys()
+    small = {name for name, one in packed.items() if isinstance(one, PackedMatrix)}
+    assert small == {name for name in packed if "_proj" in name and name.endswith(".weight")}
+    for name, tensor in packed.items():
+        assert torch.equal(unpacked(tensor), wide[name]), name

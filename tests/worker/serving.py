@@ -116,7 +116,9 @@ def serve(engine: TorchEngine, arrivals: Iterable[tuple[int, Submit]], spans: in
             served.steps += 1
             continue
         logits = batch_logits(engine, batch, spans)
-        chosen = Chosen([]) if logits is None else choose_tokens(logits.clone(), batch.samplings)
+        # With the engine's own kernels, as numpy tells of a token that is almost sure otherwise in its last digits.
+        kernels = engine._kernels
+        chosen = Chosen([]) if logits is None else choose_tokens(logits.clone(), batch.samplings, kernels=kernels)
         served.take(batch, logits, scheduler.complete(batch, chosen, 0.0))
 
 

@@ -15,6 +15,7 @@ import torch
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
 from livescale.services.worker.engine.matrices import CompiledLinear
 from livescale.services.worker.engine.norms import make_norm
+from livescale.services.worker.engine.packed import unpacked
 from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear
 from livescale.shared.messages.latent import Latent
 from livescale.shared.model.declaration.tensors import EXPANDING
@@ -135,4 +136,4 @@ class LatentOutput:
 
 def _expanding(latent: Latent, tensors: Tensors) -> torch.Tensor:
     """The matrices that make keys and values of a latent, `[head, key and value, kv_lora_rank]`."""
-    return tensors[EXPANDING].view(-1, latent.expanded_dim, latent.kv_lora_rank)
+    return unpacked(tensors[EXPANDING]).view(-1, latent.expanded_dim, latent.kv_lora_rank)

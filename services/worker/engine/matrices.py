@@ -12,6 +12,7 @@ from livescale.services.worker.engine.packed import NOT_PACKED, PackedMatrix
 from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, stable_gelu, stable_silu
 from livescale.shared.messages.parameters import Activation, DType, Manifest, Tensor
 from livescale.shared.model.block_layout import ITEM_BYTES, PANEL_ROWS, PANEL_STEP
+from livescale.shared.model.declaration.tensors import EXPANDING
 
 MOST_PARTS = 3  # as kernels.h has it
 PART_NUMBERS = 7
@@ -79,12 +80,14 @@ def copied_matrices(manifest: Manifest, kernels: Kernels | None) -> list[Tensor]
 
 
 def laid_out_matrices(manifest: Manifest) -> list[Tensor]:
-    """The matrices in layers and head that do not arrive in panels: each is copied when it is here."""
+    """The matrices in layers and head that do not arrive in panels, and those of which the engine makes others: each is
+    copied when it is here."""
     tensors = [tensor for block in manifest.blocks[1:] for tensor in block.tensors]
     return [
         tensor
         for tensor in tensors
-        if len(tensor.shape) >= 2 and tensor.layout == "plain" and tensor.packing is None
+        if len(tensor.shape) >= 2 and tensor.layout == "plain"
+        if tensor.packing is None or tensor.name.endswith(EXPANDING)
         if not tensor.name.endswith(".bias")
     ]
 

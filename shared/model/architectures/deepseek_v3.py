@@ -21,7 +21,7 @@ def describe(config: ConfigFile) -> ModelConfig:
 
 ARCHITECTURE = Architecture(
     "DeepseekV3ForCausalLM",
-    "DeepSeek-V3, R1 (in bfloat16)",
+    "DeepSeek-V3, R1",
     describe,
     unused=("model.layers.{next}.",),
     example={

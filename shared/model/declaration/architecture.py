@@ -20,6 +20,7 @@ from livescale.shared.model.declaration.experts import (
     fused_source,
     renamed_part,
     stacked_sources,
+    tensor_of_all,
 )
 from livescale.shared.model.declaration.quantization import KEYS, REMEDY, read_quantization
 from livescale.shared.model.declaration.rotation import Rotation, RotationReader, head_orders
@@ -117,7 +118,7 @@ class Architecture:
             stored[source.name] = source.stored_shape(shapes[name], stored.get(source.name))
         quantization = config.quantization
         for name, source in sources.items():
-            packing = packing_of(quantization, name)
+            packing = packing_of(quantization, tensor_of_all(name))
             if quantization is not None and packing is not None and source.name in stored:
                 stored |= stored_parts(quantization, packing, source.name, stored.pop(source.name))
         return stored | fused_shapes(config) if self.fuses_experts else stored
@@ -126,10 +127,8 @@ class Architecture:
         """The model with what its file says of quantized matrices. Raises CheckpointError."""
         quantized = [key for key in KEYS if read.mapping(key)]
         is_mxfp4 = bool(quantized) and read.mapping(quantized[0]).get("quant_method") == "mxfp4"
-        if quantized and config.latent is not None:
-            raise CheckpointError(f"{quantized[0]}: not served with latent attention; use the checkpoint in bfloat16")
-        if quantized and config.experts is not None and not (is_mxfp4 and self.fuses_experts):
-            raise CheckpointError(f"{quantized[0]}: quantized experts are not served; use the checkpoint in bfloat16")
+        if quantized and self.fuses_experts and not is_mxfp4:
+            raise CheckpointError(f"{quantized[0]}: experts of {self.class_name} are served in mxfp4 and bfloat16 only")
         if quantized and (self.transposes or self.takes_images):
             raise CheckpointError(f"{quantized[0]}: not served of {self.class_name}; use the checkpoint in bfloat16")
         if is_mxfp4 and not self.fuses_experts:

@@ -88,6 +88,12 @@ def each_name(name: str, experts: range) -> list[str]:
     return [f"{before}{stack}{number}.{after}" for number in experts] if stack else [name]
 
 
+def tensor_of_all(name: str) -> str:
+    """The tensor of all experts that has this one of an expert; any other name is its own."""
+    before, stack, after = name.partition(STACK)
+    return f"{before}{stack}{after.partition('.')[2]}" if stack else name
+
+
 def renamed_part(part: str, renamed: Mapping[str, str]) -> str:
     """What a checkpoint calls a part of a layer; `*` stands for the number of an expert."""
     number = NUMBER.search(part)

@@ -10,7 +10,7 @@ from typing import Any
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.messages.quantization import Codes, Packing, Quantization, ScaleType, StoredAs
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
-from livescale.shared.model.declaration.tensors import layer_parameters
+from livescale.shared.model.declaration.tensors import ROUTER, Parameter, layer_parameters
 from livescale.shared.model.packed.form import WEIGHT
 
 KEYS = ("quantization_config", "compression_config")
@@ -48,8 +48,7 @@ class _Values:
         return str(self.values.get(key, default))[:80]
 
     def names(self, *keys: str) -> list[str]:
-        found = [name for key in keys for name in self._list(key)]
-        return [name for name in found if isinstance(name, str)]
+        return [name for key in keys for name in self._list(key) if isinstance(name, str)]
 
     def _list(self, key: str) -> list[Any]:
         value = self.values.get(key, [])
@@ -98,8 +97,7 @@ def read_quantization(
     for layer in range(model.num_hidden_layers):
         parts = {}
         for one in layer_parameters(model, layer):
-            is_matrix = len(one.shape) == 3 if read.stored == "mxfp4" else len(one.shape) == 2
-            packing = read.packing(module_of(one.name)) if is_matrix else None
+            packing = read.packing(module_of(one.name)) if _may_be_packed(one, read.stored) else None
             if packing is not None:
                 packings += [packing] if packing not in packings else []
                 parts[one.name.split(".", 3)[3].removesuffix(WEIGHT)] = packings.index(packing)
@@ -114,6 +112,13 @@ def read_quantization(
         layers=layers if len(kinds) > 1 else [],
         scale_rows=read.scale_rows,
     )
+
+
+def _may_be_packed(parameter: Parameter, stored: StoredAs) -> bool:
+    """Whether it is a matrix that is packed where the file says so. Routers are not: hosts dequantize those that are
+    quantized, and most files do not say of theirs that they are left out."""
+    is_expert = len(parameter.shape) == 3
+    return is_expert or (stored != "mxfp4" and len(parameter.shape) == 2 and not parameter.name.endswith(ROUTER))
 
 
 def _read(values: _Values, dtype: str) -> _Read:
@@ -136,7 +141,7 @@ def _gptq(values: _Values, dtype: str) -> _Read:
     codes = _integer(values, values.whole("bits", 4))
     if values.values.get("desc_act") not in (None, False):
         raise values.fail("desc_act", "is true: its inputs are in another order (act-order)", "quantize without it")
-    values.refuse("dynamic", "quantizes modules unlike each other")
+    left = _left_out(values)
     values.refuse("lm_head", "is quantized")
     version = values.text("checkpoint_format", values.text("format", "gptq"))
     if version not in ("gptq", "gptq_v2"):
@@ -147,7 +152,16 @@ def _gptq(values: _Values, dtype: str) -> _Read:
     blocks = values.values.get("modules_in_block_to_quantize") or []
     only = [name for block in blocks for name in (block if isinstance(block, list) else [block])]
     wanted = _ends_with(only) if only else _any_layer
-    return _Read("gptq" if version == "gptq" else "gptq_v2", lambda module: packing if wanted(module) else None)
+    form: StoredAs = "gptq" if version == "gptq" else "gptq_v2"
+    return _Read(form, lambda module: packing if wanted(module) and not left(module) else None)
+
+
+def _left_out(values: _Values) -> Finds:
+    """The modules that GPTQModel's `dynamic` leaves out, by patterns that follow `-:`."""
+    rules = values.object("dynamic").values
+    if any(not rule.startswith("-:") for rule in rules):
+        raise values.fail("dynamic", "quantizes modules unlike each other")
+    return _matched([f"re:{rule.removeprefix('-:')}" for rule in rules])
 
 
 def _awq(values: _Values) -> _Read:
@@ -168,16 +182,14 @@ def _fp8(values: _Values) -> _Read:
     if not isinstance(blocks, list) or len(blocks) != 2 or not all(isinstance(one, int) for one in blocks):
         raise values.fail("weight_block_size", "must be two numbers")
     packing = Packing(codes="fp8", group=_group(values, blocks[1] or -1), scales="float32")
-    left = values.names("modules_to_not_convert", "ignored_layers")
-    names = _named(left)
-    return _Read("fp8", lambda module: packing if _any_layer(module) and not names(module) else None, blocks[0])
+    left = _named(values.names("modules_to_not_convert", "ignored_layers"))
+    return _Read("fp8", lambda module: packing if _any_layer(module) and not left(module) else None, blocks[0])
 
 
 def _mxfp4(values: _Values) -> _Read:
     """Experts alone, with a power of two as the scale of 32 inputs (OCP Microscaling Formats)."""
     packing = Packing(codes="fp4", group=32, scales="e8m0")
-    left = values.names("modules_to_not_convert")
-    if any("experts" in name for name in left):
+    if any("experts" in name for name in values.names("modules_to_not_convert")):
         raise values.fail("modules_to_not_convert", "leaves out experts, and nothing else is quantized")
     return _Read("mxfp4", lambda module: packing if ".mlp.experts." in module else None)
 

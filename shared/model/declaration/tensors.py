@@ -19,6 +19,7 @@ PATCHES = "model.patch_embedding"  # the matrix that makes rows of patches of an
 LOOKED_UP = "model.embed_"  # tables of which rows are taken
 SCORE = "score.weight"  # of models that give scores of a prompt
 EXPANDING = "self_attn.kv_b_proj.weight"  # what makes keys and values of a latent
+ROUTER = ".mlp.gate.weight"  # what chooses experts
 CHOICE_BIAS = "mlp.gate.e_score_correction_bias"  # of experts; in bfloat16 it would choose others
 
 # What ranks divide among them: rows of queries, or one for each query head, of keys and values, of what each head makes

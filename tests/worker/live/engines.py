@@ -19,7 +19,7 @@ from livescale.services.worker.engine.modelled_steps import even_logprobs
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup
 from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.services.worker.settings import MIB, WorkerSettings
-from livescale.shared.messages.parameters import DType, Manifest
+from livescale.shared.messages.parameters import DType, Family, Manifest
 from livescale.shared.messages.requests import Submit, TokenLogprobs
 from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.runtime.role_settings import KvTransferMode
@@ -35,10 +35,10 @@ CLOCK = LoopClock(epoch=1e6)
 
 
 @cache
-def parameters(dtype: DType, ranks: int = 1) -> tuple[Manifest, list[memoryview]]:
-    """The parameters of a model that can be cut: where there are several ranks, those of rank 0, then of rank 1, and so
-    on."""
-    checkpoint = open_checkpoint(tiny_checkpoint("llama" if ranks == 1 else "qwen2"), dtype, ranks)
+def parameters(dtype: DType, ranks: int = 1, family: Family = "") -> tuple[Manifest, list[memoryview]]:
+    """The parameters of a model of this family, or of one that can be cut: where there are several ranks, those of rank
+    0, then of rank 1, and so on."""
+    checkpoint = open_checkpoint(tiny_checkpoint(family or ("llama" if ranks == 1 else "qwen2")), dtype, ranks)
     memory = [memoryview(bytearray(block.size_bytes)) for block in checkpoint.layouts]
     assert len(memory) == BLOCKS * ranks
     return checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)]), memory
@@ -47,8 +47,8 @@ def parameters(dtype: DType, ranks: int = 1) -> tuple[Manifest, list[memoryview]
 class Undisturbed:
     """An instance that nothing disturbs: engines in threads that meet in a process group of gloo's."""
 
-    def __init__(self, dtype: DType, ranks: int) -> None:
-        self._manifest, self._memory = parameters(dtype, ranks)
+    def __init__(self, dtype: DType, ranks: int, family: Family = "") -> None:
+        self._manifest, self._memory = parameters(dtype, ranks, family)
         self._threads = ThreadPoolExecutor(ranks, initializer=torch.set_num_threads, initargs=(1,))
         self._store = HashStore()
         self._engines = list(self._threads.map(self._engine, range(ranks)))
@@ -76,13 +76,13 @@ def _shard(memory: list[memoryview], rank: int) -> list[memoryview]:
 
 
 @cache
-def _undisturbed(dtype: DType, ranks: int) -> Undisturbed:
-    return Undisturbed(dtype, ranks)
+def _undisturbed(dtype: DType, ranks: int, family: Family) -> Undisturbed:
+    return Undisturbed(dtype, ranks, family)
 
 
 @dataclass(frozen=True)
 class EngineKind:
-    """An engine that computes, in this format, as so many `ranks`."""
+    """An engine that computes, in this format, as so many `ranks`. Without a `family` it has that of `parameters`."""
 
     dtype: DType = "float32"
     ranks: int = 1
@@ -90,15 +90,16 @@ class EngineKind:
     make_runner: Callable[[WorkerSettings], Runner] = lambda told: TimedRunner(told.kv_bytes, told.block_size)
     switch_kv: SwitchKv = "auto"
     kv_transfer: KvTransferMode = "by-layer"
+    family: Family = ""
 
     @property
     def manifest(self) -> Manifest:
         """The manifest of all ranks together."""
-        return parameters(self.dtype, self.ranks)[0]
+        return parameters(self.dtype, self.ranks, self.family)[0]
 
     def memory(self, rank: int = 0) -> list[memoryview]:
         """The parameters of a rank, block by block."""
-        return _shard(parameters(self.dtype, self.ranks)[1], rank)
+        return _shard(parameters(self.dtype, self.ranks, self.family)[1], rank)
 
     def damaged(self, blocks: list[int], rank: int = 0) -> list[memoryview]:
         """Return the parameters, with a bit flipped in each of these blocks."""
@@ -120,7 +121,7 @@ class EngineKind:
 
     def undisturbed(self) -> Undisturbed:
         """An instance of this kind that nothing disturbs."""
-        return _undisturbed(self.dtype, self.ranks)
+        return _undisturbed(self.dtype, self.ranks, self.family)
 
 
 class ModelledKind(EngineKind):

@@ -34,6 +34,7 @@ from tests.worker.live.virtual_ranks import Meetings, RankRunner
 
 BUS_SECONDS = 0.001
 LATE_SECONDS = (0.003, 0.01, 0.05, 0.3)  # by which some messages may come later
+ARENA_BYTES = 16 * MIB
 LEASE_SECONDS = 0.4  # from a death until it is known
 
 
@@ -106,7 +107,7 @@ class WorkerPool:
     async def _start(self, worker: str) -> None:
         told = WorkerSettings(
             id=worker,
-            arena_bytes=16 * MIB,
+            arena_bytes=max(ARENA_BYTES, self.manifest.size_bytes * 5 // 4),
             kv_bytes=self.kind.kv_bytes,
             max_num_seqs=4,
             switch_kv=self.kind.switch_kv,

@@ -55,9 +55,9 @@ async def form(pool: WorkerPool, cut: Cut = PAIR, id: str = "p1", kv_blocks: int
 
 
 async def loaded(pool: WorkerPool, cut: Cut) -> None:
-    """Have each worker load the blocks that it runs, and no more."""
+    """Have each worker load the blocks that it runs, and no more. A head that is tied needs the embedding."""
     start = 0
-    held: dict[str, set[int]] = {}
+    held: dict[str, set[int]] = {cut[-1][0]: {0}} if pool.manifest.config.tie_word_embeddings else {}
     for worker, stop in cut:
         held.setdefault(worker, set()).update(range(start, stop))
         start = stop

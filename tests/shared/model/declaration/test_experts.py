@@ -1,6 +1,5 @@
 """Experts: both ways in which checkpoints have them, and how ranks divide them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +109,3 @@ def test_both_spellings_of_the_number_of_experts_are_read(spelled: str) -> None:
 def test_more_chosen_experts_than_there_are_is_refused() -> None:
     with pytest.raises(CheckpointError, match="num_experts_per_tok is 9, and there are 8 experts"):
         read_experts(ConfigFile({"num_experts_per_tok": 9}), 8, 2, 64)
-
-
-def test_quantized_experts_are_refused_by_name(tmp_path: Path) -> None:
-    file = save("olmoe", tmp_path) / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "quantization_config": {"quant_method": "awq"}}))
-    with pytest.raises(CheckpointError, match="quantization_config: quantized experts are not served"):
-        open_checkpoint(tmp_path, "bfloat16")

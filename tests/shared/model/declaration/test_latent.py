@@ -160,11 +160,6 @@ def test_ranks_divide_heads_and_each_has_the_latent() -> None:
         (V3, {"kv_lora_rank": 5_000}, "out of bounds"),
         (V3, {"moe_layer_freq": 2}, "first_k_dense_replace and moe_layer_freq"),
         (V3, {"n_shared_experts": None}, "n_shared_experts is missing"),
-        (
-            V3,
-            {"quantization_config": {"quant_method": "fp8"}},
-            "quantization_config: not served with latent",
-        ),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(values: dict[str, Any], more: dict[str, Any], problem: str) -> None:

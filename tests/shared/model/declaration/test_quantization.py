@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.parameters import LayerKind, ModelConfig
 from livescale.shared.messages.quantization import Packing, Quantization
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
 from livescale.shared.model.declaration.quantization import read_quantization
@@ -104,6 +106,7 @@ def test_the_older_key_says_the_same() -> None:
         {"quant_method": "awq", "modules_to_not_convert": ["model.layers.0.", "mlp"]},
         {"quant_method": "fp8", "ignored_layers": ["model.layers.0", "model.layers.1.mlp"]},
         grouped({}, ignore=["lm_head", "model.layers.0", "re:.*mlp.*"]),
+        {"quant_method": "gptq", "dynamic": {r"-:model\.layers\.0\.": {}, "-:.*mlp": {}}},
     ],
 )
 def test_modules_that_are_left_out_are_not_packed(values: dict[str, Any]) -> None:
@@ -128,6 +131,17 @@ def test_a_name_means_a_module_and_what_it_is_made_of_but_no_other_that_begins_a
     alike = read({"quant_method": "fp8", "ignored_layers": ["model.layers.1.mlp.up"]})
     assert alike is not None
     assert alike.packing(1, "mlp.up_proj") is not None
+
+
+@pytest.mark.parametrize("values", [{"quant_method": "fp8"}, {"quant_method": "gptq"}, {"quant_method": "awq"}])
+def test_experts_are_packed_and_routers_are_not_though_no_file_says_so(values: dict[str, Any]) -> None:
+    experts = Experts(count=4, chosen=2, features=16, shared_features=16)
+    model = replace(MODEL, kinds=[LayerKind(experts=True)], experts=experts)
+    named = {"quantization_config": values}
+    made = read_quantization(ConfigFile(named), model, lambda name: name.removesuffix(".weight"))
+    assert made is not None
+    stacks = {f"mlp.{kind}.{part}_proj" for kind in ("experts", "shared_experts") for part in ("gate", "up", "down")}
+    assert {*made.parts[0]} == {*(f"self_attn.{part}_proj" for part in "qkvo"), *stacks}
 
 
 @pytest.mark.parametrize(
