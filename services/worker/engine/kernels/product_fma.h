@@ -8,12 +8,15 @@ typedef float Packed;
 
 #define VALUE_STEP 1 /* between packed values of neighbouring columns */
 #define GROUP 6      /* rows whose sums are kept in registers */
+/* How many vectors of each of so many rows are summed at once: at least 8 sums hide how long an addition takes. */
 #if LANES == 8
-#define COLUMNS 2 /* vectors of each row */
-#define FEW_ROWS_COLUMNS 8
+#define COLUMNS(rows) ((rows) == 1 ? MOST_COLUMNS : (rows) < 4 ? 4 : 2)
+#define MOST_COLUMNS 8
+#define MOST_SUMS 12
 #else
-#define COLUMNS 4
-#define FEW_ROWS_COLUMNS 4
+#define COLUMNS(rows) 4
+#define MOST_COLUMNS 4
+#define MOST_SUMS 24
 #endif
 
 /* Adds the products of 16 inputs of some rows to `sums`, in order. */
@@ -22,8 +25,11 @@ ALWAYS void add_inputs(const float *a, int64_t a_stride, const float *b, int64_t
 #pragma GCC unroll 48
     for (int i = 0; i < rows * columns; i++)
         sums[i] = everywhere(0.0f);
+#if LANES == 8
+#pragma GCC unroll 4
+#endif
     for (int input = 0; input < INPUTS / 2; input++, b += b_stride) {
-        Floats column[FEW_ROWS_COLUMNS];
+        Floats column[MOST_COLUMNS];
 #pragma GCC unroll 8
         for (int c = 0; c < columns; c++)
             column[c] = load(b + c * LANES);
@@ -40,8 +46,8 @@ ALWAYS void add_inputs(const float *a, int64_t a_stride, const float *b, int64_t
 ALWAYS void add_products(const float *a, int64_t a_stride, const float *b, int64_t b_stride, float *c, int64_t c_stride,
                          int64_t blocks, int rows, int columns) {
     for (int64_t block = 0; block < blocks; block++, a += INPUTS, b += INPUTS * b_stride) {
-        Floats sums[GROUP * COLUMNS];
-        float even[GROUP * COLUMNS * LANES];
+        Floats sums[MOST_SUMS];
+        float even[MOST_SUMS * LANES];
         add_inputs(a, a_stride, b, b_stride, sums, rows, columns);
 #pragma GCC unroll 48
         for (int i = 0; i < rows * columns; i++)
@@ -76,45 +82,14 @@ static void product(const float *a, int64_t a_stride, const float *b, int64_t b_
     for (int64_t group; rows > 0; rows -= group, a += group * a_stride, c += group * c_stride) {
         group = rows < GROUP ? rows : GROUP;
         switch (group) {
-        case 1: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 1, FEW_ROWS_COLUMNS); break;
-        case 2: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 2, COLUMNS); break;
-        case 3: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 3, COLUMNS); break;
-        case 4: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 4, COLUMNS); break;
-        case 5: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 5, COLUMNS); break;
-        default: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, GROUP, COLUMNS); break;
+        case 1: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 1, COLUMNS(1)); break;
+        case 2: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 2, COLUMNS(2)); break;
+        case 3: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 3, COLUMNS(3)); break;
+        case 4: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 4, COLUMNS(4)); break;
+        case 5: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 5, COLUMNS(5)); break;
+        default: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, GROUP, COLUMNS(GROUP)); break;
         }
     }
-}
-
-#define DIRECT_COLUMNS 4 /* vectors whose sums of even and odd inputs are kept in registers */
-
-/* `product` of few rows and a whole panel of bfloat16, which is read as it is in memory. */
-static void product_of_few(const float *a, int64_t a_stride, const bf16 *panel, float *c, int64_t rows,
-                           int64_t blocks) {
-    memset(c, 0, rows * PANEL * sizeof(float));
-    for (int64_t block = 0; block < blocks; block++, a += INPUTS, panel += INPUTS * PANEL)
-        for (int64_t row = 0; row < rows; row++)
-            for (int64_t column = 0; column < PANEL; column += DIRECT_COLUMNS * LANES) {
-                const float *inputs = a + row * a_stride;
-                const bf16 *pairs = panel + 2 * column;
-                float *to = c + row * PANEL + column;
-                Floats even[DIRECT_COLUMNS], odd[DIRECT_COLUMNS];
-#pragma GCC unroll 4
-                for (int i = 0; i < DIRECT_COLUMNS; i++)
-                    even[i] = odd[i] = everywhere(0.0f);
-#pragma GCC unroll 2
-                for (int input = 0; input < INPUTS / 2; input++, pairs += 2 * PANEL) {
-                    Floats first = everywhere(inputs[input]), second = everywhere(inputs[INPUTS / 2 + input]);
-#pragma GCC unroll 4
-                    for (int i = 0; i < DIRECT_COLUMNS; i++) {
-                        even[i] = multiply_add(first, widen_even(pairs + 2 * i * LANES), even[i]);
-                        odd[i] = multiply_add(second, widen_odd(pairs + 2 * i * LANES), odd[i]);
-                    }
-                }
-#pragma GCC unroll 4
-                for (int i = 0; i < DIRECT_COLUMNS; i++)
-                    store(to + i * LANES, load(to + i * LANES) + (even[i] + odd[i]));
-            }
 }
 
 /* Packs `count` numbers of a row, with zeros up to a multiple of 32. */

@@ -36,6 +36,20 @@ static float scale_at(int64_t scales, const void *from, int64_t at) {
     return made;
 }
 
+static void read_group(const Packing *packing, const char *panel, const PackedBytes *bytes, int64_t group,
+                       CodeGroup *made) {
+    int64_t scale_bytes = scale_size(packing->scales);
+    const uint8_t *zeros = (const uint8_t *)panel + bytes->zeros + group * PANEL;
+    float middle = packing->codes == INT4 ? 8.0f : packing->codes == INT8 ? 128.0f : 0.0f;
+    for (int64_t i = 0; i < 2 * PANEL; i++) {
+        made->scale[i] = scale_at(packing->scales, panel + group * PANEL * scale_bytes, i / 2);
+        made->zero[i] = packing->zeros ? (float)zeros[i / 2] : middle;
+    }
+}
+
+#if LANES == 8
+#include "unpack_avx2.h"
+#else
 /* The value of the bits of a float8_e4m3fn. */
 static float fp8_value(int code) {
     int exponent = code >> 3 & 15;
@@ -51,17 +65,6 @@ static float fp8_value(int code) {
 static float fp4_value(int code) {
     static const float magnitudes[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
     return code & 8 ? -magnitudes[code & 7] : magnitudes[code];
-}
-
-static void read_group(const Packing *packing, const char *panel, const PackedBytes *bytes, int64_t group,
-                       CodeGroup *made) {
-    int64_t scale_bytes = scale_size(packing->scales);
-    const uint8_t *zeros = (const uint8_t *)panel + bytes->zeros + group * PANEL;
-    float middle = packing->codes == INT4 ? 8.0f : packing->codes == INT8 ? 128.0f : 0.0f;
-    for (int64_t i = 0; i < 2 * PANEL; i++) {
-        made->scale[i] = scale_at(packing->scales, panel + group * PANEL * scale_bytes, i / 2);
-        made->zero[i] = packing->zeros ? (float)zeros[i / 2] : middle;
-    }
 }
 
 /* Unpacks the codes of one pair of inputs. */
@@ -101,6 +104,7 @@ static void unpack_panel(const Packing *packing, const void *panel, int64_t in, 
         words += 2 * PANEL * bits / 32;
     }
 }
+#endif
 #endif
 
 /* A panel's numbers in bfloat16; if the panel is packed, they are unpacked into `memory`. */

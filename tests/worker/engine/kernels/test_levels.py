@@ -1,0 +1,35 @@
+"""Each level of vector instructions multiplies in a way of its own, by how many rows there are; and all have the same
+bits."""
+
+import pytest
+import torch
+
+from livescale.services.worker.engine.kernels.variants import VariantName, find_compiled
+from livescale.services.worker.engine.matrices import CompiledLinear
+from tests.worker.engine.models import needs_kernels
+
+# Every number of rows of a group and of what is left of one, and more than are packed at once.
+ROWS = (*range(1, 20), 33, 130, 200)
+SHAPES = [(64, 32), (70, 131), (130, 352)]
+
+
+@needs_kernels
+@pytest.mark.parametrize("variant", ["portable", "amx-emulated"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_products_have_the_same_bits_at_every_level_whatever_the_number_of_rows(
+    shape: tuple[int, int], dtype: torch.dtype, variant: VariantName
+) -> None:
+    compiled = find_compiled()
+    assert compiled is not None
+    generator = torch.Generator().manual_seed(sum(shape))
+    matrix = torch.randn(shape, generator=generator).to(dtype)
+    rows = torch.randn(max(ROWS), shape[1], generator=generator).to(dtype)
+    best, *others = (
+        CompiledLinear(compiled.Kernels(variant, level, 1), {"m.weight": matrix}, "m") for level in compiled.levels()
+    )
+    made = best(rows)
+    for count in ROWS:
+        assert torch.equal(best(rows[-count:]), made[-count:]), count
+    for other in others:
+        assert torch.equal(other(rows), made)
