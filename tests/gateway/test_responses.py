@@ -2,8 +2,11 @@
 
 import asyncio
 
+import msgspec
 import pytest
+from starlette.types import Message
 
+from livescale.services.gateway.responses import EventStreamResponse, Wait, Write
 from tests.gateway.conftest import ServedGateway, eventually
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 3, "return_token_ids": True}
@@ -82,3 +85,33 @@ async def test_a_client_that_leaves_while_it_is_held_cancels_its_request(served:
     async with served.http.post(f"{served.url}/v1/completions", json={**ASK, "stream": True}) as answer:
         assert await answer.content.readline() == b": waiting\n"
     await eventually(lambda: len(served.cluster.cancelled) == 1)
+
+
+class Event(msgspec.Struct):
+    number: int
+
+
+async def test_what_is_around_an_endpoint_hears_of_an_answers_begin_and_end_alone() -> None:
+    heard = list[tuple[str, Message]]()
+
+    async def around(message: Message) -> None:
+        heard.append(("around", message))
+
+    async def server(message: Message) -> None:
+        heard.append(("server", message))
+
+    async def receive() -> Message:
+        never: Message = await asyncio.get_running_loop().create_future()
+        return never
+
+    async def produce(write: Write, wait: Wait) -> None:
+        await write(Event(1))
+        await write(Event(2))
+
+    await EventStreamResponse(produce)({"state": {"send_event": server}}, receive, around)
+    assert [(whom, message.get("body")) for whom, message in heard] == [
+        ("around", None),
+        ("server", b'data: {"number":1}\n\n'),
+        ("server", b'data: {"number":2}\n\n'),
+        ("around", b"data: [DONE]\n\n"),
+    ]
