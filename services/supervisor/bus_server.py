@@ -39,7 +39,8 @@ async def start_nats(supervisor: Supervisor, store: Path, namespace: str) -> Map
     """
     port, name, passwords = free_port(), f"livescale-{os.getpid()}", fresh_passwords()
     config = write_config(store, name, port, authorization(passwords, namespace))
-    supervisor.start(nats_command(find_server(os.environ), config))
+    cores = len(os.sched_getaffinity(0))
+    supervisor.start(nats_command(find_server(os.environ), config, os.environ, cores))
     try:
         async with asyncio.timeout(START_SECONDS):
             while (found := await server_name(port)) is None:
