@@ -90,7 +90,8 @@ class RequestMiddleware:
     """The outermost ASGI application: it gives each request an id, checks its key and counts its answer. The client's
     `x-request-id` is used if it is usable, and sent back.
 
-    Endpoints find the visit in the request's state.
+    Endpoints find the visit in the request's state, and `send_event`, by which the events of a stream that has begun
+    go to the server at once.
     """
 
     def __init__(self, app: ASGIApp, guard: Guard, ids: Ids, metrics: GatewayMetrics) -> None:
@@ -105,7 +106,7 @@ class RequestMiddleware:
         headers = dict(scope["headers"])
         state = scope["state"] = {"request_id": _given_id(headers) or self._ids.new("req"), "endpoint": "other"}
         visit, refusal = self._guard.admit(scope["path"], headers)
-        state["visit"] = visit
+        state["visit"], state["send_event"] = visit, send
         # A path that ends with a slash is the same without it.
         scope["path"] = scope["path"].rstrip("/") or "/"
         app = self._app if refusal is None else error_answer(refusal, scope["path"])
@@ -124,6 +125,7 @@ class RequestMiddleware:
         try:
             await app(scope, receive, watched_send)
         finally:
+            del state["send_event"]  # the server's, which has this state: garbage that only a collection would find
             visit.end()
             self._metrics.count_answer(state["endpoint"], status, whole)
             if refusal is not None and refusal.status == 429:

@@ -21,6 +21,9 @@ class EventInterval:
 
     def add(self, piece: TextPiece) -> TextPiece | None:
         """The piece to send now, None where it is to wait."""
+        if not self._held and len(piece.token_ids) >= self._tokens:
+            self._begun = True
+            return piece
         self._held.append(piece)
         enough = sum(len(one.token_ids) for one in self._held) >= self._tokens
         if self._begun and not enough and piece.finish_reason is None:

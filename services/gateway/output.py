@@ -102,6 +102,8 @@ class Detokenizer:
 
 def certain_part(text: str) -> str:
     """`text` without the end that an unfinished character may be."""
+    if not text.endswith(REPLACEMENT):
+        return text
     end = len(text)
     while end > max(0, len(text) - UNFINISHED) and text[end - 1] == REPLACEMENT:
         end -= 1

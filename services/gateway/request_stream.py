@@ -1,6 +1,7 @@
 """The stream of one submitted request: what workers send for it, in order, and the silence in between."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -83,21 +84,32 @@ class RequestStream:
         self.over = False
         self._came = asyncio.Event()
         self._sequence = TokenSequence(received)
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: deque[Event] = deque()
+        self._reader: asyncio.Future[None] | None = None  # that waits for an event
         self._limit = limit
-        self._silence = SilenceTimer(SILENCE_SECONDS, lambda: self._events.put_nowait(Silent()))
+        self._silence = SilenceTimer(SILENCE_SECONDS, lambda: self._put(Silent()))
 
     @property
     def received(self) -> int:
         return self._sequence.received
 
     async def next(self) -> Event:
-        """Wait for the next event; a silence is an event as well."""
-        self._silence.begin()
-        try:
-            return await self._events.get()
-        finally:
-            self._silence.end()
+        """Wait for the next event; a silence is an event as well. A stream has one reader."""
+        while not self._events:
+            self._reader = asyncio.get_running_loop().create_future()
+            self._silence.begin()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+                self._silence.end()
+        return self._events.popleft()
+
+    def _put(self, event: Event) -> None:
+        # With every token: asyncio's queue takes several times as long.
+        self._events.append(event)
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
     @property
     def has_come(self) -> bool:
@@ -127,10 +139,10 @@ class RequestStream:
         if isinstance(new, Fresh):
             self.replays = self.absences = 0
             self._came.set()
-            if self._events.qsize() >= self._limit:
+            if len(self._events) >= self._limit:
                 self._end(TooSlow())
             else:
-                self._events.put_nowait(new)
+                self._put(new)
                 self.over = new.finish_reason is not None
             return None
         return new
@@ -143,10 +155,10 @@ class RequestStream:
         """Have the request submitted again if no worker has begun it: the router that was to place it may have
         forgotten it."""
         if self.worker is None and not self.over:
-            self._events.put_nowait(Unplaced())
+            self._put(Unplaced())
 
     def _end(self, event: Lost | TooSlow) -> None:
         if not self.over:
             self.over = True
             self._came.set()
-            self._events.put_nowait(event)
+            self._put(event)

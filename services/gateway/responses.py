@@ -88,9 +88,11 @@ class EventStreamResponse(Response):
         self._failure = failure
         self._started = False
         self._comment_at = 0.0
+        self._send_event: Send | None = None
         self.init_headers({**HEADERS, **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._send_event = scope.get("state", {}).get("send_event", send)
         try:
             await while_connected(receive, self._run(send))
         except ClientDisconnect:
@@ -121,7 +123,9 @@ class EventStreamResponse(Response):
         if not self._started:
             self._started = True
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": data, "more_body": more})
+        # All around the endpoint want to know when an answer begins and ends, and not to hand on each event.
+        hand_on = self._send_event if more and self._send_event is not None else send
+        await hand_on({"type": "http.response.body", "body": data, "more_body": more})
 
     async def _comment(self, send: Send) -> None:
         now = asyncio.get_running_loop().time()

@@ -21,6 +21,10 @@ CLI = (sys.executable, "-m", "livescale.services.cli.main")
 NATS = "nats"
 LOOPBACK = "127.0.0.1"
 
+# The server wakes for each token. With as many threads as cores some of them spin at each, for more messages, and take
+# a core from who waits for this one. With one thread a message costs a fifth less, and is there sooner.
+NATS_CORES_SHARE = 4  # it gets one of so many cores, but one at least
+
 # Ctrl-C should not wait longer for streams; below the supervisor's own grace.
 GATEWAY_GRACE_SECONDS = 5
 
@@ -67,8 +71,10 @@ def flag(name: str, value: str | float) -> str:
             return f"--{name}={value}"
 
 
-def nats_command(program: str, config: Path) -> ProcessCommand:
-    return ProcessCommand(NATS, (program, "--config", str(config)), quiet=True)
+def nats_command(program: str, config: Path, environment: Mapping[str, str], cores: int) -> ProcessCommand:
+    """The NATS server of a machine with so many cores. GOMAXPROCS of the `environment` goes before what is chosen."""
+    threads = environment.get("GOMAXPROCS") or str(max(1, cores // NATS_CORES_SHARE))
+    return ProcessCommand(NATS, (program, "--config", str(config)), env={"GOMAXPROCS": threads}, quiet=True)
 
 
 def service_commands(

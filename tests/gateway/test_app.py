@@ -5,7 +5,13 @@ import os
 from pathlib import Path
 
 import msgspec
+from starlette.types import Message, Receive, Scope, Send
 
+from livescale.services.gateway.access import Guard, Keyring
+from livescale.services.gateway.app import RequestMiddleware
+from livescale.services.gateway.metrics import GatewayMetrics
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.runtime.clock import CountedIds, SystemClock
 from tests.gateway.conftest import ServedGateway, serve_gateway
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 2}
@@ -113,3 +119,23 @@ async def test_without_the_setting_no_page_may(served: ServedGateway) -> None:
         assert "access-control-allow-origin" not in answer.headers
     async with served.http.options(f"{served.url}/v1/completions", headers={"origin": CHAT_PAGE}) as answer:
         assert answer.status == 405
+
+
+async def test_the_servers_way_for_events_is_there_for_as_long_as_the_request() -> None:
+    """It has the request's state: kept there it would be garbage that only a collection finds."""
+    found = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found.append(scope["state"]["send_event"])
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None: ...
+
+    clock = SystemClock()
+    metrics = GatewayMetrics(Telemetry("gateway", "gateway-0"), clock)
+    scope: Scope = {"type": "http", "path": "/v1/models", "method": "GET", "headers": []}
+    await RequestMiddleware(app, Guard(Keyring([]), clock, True), CountedIds(), metrics)(scope, receive, send)
+    assert found == [send]
+    assert "send_event" not in scope["state"]

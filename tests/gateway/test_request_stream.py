@@ -2,7 +2,11 @@
 
 import asyncio
 
-from livescale.services.gateway.request_stream import SilenceTimer
+import pytest
+
+from livescale.services.gateway.progress import Fresh
+from livescale.services.gateway.request_stream import RequestStream, SilenceTimer
+from livescale.shared.messages.requests import Tokens
 from livescale.shared.simulation.virtual_time import run
 
 
@@ -31,3 +35,22 @@ async def heard_at(waits: list[tuple[float, float]]) -> list[float]:
     await asyncio.sleep(begun + 6.0 - loop.time())
     silence.close()
     return told
+
+
+async def test_events_come_in_order_and_none_is_lost_with_a_reader_that_is_cancelled() -> None:
+    stream = RequestStream("r", 0, limit=8)
+    try:
+        reading = asyncio.create_task(stream.next())
+        await asyncio.sleep(0)
+        stream.accept(Tokens(request_id="r", index=0, token_ids=[5]))
+        stream.accept(Tokens(request_id="r", index=1, token_ids=[6]))
+        reading.cancel()  # it was woken already
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert [await stream.next(), await stream.next()] == [Fresh((5,)), Fresh((6,))]
+        late = asyncio.create_task(stream.next())
+        await asyncio.sleep(0)
+        stream.accept(Tokens(request_id="r", index=2, token_ids=[7]))
+        assert await late == Fresh((7,))
+    finally:
+        stream.close()

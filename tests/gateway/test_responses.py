@@ -2,10 +2,12 @@
 
 import asyncio
 
+import msgspec
 import pytest
+from starlette.types import Message
 
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.responses import error_event
+from livescale.services.gateway.responses import EventStreamResponse, Wait, Write, error_event
 from tests.gateway.conftest import ServedGateway, eventually
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 3, "return_token_ids": True}
@@ -94,3 +96,33 @@ def test_a_stream_fails_with_an_event_that_its_client_understands() -> None:
     assert error_event(error, "/v1/messages") == (
         b'event: error\ndata: {"type":"error","error":{"type":"timeout_error","message":"Too slow."}}\n\n'
     )
+
+
+class Event(msgspec.Struct):
+    number: int
+
+
+async def test_what_is_around_an_endpoint_hears_of_an_answers_begin_and_end_alone() -> None:
+    heard = list[tuple[str, Message]]()
+
+    async def around(message: Message) -> None:
+        heard.append(("around", message))
+
+    async def server(message: Message) -> None:
+        heard.append(("server", message))
+
+    async def receive() -> Message:
+        never: Message = await asyncio.get_running_loop().create_future()
+        return never
+
+    async def produce(write: Write, wait: Wait) -> None:
+        await write(Event(1))
+        await write(Event(2))
+
+    await EventStreamResponse(produce)({"state": {"send_event": server}}, receive, around)
+    assert [(whom, message.get("body")) for whom, message in heard] == [
+        ("around", None),
+        ("server", b'data: {"number":1}\n\n'),
+        ("server", b'data: {"number":2}\n\n'),
+        ("around", b"data: [DONE]\n\n"),
+    ]

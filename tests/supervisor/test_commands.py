@@ -205,4 +205,13 @@ def test_the_nats_server_listens_on_loopback_only_and_its_passwords_are_for_its_
     config = write_config(tmp_path / "nats", "ours", 4223, authorization(fresh_passwords(), "default"))
     assert json.loads(config.read_text())["listen"] == "127.0.0.1:4223"
     assert config.stat().st_mode & 0o777 == 0o600
-    assert nats_command("/bin/nats-server", config).argv == ("/bin/nats-server", "--config", str(config))
+    assert nats_command("/bin/nats-server", config, {}, 2).argv == ("/bin/nats-server", "--config", str(config))
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, "1"), (2, "1"), (7, "1"), (8, "2"), (64, "16")])
+def test_the_nats_server_has_a_quarter_of_the_cores(cores: int, threads: str) -> None:
+    assert nats_command("nats-server", Path("config"), {}, cores).env == {"GOMAXPROCS": threads}
+
+
+def test_who_names_the_threads_of_the_nats_server_gets_them() -> None:
+    assert nats_command("nats-server", Path("config"), {"GOMAXPROCS": "3"}, 64).env == {"GOMAXPROCS": "3"}
