@@ -95,7 +95,8 @@ def test_an_order_or_an_answer_that_is_lost_is_given_again_while_requests_move(w
         await order(pool, "d", "decode")
         await have_roles(pool, p="prefill", d="decode")
         await ask(pool, 0)
-        for worker, role in (("p", "decode"), ("d", "prefill")):
+        changed: list[tuple[str, Role]] = [("p", "decode"), ("d", "prefill")]
+        for worker, role in changed:
             with losing(pool, what, 2) as left:
                 assert (await order(pool, worker, role)).role == role
                 assert left == [0]
