@@ -29,7 +29,15 @@ from livescale.shared.messages.membership import (
     WasAway,
 )
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageAdapter, StageBatch, StageDone
+from livescale.shared.messages.pipelines import (
+    MoveKv,
+    Pipeline,
+    PipelineOver,
+    StageAdapter,
+    StageAdaptersHere,
+    StageBatch,
+    StageDone,
+)
 from livescale.shared.messages.ranks import AskMeeting, Meeting, RankAdapter, RankTake, Told
 from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Named, Register, Snapshot
 from livescale.shared.messages.requests import (
@@ -129,8 +137,8 @@ MEETING: Call[AskMeeting, Meeting] = Call(
 RANK_TAKE: Call[RankTake, Ack] = Call("worker.{id}.take", RankTake, Ack, doc="receive a rank's part of a request's KV")
 RANK_ADAPTER: Call[RankAdapter, Ack] = Call("worker.{id}.adapter", RankAdapter, Ack, doc="bring an adapter to a rank")
 PIPELINE: Call[Pipeline, Ack] = Call("worker.{id}.pipeline", Pipeline, Ack, doc="run a stage of an execution pipeline")
-STAGE_ADAPTER: Call[StageAdapter, Ack] = Call(
-    "worker.{id}.stage-adapter", StageAdapter, Ack, doc="bring an adapter to a stage of a pipeline"
+STAGE_ADAPTER: Call[StageAdapter, StageAdaptersHere] = Call(
+    "worker.{id}.stage-adapter", StageAdapter, StageAdaptersHere, doc="bring an adapter to a stage of a pipeline"
 )
 MOVE_KV: Call[MoveKv, Ack] = Call("worker.{id}.move-kv", MoveKv, Ack, doc="get KV from the others of a pipeline")
 GIVE_KV: Call[MoveKv, Ack] = Call("worker.{id}.give-kv", MoveKv, Ack, doc="send KV to another of a pipeline")

@@ -64,7 +64,7 @@ class Planner:
         self._aborting: set[str] = set()
         self._replanning: set[str] = set()
         self._saved = SavedRecords(world.bus.kv)
-        self._roles = RoleOrders(world.bus, self._cluster, self._metrics)
+        self._roles = RoleOrders(world, self._cluster, self._metrics, self._keep)
         self._inherited: dict[str, ScaleRecord] = {}  # an earlier planner's, to be taken over
 
     async def run(self) -> None:
@@ -156,6 +156,12 @@ class Planner:
         return ScaleAccepted(
             scale_id=scale.id, actual=actual, target=target, reason=scale.decision.reason, recalled=recalled
         )
+
+    def _keep(self, scale: RunningScale) -> None:
+        """Keep and tell a scale that has ended already."""
+        self._store.add(scale)
+        self._spans.begin(scale.record())
+        self._after(scale, [])
 
     def _recall(self, asked: Scale, view: ModelView, missing: int, now: float) -> int:
         """Have instances that drain serve again, where the model lacks some. Returns how many are to."""

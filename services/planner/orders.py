@@ -34,7 +34,7 @@ class Orders:
     """What the commands of a plan are made from.
 
     `members` are the processes by id as they were when the plan was made, with their addresses and epochs. `secret`
-    lets the nodes of the plan recognise each other.
+    lets the nodes of the plan recognise each other. With `tbt_slo` workers pace decodes by it, in seconds.
     """
 
     plan: Plan
@@ -44,6 +44,7 @@ class Orders:
     chunk_bytes: int
     max_model_len: int
     secret: bytes = field(repr=False)
+    tbt_slo: float | None = None
 
     def along(self, flows: Sequence[Flow], senders: Iterable[Member], reasons: Iterable[str]) -> "Orders":
         """Return the orders of the same plan along other flows, with the senders of these as they are now."""
@@ -88,6 +89,7 @@ class Orders:
             live=self.plan.live if self.plan.is_live(instance) else "off",
             ranks=instance.ranks if len(instance.ranks) > 1 else [],
             parked=worker in self.plan.parked,
+            tbt_slo=self.tbt_slo,
         )
         senders = ", ".join(sorted({flow.sender for flow in flows}))
         return NodeCommand(worker, message, f"receive from {senders}" if senders else "it has the parameters still")

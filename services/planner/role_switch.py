@@ -112,5 +112,6 @@ class RoleSwitch(SwitchingScale):
     def _look(self, now: float) -> list[NodeCommand]:
         if not self.ended and not self._moves.awaited:
             lost = [f"{one.node}: {one.detail}" for one in self._phases if one.name == "not_switched"]
-            self._end(lost, now, f"{len(self._moves.all)} instances have another role")
+            count = len(self._moves.all)
+            self._end(lost, now, f"{count} instances have another role" if count > 1 else "1 instance has another role")
         return []

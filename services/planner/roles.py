@@ -1,17 +1,22 @@
-"""Orders to change an instance's role, from the operator to the worker that leads it.
+"""Orders to change an instance's role, from the operator or the router to the worker that leads it.
 
 The worker keeps its role and says it in its reports: a planner that is started anew has nothing to remember.
 """
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
+from msgspec.structs import replace
 
 from livescale.services.planner.metrics import PlannerMetrics
+from livescale.services.planner.role_switch import RoleSwitch
 from livescale.services.planner.view import ClusterView
-from livescale.shared.bus.contract import Bus, BusError, Context, Refusal
+from livescale.shared.bus.contract import BusError, Context, Refusal
 from livescale.shared.messages.disaggregation import ChangeRole, RoleSet, SetRole
 from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.scaling import Decision, RoleMove
+from livescale.shared.process.run import World
 from livescale.shared.subjects import CHANGE_ROLE
 
 CALL_SECONDS = 1.0
@@ -22,12 +27,15 @@ log = structlog.get_logger()
 
 
 class RoleOrders:
-    """Answers SETs of roles, for the workers that `cluster` knows."""
+    """Answers SETs of roles, for the workers that `cluster` knows. `keep` takes the record of what was set by hand."""
 
-    def __init__(self, bus: Bus, cluster: ClusterView, metrics: PlannerMetrics) -> None:
-        self._bus = bus
+    def __init__(
+        self, world: World, cluster: ClusterView, metrics: PlannerMetrics, keep: Callable[[RoleSwitch], None]
+    ) -> None:
+        self._bus, self._clock, self._ids = world.bus, world.clock, world.ids
         self._cluster = cluster
         self._metrics = metrics
+        self._keep = keep
 
     async def set(self, asked: SetRole, context: Context) -> RoleSet:
         """Have the worker take the role. Raises Refusal: 404 or 409 as SetRole says, 503 where it does not answer."""
@@ -35,10 +43,42 @@ class RoleOrders:
         instance = report.instance or ""
         order = ChangeRole(instance=instance, role=asked.role, epoch=report.epoch)
         await self._tell(asked.worker, order)
-        log.info("role_set", worker=asked.worker, instance=instance, role=asked.role, before=report.role)
-        if asked.role != report.role:
-            self._metrics.role_set(asked.role)
+        log.info(
+            "role_set", worker=asked.worker, instance=instance, role=asked.role, before=report.role, reason=asked.reason
+        )
+        if asked.role != report.role and asked.reason:
+            self._metrics.role_set(asked.role)  # the monitor tells why, once for all that the router orders
+        elif asked.role != report.role:
+            self._keep(self._by_hand(asked, report))
         return RoleSet(worker=asked.worker, instance=instance, role=asked.role, before=report.role)
+
+    def _by_hand(self, asked: SetRole, report: WorkerReport) -> RoleSwitch:
+        """The record of an order that was carried out, for `livescale why`."""
+        now, model = self._clock.wall(), report.model or ""
+        count = sum(one.model == model and one.instance is not None and not one.rank for one in self._cluster.reports())
+        move = RoleMove(
+            worker=report.id,
+            instance=report.instance or "",
+            epoch=report.epoch,
+            role=asked.role,
+            before=report.role,
+            reason=f"{report.role or 'no role'} -> {asked.role}, by hand",
+        )
+        decision = Decision(
+            id=self._ids.new("decision"),
+            model=model,
+            at=now,
+            action="switch",
+            current=count,
+            target=count,
+            rule="operator",
+            reason=f"an operator gave {report.id} the role {asked.role}",
+            by="operator",
+        )
+        switch = RoleSwitch(self._ids.new("scale"), decision, [move], now)
+        switch.start(now)
+        switch.on_report(replace(report, role=asked.role), now)  # it has taken the order
+        return switch
 
     def _leader(self, worker: str) -> WorkerReport:
         report = next((one for one in self._cluster.reports() if one.id == worker), None)

@@ -247,6 +247,7 @@ class ScalePlanner:
         return commands
 
     def _orders(self, plan: Plan, view: ModelView) -> Orders:
+        is_auto = view.entry.spec.disaggregation_in(self._settings.disaggregation) == "auto"
         return Orders(
             plan=plan,
             spec=view.entry.spec,
@@ -255,6 +256,7 @@ class ScalePlanner:
             chunk_bytes=self._shards.chunk_bytes,
             max_model_len=view.entry.max_model_len,
             secret=self._ids.secret(),
+            tbt_slo=self._settings.tbt_slo if is_auto else None,
         )
 
 

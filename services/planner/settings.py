@@ -14,6 +14,7 @@ from livescale.shared.runtime.settings import (
     LiveWhen,
     PolicyName,
     ProcessSettings,
+    TbtSlo,
     TopologyName,
     TtftSlo,
     check_plan_policy,
@@ -38,6 +39,7 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
     ttft_slo: TtftSlo = 1.0
+    tbt_slo: TbtSlo = 0.15
     disaggregation: DisaggregationName = "off"
     prefill_share: PrefillShare | None = None
     decode_scaling: DecodeScaling = "mutate"

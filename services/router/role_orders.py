@@ -15,7 +15,8 @@ log = structlog.get_logger()
 async def assign(bus: Bus, order: AssignRole) -> None:
     """Ask for one role. Where that fails it is ordered again, as the worker goes on to report the other one."""
     try:
-        await bus.call(ROLE, SetRole(worker=order.worker, role=order.role), timeout=CALL_SECONDS)
+        asked = SetRole(worker=order.worker, role=order.role, reason=order.reason)
+        await bus.call(ROLE, asked, timeout=CALL_SECONDS)
     except BusError as error:
         log.warning("role_not_assigned", worker=order.worker, role=order.role, error=str(error))
     else:

@@ -165,6 +165,7 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
                 "live_every_hop": settings.live_every_hop,
                 "live_when": settings.live_when,
                 "ttft_slo": settings.ttft_slo,
+                "tbt_slo": settings.tbt_slo,
                 "disaggregation": settings.disaggregation,
                 **share,
                 "decode_scaling": settings.decode_scaling,

@@ -81,7 +81,7 @@ class AdapterStore:
         self._asked = self._flows = 0
         context.runner.fetch_adapter = self.fetch
         group.bring_adapters = self.bring_to_ranks
-        stages.bring_here = self.bring
+        stages.bring_here, stages.use_here = self.bring, self._use
         self._also, serving.on_request = serving.on_request, self._came
 
     def _came(self, scheduler: Scheduler, request: Submit) -> None:

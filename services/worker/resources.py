@@ -89,6 +89,6 @@ class ResourceMaker:
 
 def scheduler_limits(settings: WorkerSettings, loading: Loading, kv_blocks: int) -> SchedulerLimits:
     """Return how many requests and tokens a worker with so many KV blocks takes for this model."""
-    manifest = loading.manifest
+    manifest, command = loading.manifest, loading.command
     host_kv_blocks = settings.host_kv_bytes // block_bytes(manifest, settings.block_size)
-    return settings.limits(manifest.config, loading.command.max_model_len, kv_blocks, host_kv_blocks)
+    return settings.limits(manifest.config, command.max_model_len, kv_blocks, host_kv_blocks, command.tbt_slo)

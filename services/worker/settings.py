@@ -156,13 +156,20 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     ] = 1
 
     def limits(
-        self, config: ModelConfig, max_model_len: int, kv_blocks: int, host_kv_blocks: int = 0
+        self,
+        config: ModelConfig,
+        max_model_len: int,
+        kv_blocks: int,
+        host_kv_blocks: int = 0,
+        tbt_slo: float | None = None,
     ) -> SchedulerLimits:
-        """The scheduler's limits for a model that has so many KV blocks here."""
+        """The scheduler's limits for a model that has so many KV blocks here. With `tbt_slo`, in seconds, decodes are
+        paced by it and not by --tbt-ratio."""
         return SchedulerLimits(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             tbt_ratio=self.tbt_ratio,
+            tbt_slo=tbt_slo,
             max_model_len=max_model_len,
             vocab_size=config.vocab_size,
             kv_blocks=kv_blocks,

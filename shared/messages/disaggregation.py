@@ -78,13 +78,16 @@ class HandOver(Message, frozen=True, kw_only=True):
 
 
 class SetRole(Message, frozen=True, kw_only=True):
-    """Operator -> planner: have the instance that this worker leads prefer this work. Nothing is loaded or drained.
+    """Operator or router -> planner: have the instance that this worker leads prefer this work. Nothing is loaded or
+    drained.
 
+    `reason`: why the router wants it; an operator by hand leaves it out, and the planner keeps a record of the order.
     Refused with 404 for an unknown worker, with 409 for one that leads no instance.
     """
 
     worker: Name
     role: Role
+    reason: str = ""
 
 
 class RoleSet(Message, frozen=True, kw_only=True):

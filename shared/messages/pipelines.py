@@ -5,9 +5,15 @@ keeps the KV of its layers in the KV blocks that the leader names. Batches go fr
 of the link that only two neighbours know; what they are is said over the bus.
 """
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from livescale.shared.messages.message import Count, Message, Name, Positive
 from livescale.shared.messages.requests import HttpError, Sampling, TokenLogprobs
 from livescale.shared.messages.transfers import Node, Secret
+
+MOST_USED = 64  # adapters, of which a leader says that they were used of late
 
 
 class Stage(Message, frozen=True, kw_only=True):
@@ -99,10 +105,20 @@ class MoveKv(Message, frozen=True, kw_only=True):
 
 class StageAdapter(Message, frozen=True, kw_only=True):
     """The leader -> another worker of the pipeline: have this adapter in the engine. Answered once it is, refused with
-    503 where it does not come."""
+    503 where it does not come.
+
+    `used`: adapters that the pipeline's requests used of late, the last one last. They are evicted in this order.
+    """
 
     pipeline: Name
     version: Name
+    used: Annotated[list[Name], Meta(max_length=MOST_USED)] = []
+
+
+class StageAdaptersHere(Message, frozen=True, kw_only=True):
+    """All adapters that are in the engine now. The leader does not ask for them again; they go as others come."""
+
+    versions: list[Name] = []
 
 
 class StageBatch(Message, frozen=True, kw_only=True):

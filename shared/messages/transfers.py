@@ -154,7 +154,8 @@ class Load(Message, frozen=True, kw_only=True):
     late or twice, and changes nothing. With `live` it takes requests once its embedding is here, and the mode says what
     it computes of them before it is whole. `ranks`: the workers of an instance of several, the leading one first;
     `manifest` is what this worker has of the model. With `parked` nothing is sent: the worker has all of it since it
-    last served it, and refuses where that is not so any more.
+    last served it, and refuses where that is not so any more. `tbt_slo`: the seconds that a step may take which has
+    prompts beside decodes; None leaves it to the worker's own setting.
     """
 
     plan_id: Name
@@ -171,6 +172,7 @@ class Load(Message, frozen=True, kw_only=True):
     live: LiveMode = "off"
     ranks: list[Name] = []
     parked: bool = False
+    tbt_slo: Amount | None = None
 
 
 class Send(Message, frozen=True, kw_only=True):

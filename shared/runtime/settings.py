@@ -147,7 +147,7 @@ TbtSlo = Annotated[
     float,
     Meta(
         description="Seconds from one token of a request to the next, on average, that are in time; used by "
-        "--disaggregation auto",
+        "--disaggregation auto: steps with prompts beside decodes take as long at most, in place of --tbt-ratio",
         gt=0,
     ),
 ]

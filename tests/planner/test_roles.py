@@ -36,6 +36,27 @@ def test_a_worker_takes_the_role_that_it_is_given_without_a_load_or_a_drain() ->
     virtual_time.run(main(), limit_seconds=100)
 
 
+def test_a_role_that_was_given_by_hand_is_on_record_and_one_that_the_router_gave_is_told_by_the_monitor() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            worker = (await plane.serving())[0]
+            before = await plane.records()
+            await order(plane, "prefill")
+            await order(plane, "prefill")  # the second time it changes nothing
+            again = SetRole(worker=worker, role="decode", reason="1 of 2 prefill")
+            await plane.operator.call(ROLE, again, timeout=5.0)
+            [record] = (await plane.records())[len(before) :]
+            [move] = record.moves
+            assert (record.state, record.outcome) == ("done", "1 instance has another role")
+            assert (move.worker, move.before, move.role) == (worker, "colocated", "prefill")
+            decision = record.decision
+            assert (decision.model, decision.action, decision.by) == ("m", "switch", "operator")
+            assert (decision.current, decision.target) == (1, 1)
+            assert decision.reason == f"an operator gave {worker} the role prefill"
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
 def test_an_order_or_an_answer_that_is_lost_is_given_again() -> None:
     async def main() -> None:
         async with control_plane() as plane:

@@ -12,6 +12,7 @@ from livescale.services.planner.settings import PlannerSettings
 from livescale.services.planner.store import ScaleStore
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Holding, HostReport, LeaseChanged, WorkerReport
+from livescale.shared.messages.model_spec import Disaggregation
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import Snapshot
 from livescale.shared.messages.scaling import Scale
@@ -87,6 +88,17 @@ def test_a_scale_by_hand_may_be_in_the_mode_pipeline_where_plans_make_some() -> 
             assert isinstance(scale, ScaleOut)
             assert scale.plan.live == "pipeline"
             assert scale.plan.pipelines
+
+
+@pytest.mark.parametrize(("system", "slo"), [("auto", 0.03), ("on", None), ("off", None)])
+def test_workers_pace_decodes_by_the_slo_where_the_router_gives_roles_for_it(
+    system: Disaggregation, slo: float | None
+) -> None:
+    settings = PlannerSettings(disaggregation=system, tbt_slo=0.03)
+    planner = ScalePlanner(CountedIds(), settings, ScaleStore(1), None)
+    scale = planned_scale(planner, snapshot(serving("s"), spare("a")), 2)
+    [load] = [command.message for command in scale.start(2.0) if isinstance(command.message, Load)]
+    assert load.tbt_slo == slo
 
 
 def test_a_live_worker_is_no_source_of_a_second_scale() -> None:

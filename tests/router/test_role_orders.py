@@ -15,7 +15,7 @@ CLOCK = LoopClock(epoch=1_000_000.0)
 ORDER = AssignRole("worker-1", "decode", "more decode")
 
 
-def test_the_planner_is_told_the_worker_and_its_role() -> None:
+def test_the_planner_is_told_the_worker_its_role_and_why() -> None:
     async def main() -> None:
         broker, asked = LocalBroker(CLOCK), list[SetRole]()
         planner, router = broker.connect(), broker.connect()
@@ -26,7 +26,7 @@ def test_the_planner_is_told_the_worker_and_its_role() -> None:
 
         await planner.serve(ServiceInfo("planner", "planner-0", "plans"), [Endpoint(ROLE, take)])
         await assign(router, ORDER)
-        assert asked == [SetRole(worker="worker-1", role="decode")]
+        assert asked == [SetRole(worker="worker-1", role="decode", reason="more decode")]
 
     virtual_time.run(main())
 

@@ -110,10 +110,11 @@ def test_the_planner_alone_is_told_who_goes_live() -> None:
         assert [name for name, each in commands.items() if "--live=zigzag" in each.argv] == ["planner-0"]
 
 
-def test_routers_are_told_what_is_in_time_and_whether_they_give_roles() -> None:
+def test_routers_and_planner_are_told_what_is_in_time_and_whether_roles_are_given_for_it() -> None:
     settings = StackSettings(disaggregation="auto", ttft_slo=0.5, tbt_slo=0.03)
-    [router] = [each for each in service_commands(settings, URLS) if each.name == "router-0"]
-    assert "disaggregation: auto\nttft-slo: 0.5\ntbt-slo: 0.03\n" in resolve(router)
+    commands = {each.name: each for each in service_commands(settings, URLS)}
+    assert "disaggregation: auto\nttft-slo: 0.5\ntbt-slo: 0.03\n" in resolve(commands["router-0"])
+    assert "ttft-slo: 0.5\ntbt-slo: 0.03\ndisaggregation: auto\n" in resolve(commands["planner-0"])
 
 
 def test_workers_alone_are_told_of_a_modelled_engine() -> None:

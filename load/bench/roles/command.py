@@ -142,7 +142,9 @@ class RolesBench:
                 await self.mixed(placing, asks, f"{number + 1} of {repeats}")
         self.printer.progress(f"{SWITCHES} changes of both roles while short requests come")
         for number in range(SWITCHES):
-            switch = partial(RolesBenchSystem.switch, asks=self.loads.flow, worker=WORKERS[number % 2])
+            # An order comes at any time: each at another moment between two requests.
+            phase = (number + 0.5) / SWITCHES
+            switch = partial(RolesBenchSystem.switch, asks=self.loads.flow, worker=WORKERS[number % 2], phase=phase)
             self.done.switches.append(await self.sampled(switch))
         for record in (*mixed_rows(self.done), *switch_rows(self.done)):
             self.printer.emit(record)

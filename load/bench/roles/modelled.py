@@ -97,7 +97,7 @@ def cluster_settings(system: RolesSystem, seed: int) -> VirtualClusterSettings:
         topology=flat_topology(INSTANCES, NIC),
         models={PATH: CONFIG},
         seed=seed,
-        planner=PlannerSettings(live="off", disaggregation=system.disaggregation),
+        planner=PlannerSettings(live="off", disaggregation=system.disaggregation, tbt_slo=system.tbt_slo),
         router=RouterSettings(disaggregation=system.disaggregation, ttft_slo=TTFT_SECONDS, tbt_slo=system.tbt_slo),
         worker=WorkerSettings(
             arena_bytes=48 * MIB,

@@ -121,16 +121,19 @@ class RolesBenchSystem:
         both = await asyncio.gather(*(self._metrics(worker, (GIVEN, *PARAMETERS)) for worker in WORKERS))
         return sum(one[GIVEN] for one in both), sum(one[name] for one in both for name in PARAMETERS)
 
-    async def switch(self, asks: Sequence[Ask], worker: str) -> float:
+    async def switch(self, asks: Sequence[Ask], worker: str, phase: float) -> float:
         """Have this worker decode, and the other prefill, while short requests come: seconds from the order until it
-        was asked for the first reservation that it took."""
+        was asked for the first reservation that it took.
+
+        `phase`: how much of the time between two requests is over when the order is given, from 0 to 1.
+        """
         before: tuple[Role, Role] = ("prefill", "decode") if worker == FIRST else ("decode", "prefill")
         await self.place(*before)
         self.reservations.clear()
         records = list[RequestRecord]()
         async with asyncio.TaskGroup() as group:
             group.create_task(send_open_loop(self.client, list(asks), records))
-            await asyncio.sleep(FLOW_BEFORE * FLOW_SECONDS)
+            await asyncio.sleep((FLOW_BEFORE + phase) * FLOW_SECONDS)
             ordered = self.client.now()
             await self.place(*reversed(before))
         checked(records, self.expected)

@@ -124,8 +124,11 @@ class KvStore:
 
     def export_slices(self, slices: Sequence[KvSlice]) -> memoryview:
         """Copy these slices one after the other, each ordered as the cache is."""
-        copies = [self._slice(one).reshape(-1) for one in slices]
-        return memoryview(torch.cat(copies).view(torch.uint8).cpu().numpy().data)
+        parts = [self._slice(one) for one in slices]
+        items = self.cache.new_empty(sum(part.numel() for part in parts))
+        for part, copy in zip(parts, torch.split_with_sizes(items, [one.numel() for one in parts]), strict=True):
+            copy.view(part.shape).copy_(part)
+        return memoryview(items.view(torch.uint8).cpu().numpy().data)
 
     def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
         """Store what `export_slices` returned for as many positions of the same layers. `data` must be writable.

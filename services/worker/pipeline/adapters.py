@@ -2,13 +2,14 @@
 for it and other requests go on."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from livescale.services.worker.engine.contract import AdapterUnavailable
 from livescale.shared.bus.contract import Bus, BusError, Refusal
-from livescale.shared.messages.pipelines import Pipeline, StageAdapter
+from livescale.shared.messages.pipelines import MOST_USED, Pipeline, StageAdapter
 from livescale.shared.subjects import STAGE_ADAPTER
 from livescale.shared.transfer.flow_end import together
 
@@ -23,15 +24,21 @@ async def _not_here(version: str) -> None:
 
 
 class StageAdapters:
-    """Has adapters at the stages of the pipeline that this worker leads, if it does. `bring_here` brings one to this
-    worker, whoever leads."""
+    """Has adapters at the stages of the pipeline that this worker leads, if it does.
+
+    `bring_here` brings one to this worker, whoever leads, and `use_here` notes that one is used. Stages say what they
+    have as they answer, and are not asked for that again: an adapter goes only as another one comes.
+    """
 
     def __init__(self, bus: Bus, worker: str) -> None:
         self.bring_here: Callable[[str], Awaitable[None]] = _not_here
+        self.use_here: Callable[[str], None] = lambda version: None
         self._bus = bus
         self._me = worker
         self._led: Pipeline | None = None
         self._over = asyncio.Event()
+        self._having: dict[str, frozenset[str]] = {}  # what each other worker said that it has
+        self._used: OrderedDict[str, None] = OrderedDict()
 
     @property
     def leads(self) -> bool:
@@ -39,6 +46,8 @@ class StageAdapters:
 
     def lead(self, command: Pipeline) -> None:
         self._led, self._over = command, asyncio.Event()
+        self._having.clear()
+        self._used.clear()
 
     def end(self) -> None:
         """Nothing waits for stages any more."""
@@ -49,8 +58,12 @@ class StageAdapters:
         """Return once all other stages have an adapter, or the pipeline is over. Raises AdapterUnavailable."""
         if self._led is None:
             return
+        self._use(version)
         others = {stage.node.id for stage in self._led.stages} - {self._me}
-        ask = StageAdapter(pipeline=self._led.id, version=version)
+        others = {worker for worker in others if version not in self._having.get(worker, ())}
+        if not others:
+            return
+        ask = StageAdapter(pipeline=self._led.id, version=version, used=list(self._used))
         over = asyncio.ensure_future(self._over.wait())
         bringing = asyncio.ensure_future(together(*(self._bring(worker, ask) for worker in sorted(others))))
         try:
@@ -61,9 +74,17 @@ class StageAdapters:
             over.cancel()
             bringing.cancel()
 
+    def _use(self, version: str) -> None:
+        self._used[version] = None
+        self._used.move_to_end(version)
+        if len(self._used) > MOST_USED:
+            self._used.popitem(last=False)
+
     async def _bring(self, worker: str, ask: StageAdapter) -> None:
         try:
-            await self._bus.call(STAGE_ADAPTER, ask, timeout=BRING_SECONDS, id=worker)
+            here = await self._bus.call(STAGE_ADAPTER, ask, timeout=BRING_SECONDS, id=worker)
+            if self._led is not None and self._led.id == ask.pipeline:
+                self._having[worker] = frozenset(here.versions)
         except BusError as error:
             if isinstance(error, Refusal) and error.code == UNAVAILABLE:
                 raise AdapterUnavailable(f"{worker}: {error.message}") from error

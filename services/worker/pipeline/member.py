@@ -19,7 +19,15 @@ from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import check_pipeline
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Ack, Context, Refusal
-from livescale.shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageAdapter, StageBatch, StageDone
+from livescale.shared.messages.pipelines import (
+    MoveKv,
+    Pipeline,
+    PipelineOver,
+    StageAdapter,
+    StageAdaptersHere,
+    StageBatch,
+    StageDone,
+)
 from livescale.shared.messages.transfers import Node, Serve
 from livescale.shared.runtime.settings import SwitchKv
 
@@ -157,14 +165,16 @@ class PipelineMember:
         await self._stages_of(order.pipeline).moves.take(order)
         return Ack()
 
-    async def bring_adapter(self, ask: StageAdapter, context: Context) -> Ack:
+    async def bring_adapter(self, ask: StageAdapter, context: Context) -> StageAdaptersHere:
         """Answer STAGE_ADAPTER: the leader is going to send rows that use an adapter. Raises Refusal."""
         self._stages_of(ask.pipeline)
+        for version in ask.used:
+            self.adapters.use_here(version)
         try:
             await self.adapters.bring_here(ask.version)
         except AdapterUnavailable as error:
             raise Refusal(UNAVAILABLE, str(error)) from error
-        return Ack()
+        return StageAdaptersHere(versions=sorted(self._context.runner.adapters))
 
     async def give_kv(self, order: MoveKv, context: Context) -> Ack:
         """Answer GIVE_KV: another worker of the pipeline gets KV of the layers that are run here. Raises Refusal."""

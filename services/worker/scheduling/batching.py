@@ -47,16 +47,15 @@ def choose_chunks(
 def prompt_budget(decodes: int, prompts: int, limits: SchedulerLimits, pace: DecodePace | None) -> RowBudget:
     """The rows of prompts for a step with so many decodes and so many prompts.
 
-    Decodes take at most `tbt_ratio` times as long with these rows as alone, as far as that is known. There are at least
-    enough rows for both the first prompt in line and the one with least left to gain. Without a pace nothing is
-    limited.
+    Decodes take at most as long with these rows as the limits allow, as far as that is known. There are at least enough
+    rows for both the first prompt in line and the one with least left to gain. Without a pace nothing is limited.
     """
     most = limits.max_num_batched_tokens - decodes
     if not decodes or pace is None:
         return RowBudget(most, most)
     if pace.is_stale:
         return RowBudget(0, 0)
-    work = pace.prompt_rows(decodes, limits.tbt_ratio)
+    work = pace.prompt_rows(decodes, limits)
     if work >= most:
         return RowBudget(most, most)
     return RowBudget(most, max(int(work), PROMPT_CUT * min(2, prompts)), PROMPT_CUT)

@@ -6,13 +6,16 @@ from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, PREFILL_C
 from livescale.shared.messages.images import Images
 from livescale.shared.messages.requests import Submit
 
+SLO_SHARE = 0.925  # of an SLO is what steps are to take: some rows take longer than others
+
 
 @dataclass(frozen=True)
 class SchedulerLimits:
     """The sizes that scheduling keeps to, for one model on one worker.
 
     There are `kv_blocks` blocks of `kv_block_tokens` tokens. A request has at most `max_model_len` tokens, prompt and
-    output together. With prompts beside them, decodes shall take at most `tbt_ratio` times as long as alone.
+    output together. With prompts beside them, decodes shall keep to `tbt_slo` seconds, or where that is None take at
+    most `tbt_ratio` times as long as alone.
 
     `host_kv_blocks` more blocks in host memory keep prompts. Conversations are kept for `context_seconds`, in at most
     `context_blocks` blocks of both kinds. A model that `pools` makes vectors and no tokens, and one that `encodes` runs
@@ -28,6 +31,7 @@ class SchedulerLimits:
     kv_block_tokens: int
     max_num_waiting: int = 1024
     tbt_ratio: float = 1.85
+    tbt_slo: float | None = None
     enable_prefix_caching: bool = True
     host_kv_blocks: int = 0
     context_blocks: int = 0
@@ -48,6 +52,11 @@ class SchedulerLimits:
     def keeps_prefixes(self) -> bool:
         """Whether KV of prompts is kept for those that begin alike. Where rows see each other it is of no use."""
         return self.enable_prefix_caching and not self.encodes
+
+    def beside_seconds(self, alone: float) -> float:
+        """How much longer decodes may take for the prompts beside them, which take `alone` seconds without any."""
+        longest = self.tbt_ratio * alone if self.tbt_slo is None else SLO_SHARE * self.tbt_slo
+        return max(0.0, longest - alone)
 
     def blocks(self, tokens: int) -> int:
         """The number of KV blocks that hold so many tokens."""

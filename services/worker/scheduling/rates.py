@@ -105,12 +105,11 @@ class DecodePace:
         """Whether the next step should run decodes alone, to measure them again."""
         return self._beside >= (STEPS_BESIDE if self._decodes else 1)
 
-    def prompt_rows(self, decode_rows: int, tbt_ratio: float) -> float:
-        """The rows of prompts with which decodes take `tbt_ratio` times as long as alone; a few while that is not
-        known."""
+    def prompt_rows(self, decode_rows: int, limits: SchedulerLimits) -> float:
+        """The rows of prompts with which decodes take as long as the limits allow; a few while that is not known."""
         if not self._decodes:
             return FIRST_ROWS
-        seconds = (tbt_ratio - 1) * self._alone(decode_rows)
+        seconds = limits.beside_seconds(self._alone(decode_rows))
         rows = self._beside_decodes.rows_in(seconds, self._prompts.per_second)
         return FIRST_ROWS if rows is None else rows
 

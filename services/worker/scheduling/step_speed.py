@@ -53,8 +53,7 @@ class StepFit:
         rate = self._prompts["rows"] / self._prompts["seconds"] if self._prompts.count else prefill_rate
         if line is None or not rate:
             return None
-        rows, beside = (limits.tbt_ratio - 1) * line[0] * rate, 0.0
-        rows = min(rows, limits.max_num_batched_tokens)
+        rows, beside = min(limits.beside_seconds(line[0]) * rate, limits.max_num_batched_tokens), 0.0
         if self._beside.count:
             rows, beside = self._beside["rows"], self._beside["seconds"]
         else:

@@ -41,9 +41,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def chosen(tbt_slo: float) -> VirtualClusterSettings:
     told = replace(settings(WORKERS), topology=flat_topology(WORKERS, 1e9))
-    router = RouterSettings(disaggregation="auto", ttft_slo=4.0, tbt_slo=tbt_slo)
-    worker = replace(told.worker, engine_speed=SPEED, tbt_ratio=4.0)
-    return replace(told, router=router, worker=worker, planner=PlannerSettings(live="off", disaggregation="auto"))
+    router = RouterSettings(disaggregation="auto", ttft_slo=1.0, tbt_slo=tbt_slo)
+    worker = replace(told.worker, engine_speed=SPEED)
+    planner = PlannerSettings(live="off", disaggregation="auto", tbt_slo=tbt_slo)
+    return replace(told, router=router, worker=worker, planner=planner)
 
 
 async def roles(cluster: VirtualCluster) -> list[Role | None]:

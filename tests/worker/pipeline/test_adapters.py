@@ -6,7 +6,10 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from tests.worker.live.adapted import KINDS, AdaptedKind, hosts_of
+from livescale.shared.bus.contract import Topic
+from livescale.shared.messages.pipelines import StageAdapter
+from livescale.shared.subjects import STAGE_ADAPTER
+from tests.worker.live.adapted import KINDS, NAMES, AdaptedKind, hosts_of
 from tests.worker.live.pool import WorkerPool
 from tests.worker.pipeline.pipelines import PAIR, THREE, request, say_over, whole, with_pipeline
 
@@ -81,6 +84,30 @@ def test_a_request_whose_adapter_is_missing_at_a_stage_holds_up_no_step_of_other
         say_over(pool)
 
     with_pipeline(act, PAIR, kind=kind)
+
+
+def test_stages_that_have_an_adapter_are_not_asked_for_it_again() -> None:
+    async def act(pool: WorkerPool) -> None:
+        await hosts_of(pool)
+        asked = list[tuple[str, str, list[str]]]()
+        heard = await pool.bus.subscribe(Topic(STAGE_ADAPTER.pattern, StageAdapter))
+
+        async def hear() -> None:
+            async for received in heard:
+                asked.append((received.holes["id"], received.message.version, received.message.used))
+
+        hearing = pool.tasks.create_task(hear())
+        for _ in range(3):
+            await ask(pool, 3)
+            await pool.until(lambda: all(wish.is_over for wish in pool.client.wishes))
+        mine, other = (kind.named(name).version for name in NAMES)
+        assert sorted(one[:2] for one in asked) == sorted((worker, one) for worker in "bc" for one in (mine, other))
+        assert asked[-1][2] == [mine, other]
+        say_over(pool, THREE)
+        hearing.cancel()
+
+    kind = KINDS[0]
+    with_pipeline(act, THREE, kind=kind)
 
 
 def test_one_that_waits_for_a_stage_goes_on_when_the_pipeline_ends() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.services.worker.scheduling.batching import RowBudget, prompt_budget
+from livescale.services.worker.scheduling.limits import SLO_SHARE
 from livescale.services.worker.scheduling.rates import FIRST_ROWS, STEPS_BESIDE, DecodePace
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence, order
@@ -71,6 +72,11 @@ def test_without_decodes_or_without_a_pace_nothing_is_limited() -> None:
 @pytest.mark.parametrize(("ratio", "rows"), [(2.0, 26), (3.0, 53), (1.0, 8), (1.1, 8)])
 def test_beside_decodes_there_are_as_many_rows_as_double_their_time_and_never_none(ratio: float, rows: int) -> None:
     assert prompt_budget(4, 1, limits(tbt_ratio=ratio), known()) == RowBudget(508, work=rows, cut=8)
+
+
+@pytest.mark.parametrize(("slo", "rows"), [(0.0370, 10), (0.1270, 100), (0.02, 8), (9.0, 508)])
+def test_with_an_slo_there_are_as_many_rows_as_keep_a_step_within_it(slo: float, rows: int) -> None:
+    assert prompt_budget(4, 1, limits(tbt_slo=slo / SLO_SHARE), known()).work == rows
 
 
 def test_both_of_two_prompts_gain() -> None:

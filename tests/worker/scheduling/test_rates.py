@@ -4,6 +4,7 @@ import pytest
 from msgspec import structs
 
 from livescale.services.worker.scheduling.batch import Batch, LayerEntry, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.limits import SLO_SHARE
 from livescale.services.worker.scheduling.rates import (
     FIRST_ROWS,
     STEPS_BESIDE,
@@ -12,6 +13,9 @@ from livescale.services.worker.scheduling.rates import (
     layers_share,
 )
 from livescale.shared.messages.requests import Sampling
+from tests.worker.serving import limits
+
+TWICE = limits(tbt_ratio=2.0)
 
 
 def _batch(prefill: int, decode: int) -> Batch:
@@ -64,16 +68,16 @@ def test_parts_tell_how_long_decodes_of_the_whole_take_alone_and_beside_prompts(
     rates = EngineRates()
     rates.observe_part(_batch(100, 0).chunks, 0.25, 0.1 / 4)
     rates.observe_part(drawing(8), 0.25, 0.02 / 4)
-    assert rates.pace.prompt_rows(8, 2.0) == pytest.approx(20)
+    assert rates.pace.prompt_rows(8, TWICE) == pytest.approx(20)
     rates.observe_part([*_batch(32, 0).chunks, *drawing(8)], 0.25, 0.1 / 4)
-    assert rates.pace.prompt_rows(8, 2.0) == pytest.approx(20 / 2.5), "32 rows added 80 ms"
+    assert rates.pace.prompt_rows(8, TWICE) == pytest.approx(20 / 2.5), "32 rows added 80 ms"
 
 
 def test_positions_that_are_computed_again_say_nothing_of_what_decodes_take() -> None:
     rates = EngineRates()
     rates.observe_part(_batch(0, 8).chunks, 0.5, 0.01)
     rates.observe_part(_batch(100, 8).chunks, 0.5, 0.01)
-    assert rates.pace.prompt_rows(8, 2.0) == FIRST_ROWS
+    assert rates.pace.prompt_rows(8, TWICE) == FIRST_ROWS
     assert not rates.pace.is_stale
 
 
@@ -88,10 +92,19 @@ def test_rows_of_prompts_beside_decodes_follow_from_what_both_take() -> None:
     pace = DecodePace()
     pace.observe(100, 0, 0.1)
     pace.observe(0, 8, 0.02)
-    assert pace.prompt_rows(8, 2.0) == pytest.approx(20)
-    assert pace.prompt_rows(8, 1.5) == pytest.approx(10)
-    assert pace.prompt_rows(16, 2.0) == pytest.approx(20), "more decodes take as long at least"
-    assert pace.prompt_rows(4, 2.0) == pytest.approx(10), "fewer may take less"
+    assert pace.prompt_rows(8, TWICE) == pytest.approx(20)
+    assert pace.prompt_rows(8, limits(tbt_ratio=1.5)) == pytest.approx(10)
+    assert pace.prompt_rows(16, TWICE) == pytest.approx(20), "more decodes take as long at least"
+    assert pace.prompt_rows(4, TWICE) == pytest.approx(10), "fewer may take less"
+
+
+def test_with_an_slo_prompts_get_what_decodes_leave_of_it() -> None:
+    pace = DecodePace()
+    pace.observe(100, 0, 0.1)
+    pace.observe(0, 8, 0.02)
+    paced = limits(tbt_slo=0.15 / SLO_SHARE)
+    assert [pace.prompt_rows(rows, paced) for rows in (4, 8)] == pytest.approx([140, 130])
+    assert pace.prompt_rows(8, limits(tbt_slo=0.01)) == 0, "they are late by themselves"
 
 
 def test_what_prompts_add_is_learned_beside_decodes() -> None:
@@ -101,7 +114,7 @@ def test_what_prompts_add_is_learned_beside_decodes() -> None:
     for _ in range(100):
         pace.observe(32, 8, 0.02 + 32 * 0.002)
         pace.observe(0, 8, 0.02)
-    assert pace.prompt_rows(8, 2.0) == pytest.approx(10, rel=0.01)
+    assert pace.prompt_rows(8, TWICE) == pytest.approx(10, rel=0.01)
 
 
 def test_a_step_that_takes_longer_once_hardly_counts_and_one_that_always_does_is_learned() -> None:
@@ -109,14 +122,14 @@ def test_a_step_that_takes_longer_once_hardly_counts_and_one_that_always_does_is
     pace.observe(100, 0, 0.1)
     pace.observe(0, 8, 0.020)
     pace.observe(0, 8, 0.024)
-    assert pace.prompt_rows(8, 2.0) == pytest.approx(20.5), "single ones among prompts find caches cold"
+    assert pace.prompt_rows(8, TWICE) == pytest.approx(20.5), "single ones among prompts find caches cold"
     for _ in range(30):
         pace.observe(0, 8, 0.024)
-    assert pace.prompt_rows(8, 2.0) == pytest.approx(24, rel=0.01)
+    assert pace.prompt_rows(8, TWICE) == pytest.approx(24, rel=0.01)
     pace.observe(0, 8, 0.020)
-    assert pace.prompt_rows(8, 2.0) == pytest.approx(22, rel=0.01), "what they can do counts half at once"
+    assert pace.prompt_rows(8, TWICE) == pytest.approx(22, rel=0.01), "what they can do counts half at once"
     pace.observe(0, 16, 0.060)
-    assert pace.prompt_rows(16, 2.0) > 40, "of more decodes nothing was known"
+    assert pace.prompt_rows(16, TWICE) > 40, "of more decodes nothing was known"
 
 
 def test_decodes_that_were_never_seen_alone_are_to_be_after_a_step_with_prompts() -> None:
@@ -126,7 +139,7 @@ def test_decodes_that_were_never_seen_alone_are_to_be_after_a_step_with_prompts(
     assert pace.is_stale
     pace.observe(0, 8, 0.02)
     assert not pace.is_stale
-    assert pace.prompt_rows(8, 2.0) == FIRST_ROWS, "of prompts nothing is known"
+    assert pace.prompt_rows(8, TWICE) == FIRST_ROWS, "of prompts nothing is known"
 
 
 def test_a_few_rows_that_add_nothing_do_not_say_that_many_would() -> None:
@@ -135,7 +148,7 @@ def test_a_few_rows_that_add_nothing_do_not_say_that_many_would() -> None:
     for _ in range(100):
         pace.observe(0, 8, 0.02)
         pace.observe(8, 8, 0.02)
-    assert pace.prompt_rows(8, 2.0) == pytest.approx(8 + 20), "the others as if they ran alone"
+    assert pace.prompt_rows(8, TWICE) == pytest.approx(8 + 20), "the others as if they ran alone"
 
 
 def test_where_every_step_takes_some_time_prompts_fill_it_before_they_hold_decodes_up() -> None:
@@ -146,7 +159,7 @@ def test_where_every_step_takes_some_time_prompts_fill_it_before_they_hold_decod
     pace.observe(2_048, 0, seconds(2_048, 0))
     pace.observe(0, 32, seconds(0, 32))
     for _ in range(30):
-        rows = int(pace.prompt_rows(32, 1.85))
+        rows = int(pace.prompt_rows(32, limits()))
         assert seconds(rows, 32) <= 1.85 * seconds(0, 32), "not even once"
         pace.observe(rows, 32, seconds(rows, 32))
     assert seconds(rows, 32) >= 1.84 * seconds(0, 32)
@@ -159,7 +172,7 @@ def test_short_ends_of_prompts_hide_nothing_of_what_many_rows_add() -> None:
     for _ in range(30):
         pace.observe(200, 8, 0.2)
         pace.observe(2, 8, 0.1)
-    assert pace.prompt_rows(8, 2.0) == pytest.approx(200, rel=0.02)
+    assert pace.prompt_rows(8, TWICE) == pytest.approx(200, rel=0.02)
 
 
 def entering(batch: Batch) -> Batch:
@@ -187,4 +200,4 @@ def test_what_one_layer_took_tells_how_long_prompts_take() -> None:
     rates = EngineRates()
     rates.observe_layer(100, 4, 0.1 / 4)
     rates.observe(_batch(0, 8), 0.02)
-    assert rates.pace.prompt_rows(8, 2.0) == pytest.approx(20)
+    assert rates.pace.prompt_rows(8, TWICE) == pytest.approx(20)

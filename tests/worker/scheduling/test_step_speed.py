@@ -1,8 +1,10 @@
 """What steps take by what is in them: exact where they follow the formula, unknown where too little was seen."""
 
+from dataclasses import replace
+
 import pytest
 
-from livescale.services.worker.scheduling.limits import SchedulerLimits
+from livescale.services.worker.scheduling.limits import SLO_SHARE, SchedulerLimits
 from livescale.services.worker.scheduling.step_speed import StepFit
 from livescale.shared.messages.membership import StepSpeed
 
@@ -61,6 +63,11 @@ def test_until_they_ran_beside_decodes_the_ratio_says_how_many_do() -> None:
     fit = learned(*[(0, rows) for _, rows in DECODES for _ in range(9)], (512, 0))
     fit.observe(0, 20, 3.0)  # a step so long that prompts beside it are limited by rows alone
     assert found(fit).beside_tokens <= 512
+
+
+def test_until_they_ran_beside_decodes_an_slo_says_how_many_do() -> None:
+    speed = found(learned(*DECODES, (512, 0)), limits=replace(LIMITS, tbt_slo=(STEP + 0.02) / SLO_SHARE))
+    assert (speed.beside_tokens, speed.beside_seconds) == pytest.approx((0.02 * RATE, 0.02))
 
 
 def test_later_steps_count_for_more() -> None:
