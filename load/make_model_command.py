@@ -47,10 +47,10 @@ def make_model_command(
 ) -> None:
     """Make a checkpoint with random parameters, a tokenizer and a chat template in DIRECTORY.
 
-    The size tiny has about 1M parameters, small 30M, medium 120M and large 500M; of experts those count that
-    a token uses. light-kv has 50M, and KV that is as
-    light beside them as that of an 8B model: all parameters weigh as much as the KV of 122,000 tokens. In the others it
-    is 6 to 16 times as heavy. The same seed makes the same bytes.
+    The size tiny has about 1M parameters, small 30M, medium 120M and large 500M. Of a model with experts, the
+    parameters that one token uses are counted. light-kv has 50M parameters, and its KV is as light beside them as that
+    of an 8B model: all parameters weigh as much as the KV of 122,000 tokens. In the other sizes KV is 6 to 16 times as
+    heavy. The same seed makes the same bytes.
 
     With --teach a tiny model learns conversations until it repeats each answer, which takes a core some seconds. Its
     chat template then knows tools and reasoning. See examples/transcripts.jsonl.

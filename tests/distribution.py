@@ -15,9 +15,18 @@ from livescale.services.supervisor.commands import WORKER_NICE
 
 # Tests of these start no more than a nats-server or one service each, and may run beside a whole system.
 LIGHT = {"cli", "fuzz", "gateway", "shared", "test_nats_server.py"}
-# The tests of systems, and those of other parts that start one as well, such as the demo: both at a time, as the first
-# take three times as long, and mostly wait.
+# Two groups of tests that start systems, which run at the same time, as systems mostly wait: those in tests/system, and
+# those of other parts, such as the demo. The first take several times as long, and the suite no less than they do: so
+# some files whose systems no other file uses are of the second group.
 SYSTEM, ELSEWHERE = "system", "system-elsewhere"
+WITH_ELSEWHERE = {
+    "test_drain.py",
+    "test_holding.py",
+    "test_roles.py",
+    "test_scale_deaths.py",
+    "test_stopped_workers.py",
+    "test_tracing.py",
+}
 # Tests of these make the same models with transformers.
 ENGINE = ("worker", "engine")
 HERE = Path(__file__).parent
@@ -28,7 +37,7 @@ def group_of(item: pytest.Item) -> str | None:
     part = item.path.relative_to(HERE).parts[0]
     if not item.get_closest_marker("system") or part in LIGHT:
         return None
-    return SYSTEM if part == SYSTEM else ELSEWHERE
+    return SYSTEM if part == SYSTEM and item.path.name not in WITH_ELSEWHERE else ELSEWHERE
 
 
 def turn(item: pytest.Item) -> int:

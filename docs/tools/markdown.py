@@ -73,6 +73,8 @@ def shown_default(option: click.Option) -> str:
     default = option.default
     if default is None or callable(default) or default in ("", ()) or "Sentinel" in type(default).__name__:
         return ""
+    if isinstance(default, list | tuple):
+        return ", ".join(code(str(each)) for each in default)
     return code(str(default).lower() if isinstance(default, bool) else str(default))
 
 

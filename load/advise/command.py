@@ -29,6 +29,7 @@ SECONDS = click.FloatRange(0, min_open=True)
 
 EPILOG = """
 \b
+Examples:
   livescale advise --trace azure_code_2023.csv --topology cluster-b --models chat=8b --ttft-slo 1 --tbt-slo 0.1
   livescale advise --trace a.csv --models chat=8b --trace b.csv --models code=7b --topology cluster-a \\
     --ttft-slo 1 --tbt-slo 0.1 --window 0+600 --report advice.html

@@ -23,6 +23,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 EPILOG = """
 \b
+Examples:
   livescale claims --quick
   livescale claims --traces traces/ --markdown claims.md
   livescale claims --only blitz-fig15-request-3,lambda-formula

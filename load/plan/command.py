@@ -27,6 +27,7 @@ MOST_LINES = 12
 
 EPILOG = """
 \b
+Examples:
   livescale plan --topology cluster-a --model 8b --targets 24 --sources 4 --svg plan.svg
   livescale plan --topology lambdascale-1 --model 13b --targets 7 --policy binomial --blocks 16
   livescale plan --topology cluster-a --model 8b --targets 8 --sources a0/0,a1/0 --serving a0/0:out=5GB/s

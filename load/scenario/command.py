@@ -44,6 +44,7 @@ class SecondOfRun(click.FloatRange):
 
 EPILOG = """
 \b
+Examples:
   livescale simulate examples/simulate.yaml
   livescale simulate examples/simulate.yaml --seed 7 --report simulated.html --json simulated.json
   livescale simulate examples/simulate.yaml --status-at 30 --why chat --at 60

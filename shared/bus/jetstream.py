@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import livescale.shared.bus.without_websockets  # noqa: F401
+
+# isort: split
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
