@@ -11,7 +11,7 @@ import structlog
 
 from livescale.services.planner.fleet import ModelView, check_target
 from livescale.services.planner.metrics import PlannerMetrics
-from livescale.services.planner.outbox import SavedRecords, send
+from livescale.services.planner.outbox import SavedRecords, is_final, send
 from livescale.services.planner.plans.plan import CannotPlan
 from livescale.services.planner.roles import RoleOrders
 from livescale.services.planner.running_scale import NodeCommand, RunningScale
@@ -21,16 +21,7 @@ from livescale.services.planner.settings import PlannerSettings
 from livescale.services.planner.spans import ScaleSpans
 from livescale.services.planner.store import ScaleStore
 from livescale.services.planner.view import ClusterView
-from livescale.shared.bus.contract import (
-    BusError,
-    Context,
-    Endpoint,
-    Received,
-    Refusal,
-    ServiceAbsent,
-    Subscription,
-    TooLarge,
-)
+from livescale.shared.bus.contract import BusError, Context, Endpoint, Received, Refusal, Subscription
 from livescale.shared.messages.membership import LeaseChanged, Report, WorkerReport
 from livescale.shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord, ScaleRecords
 from livescale.shared.messages.transfers import Abort, BlockReady, InstanceServing, Transfer
@@ -43,7 +34,6 @@ from livescale.shared.transfer.chunks import first_ticket
 TICK_SECONDS = 0.5  # between two checks of what is overdue
 TAKE_OVER_SECONDS = 1.0  # in which every worker reports twice
 AGAIN_SECONDS = 0.25  # between two attempts to send a command
-TOO_LATE = 504  # the code of an answer that did not come in time
 
 log = structlog.get_logger()
 
@@ -298,8 +288,3 @@ class Planner:
                 scale.excuse(slept)
                 self._after(scale, scale.tick(self._clock.wall()))
             await asyncio.sleep(TICK_SECONDS)
-
-
-def is_final(error: BusError) -> bool:
-    """Say whether an error says something of the command or its node, and not only that no answer came in time."""
-    return isinstance(error, TooLarge | ServiceAbsent) or (isinstance(error, Refusal) and error.code != TOO_LATE)

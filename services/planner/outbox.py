@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from livescale.services.planner.running_scale import NodeCommand
-from livescale.shared.bus.contract import Bus, Context, KeyValue
+from livescale.shared.bus.contract import Bus, BusError, Context, KeyValue, Refusal, ServiceAbsent, TooLarge
 from livescale.shared.bus.write_behind import WriteBehind
 from livescale.shared.messages.disaggregation import ChangeRole
 from livescale.shared.messages.live import Help
@@ -13,6 +13,7 @@ from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
 from livescale.shared.subjects import ABORT, CHANGE_ROLE, DRAIN, HELP, LOAD, PIPELINE, PIPELINE_OVER, SEND, SERVE
 
 COMMAND_SECONDS = 5.0  # in which a node answers
+TOO_LATE = 504  # the code of an answer that did not come in time
 PREFIX = "scales"  # of the keys
 KEPT = 100  # records
 
@@ -44,6 +45,11 @@ async def send(bus: Bus, command: NodeCommand, traceparent: str | None = None) -
             bus.publish(PIPELINE_OVER, message, id=node)
         case _:
             assert_never(message)
+
+
+def is_final(error: BusError) -> bool:
+    """Say whether an error says something of the command or its node, and not only that no answer came in time."""
+    return isinstance(error, TooLarge | ServiceAbsent) or (isinstance(error, Refusal) and error.code != TOO_LATE)
 
 
 def _fence(epoch: int) -> Context:

@@ -90,7 +90,8 @@ def test_stages_that_have_an_adapter_are_not_asked_for_it_again() -> None:
     async def act(pool: WorkerPool) -> None:
         await hosts_of(pool)
         asked = list[tuple[str, str, list[str]]]()
-        heard = await pool.bus.subscribe(Topic(STAGE_ADAPTER.pattern, StageAdapter))
+        asks: Topic[StageAdapter] = Topic(STAGE_ADAPTER.pattern, StageAdapter)
+        heard = await pool.bus.subscribe(asks)
 
         async def hear() -> None:
             async for received in heard:
