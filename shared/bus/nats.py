@@ -50,8 +50,7 @@ from livescale.shared.runtime.clock import Clock, SystemClock
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 
 FLUSH_SECONDS, WATCHDOG_SECONDS = 5.0, 5.0
-# A server that gets no CPU for a while has lost nothing: a process that gave up would only have to start again.
-SETTLE_SECONDS, AGAIN_SECONDS = 30.0, 0.1
+SETTLE_SECONDS, AGAIN_SECONDS = 30.0, 0.1  # long, as a server that gets no CPU for a while has lost nothing
 
 log = structlog.get_logger()
 
