@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
 from transformers.utils.quantization_config import FineGrainedFP8Config
 
 from livescale.services.worker.engine.packed import PackedMatrix, unpacked
@@ -19,6 +18,9 @@ from tests.quantized.test_engine import all_tensors, read
 
 def packed_by_transformers(to: Path, family: Family, config: FineGrainedFP8Config) -> tuple[Path, Path]:
     """Write a checkpoint whose matrices of layers are packed, and what transformers dequantizes it to."""
+    # Its import takes seconds, which every process would spend that collects tests.
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
+
     source, quantizer = tiny_checkpoint(family), SimpleNamespace(quantization_config=config)
     tensors = load_file(source / "model.safetensors")
     wide = dict(tensors)

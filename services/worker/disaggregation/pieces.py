@@ -7,9 +7,8 @@ from itertools import pairwise
 
 from livescale.services.worker.scheduling.batch import NO_BYTES
 
-# Each piece costs both workers half a millisecond beside its bytes, of the core on which steps are computed, so that
-# small ones are not worth it; large ones hold a step up.
-LEAST_PIECE_BYTES = 1 << 20
+# A piece costs a message and its digest, so that small ones are not worth it; large ones hold a step up.
+LEAST_PIECE_BYTES = 256 << 10
 MOST_PIECE_BYTES = 4 << 20
 MOST_POSITIONS = 512  # of a piece that no step brings
 
