@@ -32,7 +32,7 @@ wheel: $(STAMP)  ## a source archive and a wheel with the kernels of this kind o
 	rm -rf dist
 	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")'
 	$(BIN)/pip wheel --disable-pip-version-check --no-deps --no-build-isolation -w dist dist/*.tar.gz
-	@$(BIN)/python -m zipfile -l dist/*.whl | grep -q '/kernels/compiled\.' || { \
+	@$(BIN)/python -m zipfile -l dist/*.whl | grep '/kernels/compiled\.' > /dev/null || { \
 	    echo "wheel: it has no kernels, as they did not compile; install a C compiler (gcc 11 or newer)." >&2; exit 2; }
 
 demo: $(STAMP)  ## the main job: serve, burst, scale out over UCX, check every token
