@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from livescale.services.supervisor.bus_server import free_port
 from tests.docs.pages import ROOT
 from tests.docs.shell import Shell, terminal, type_page
-from tests.ports import free_port
 
 
 @dataclass(frozen=True)

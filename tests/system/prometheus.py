@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 import yaml
 
+from livescale.services.supervisor.bus_server import free_port
 from tests.observability import PROMETHEUS
-from tests.ports import free_port
 from tests.system.conftest import LIVESCALE
 
 PROGRAM = shutil.which("prometheus")

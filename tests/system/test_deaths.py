@@ -10,8 +10,8 @@ import aiohttp
 import msgspec
 import pytest
 
+from livescale.services.supervisor.bus_server import free_port
 from tests.checkpoints import tiny_checkpoint
-from tests.ports import free_port
 from tests.system.conftest import System, start, stop
 from tests.system.structured import COUNT, structured_answers
 from tests.system.under_load import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.ports import free_port
+from livescale.services.supervisor.bus_server import free_port
 from tests.system.conftest import start, stop
 from tests.system.under_load import KILL_AT, PATIENCE_SECONDS, SystemUnderLoad, make_streams
 

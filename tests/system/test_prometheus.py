@@ -13,13 +13,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from livescale.services.supervisor.bus_server import free_port
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.scaling import AskScales, Scale, ScaleRecord
 from livescale.shared.subjects import SCALE, SCALES
 from tests.checkpoints import tiny_checkpoint
 from tests.nats_server import NatsServer
 from tests.observability import names_in, queries, vllm_queries
-from tests.ports import free_port
 from tests.system.conftest import System, start, stop
 from tests.system.prometheus import PROGRAM, Prometheus, prometheus
 
