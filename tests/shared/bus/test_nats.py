@@ -152,11 +152,25 @@ async def test_more_than_the_queue_holds_is_dropped_and_counted(nats_net: Net, m
     assert len([received async for received in texts]) == (16 << 20) // 1_000_000
 
 
-async def test_what_the_socket_takes_is_sent_before_anybody_else_has_a_turn(nats_net: Net) -> None:
+async def test_what_is_sent_in_one_turn_goes_to_the_socket_together(
+    nats_net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bus = await nats_net.connect("a")
+    assert isinstance(bus, NatsBus)
+    write, written = bus._client.write, list[bytes]()
+
+    def seen(command: bytes) -> bool:
+        written.append(command)
+        return write(command)
+
+    monkeypatch.setattr(bus._client, "write", seen)
     before = bus.counts["sent"]
     bus.publish(CANCEL, Cancel(request_id="r"))
-    assert bus.counts["sent"] == before + 1
+    bus.publish(CANCEL, Cancel(request_id="s"))
+    assert written == []
+    await asyncio.sleep(0)
+    assert len(written) == 1
+    assert bus.counts["sent"] == before + 2
 
 
 async def test_long_messages_that_have_to_wait_and_short_ones_between_keep_their_order(nats_net: Net) -> None:
