@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from livescale.services.gateway.adapters import AdapterApi
 from livescale.services.gateway.admin import Admin
+from livescale.services.gateway.bounded_work import BoundedWork
 from livescale.services.gateway.catalog import Catalog
 from livescale.services.gateway.generating import make_completions, make_responses
 from livescale.services.gateway.generation import Backend
@@ -26,13 +27,13 @@ from livescale.shared.process.run import World
 
 @dataclass(frozen=True)
 class Endpoints:
-    """The operations that are served; `responses` makes in the background what nobody waits for. `grammars` may be
-    started before any client sends one."""
+    """The operations that are served; `responses` makes in the background what nobody waits for. `beside` are those of
+    the processes that work for them which may be started before any client needs them, the likeliest first."""
 
     operations: list[Operation]
     responses: ResponsesApi
     probes: Probes
-    grammars: Grammars
+    beside: tuple[BoundedWork, ...]
 
 
 @asynccontextmanager
@@ -49,4 +50,4 @@ async def open_endpoints(
         admin, adapters = Admin(bus, models, limit), AdapterApi(bus, models, limit)
         probes = Probes(id, bus, models, catalog, world.telemetry, executor)
         made = operations(completions, responses, pooling, catalog, admin, probes, adapters)
-        yield Endpoints(made, responses, probes, grammars)
+        yield Endpoints(made, responses, probes, (templates, grammars))

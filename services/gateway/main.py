@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import structlog
 
 from livescale.services.gateway.access import BadKeys, Guard, Keyring, read_keys
 from livescale.services.gateway.app import make_app
+from livescale.services.gateway.bounded_work import BoundedWork
 from livescale.services.gateway.endpoints import open_endpoints
 from livescale.services.gateway.generation import Backend
-from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.held_requests import HeldRequests
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.models import RegisteredModels
@@ -67,7 +68,7 @@ class Gateway:
                 group.create_task(endpoints.responses.run(), name="responses")
                 group.create_task(self._membership.run(), name="membership")
                 self._say_ready(url_of(bound))
-                group.create_task(self._prepare(endpoints.grammars), name="grammars")
+                group.create_task(self._prepare(endpoints.beside), name="beside")
                 # The server is not a task of the group: it ends its requests while tokens still arrive.
                 await Server(app, bound, settings.shutdown_grace_s, settings.unread_timeout_s).run()
 
@@ -77,10 +78,11 @@ class Gateway:
             return "it does not listen yet"
         return await self._probes.why_unavailable() or await self._membership.why_not_ready()
 
-    async def _prepare(self, grammars: Grammars) -> None:
-        """Have the process that tries grammars ready before a client sends one."""
+    async def _prepare(self, beside: Sequence[BoundedWork]) -> None:
+        """Have the processes that render templates and try grammars ready before a client needs them."""
         await asyncio.sleep(STARTED_SECONDS)
-        await grammars.start()
+        for work in beside:
+            await work.start()
 
     def _say_ready(self, url: str) -> None:
         self.url = url

@@ -27,6 +27,7 @@ NAMES = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
+    r"response_format\.json_schema\.schema": "text.format.schema",
     "reasoning_effort": "reasoning.effort",
     r"tools\[(\d+)\]\.function\.(\S+)": r"tools[\1].\2",
     r"tool_choice\.function\.name": "tool_choice.name",

@@ -1,5 +1,6 @@
 """What llguidance may use for one grammar, at the gateway that tries it and at the workers that apply it."""
 
+import re
 from typing import Literal
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -7,6 +8,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 GrammarKind = Literal["json", "regex", "choice", "grammar"]  # how a client writes it
 MOST_GRAMMAR_BYTES = 64 << 10  # as a client sends it
 NOT_SHOWN = "<non-verbose/>"  # where llguidance would show the grammar
+EXCERPT = re.compile(r"\s+(\d+ \| .*|\^)")  # a line of the grammar, or a mark below one
 # What llguidance says by words of its own, and what it means for the grammar's author.
 PLAINLY = {
     "NoExtensionBias": "no answer can meet it",
@@ -27,8 +29,10 @@ def grammar_limits() -> LLParserLimits:
 
 
 def failure_of(matcher: LLMatcher) -> str:
-    """Return why llguidance gave up on a grammar, on one line."""
-    reason = " ".join(matcher.get_error().replace(NOT_SHOWN, "").split())
+    """Return why llguidance gave up on a grammar, on one line. It has its place there, and not the lines of the
+    grammar: of those for tools the client knows nothing."""
+    lines = (line for line in matcher.get_error().replace(NOT_SHOWN, "").splitlines() if not EXCERPT.fullmatch(line))
+    reason = " ".join(" ".join(lines).split())
     return next((ours for theirs, ours in PLAINLY.items() if theirs in reason), reason)
 
 

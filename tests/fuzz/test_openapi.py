@@ -51,11 +51,12 @@ FEWER = settings(FEW, max_examples=4 * FACTOR)
 @contextmanager
 def gateway(**settings: object) -> Iterator[str]:
     """The url of one in a thread of its own, for schemathesis waits for its answers."""
+    checkpoint = tiny_checkpoint("qwen2")  # before anyone waits: to import torch takes a busy machine minutes
     listening = threading.Event()
     told: dict[str, Any] = {}
 
     async def serve() -> None:
-        async with serve_gateway(tiny_checkpoint("qwen2"), **settings) as served:
+        async with serve_gateway(checkpoint, **settings) as served:
             stop = asyncio.Event()
             told.update(url=served.url, stop=stop.set, loop=asyncio.get_running_loop())
             listening.set()

@@ -33,6 +33,13 @@ async def gateway(nats_url: str, *options: str) -> AsyncIterator[asyncio.subproc
         await child.communicate()
 
 
+def working_beside(gateway: int) -> set[str]:
+    """The modules that processes of this gateway run."""
+    started = Path(f"/proc/{gateway}/task/{gateway}/children").read_text().split()
+    commands = [Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in started]
+    return {command[2].rpartition(".")[2] for command in commands if len(command) > 2}
+
+
 async def test_it_serves_says_what_is_missing_and_stops_when_asked(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
     async with NatsServer.start(tmp_path) as server:
@@ -48,6 +55,8 @@ async def test_it_serves_says_what_is_missing_and_stops_when_asked(tmp_path: Pat
             async with http.get(f"{url}/v1/models") as answer:
                 assert (answer.status, answer.headers["retry-after"]) == (503, "1")
                 assert (await answer.json())["error"]["code"] == "overloaded"
+            # They are started before any client needs them.
+            await eventually(lambda: working_beside(child.pid) == {"template_process", "grammar_process"})
             child.send_signal(signal.SIGTERM)
             async with asyncio.timeout(5):
                 output, _ = await child.communicate()

@@ -183,6 +183,7 @@ async def test_what_fails_on_its_way_ends_with_a_failed_response(served: ServedG
         ({"tools": [FUNCTION, FUNCTION]}, "tools[1].name"),
         ({"input": "one " * 400}, "input"),
         ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {"enum": []}}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"background": True, "stream": True}, "background"),

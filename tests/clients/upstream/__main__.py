@@ -1,7 +1,7 @@
 """Run other people's tests of the API against a running system: `python -m tests.clients.upstream openai CHECKOUT URL`.
 
-CHECKOUT is a working copy of openai/openai-python (or of vllm-project/vllm, with `vllm`) that whoever runs this has
-fetched. None of it is a part of this project.
+CHECKOUT is a working copy of openai/openai-python (or of vllm-project/vllm, with `vllm` or `vllm-tools`) that whoever
+runs this has fetched. None of it is a part of this project.
 """
 
 import argparse

@@ -60,4 +60,14 @@ VLLM = Suite(
     },
     options=("--noconftest", "--continue-on-collection-errors", "-o", "asyncio_mode=auto"),
 )
-SUITES: Mapping[str, Suite] = {"openai": OPENAI, "vllm": VLLM}
+# For a model that has learned `lessons`: others call no tool.
+VLLM_TOOLS = Suite(
+    files=(
+        "tests/tool_use/test_chat_completions.py",
+        "tests/tool_use/test_parallel_tool_calls.py",
+        "tests/tool_use/test_tool_calls.py",
+    ),
+    imports=(".",),
+    options=("-p", "upstream_tools", "--noconftest", "-o", "asyncio_mode=auto"),
+)
+SUITES: Mapping[str, Suite] = {"openai": OPENAI, "vllm": VLLM, "vllm-tools": VLLM_TOOLS}

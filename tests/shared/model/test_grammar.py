@@ -4,7 +4,7 @@ import json
 
 from llguidance import LLMatcher
 
-from livescale.shared.model.grammar import byte_tokenizer, grammar_limits
+from livescale.shared.model.grammar import byte_tokenizer, failure_of, grammar_limits
 
 
 def matcher(grammar: str) -> LLMatcher:
@@ -26,3 +26,13 @@ def test_a_grammar_that_would_take_minutes_is_an_error_that_does_not_show_it() -
         one.compute_bitmask()
     assert one.is_error()
     assert "secret" not in one.get_error()
+
+
+def test_a_failure_names_the_place_and_does_not_show_the_grammar() -> None:
+    unmet = {"type": "integer", "minimum": 5, "maximum": 3}
+    schema = {"type": "object", "properties": {"a": unmet}, "required": ["a"]}
+    one = matcher(LLMatcher.grammar_from_lark(f'start: call\ncall: "secret" %json {json.dumps(schema)}'))
+    assert "secret" in one.get_error()
+    failure = failure_of(one)
+    assert failure.startswith("at 2(")
+    assert failure.endswith("required property 'a' is unsatisfiable")

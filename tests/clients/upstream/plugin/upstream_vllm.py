@@ -7,6 +7,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +22,7 @@ def stand_in(url: str, model: str, tokenizer: str) -> None:
     Server.url, Server.tokenizer = url, tokenizer
     utils = ModuleType("tests.utils")
     utils.RemoteOpenAIServer = Server  # type: ignore[attr-defined]
+    utils.VLLM_PATH = Path.cwd()  # type: ignore[attr-defined]
     sys.modules["tests.utils"] = utils
     sys.meta_path.insert(0, Finder())
     for kind, name in (
