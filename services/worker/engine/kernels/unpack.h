@@ -47,7 +47,7 @@ static void read_group(const Packing *packing, const char *panel, const PackedBy
     }
 }
 
-#if LANES == 8
+#if LANES >= 8
 #include "unpack_avx2.h"
 #else
 /* The value of the bits of a float8_e4m3fn. */
@@ -67,44 +67,60 @@ static float fp4_value(int code) {
     return code & 8 ? -magnitudes[code & 7] : magnitudes[code];
 }
 
+/* What does not change from code to code: the value of each code of fp8 or fp4. */
+typedef struct {
+    float values[256];
+} Fixed;
+
+ALWAYS Fixed fixed_of(Codes codes) {
+    Fixed made;
+    for (int code = 0; (codes == FP8 || codes == FP4) && code < 1 << code_bits(codes); code++)
+        made.values[code] = codes == FP4 ? fp4_value(code) : fp8_value(code);
+    return made;
+}
+
 /* Unpacks the codes of one pair of inputs. */
-ALWAYS void unpack_pair(const uint32_t *words, int bits, const float *values, const CodeGroup *group, bf16 *to) {
-    const int fields = 32 / bits;
+ALWAYS void unpack_pair(Codes codes, const Fixed *fixed, const uint32_t *words, const CodeGroup *group, bf16 *to) {
+    const int bits = (int)code_bits(codes), fields = 32 / bits;
     for (int vector = 0; vector < FLOAT_VECTORS; vector++, to += CODE_LANES) {
         const uint32_t *word = words + vector / fields * CODE_LANES;
         const float *scale = group->scale + vector * CODE_LANES, *zero = group->zero + vector * CODE_LANES;
         float made[CODE_LANES];
         for (int lane = 0; lane < CODE_LANES; lane++) {
             int32_t code = (int32_t)(word[lane] >> bits * (vector % fields) & ((1u << bits) - 1));
-            made[lane] = (values ? values[code] : (float)code - zero[lane]) * scale[lane];
+            float value = codes == FP8 || codes == FP4 ? fixed->values[code] : (float)code - zero[lane];
+            made[lane] = value * scale[lane];
         }
         for (int lane = 0; lane < CODE_LANES; lane += LANES)
             narrow(to + lane, load(made + lane));
     }
 }
+#endif
 
-/* Unpacks a panel for `in` inputs to `[pair of inputs, output, input of the pair]`. */
-static void unpack_panel(const Packing *packing, const void *panel, int64_t in, bf16 *to) {
+ALWAYS void unpack_panel_of(Codes codes, const Packing *packing, const void *panel, int64_t in, bf16 *to) {
     PackedBytes bytes = packed_bytes(packing, in);
     const uint32_t *words = (const uint32_t *)((const char *)panel + bytes.codes);
-    float values[256];
+    const Fixed fixed = fixed_of(codes);
     CodeGroup group;
-    const int is_float = packing->codes == FP8 || packing->codes == FP4, bits = (int)code_bits(packing->codes);
-    for (int code = 0; is_float && code < 1 << bits; code++)
-        values[code] = bits == 4 ? fp4_value(code) : fp8_value(code);
     for (int64_t pair = 0, number = 0, left = 0; pair < padded(in, INPUTS) / 2; pair++, left--, to += 2 * PANEL) {
         if (left == 0 && 2 * pair < in) {
             read_group(packing, panel, &bytes, number++, &group);
             left = packing->group / 2;
         }
-        if (bits == 4)
-            unpack_pair(words, 4, is_float ? values : NULL, &group, to);
-        else
-            unpack_pair(words, 8, is_float ? values : NULL, &group, to);
-        words += 2 * PANEL * bits / 32;
+        unpack_pair(codes, &fixed, words, &group, to);
+        words += 2 * PANEL * code_bits(codes) / 32;
     }
 }
-#endif
+
+/* Unpacks a panel for `in` inputs to `[pair of inputs, output, input of the pair]`. */
+static void unpack_panel(const Packing *packing, const void *panel, int64_t in, bf16 *to) {
+    switch ((Codes)packing->codes) {
+    case INT4: unpack_panel_of(INT4, packing, panel, in, to); break;
+    case INT8: unpack_panel_of(INT8, packing, panel, in, to); break;
+    case FP4: unpack_panel_of(FP4, packing, panel, in, to); break;
+    default: unpack_panel_of(FP8, packing, panel, in, to); break;
+    }
+}
 #endif
 
 /* A panel's numbers in bfloat16; if the panel is packed, they are unpacked into `memory`. */

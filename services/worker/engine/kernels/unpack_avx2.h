@@ -1,5 +1,7 @@
-/* Unpacks codes by vectors of 8. Include this in unpack.h. */
+/* Unpacks codes by vectors of 8, on CPUs with AVX-512 too. Include this in unpack.h. */
 #pragma once
+
+#define EIGHT 8
 
 /* Returns a number in all lanes. GCC would make it anew for each use if it knew its value. */
 ALWAYS __m256i bits_everywhere(uint32_t value) {
@@ -14,7 +16,7 @@ typedef struct {
 } Fixed;
 
 ALWAYS Fixed fixed_of(Codes codes) {
-    const Floats magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
+    const __m256 magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
     return (Fixed){.mask = bits_everywhere(codes == INT4 ? 15 : codes == INT8 ? 255 : 127),
                    .sign = bits_everywhere(1u << 31),
                    .exponent = bits_everywhere(120u << 23),
@@ -27,24 +29,24 @@ ALWAYS Fixed fixed_of(Codes codes) {
 
 /* The values of 8 codes, each in a lane of `word` from bit `shift` on. Small numbers of fp8 are made of the smallest one
    that is not denormal, as float32 of the variant may have no denormal numbers. */
-ALWAYS Floats values_of(Codes codes, const Fixed *fixed, __m256i word, int shift, Floats zero) {
+ALWAYS __m256 values_of(Codes codes, const Fixed *fixed, __m256i word, int shift, __m256 zero) {
     __m256i code = _mm256_srli_epi32(word, shift);
     if (codes == INT4 || codes == INT8)
         return _mm256_cvtepi32_ps(_mm256_and_si256(code, fixed->mask)) - zero;
     if (codes == FP4) {
-        Floats size = _mm256_permutevar8x32_ps(_mm256_castsi256_ps(fixed->magnitudes), code);
+        __m256 size = _mm256_permutevar8x32_ps(_mm256_castsi256_ps(fixed->magnitudes), code);
         __m256i sign = _mm256_and_si256(_mm256_slli_epi32(word, 28 - shift), fixed->sign);
         return _mm256_or_ps(size, _mm256_castsi256_ps(sign));
     }
     __m256i size = _mm256_slli_epi32(_mm256_and_si256(code, fixed->mask), 20);
-    Floats made = _mm256_castsi256_ps(_mm256_add_epi32(size, fixed->exponent));
+    __m256 made = _mm256_castsi256_ps(_mm256_add_epi32(size, fixed->exponent));
     made += _mm256_min_ps(made - _mm256_castsi256_ps(fixed->smallest), _mm256_setzero_ps());
     __m256i sign = _mm256_and_si256(_mm256_slli_epi32(word, 24 - shift), fixed->sign);
     return _mm256_or_ps(made, _mm256_castsi256_ps(sign));
 }
 
 /* The bits of the nearest bfloat16, as `narrow` has them. */
-ALWAYS __m256i narrow_bits(const Fixed *fixed, Floats values) {
+ALWAYS __m256i narrow_bits(const Fixed *fixed, __m256 values) {
     __m256i bits = _mm256_castps_si256(values);
     __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), fixed->one);
     __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, odd), fixed->half);
@@ -60,38 +62,13 @@ ALWAYS void unpack_pair(Codes codes, const Fixed *fixed, const uint32_t *words, 
         __m256i halves[2];
 #pragma GCC unroll 2
         for (int half = 0; half < 2; half++) {
-            const int lane = vector * CODE_LANES + half * LANES;
-            const uint32_t *word = words + vector / fields * CODE_LANES + half * LANES;
-            Floats values = values_of(codes, fixed, _mm256_loadu_si256((const __m256i *)word),
-                                      bits * (vector % fields), load(group->zero + lane));
-            halves[half] = narrow_bits(fixed, values * load(group->scale + lane));
+            const int lane = vector * CODE_LANES + half * EIGHT;
+            const uint32_t *word = words + vector / fields * CODE_LANES + half * EIGHT;
+            __m256 values = values_of(codes, fixed, _mm256_loadu_si256((const __m256i *)word),
+                                      bits * (vector % fields), _mm256_loadu_ps(group->zero + lane));
+            halves[half] = narrow_bits(fixed, values * _mm256_loadu_ps(group->scale + lane));
         }
         __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(halves[0], halves[1]), 0xd8);
         _mm256_storeu_si256((__m256i *)to, both);
-    }
-}
-
-ALWAYS void unpack_panel_of(Codes codes, const Packing *packing, const void *panel, int64_t in, bf16 *to) {
-    PackedBytes bytes = packed_bytes(packing, in);
-    const uint32_t *words = (const uint32_t *)((const char *)panel + bytes.codes);
-    const Fixed fixed = fixed_of(codes);
-    CodeGroup group;
-    for (int64_t pair = 0, number = 0, left = 0; pair < padded(in, INPUTS) / 2; pair++, left--, to += 2 * PANEL) {
-        if (left == 0 && 2 * pair < in) {
-            read_group(packing, panel, &bytes, number++, &group);
-            left = packing->group / 2;
-        }
-        unpack_pair(codes, &fixed, words, &group, to);
-        words += 2 * PANEL * code_bits(codes) / 32;
-    }
-}
-
-/* Unpacks a panel for `in` inputs to `[pair of inputs, output, input of the pair]`. */
-static void unpack_panel(const Packing *packing, const void *panel, int64_t in, bf16 *to) {
-    switch ((Codes)packing->codes) {
-    case INT4: unpack_panel_of(INT4, packing, panel, in, to); break;
-    case INT8: unpack_panel_of(INT8, packing, panel, in, to); break;
-    case FP4: unpack_panel_of(FP4, packing, panel, in, to); break;
-    default: unpack_panel_of(FP8, packing, panel, in, to); break;
     }
 }

@@ -1,0 +1,140 @@
+/* Multiplies rows by a panel. Of both, 32 inputs are used at a time, which stay in the cache next to the core. The rows
+   lie in memory as `[block of 32 inputs, row, 32]`. Include this in matrix_fma.h. */
+#pragma once
+
+#define ROWS_AT_ONCE 192
+/* So many rows use a block as it is in memory: to widen or copy it first would take longer. They do so by at most
+   HALVES_AT_ONCE or FLOATS_AT_ONCE, as registers hold their sums and memory is read almost in order. */
+#if LANES == 16
+#define FEW_HALVES 12
+#define HALVES_AT_ONCE 3
+#define FLOATS_AT_ONCE 4
+#else
+#define FEW_HALVES 6
+#define HALVES_AT_ONCE 1
+#define FLOATS_AT_ONCE 2
+#endif
+#define FEW_FLOATS 6
+#define HALVES_COLUMNS 4 /* vectors whose sums of even and odd inputs are kept in registers */
+#define LINE 64 /* bytes of the cache */
+#define NEVER __attribute__((noinline)) /* Inlined, these functions would be a few per cent slower. */
+
+/* Packs row number `row` of `count` rows. */
+ALWAYS void pack(Type type, const void *from, int64_t in, int64_t row, int64_t count, const Tools *tools) {
+    for (int64_t first = 0; first < in; first += INPUTS)
+        pack_row(type, address(type, from, first), in - first < INPUTS ? in - first : INPUTS,
+                 tools->rows + first * count + row * INPUTS);
+}
+
+ALWAYS int64_t block_bytes(Type type) { return INPUTS * PANEL * (type == BFLOAT16 ? sizeof(bf16) : sizeof(float)); }
+
+ALWAYS void prefetch(const char *from, int64_t bytes) {
+    for (const char *line = from; line < from + bytes; line += LINE)
+        __builtin_prefetch(line, 0, 2);
+}
+
+/* Adds the products of some rows and a block to all 64 sums of each row. */
+ALWAYS void add_floats(const float *a, const float *block, float *sums, int rows) {
+    for (int64_t column = 0; column < PANEL; column += COLUMNS(rows) * LANES)
+        add_products(a, INPUTS, block + column, PANEL, sums + column, PANEL, 1, rows, COLUMNS(rows));
+}
+
+/* The same of a block of bfloat16, as it is in memory. */
+ALWAYS void add_halves(const float *a, const bf16 *block, float *sums, int rows) {
+    for (int64_t column = 0; column < PANEL; column += HALVES_COLUMNS * LANES) {
+        const bf16 *pairs = block + 2 * column;
+        Floats even[HALVES_AT_ONCE][HALVES_COLUMNS], odd[HALVES_AT_ONCE][HALVES_COLUMNS];
+#pragma GCC unroll 3
+        for (int row = 0; row < rows; row++)
+#pragma GCC unroll 4
+            for (int i = 0; i < HALVES_COLUMNS; i++)
+                even[row][i] = odd[row][i] = everywhere(0.0f);
+#pragma GCC unroll 2
+        for (int input = 0; input < INPUTS / 2; input++, pairs += 2 * PANEL)
+#pragma GCC unroll 4
+            for (int i = 0; i < HALVES_COLUMNS; i++) {
+                Floats first = widen_even(pairs + 2 * i * LANES), second = widen_odd(pairs + 2 * i * LANES);
+#pragma GCC unroll 3
+                for (int row = 0; row < rows; row++) {
+                    const float *inputs = a + row * INPUTS + input;
+                    even[row][i] = multiply_add(everywhere(inputs[0]), first, even[row][i]);
+                    odd[row][i] = multiply_add(everywhere(inputs[INPUTS / 2]), second, odd[row][i]);
+                }
+            }
+#pragma GCC unroll 3
+        for (int row = 0; row < rows; row++)
+#pragma GCC unroll 4
+            for (int i = 0; i < HALVES_COLUMNS; i++) {
+                float *to = sums + row * PANEL + column + i * LANES;
+                store(to, load(to) + (even[row][i] + odd[row][i]));
+            }
+    }
+}
+
+/* Adds the products of a few rows and a block of bfloat16. */
+static NEVER void add_few_halves(const float *a, const bf16 *block, float *sums, int64_t count) {
+    for (int64_t rows; count > 0; count -= rows, a += rows * INPUTS, sums += rows * PANEL) {
+        rows = count < HALVES_AT_ONCE ? count : HALVES_AT_ONCE;
+        if (rows == HALVES_AT_ONCE)
+            add_halves(a, block, sums, HALVES_AT_ONCE);
+        else if (rows == 2)
+            add_halves(a, block, sums, 2);
+        else
+            add_halves(a, block, sums, 1);
+    }
+}
+
+/* Adds the products of `count` rows and a block in float32, of up to `most` rows at once. Meanwhile `bytes` from `next`
+   on are prefetched. */
+ALWAYS void add_groups(const float *a, const float *block, float *sums, int64_t count, int most, const char *next,
+                       int64_t bytes) {
+    int64_t groups = (count + most - 1) / most, each = padded((bytes + groups - 1) / groups, LINE);
+    for (int64_t rows; count > 0; count -= rows, a += rows * INPUTS, sums += rows * PANEL, next += each) {
+        prefetch(next, each);
+        /* The last rows are divided evenly: very few at once take almost as long as more. */
+        rows = count <= most ? count : count < 2 * most && count < most + 4 ? (count + 1) / 2 : most;
+        switch (rows) {
+        case 1: add_floats(a, block, sums, 1); break;
+        case 2: add_floats(a, block, sums, 2); break;
+        case 3: add_floats(a, block, sums, 3); break;
+        case 4: add_floats(a, block, sums, 4); break;
+        case 5: add_floats(a, block, sums, 5); break;
+        default: add_floats(a, block, sums, GROUP); break;
+        }
+    }
+}
+
+static NEVER void add_block(const float *a, const float *block, float *sums, int64_t count, const char *next,
+                            int64_t bytes) {
+    add_groups(a, block, sums, count, GROUP, next, bytes);
+}
+
+/* Adds the products of a few rows and a block in memory, which the CPU itself prefetches better. */
+static NEVER void add_few_floats(const float *a, const float *block, float *sums, int64_t count) {
+    add_groups(a, block, sums, count, FLOATS_AT_ONCE, NULL, 0);
+}
+
+static NEVER void widen_block(const bf16 *block, float *to) { widen_panel(block, 1, to); }
+
+/* Multiplies the rows in `tools` by one panel. */
+ALWAYS void multiply_panel(Type type, const Tools *tools, const void *panel, int64_t count, int64_t blocks) {
+    const float *a = tools->rows;
+    const char *from = panel;
+    int64_t bytes = block_bytes(type);
+    memset(tools->sums, 0, count * PANEL * sizeof(float));
+    for (int64_t block = 0; block < blocks; block++, a += count * INPUTS, from += bytes) {
+        if (type == BFLOAT16 && count <= FEW_HALVES) {
+            add_few_halves(a, (const bf16 *)from, tools->sums, count);
+            continue;
+        }
+        if (type == FLOAT32 && count <= FEW_FLOATS) {
+            add_few_floats(a, (const float *)from, tools->sums, count);
+            continue;
+        }
+        if (type == BFLOAT16)
+            widen_block((const bf16 *)from, tools->piece);
+        else
+            memcpy(tools->piece, from, bytes);
+        add_block(a, tools->piece, tools->sums, count, from + bytes, bytes);
+    }
+}
