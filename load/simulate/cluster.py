@@ -23,7 +23,7 @@ from livescale.shared.links.shaping import Cluster
 from livescale.shared.memory.devices import CPU
 from livescale.shared.process.run import DESCRIPTIONS, Actor, World
 from livescale.shared.process.telemetry import Telemetry
-from livescale.shared.runtime.clock import Clock, CountedIds, LoopClock
+from livescale.shared.runtime.clock import Clock, CountedIds, RunningClock
 from livescale.shared.simulation.fair_links import FairLink, FairShares
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.modelled_links import ModelledNetwork
@@ -52,7 +52,7 @@ class VirtualCluster:
     settings: VirtualClusterSettings
     tasks: asyncio.TaskGroup
     on_crash: Callable[[str, Exception], None] | None = None
-    clock: LoopClock = field(default_factory=lambda: LoopClock(EPOCH))
+    clock: RunningClock = field(default_factory=lambda: RunningClock(EPOCH))
     processes: dict[str, VirtualProcess] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

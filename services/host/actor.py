@@ -105,7 +105,7 @@ class HostService:
             self._world.host,
             address=link.address,
             report=self._report,
-            on_stale=lambda: self._outgoing.abort_all(),
+            on_stale=lambda: self._outgoing.abort_all(f"{self._id} had been declared dead"),
             place=self._place,
             system=self._world.system,
         )

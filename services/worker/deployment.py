@@ -288,7 +288,7 @@ class Deployment:
             await self.live.end(reason)
             await self.group.end()
             await self.disaggregation.end(reason)
-            self._outgoing.abort_all()
+            self._outgoing.abort_all(reason)
             await self._outgoing.none.wait()
             await self._runner.unload()
             if not (park and self.parameters.park(loading)):

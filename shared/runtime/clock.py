@@ -49,10 +49,14 @@ class SystemClock:
 
 
 class RunningClock:
-    """The clock of a process: the time of the event loop that it is made in. Any thread may ask for it."""
+    """The clock of a process: the time of the event loop that it is made in. Any thread may ask for it.
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+    With an `epoch` wall time follows the loop as well, which shows zero then.
+    """
+
+    def __init__(self, epoch: float | None = None) -> None:
+        self._epoch = epoch
+        self._loop = asyncio.get_running_loop()  # asking for it each time is a system call
         self._can_be_away = hasattr(self._loop, "away")
 
     @property
@@ -64,11 +68,11 @@ class RunningClock:
         return self._loop.time()
 
     def wall(self) -> float:
-        return time.time()
+        return time.time() if self._epoch is None else self._epoch + self._loop.time() + self.away
 
 
 class LoopClock:
-    """The running event loop's time, for virtual time; `epoch` is the wall time at which it shows zero."""
+    """The time of whichever event loop runs, for tests; `epoch` is the wall time at which it shows zero."""
 
     def __init__(self, epoch: float) -> None:
         self._epoch = epoch

@@ -21,6 +21,7 @@ class DelayedDeliveries:
     def __init__(self) -> None:
         self._latest: dict[Hashable, float] = {}  # when the last message of each way arrives; old ones until forgotten
         self._before_forgetting = MOST_WAYS  # messages
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def add_all(self, times: Sequence[float], arrive: Callable[[], None], way: Hashable = None) -> None:
         """Add a message that comes after each of so many seconds: the first on its `way`, copies on none."""
@@ -30,7 +31,9 @@ class DelayedDeliveries:
 
     def add(self, seconds: float, arrive: Callable[[], None], way: Hashable = None) -> None:
         """Call `arrive` after so many seconds, but not before what was added earlier for the same `way`."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None:  # asking for it each time is a system call
+            loop = self._loop = asyncio.get_running_loop()
         now = loop.now if isinstance(loop, VirtualTimeLoop) else loop.time()
         latest = -inf if way is None else self._latest.get(way, -inf)
         if seconds <= 0 and latest < now:

@@ -115,7 +115,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.in_threads = 0
         self.at_machine_timer = False
         self._numbers = count()
-        self._timers: list[tuple[float, int, VirtualTimer | MachineTimer]] = []
+        self._timers: list[tuple[float, int, Any]] = []  # thousands
+        self._machine_timers: list[tuple[float, int, Any]] = []  # few at a time, but nearly all: messages on their way
         super().__init__()
 
     @property
@@ -151,7 +152,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def call_in_no_process(self, when: float, callback: Callable[[], object]) -> None:
         """Call at this time of the machine, whatever becomes of the process that asks for it."""
-        heappush(self._timers, (when, next(self._numbers), MachineTimer(callback, self)))
+        heappush(self._machine_timers, (when, next(self._numbers), MachineTimer(callback, self)))
 
     def arm(self, timer: VirtualTimer, at: float) -> None:
         """Let a timer fire at this time of the machine."""
@@ -203,8 +204,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             elif not ready and not self._stopping:
                 self._jump()
             end = self.now + self._clock_resolution
-            while timers and timers[0][0] < end:
-                timer = heappop(timers)[2]
+            while (first := self._first()) and first[0][0] < end:
+                timer = heappop(first)[2]
                 timer._scheduled = False
                 ready.append(timer)
                 del timer  # it ends with its turn, and what it holds
@@ -215,6 +216,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             if self._stopping:
                 return
 
+    def _first(self) -> list[Any]:
+        """The heap of the timer that is due first; an empty one where none is set."""
+        timers, machine_timers = self._timers, self._machine_timers
+        return machine_timers if machine_timers and not (timers and timers[0] < machine_timers[0]) else timers
+
     def _forget_cancelled(self) -> None:
         if self._timer_cancelled_count * 2 > len(self._timers):
             self._timers[:] = [entry for entry in self._timers if not entry[2]._cancelled]
@@ -222,10 +228,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             self._timer_cancelled_count = 0
 
     def _jump(self) -> None:
-        if not self._timers:
+        if not (first := self._first()):
             raise Deadlock(f"every task waits, no timer is set: {_describe(asyncio.all_tasks(self))}")
-        if (at := self._timers[0][0]) > self.now:
-            self.now = at
+        self.now = max(self.now, first[0][0])
         if self.now > self.limit_seconds:
             raise TimeoutError(f"still running after {self.limit_seconds:.0f} virtual seconds")
 

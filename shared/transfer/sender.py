@@ -86,7 +86,8 @@ async def send_chunks(
 class BlockSender:
     """Sends blocks along flows, one task for each. `on_change` is called whenever the number of flows changes.
 
-    `spans` tells of each flow in the trace of its scale, `lost` of those whose receiver was never reached.
+    `spans` tells of each flow in the trace of its scale, `lost` of those that end here while their receiver may not
+    know.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class BlockSender:
         self._tasks = tasks
         self._on_change = on_change
         self._flows: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._receivers: dict[tuple[str, int], str] = {}  # of the same
         self.none = asyncio.Event()
         self.none.set()
 
@@ -159,13 +161,14 @@ class BlockSender:
         turns: Turns,
     ) -> None:
         flow = self._flows[key] = self._tasks.create_task(sending)
+        self._receivers[key] = end.other.id
 
         def ended(_: asyncio.Task[None]) -> None:  # also when it is cancelled before its first step
             feeding.close()
             turns.leave(end.ticket)
             if self._export is not None:
                 self._export.withdraw(end)
-            del self._flows[key]
+            del self._flows[key], self._receivers[key]
             if not self._flows:
                 self.none.set()
             self._on_change()
@@ -195,9 +198,14 @@ class BlockSender:
             if plan == plan_id:
                 flow.cancel()
 
-    def abort_all(self) -> None:
-        for flow in self._flows.values():
+    def abort_all(self, reason: str) -> None:
+        """Cancel the flows of all plans, and say so: their planner does not know it, nor does a receiver that has not
+        been reached yet."""
+        for (plan_id, ticket), flow in self._flows.items():
             flow.cancel()
+            if self._lost is not None:
+                receiver = self._receivers[plan_id, ticket]
+                self._lost.tell(plan_id, receiver, ticket, TransferFailed(self._node, receiver, reason))
 
 
 async def _nothing() -> None:

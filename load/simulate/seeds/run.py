@@ -43,7 +43,7 @@ COMMAND_SECONDS = 5.0
 
 
 class SeedResult(msgspec.Struct, frozen=True):
-    """What came of one seed: the system, violated rules, a digest, and its CPU time."""
+    """What came of one seed: the system, violated rules, a digest, and its seconds of virtual time."""
 
     system: SeedSystem
     violations: list[Violation]

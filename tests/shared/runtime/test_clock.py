@@ -33,12 +33,12 @@ async def test_every_clock_goes_forward_and_knows_the_time_of_day() -> None:
 
 def test_virtual_time_is_the_loops_and_its_wall_begins_at_the_epoch() -> None:
     async def main() -> None:
-        loop_clock, running = LoopClock(epoch=1_000_000.0), RunningClock()
-        clocks: tuple[Clock, ...] = (loop_clock, running)
+        loop_clock, running = LoopClock(epoch=1_000_000.0), RunningClock(epoch=1_000_000.0)
+        clocks: tuple[Clock, ...] = (loop_clock, running, RunningClock())
         begun = [clock.now() for clock in clocks]
         await asyncio.sleep(3_600)
-        assert [clock.now() - at for clock, at in zip(clocks, begun, strict=True)] == [3_600, 3_600]
-        assert loop_clock.wall() == 1_000_000.0 + loop_clock.now()
+        assert [clock.now() - at for clock, at in zip(clocks, begun, strict=True)] == [3_600] * 3
+        assert loop_clock.wall() == running.wall() == 1_000_000.0 + loop_clock.now()
 
     virtual_time.run(main())
 

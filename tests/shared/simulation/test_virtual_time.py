@@ -3,6 +3,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from threading import Barrier
 
 import pytest
@@ -47,6 +48,22 @@ def test_timers_of_one_moment_fire_in_the_order_of_setting_whoever_sets_others()
         return seen
 
     assert [virtual_time.run(main(others)) for others in (0, 1, 7)] == [list(range(50))] * 3
+
+
+def test_timers_of_the_machine_and_of_processes_fire_in_one_order() -> None:
+    async def main() -> list[float]:
+        loop, seen = asyncio.get_running_loop(), list[float]()
+        assert isinstance(loop, virtual_time.VirtualTimeLoop)
+        for number, at in enumerate([1.0, 3.0, 1.0, 2.0, 2.0, 1.0, 3.0, 3.0]):
+            note = partial(seen.append, at + number / 10)
+            if number % 2:
+                loop.call_in_no_process(at, note)
+            else:
+                loop.call_at(at, note)
+        await asyncio.sleep(4)
+        return seen
+
+    assert virtual_time.run(main()) == [1.0, 1.2, 1.5, 2.3, 2.4, 3.1, 3.6, 3.7]
 
 
 def test_a_call_that_would_be_next_is_made_at_once() -> None:

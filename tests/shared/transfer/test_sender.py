@@ -175,3 +175,17 @@ async def test_who_cannot_reach_a_receiver_says_for_it_that_the_flow_is_lost() -
         event = (await anext(aiter(told))).message
     assert (event.plan_id, event.node, event.state, event.ticket) == ("p", "w", "broken", 7)
     assert "the destination is unreachable" in str(event.error)
+
+
+async def test_who_gives_all_flows_up_says_so_for_receivers_that_know_of_nothing_yet() -> None:
+    bus = LocalBroker().connect()
+    told = await bus.subscribe(TRANSFER)
+    async with asyncio.TaskGroup() as tasks:
+        outgoing = BlockSender("worker-1", SilentLink(), tasks, lambda: None, lost=LostFlows(bus, SystemClock()))
+        outgoing.start(command(7, 1024), [memoryview(bytes(4096))], here)
+        outgoing.abort_all("worker-1 gave its parameters back")  # before the receiver is reached
+        await outgoing.none.wait()
+    async with asyncio.timeout(5.0):
+        event = (await anext(aiter(told))).message
+    assert (event.plan_id, event.node, event.state, event.ticket) == ("p", "w", "broken", 7)
+    assert "worker-1 gave its parameters back" in str(event.error)

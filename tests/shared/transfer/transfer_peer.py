@@ -71,7 +71,7 @@ class TransferPeer:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self.outgoing.abort_all()
+        self.outgoing.abort_all("the test ends")
         await self._tasks.__aexit__(None, None, None)
 
     def part(self, first: float = 5.0) -> ModelCopy:
