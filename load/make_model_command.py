@@ -13,33 +13,46 @@ from livescale.shared.model.architectures import model_types
 option = partial(click.option, show_default=True, show_envvar=True)
 
 
-@click.command("make-model")
+EPILOG = """\b
+Examples:
+  livescale make-model /tmp/tiny --family llama --size tiny
+  livescale make-model /tmp/taught --size tiny --teach examples/transcripts.jsonl
+"""
+
+
+@click.command("make-model", epilog=EPILOG)
 @click.argument("directory", type=click.Path(path_type=Path))
 @option(
     "--family",
     type=click.Choice(model_types()),
     default="llama",
-    envvar="LIVESCALE_FAMILY",
+    envvar=["LIVESCALE_MAKE_MODEL_FAMILY", "LIVESCALE_FAMILY"],
     help="Architecture of the model.",
 )
 @option(
     "--size",
     type=click.Choice(get_args(Size)),
     default="small",
-    envvar="LIVESCALE_SIZE",
+    envvar=["LIVESCALE_MAKE_MODEL_SIZE", "LIVESCALE_SIZE"],
     help="Number of parameters, see above.",
 )
-@option("--seed", type=int, default=0, envvar="LIVESCALE_SEED", help="Seed of the random parameters.")
+@option(
+    "--seed",
+    type=int,
+    default=0,
+    envvar=["LIVESCALE_MAKE_MODEL_SEED", "LIVESCALE_SEED"],
+    help="Seed of the random parameters.",
+)
 @option(
     "--teach",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    envvar="LIVESCALE_TEACH",
+    envvar=["LIVESCALE_MAKE_MODEL_TEACH", "LIVESCALE_TEACH"],
     help="JSON lines of conversations, as clients send them, whose answers the model learns by heart; tiny only.",
 )
 @option(
     "--quantize",
     type=click.Choice(get_args(Quantized)),
-    envvar="LIVESCALE_QUANTIZE",
+    envvar=["LIVESCALE_MAKE_MODEL_QUANTIZE", "LIVESCALE_QUANTIZE"],
     help="Quantize the matrices of layers: int4 in groups, int8 by output, fp8 in blocks; experts of gpt_oss: mxfp4.",
 )
 def make_model_command(

@@ -6,6 +6,7 @@ others give way to theirs.
 """
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ HERE = Path(__file__).parent
 
 def group_of(item: pytest.Item) -> str | None:
     """The name of the tests that one process runs, where these start whole systems."""
-    part = item.path.relative_to(HERE).parts[0]
+    part = _parts(item.path)[0]
     if not item.get_closest_marker("system") or part in LIGHT:
         return None
     return SYSTEM if part == SYSTEM and item.path.name not in WITH_ELSEWHERE else ELSEWHERE
@@ -42,7 +43,7 @@ def group_of(item: pytest.Item) -> str | None:
 
 def turn(item: pytest.Item) -> int:
     """When it is begun: what takes longest comes first, so that all processes end at about the same time."""
-    group, parts = group_of(item), item.path.relative_to(HERE).parts
+    group, parts = group_of(item), _parts(item.path)
     if group is not None:
         return 0 if group == SYSTEM else 1
     return 2 if parts[:2] == ENGINE else 3 if parts[0] == ENGINE[0] else 4
@@ -52,6 +53,12 @@ def give_way(item: pytest.Item) -> None:
     """Have a process that starts no systems be as nice as workers, which would hardly run beside it otherwise."""
     if "PYTEST_XDIST_WORKER" in os.environ and group_of(item) is None and os.nice(0) < WORKER_NICE:
         os.nice(WORKER_NICE - os.nice(0))
+
+
+@cache  # there are ten tests to a file
+def _parts(path: Path) -> tuple[str, ...]:
+    """The parts of the path below this folder."""
+    return path.relative_to(HERE).parts
 
 
 class Distribution(LoadGroupScheduling):  # type: ignore[misc]

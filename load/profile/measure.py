@@ -6,7 +6,6 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from scipy.optimize import nnls
 
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.modelled_steps import work_of
@@ -85,6 +84,9 @@ def worst_error(latency: Latency, steps: Sequence[MeasuredStep]) -> float:
 
 def _solve(factors: Sequence[tuple[int, int, int]], steps: Sequence[MeasuredStep]) -> tuple[float, float, float]:
     """The milliseconds for each column of `factors`."""
+    # Imported here: it takes a third of a second, and what else imports this module solves nothing.
+    from scipy.optimize import nnls
+
     milliseconds = np.array([step.seconds * 1e3 for step in steps])
     # Each row over what was measured, so that short steps count as much as long ones.
     relative = np.array(factors, dtype=np.float64) / milliseconds[:, None]

@@ -52,7 +52,7 @@ class Why(msgspec.Struct, frozen=True):
 @click.option(
     "--verbose",
     is_flag=True,
-    envvar="LIVESCALE_VERBOSE",
+    envvar=["LIVESCALE_WHY_VERBOSE", "LIVESCALE_VERBOSE"],
     show_envvar=True,
     help="Also show the numbers that each decision was made from.",
 )

@@ -115,8 +115,8 @@ def choose_live(
     live = [team[0] for team in teams if every_hop or _sends_nothing(team, plans)]
     if not live:
         return [], ["no target takes requests before it is whole: every target sends parameters on"]
-    why = "every target does" if every_hop else "they send nothing on"
-    return live, [f"{', '.join(live)} run requests from their first layer on, in the mode {mode}: {why}"]
+    why = "every target does so" if every_hop else "nothing is sent on from there"
+    return live, [f"requests run at {', '.join(live)} from the first layer on, in the mode {mode}: {why}"]
 
 
 def _sends_nothing(team: Sequence[str], plans: Sequence[TransferPlan]) -> bool:

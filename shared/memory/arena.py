@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-import numpy as np
 import structlog
 
 PORTABLE = 1  # cudaHostRegisterPortable: for every GPU
@@ -124,7 +123,8 @@ def touch(memory: mmap.mmap) -> None:
     try:
         memory.madvise(MADV_POPULATE_WRITE)
     except OSError:  # an older kernel: write one byte of each page
-        np.frombuffer(memory, dtype=np.uint8)[::ALIGNMENT] = 0
+        for offset in range(0, len(memory), ALIGNMENT):
+            memory[offset] = 0
 
 
 def _aligned(size: int) -> int:

@@ -28,6 +28,14 @@ def test_the_command_reads_its_options_from_the_environment_too(tmp_path: Path) 
     assert digest(tmp_path / "made") == digest(tiny_checkpoint("qwen2"))
 
 
+def test_a_variable_with_the_commands_name_goes_before_one_that_other_commands_read(tmp_path: Path) -> None:
+    own = {"LIVESCALE_MAKE_MODEL_SIZE": "tiny", "LIVESCALE_MAKE_MODEL_SEED": "7"}
+    shared = {"LIVESCALE_FAMILY": "qwen2", "LIVESCALE_SIZE": "large", "LIVESCALE_SEED": "1"}
+    result = CliRunner().invoke(make_model_command, [str(tmp_path / "made")], env=own | shared)
+    assert result.exit_code == 0
+    assert digest(tmp_path / "made") == digest(tiny_checkpoint("qwen2"))
+
+
 def test_the_command_refuses_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     result = CliRunner().invoke(make_model_command, [str(tmp_path)])

@@ -55,7 +55,7 @@ def test_by_default_the_tails_of_chains_go_live_and_every_hop_where_that_is_set(
     tails, [why] = choose_live("zigzag", [PLAN], EACH, every_hop=False)
     assert (tails, why) == (
         ["b"],
-        "b run requests from their first layer on, in the mode zigzag: they send nothing on",
+        "requests run at b from the first layer on, in the mode zigzag: nothing is sent on from there",
     )
     assert choose_live("best-effort", [PLAN], EACH, every_hop=True)[0] == ["a", "b"]
 

@@ -36,7 +36,9 @@ def test_the_last_of_each_chain_goes_live_where_that_is_set() -> None:
     assert (off.live, off.live_targets) == ("off", [])
     tails = planned_scale(live_planner(ScaleStore(1)), pool, 4).plan
     assert (tails.live, tails.live_targets) == ("zigzag", ["c"])
-    assert "c run requests from their first layer on, in the mode zigzag: they send nothing on" in tails.reasons
+    assert (
+        "requests run at c from the first layer on, in the mode zigzag: nothing is sent on from there" in tails.reasons
+    )
     assert planned_scale(live_planner(ScaleStore(1), every_hop=True), pool, 4).plan.live_targets == ["a", "b", "c"]
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, cast
@@ -41,6 +41,11 @@ def _config(kind: Literal["LlamaConfig", "Qwen2Config"], **fields: Any) -> Confi
     ends = {"bos_token_id": 0, "eos_token_id": 1}
     shape = {"num_hidden_layers": 2, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5, **ends, **fields}
     return lambda: getattr(transformers, kind)(**shape)
+
+
+def _config_of(**fields: Any) -> Config:
+    """The configuration of a `model_type`, made as late as the others."""
+    return lambda: transformers.AutoConfig.for_model(**fields)
 
 
 # Odd on purpose: heads that do not make up the hidden size, vocabularies that are no power of two.
@@ -167,12 +172,12 @@ ONE_LAYER: dict[str, Config] = {
 
 # One of each architecture.
 SMALL_CONFIGS: dict[str, Config] = {
-    f"{model_type}-small": partial(transformers.AutoConfig.for_model, model_type, **fields_of(model_type))
+    f"{model_type}-small": _config_of(model_type=model_type, **fields_of(model_type))
     for model_type in model_types()
     if generates(model_type)
 }
 
-OTHER_CONFIGS = {name: partial(transformers.AutoConfig.for_model, **one) for name, one in other_fields().items()}
+OTHER_CONFIGS = {name: _config_of(**one) for name, one in other_fields().items()}
 
 ALL_CONFIGS = ONE_LAYER | CONFIGS | PANEL_CONFIGS | CUT_CONFIGS | GPU_CONFIGS | SMALL_CONFIGS | OTHER_CONFIGS
 

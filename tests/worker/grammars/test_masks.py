@@ -32,14 +32,17 @@ from tests.checkpoints import tiny_checkpoint
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 9999}}, "required": ["a"]}
 GRAMMAR = llguidance.LLMatcher.grammar_from_json_schema({**SCHEMA, "additionalProperties": False})
-TOKENIZER = (tiny_checkpoint("llama") / "tokenizer.json").read_bytes()
-VOCAB_SIZE = msgspec.json.decode((tiny_checkpoint("llama") / "config.json").read_bytes())["vocab_size"]
+VOCAB_SIZE = 1_019  # of the tiny checkpoint
 END = 1
+
+
+def tokenizer_json() -> bytes:
+    return (tiny_checkpoint("llama") / "tokenizer.json").read_bytes()
 
 
 @pytest.fixture(scope="module")
 def masks() -> Iterator[Masks]:
-    made = Masks(Vocabulary(zlib.compress(TOKENIZER), (END,)), VOCAB_SIZE)
+    made = Masks(Vocabulary(zlib.compress(tokenizer_json()), (END,)), VOCAB_SIZE)
     made.start()
     yield made
     made.close()
@@ -78,7 +81,7 @@ def written(masks: Masks, request_id: str, chance: random.Random) -> list[int]:
 
 
 def test_an_answer_follows_its_grammar_and_then_must_end(masks: Masks) -> None:
-    tokenizer = Tokenizer.from_buffer(TOKENIZER)
+    tokenizer = Tokenizer.from_buffer(tokenizer_json())
     for seed in range(3):
         *answer, _ = written(masks, f"r{seed}", random.Random(seed))
         assert -99_999_999 < msgspec.json.decode(tokenizer.decode(answer))["a"] <= 9999
@@ -143,7 +146,7 @@ def test_what_late_masks_take_of_a_processor_is_added_up(masks: Masks, monkeypat
 
 @pytest.fixture
 def own_masks() -> Iterator[Masks]:
-    made = Masks(Vocabulary(zlib.compress(TOKENIZER), (END,)), VOCAB_SIZE)
+    made = Masks(Vocabulary(zlib.compress(tokenizer_json()), (END,)), VOCAB_SIZE)
     made.start()
     yield made
     made.close()
