@@ -42,6 +42,7 @@ class DecodeSide:
         self._incoming: dict[str, IncomingKv] = {}
         self._receiving: dict[str, asyncio.Task[None]] = {}
         self._taken: OrderedDict[str, None] = OrderedDict()
+        context.serving.is_joined_soon = lambda: any(one.joins_soon for one in self._incoming.values())
         context.counts.reserved.set_function(self._reserved_blocks)
 
     def __len__(self) -> int:
@@ -95,8 +96,7 @@ class DecodeSide:
             before, after = len(request.generated), len(command.generated)
             if command.request_id != request.request_id or after <= before:
                 raise Refusal(400, f"generated: {after} tokens, more than the {before} before are expected")
-            while not (one.is_whole or one.is_over):
-                await self._serving.changes.wait()
+            await self._whole(one)
         if name in self._taken:
             return Ack()
         scheduler = self._serving.scheduler
@@ -107,6 +107,16 @@ class DecodeSide:
             raise Refusal(409, f"request {command.request_id} is here already")
         self._go_on(name, one, command)
         return Ack()
+
+    async def _whole(self, one: IncomingKv) -> None:
+        """Return once the request can go on here, or will not."""
+        one.is_offered = True
+        try:
+            while not (one.is_whole or one.is_over):
+                await self._serving.changes.wait()
+        finally:
+            one.is_offered = False
+            self._serving.changes.tell()
 
     def _go_on(self, name: str, one: IncomingKv, command: TakeOver) -> None:
         sequence = one.scheduler.take_over(name, command)

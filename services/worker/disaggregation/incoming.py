@@ -23,7 +23,8 @@ def reservation_name(prefill: str, ticket: int, request_id: str) -> str:
 class IncomingKv:
     """One transfer to this worker, for a `reservation` of `scheduler`, of a model with so many `layers`.
 
-    `came` counts what has arrived, `laid` what is in the KV cache. It `began` at this time of the worker's clock.
+    `came` counts what has arrived, `laid` what is in the KV cache. It `began` at this time of the worker's clock. It
+    `is_offered` while the other worker waits for an answer that the request was taken over.
     """
 
     asked: Reserve
@@ -33,6 +34,7 @@ class IncomingKv:
     laid: KvCoverage
     layers: int
     began: float
+    is_offered: bool = False
     received_bytes: int = 0
     staged_bytes: int = 0
     _staged: deque[tuple[KvRegion, memoryview]] = field(default_factory=deque)
@@ -51,6 +53,11 @@ class IncomingKv:
     def is_over(self) -> bool:
         """Whether the reservation was dropped, so that the request will not run here."""
         return not self.reservation.wanted
+
+    @property
+    def joins_soon(self) -> bool:
+        """Whether the request joins as soon as what came is laid down, which is no more than between two steps."""
+        return self.is_offered and self.came.is_full and self.staged_bytes <= MOST_LAID_BYTES
 
     @property
     def has_room(self) -> bool:

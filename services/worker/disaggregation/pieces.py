@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from livescale.services.worker.scheduling.batch import NO_BYTES
 
-# A piece costs a message and its digest, so that small ones are not worth it; large ones hold a step up.
+# A piece costs the loop half a millisecond, so that small ones are not worth it; large ones hold a step up.
 LEAST_PIECE_BYTES = 256 << 10
 MOST_PIECE_BYTES = 4 << 20
 MOST_POSITIONS = 512  # of a piece that no step brings
@@ -39,16 +39,20 @@ class StagedPiece:
 def layer_pieces(layers: int, layer_bytes: int) -> tuple[range, ...]:
     """Cut the layers of positions that a step computes into pieces, each `layer_bytes` bytes a layer.
 
-    Each has `LEAST_PIECE_BYTES` at least. The last one is a single layer, so that little is left to send when the step
-    ends. Less than two such pieces stay one.
+    The last one is a single layer, so that little is left to send when the step ends. Each of the others has
+    `LEAST_PIECE_BYTES` at least, and where that allows it no more layers than come after it: a link that takes half as
+    long as the step has carried it by the end. It has a quarter of all layers at most, so that sending begins early,
+    and `MOST_PIECE_BYTES`. What is less than two pieces stays one.
     """
-    each = -(-LEAST_PIECE_BYTES // layer_bytes)
-    if layers <= each:
+    least = -(-LEAST_PIECE_BYTES // layer_bytes)
+    if layers <= least:
         return (range(layers),)
-    bounds = list(range(0, layers - 1, each))
-    if len(bounds) > 1 and layers - 1 - bounds[-1] < each:
-        bounds.pop()
-    return *(range(first, stop) for first, stop in pairwise([*bounds, layers - 1])), range(layers - 1, layers)
+    most = max(least, min(-(-layers // 4), MOST_PIECE_BYTES // layer_bytes))
+    bounds = [layers, layers - 1]
+    while bounds[-1] > 0:
+        first = bounds[-1] - max(least, min(layers - bounds[-1], most))
+        bounds.append(first if first >= least else 0)
+    return tuple(range(first, stop) for first, stop in pairwise(reversed(bounds)))
 
 
 def cut(start: int, stop: int, layers: int, layer_bytes: int) -> Iterator[KvRegion]:

@@ -47,6 +47,21 @@ def test_pieces_are_laid_down_in_order_some_at_a_time_and_none_twice(sizes: list
     assert (laid, kv.staged_bytes, kv.received_bytes) == (regions, 0, sum(sizes))
 
 
+def test_steps_wait_for_a_request_that_is_offered_and_has_little_left_to_lay_down() -> None:
+    kv = incoming()
+    kv.stage(KvRegion(0, POSITIONS, range(LAYERS)), memoryview(bytearray(MOST_LAID_BYTES)))
+    assert not kv.joins_soon
+    kv.is_offered = True
+    assert kv.joins_soon
+    kv.stage(KvRegion(0, 1, range(1)), memoryview(bytearray(1)))
+    assert not kv.joins_soon
+    kv.take()
+    assert kv.joins_soon
+    other = incoming()
+    other.is_offered = True
+    assert not other.joins_soon
+
+
 def test_it_is_whole_once_everything_lies_here_and_nothing_writes_any_more() -> None:
     kv = incoming(cached=16)
     kv.laid.add(KvRegion(16, POSITIONS, range(LAYERS - 1)))

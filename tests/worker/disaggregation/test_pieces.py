@@ -22,6 +22,22 @@ def test_pieces_of_a_step_are_all_layers_in_order_and_worth_a_message(layers: in
         assert all(len(piece) * layer_bytes >= LEAST_PIECE_BYTES or piece == range(layers - 1) for piece in pieces[:-1])
 
 
+@pytest.mark.parametrize("layers", [3, 14, 80])
+def test_only_the_last_piece_is_left_at_the_end_of_a_step_where_the_link_takes_half_as_long(layers: int) -> None:
+    sent = 0.0  # when the link has carried all pieces so far; a layer is computed in 1, and carried in 0.5
+    *others, last = layer_pieces(layers, LEAST_PIECE_BYTES)
+    for piece in others:
+        sent = max(sent, piece.stop) + len(piece) / 2
+    assert sent <= last.stop
+
+
+def test_sending_begins_early_in_few_pieces_of_bounded_size() -> None:
+    assert [len(piece) for piece in layer_pieces(14, 2 * LEAST_PIECE_BYTES)] == [2, 4, 4, 2, 1, 1]
+    pieces = layer_pieces(80, MOST_PIECE_BYTES // 8)
+    assert max(map(len, pieces)) == 8
+    assert len(layer_pieces(80, MOST_PIECE_BYTES)) == 80
+
+
 def test_what_is_less_than_a_piece_is_not_cut() -> None:
     assert layer_pieces(24, LEAST_PIECE_BYTES // 24) == (range(24),)
     assert layer_pieces(4, LEAST_PIECE_BYTES // 2) == (range(3), range(3, 4))

@@ -1,11 +1,15 @@
 """Requests that are prefilled at one worker and decoded at another have the tokens that one alone would make."""
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from msgspec.structs import replace as replace_struct
 
 from livescale.services.worker.disaggregation import prefill
+from livescale.services.worker.kv.tiers import KvCopy
+from livescale.services.worker.scheduling.batch import Batch, Chosen, KvPiece
 from livescale.shared.messages.requests import PromptLogprobs
 from tests.worker.disaggregation.pairs import ask, counted, failed, taken, with_pair
 from tests.worker.live.engines import BFLOAT16, FLOAT32, MODELLED, EngineKind
@@ -67,6 +71,35 @@ def test_kv_leaves_while_a_long_prompt_is_computed_or_once_it_is() -> None:
 
     with_pair(by_layer)
     with_pair(by_request, kind=replace(MODELLED, kv_transfer="by-request"))
+
+
+def test_a_request_whose_kv_has_come_misses_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(pool: WorkerPool) -> None:
+        runner, engine, begun = pool.members["d"].runner, asyncio.Lock(), list[set[str] | None]()
+        step, lay_down = runner.step, runner.lay_down
+
+        async def one_step(batch: Batch) -> Chosen:
+            async with engine:
+                begun.append({chunk.request_id for chunk in batch.chunks})
+                return await step(batch)
+
+        async def one_write(copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
+            async with engine:
+                begun.append(None)
+                await lay_down(copies, pieces)
+
+        monkeypatch.setattr(runner, "step", one_step)
+        monkeypatch.setattr(runner, "lay_down", one_write)
+        await pool.client.submit(submit("here", random_prompt(9, 20), max_tokens=150), "d")
+        await ask(pool, 3, length=200)
+        await pool.until(lambda: all(wish.is_over for wish in pool.client.wishes))
+        assert taken(pool) == 3
+        for name in ("r0", "r1", "r2"):
+            first = next(number for number, ids in enumerate(begun) if ids is not None and name in ids)
+            written = max(number for number in range(first) if begun[number] is None)
+            assert not any(begun[written + 1 : first]), "a step ran although the request's KV was there"
+
+    with_pair(act, kind=FLOAT32)
 
 
 def test_what_the_decode_worker_has_in_its_prefix_cache_is_not_sent_and_what_the_other_has_is() -> None:
