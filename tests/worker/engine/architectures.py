@@ -1,7 +1,10 @@
 """A small model of each architecture, odd in shape, whose every field differs from its default and whose window is
 short."""
 
+from collections.abc import Callable
 from typing import Any
+
+import transformers
 
 from livescale.shared.model.architectures import find_architecture, model_types
 
@@ -237,3 +240,8 @@ def takes_images(model_type: str) -> bool:
 
 # Of texts.
 ENCODERS = [model_type for model_type in model_types() if not (generates(model_type) or takes_images(model_type))]
+
+
+def config_of(**fields: Any) -> Callable[[], "transformers.PreTrainedConfig"]:
+    """The configuration of a `model_type`; made when it is asked for, as its module takes long to import."""
+    return lambda: transformers.AutoConfig.for_model(**fields)

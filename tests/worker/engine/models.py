@@ -28,7 +28,7 @@ from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.engine.tensor_parallel import Ranks
 from livescale.shared.messages.parameters import DType, Layout, Manifest
 from livescale.shared.model.architectures import model_types
-from tests.worker.engine.architectures import LLAMA3, fields_of, generates, other_fields
+from tests.worker.engine.architectures import LLAMA3, config_of, fields_of, generates, other_fields
 
 BLOCK_TOKENS = 16
 CONTEXT = 2_200
@@ -41,11 +41,6 @@ def _config(kind: Literal["LlamaConfig", "Qwen2Config"], **fields: Any) -> Confi
     ends = {"bos_token_id": 0, "eos_token_id": 1}
     shape = {"num_hidden_layers": 2, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5, **ends, **fields}
     return lambda: getattr(transformers, kind)(**shape)
-
-
-def _config_of(**fields: Any) -> Config:
-    """The configuration of a `model_type`, made as late as the others."""
-    return lambda: transformers.AutoConfig.for_model(**fields)
 
 
 # Odd on purpose: heads that do not make up the hidden size, vocabularies that are no power of two.
@@ -172,12 +167,12 @@ ONE_LAYER: dict[str, Config] = {
 
 # One of each architecture.
 SMALL_CONFIGS: dict[str, Config] = {
-    f"{model_type}-small": _config_of(model_type=model_type, **fields_of(model_type))
+    f"{model_type}-small": config_of(model_type=model_type, **fields_of(model_type))
     for model_type in model_types()
     if generates(model_type)
 }
 
-OTHER_CONFIGS = {name: _config_of(**one) for name, one in other_fields().items()}
+OTHER_CONFIGS = {name: config_of(**one) for name, one in other_fields().items()}
 
 ALL_CONFIGS = ONE_LAYER | CONFIGS | PANEL_CONFIGS | CUT_CONFIGS | GPU_CONFIGS | SMALL_CONFIGS | OTHER_CONFIGS
 
