@@ -31,6 +31,7 @@ def check_options(body: GenerationOptions) -> None:
     _check_beams(body)
     _check_texts(body)
     if isinstance(body, ChatRequest):
+        _check_limits(body)
         check_rendering(body)
         check_tools(body.tools, body.tool_choice)
     best_of = choices(body)
@@ -38,6 +39,15 @@ def check_options(body: GenerationOptions) -> None:
         raise bad_request(f"'best_of' is less than 'n'; give at least {body.n}.", param="best_of")
     if best_of > body.n and body.stream:
         raise bad_request("'best_of' more than 'n' cannot be streamed; leave one of them out.", param="best_of")
+
+
+def _check_limits(body: ChatRequest) -> None:
+    """The older name and the newer one of the same limit."""
+    older, newer = body.max_tokens, body.max_completion_tokens
+    if older is not None and newer is not None and older != newer:
+        raise bad_request(
+            f"'max_tokens' is {older} and 'max_completion_tokens' is {newer}; give one of them.", param="max_tokens"
+        )
 
 
 def _check_texts(body: GenerationOptions) -> None:

@@ -26,6 +26,7 @@ def test_a_request_has_a_bounded_number_of_choices() -> None:
 
 def test_options_that_contradict_each_other_are_refused() -> None:
     check_options(completion(stream=True, stream_options=StreamOptions()))
+    check_options(ChatRequest(model="m", messages=HELLO, max_tokens=2, max_completion_tokens=2))
     for body, param in (
         (completion(stream_options=StreamOptions()), "stream_options"),
         (completion(min_tokens=17), "min_tokens"),
@@ -46,6 +47,7 @@ def test_options_that_contradict_each_other_are_refused() -> None:
             "chat_template_kwargs.messages",
         ),
         (ChatRequest(model="m", messages=HELLO, min_tokens=3, max_completion_tokens=2), "min_tokens"),
+        (ChatRequest(model="m", messages=HELLO, max_tokens=3, max_completion_tokens=2), "max_tokens"),
     ):
         with pytest.raises(ApiError) as refused:
             check_options(body)

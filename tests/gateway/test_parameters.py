@@ -65,7 +65,7 @@ VALUES: Mapping[str, Any] = {
     "ignore_eos": True,
     "skip_special_tokens": False,
     "max_tokens": 3,
-    "max_completion_tokens": 3,
+    "max_completion_tokens": 2,  # as `max_tokens` of the bodies below
     "stream": True,
     "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     "logprobs": 0,

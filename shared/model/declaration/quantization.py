@@ -182,7 +182,7 @@ def _fp8(values: _Values) -> _Read:
     if not isinstance(blocks, list) or len(blocks) != 2 or not all(isinstance(one, int) for one in blocks):
         raise values.fail("weight_block_size", "must be two numbers")
     packing = Packing(codes="fp8", group=_group(values, blocks[1] or -1), scales="float32")
-    left = _named(values.names("modules_to_not_convert", "ignored_layers"))
+    left = _matched(values.names("modules_to_not_convert", "ignored_layers"))
     return _Read("fp8", lambda module: packing if _any_layer(module) and not left(module) else None, blocks[0])
 
 

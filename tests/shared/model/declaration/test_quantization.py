@@ -105,6 +105,7 @@ def test_the_older_key_says_the_same() -> None:
     [
         {"quant_method": "awq", "modules_to_not_convert": ["model.layers.0.", "mlp"]},
         {"quant_method": "fp8", "ignored_layers": ["model.layers.0", "model.layers.1.mlp"]},
+        {"quant_method": "fp8", "ignored_layers": ["model.layers.0", r"re:.*\.mlp\..*"]},
         grouped({}, ignore=["lm_head", "model.layers.0", "re:.*mlp.*"]),
         {"quant_method": "gptq", "dynamic": {r"-:model\.layers\.0\.": {}, "-:.*mlp": {}}},
     ],
