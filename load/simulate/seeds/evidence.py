@@ -84,4 +84,14 @@ def strikes(fault: SeedFault, services: Sequence[str]) -> bool:
 def was_struck(faults: Sequence[SeedFault], id: str, at: float) -> bool:
     """Whether a fault can be why this process was declared dead `at` seconds after the system was ready."""
     able = [fault for fault in faults if (fault.who == id and fault.what in FATAL) or fault.what == "lose"]
-    return any(fault.at <= at <= fault.ends + LEASE_SECONDS for fault in able)
+    return any(fault.at <= at <= _known_by(fault, faults) for fault in able)
+
+
+def _known_by(fault: SeedFault, faults: Sequence[SeedFault]) -> float:
+    """When the registry knows at the latest that a fault has struck: it hears of nothing while it is away itself."""
+    away = [one for one in faults if one.who.startswith("registry-") and one.what in FATAL]
+    latest = fault.ends
+    for one in sorted(away, key=lambda one: one.at):
+        if one.at <= latest + LEASE_SECONDS:
+            latest = max(latest, one.ends)
+    return latest + LEASE_SECONDS
