@@ -9,6 +9,7 @@ from livescale.load.simulate.seeds.evidence import places_of
 from livescale.load.simulate.seeds.history import Delivered
 from livescale.load.simulate.seeds.system import SeedSystem
 from livescale.shared.topology.paths import Resource
+from livescale.shared.transfer.flow_end import HERE
 from livescale.shared.transfer.sender import SENDS
 
 
@@ -35,8 +36,9 @@ class BusyLink:
             self.first.clear()
         self.ahead += one.size_bytes
         channel = one.sender, one.receiver, one.channel
-        # A process that stood still hands over at once whatever has passed the links meanwhile.
-        if self.first[channel] < SENDS:
+        # A process that stood still hands over at once whatever has passed the links meanwhile: chunks, and the
+        # heartbeats of their flow between them.
+        if one.size_bytes > len(HERE) and self.first[channel] < SENDS:
             self.first[channel] += 1
             self.early += one.size_bytes
         self.is_broken = self.is_broken or self.ahead > self.early + spare

@@ -223,6 +223,16 @@ def test_each_channel_has_messages_under_way_and_no_channel_is_ahead_of_the_link
     assert bool(check(SYSTEM, history)) is is_broken
 
 
+def test_heartbeats_between_chunks_are_not_taken_for_chunks() -> None:
+    history = good()
+    history.delivered += [
+        Delivered(30.0, "worker-0", "worker-1", size_bytes, channel)
+        for channel in range(20)
+        for size_bytes in (int(RATE), 1, int(RATE))
+    ]
+    assert check(SYSTEM, history) == []
+
+
 def test_a_link_that_carries_half_of_its_rate_too_much_for_long_is_broken() -> None:
     history, topology = good(), SYSTEM.cluster.topology
     one, other, *_ = topology.gpus
