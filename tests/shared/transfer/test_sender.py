@@ -6,9 +6,9 @@ from contextlib import nullcontext
 
 import pytest
 
-from livescale.shared.bus.contract import Refusal
+from livescale.shared.bus.contract import Refusal, Subscription
 from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
-from livescale.shared.messages.transfers import Node, Outflow, Send
+from livescale.shared.messages.transfers import Node, Outflow, Send, Transfer
 from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
@@ -165,16 +165,21 @@ class Unreachable(SilentLink):
         raise LinkError("connect: the destination is unreachable")
 
 
+async def has_heard_of_the_loss(told: Subscription[Transfer], why: str) -> None:
+    """Check that the flow with ticket 7 is said to be broken on behalf of its receiver."""
+    async with asyncio.timeout(5.0):
+        event = (await anext(aiter(told))).message
+    assert (event.plan_id, event.node, event.state, event.ticket) == ("p", "w", "broken", 7)
+    assert why in str(event.error)
+
+
 async def test_who_cannot_reach_a_receiver_says_for_it_that_the_flow_is_lost() -> None:
     bus = LocalBroker().connect()
     told = await bus.subscribe(TRANSFER)
     async with asyncio.TaskGroup() as tasks:
         outgoing = BlockSender("host-0", Unreachable(), tasks, lambda: None, lost=LostFlows(bus, SystemClock()))
         outgoing.start(command(7, 1024), [memoryview(bytes(4096))], here)
-    async with asyncio.timeout(5.0):
-        event = (await anext(aiter(told))).message
-    assert (event.plan_id, event.node, event.state, event.ticket) == ("p", "w", "broken", 7)
-    assert "the destination is unreachable" in str(event.error)
+    await has_heard_of_the_loss(told, "the destination is unreachable")
 
 
 async def test_who_gives_all_flows_up_says_so_for_receivers_that_know_of_nothing_yet() -> None:
@@ -185,7 +190,4 @@ async def test_who_gives_all_flows_up_says_so_for_receivers_that_know_of_nothing
         outgoing.start(command(7, 1024), [memoryview(bytes(4096))], here)
         outgoing.abort_all("worker-1 gave its parameters back")  # before the receiver is reached
         await outgoing.none.wait()
-    async with asyncio.timeout(5.0):
-        event = (await anext(aiter(told))).message
-    assert (event.plan_id, event.node, event.state, event.ticket) == ("p", "w", "broken", 7)
-    assert "worker-1 gave its parameters back" in str(event.error)
+    await has_heard_of_the_loss(told, "worker-1 gave its parameters back")
