@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
+from livescale.services.worker.adapter_fetcher import AdapterFetcher
 from livescale.services.worker.adapters import AdapterStore
 from livescale.services.worker.deployment import Deployment
 from livescale.services.worker.instance.context import WorkerContext
@@ -109,8 +110,8 @@ class Worker:
             self._deployment = Deployment(world, self._settings, resources, serving, tasks, membership.changed)
             context = WorkerContext(world, resources.metered_link, tasks, runner)
             group, stages = self._deployment.group, self._deployment.pipelines.adapters
-            limit_bytes = self._settings.adapter_bytes
-            AdapterStore(context, serving, group, stages, resources.link, resources.hashing, limit_bytes)
+            fetcher = AdapterFetcher(context, resources.link, resources.hashing)
+            AdapterStore(context, serving, group, stages, fetcher, self._settings.adapter_bytes)
             mesh = PeerMesh(context, resources.link, membership.joined)
             await world.bus.serve(world.info, [*self._endpoints(self._deployment), *mesh.endpoints()])
             tasks.create_task(membership.run(), name="membership")

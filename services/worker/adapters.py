@@ -6,56 +6,34 @@ led here has none. A step that comes upon rows of one that was evicted meanwhile
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Executor
 from functools import partial
-from typing import Any, TypeVar
 
 import structlog
 
+from livescale.services.worker.adapter_fetcher import RETRY_SECONDS, WAIT_SECONDS, AdapterFetcher, one_task
 from livescale.services.worker.engine.contract import AdapterData, AdapterMissing, AdapterUnavailable
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.serving import ServingLoop
-from livescale.services.worker.pipeline.adapters import StageAdapters
+from livescale.services.worker.pipeline.adapters import UNAVAILABLE, StageAdapters
 from livescale.services.worker.scheduling.batch import Withheld
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.services.worker.tensor_parallel.leader import GroupLeader
 from livescale.shared.bus.contract import BusError, Refusal
-from livescale.shared.links.contract import Link
-from livescale.shared.messages.membership import Member
-from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Named, Snapshot
 from livescale.shared.messages.requests import Submit
-from livescale.shared.messages.transfers import FromDisk, Inflow, Node, Outflow, Send
 from livescale.shared.model.adapter_shards import adapter_bytes
-from livescale.shared.subjects import MANIFEST, SEND, SNAPSHOT
-from livescale.shared.transfer.chunks import TICKETS, chunk_bytes_for
-from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed, together
-from livescale.shared.transfer.receiver import BlockReceiver, Events
-from livescale.shared.transfer.timeouts import Timeouts
+from livescale.shared.transfer.flow_end import together
 
-ASK_SECONDS = 2.0
-SEND_SECONDS = 5.0
-RETRY_SECONDS = 0.2
-WAIT_SECONDS = 30.0  # that a request waits for its adapter at most
-UNAVAILABLE = 503
 LOOK_SECONDS = 0.05  # how often it is looked whether an adapter may go
-CHUNK_BYTES = chunk_bytes_for(0.0)
-TIMEOUTS = Timeouts(first=5.0)  # so that one host that says nothing any more leaves time to ask others
-FIRST_TICKET = TICKETS // 2  # planners count theirs from the time of day
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 log = structlog.get_logger()
 
 
 class AdapterStore:
     """Brings adapters to the engine, at most `limit_bytes` of them. Those that are used least recently go first, and
-    none that a request here uses. They come over `link`."""
+    none that a request here uses. `fetcher` receives them."""
 
     def __init__(
         self,
@@ -63,25 +41,21 @@ class AdapterStore:
         serving: ServingLoop,
         group: TensorParallelGroup,
         stages: StageAdapters,
-        link: Link,
-        hashing: Executor,
+        fetcher: AdapterFetcher,
         limit_bytes: int,
     ) -> None:
         self._context = context
         self._serving = serving
         self._group = group
         self._stages = stages
-        self._link = link
-        self._hashing = hashing
+        self._fetcher = fetcher
         self._limit_bytes = limit_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()  # of those in the engine, the least recently used first
         self._bringing: dict[tuple[str, str], asyncio.Task[None]] = {}  # by instance of several ranks, and version
-        self._coming: dict[str, asyncio.Task[AdapterData]] = {}
         self._room = asyncio.Lock()
-        self._asked = self._flows = 0
-        context.runner.fetch_adapter = self.fetch
+        context.runner.fetch_adapter = fetcher.fetch
         group.bring_adapters = self.bring_to_ranks
-        stages.bring_here, stages.use_here = self.bring, self._use
+        stages.bring_here, stages.use_here, stages.recent_here = self.bring, self._use, self.recent
         self._also, serving.on_request = serving.on_request, self._came
 
     def _came(self, scheduler: Scheduler, request: Submit) -> None:
@@ -107,7 +81,7 @@ class AdapterStore:
             return
         leader = self._group.leader
         bring = partial(self._bring, leader, version)
-        await asyncio.shield(_one_task(self._bringing, (leader.instance, version), bring))
+        await asyncio.shield(one_task(self._bringing, (leader.instance, version), bring))
 
     async def bring_to_ranks(self, versions: AbstractSet[str]) -> None:
         """Have adapters on all ranks before they run a step that was not held for these. Raises AdapterMissing."""
@@ -117,24 +91,6 @@ class AdapterStore:
                 await self._context.runner.add_adapter(await self._to_all(leader, version))
             except (AdapterUnavailable, ValueError) as error:
                 raise AdapterMissing(f"adapter {version} did not come: {error}") from error
-
-    async def fetch(self, version: str) -> AdapterData:
-        """Receive an adapter from a node that has it, once for all that ask for it. Raises AdapterUnavailable."""
-        return await asyncio.shield(_one_task(self._coming, version, partial(self._fetch, version)))
-
-    async def _fetch(self, version: str) -> AdapterData:
-        failure = "nobody has it"
-        try:
-            async with asyncio.timeout(WAIT_SECONDS):
-                while True:
-                    try:
-                        return await self._fetch_from(await self._source(version), version)
-                    except (BusError, TransferFailed) as error:
-                        failure = str(error)
-                        log.warning("adapter_not_fetched", version=version, error=failure)
-                        await asyncio.sleep(RETRY_SECONDS)
-        except TimeoutError:
-            raise AdapterUnavailable(f"adapter {version} did not come within {WAIT_SECONDS:g} s: {failure}") from None
 
     async def _await(self, scheduler: Scheduler, sequence: Sequence, version: str) -> None:
         try:
@@ -164,7 +120,7 @@ class AdapterStore:
 
     async def _to_all(self, leader: GroupLeader, version: str) -> AdapterData:
         """Receive an adapter here while the other ranks do so. Raises AdapterUnavailable."""
-        data, _ = await asyncio.gather(self.fetch(version), self._to_others(leader, version))
+        data, _ = await asyncio.gather(self._fetcher.fetch(version), self._to_others(leader, version))
         return data
 
     async def _to_others(self, leader: GroupLeader, version: str) -> None:
@@ -190,7 +146,7 @@ class AdapterStore:
         if size_bytes > self._limit_bytes:
             raise AdapterUnavailable(f"the adapter takes {size_bytes} bytes; raise --adapter-bytes of workers")
         here = self._context.runner.adapters
-        for gone in [version for version in self._sizes if version not in here]:
+        for gone in self._sizes.keys() - here.keys():
             del self._sizes[gone]  # with the model that it was for
         for version in here.keys() - self._sizes.keys():  # which steps fetched themselves
             self._sizes[version] = here[version]
@@ -215,78 +171,11 @@ class AdapterStore:
         scheduler = self._serving.scheduler
         return set() if scheduler is None else {one.adapter for one in scheduler.in_order if one.adapter is not None}
 
+    def recent(self) -> list[str]:
+        """The adapters in the engine, the least recently used first, and those that are on their way there."""
+        here = self._context.runner.adapters
+        return [*(version for version in self._sizes if version in here), *(version for _, version in self._bringing)]
+
     def _use(self, version: str) -> None:
         if version in self._sizes:
             self._sizes.move_to_end(version)
-
-    async def _source(self, version: str) -> tuple[ModelEntry, Member]:
-        """The adapter as it is registered, and a host that has it, or can read it. Raises BusError."""
-        snapshot: Snapshot = await self._context.bus.call(SNAPSHOT, AskSnapshot(), timeout=ASK_SECONDS)
-        entry = next((one for one in snapshot.models if one.version == version), None)
-        if entry is None:
-            raise BusError(f"adapter {version} is not registered any more")
-        hosts = {one.id: one for one in snapshot.members if one.service == "host" and one.lease == "alive"}
-        having = [hosts[id] for id in entry.copies if id in hosts] or list(hosts.values())
-        if not having:
-            raise BusError("no host is alive")
-        self._asked += 1
-        return entry, having[self._asked % len(having)]
-
-    async def _fetch_from(self, source: tuple[ModelEntry, Member], version: str) -> AdapterData:
-        entry, host = source
-        manifest: Manifest = await self._context.bus.call(MANIFEST, Named(model=entry.spec.name), timeout=ASK_SECONDS)
-        if manifest.version != version:
-            raise BusError(f"adapter {entry.spec.name} has another version now, {manifest.version}")
-        memory = memoryview(bytearray(manifest.size_bytes))
-        self._flows += 1  # each has a ticket of its own, also where several are asked for at once
-        secret, ticket = self._context.world.ids.secret(), FIRST_TICKET + self._flows % FIRST_TICKET
-        failures: list[TransferFailed] = []
-        upstream = Node(id=host.id, place="host", address=host.address or b"")
-        copy = ModelCopy(self._context.me, CHUNK_BYTES, [memory], TIMEOUTS)
-        async with asyncio.TaskGroup() as tasks:
-
-            def broken(ticket: int, failure: TransferFailed) -> None:
-                failures.append(failure)
-                running.cancel()
-
-            events = Events(lambda: None, lambda block: None, broken)
-            incoming = BlockReceiver(self._link, copy, manifest.blocks, self._hashing, events, tasks)
-            running = tasks.create_task(incoming.run())
-            incoming.follow([Inflow(ticket=ticket, upstream=upstream)], secret)
-            try:
-                await self._order(entry, host, manifest, ticket, secret)
-            except BusError as error:
-                failures.append(TransferFailed(self._context.me, host.id, str(error)))
-                running.cancel()
-        if failures:
-            raise failures[0]
-        return AdapterData(manifest, memory)
-
-    async def _order(self, entry: ModelEntry, host: Member, manifest: Manifest, ticket: int, secret: bytes) -> None:
-        """Have the host send. Raises BusError."""
-        downstream = Node(id=self._context.me, place="worker", address=self._link.address)
-        send = Send(
-            plan_id=f"adapter-{self._context.me}-{ticket}",
-            version=manifest.version,
-            outflows=[Outflow(ticket=ticket, downstream=downstream)],
-            chunk_bytes=CHUNK_BYTES,
-            epoch=host.epoch,
-            secret=secret,
-            from_disk=FromDisk(spec=entry.spec, manifest=manifest),
-        )
-        await self._context.bus.call(SEND, send, timeout=SEND_SECONDS, id=host.id)
-
-
-def _one_task(tasks: dict[K, asyncio.Task[V]], key: K, make: Callable[[], Coroutine[Any, Any, V]]) -> asyncio.Task[V]:
-    """The task that does `make` for all that wait for `key`; it is in `tasks` until it ends."""
-
-    def end(done: asyncio.Task[V]) -> None:
-        del tasks[key]
-        if not done.cancelled():
-            done.exception()  # those that waited were told
-
-    task = tasks.get(key)
-    if task is None:
-        task = tasks[key] = asyncio.create_task(make(), name=f"adapter {key}")
-        task.add_done_callback(end)
-    return task

@@ -2,7 +2,6 @@
 for it and other requests go on."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -26,19 +25,20 @@ async def _not_here(version: str) -> None:
 class StageAdapters:
     """Has adapters at the stages of the pipeline that this worker leads, if it does.
 
-    `bring_here` brings one to this worker, whoever leads, and `use_here` notes that one is used. Stages say what they
-    have as they answer, and are not asked for that again: an adapter goes only as another one comes.
+    `bring_here` brings one to this worker, whoever leads, and `use_here` notes that one is used. `recent_here` has
+    those that are here or on their way, the least recently used first. Stages say what they have as they answer, and
+    are not asked for that again: an adapter goes only as another one comes.
     """
 
     def __init__(self, bus: Bus, worker: str) -> None:
         self.bring_here: Callable[[str], Awaitable[None]] = _not_here
         self.use_here: Callable[[str], None] = lambda version: None
+        self.recent_here: Callable[[], list[str]] = list
         self._bus = bus
         self._me = worker
         self._led: Pipeline | None = None
         self._over = asyncio.Event()
         self._having: dict[str, frozenset[str]] = {}  # what each other worker said that it has
-        self._used: OrderedDict[str, None] = OrderedDict()
 
     @property
     def leads(self) -> bool:
@@ -47,7 +47,6 @@ class StageAdapters:
     def lead(self, command: Pipeline) -> None:
         self._led, self._over = command, asyncio.Event()
         self._having.clear()
-        self._used.clear()
 
     def end(self) -> None:
         """Nothing waits for stages any more."""
@@ -58,12 +57,11 @@ class StageAdapters:
         """Return once all other stages have an adapter, or the pipeline is over. Raises AdapterUnavailable."""
         if self._led is None:
             return
-        self._use(version)
         others = {stage.node.id for stage in self._led.stages} - {self._me}
         others = {worker for worker in others if version not in self._having.get(worker, ())}
         if not others:
             return
-        ask = StageAdapter(pipeline=self._led.id, version=version, used=list(self._used))
+        ask = StageAdapter(pipeline=self._led.id, version=version, used=self._recent(version))
         over = asyncio.ensure_future(self._over.wait())
         bringing = asyncio.ensure_future(together(*(self._bring(worker, ask) for worker in sorted(others))))
         try:
@@ -74,11 +72,9 @@ class StageAdapters:
             over.cancel()
             bringing.cancel()
 
-    def _use(self, version: str) -> None:
-        self._used[version] = None
-        self._used.move_to_end(version)
-        if len(self._used) > MOST_USED:
-            self._used.popitem(last=False)
+    def _recent(self, version: str) -> list[str]:
+        """The adapters that were used of late, this one last."""
+        return [*(one for one in self.recent_here() if one != version), version][-MOST_USED:]
 
     async def _bring(self, worker: str, ask: StageAdapter) -> None:
         try:
