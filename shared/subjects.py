@@ -13,20 +13,17 @@ from livescale.shared.messages.disaggregation import (
     SetRole,
     TakeOver,
 )
+from livescale.shared.messages.incidents import AskIncidents, IncidentList, ProcessEnded, WasAway
 from livescale.shared.messages.live import Help, Pull, Pulled, RequestsMoved, Took, Withdraw
 from livescale.shared.messages.membership import (
-    AskIncidents,
     AskMetrics,
-    IncidentList,
     Join,
     Joined,
     LeaseChanged,
     Leave,
     MetricsText,
-    ProcessEnded,
     Report,
     Stale,
-    WasAway,
 )
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.pipelines import (

@@ -16,23 +16,20 @@ from livescale.services.registry.leases import HEARD_AGAIN, LEFT, LeaseMoved, Le
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
 from livescale.shared.bus.contract import Context, Endpoint, Received, Subscription
+from livescale.shared.messages.incidents import AskIncidents, IncidentList, ProcessEnded, WasAway
 from livescale.shared.messages.membership import (
-    AskIncidents,
     Beat,
     HostReport,
-    IncidentList,
     Join,
     Joined,
     LeaseChanged,
     LeaseState,
     Leave,
     Member,
-    ProcessEnded,
     Report,
     RouterReport,
     ServiceName,
     Stale,
-    WasAway,
     WorkerReport,
     WorkerState,
 )

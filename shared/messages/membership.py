@@ -1,4 +1,4 @@
-"""Membership: joining, heartbeats, leases, and what happened to processes."""
+"""Membership: joining, heartbeats and leases."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -220,46 +220,6 @@ class LeaseChanged(Message, frozen=True, kw_only=True):
     state: LeaseState
     reason: str
     at: Amount
-
-
-class WasAway(Message, frozen=True, kw_only=True):
-    """A process -> registry: it slept for so many `seconds`, as it was stopped or its machine had no processor for it.
-    It woke up less than a heartbeat before `at`."""
-
-    service: ServiceName
-    id: Name
-    host: Name
-    seconds: Amount
-    at: Amount
-
-
-class ProcessEnded(Message, frozen=True, kw_only=True):
-    """Event of a supervisor: how a process ended, or why it was killed, and what is done about it."""
-
-    id: Name
-    reason: str
-    at: Amount
-
-
-class Incident(Message, frozen=True, kw_only=True):
-    """Something that happened to a process or a machine, which `who` names."""
-
-    at: Amount
-    kind: Literal["death", "end", "start", "stall"]
-    who: Name
-    text: str
-
-
-class AskIncidents(Message, frozen=True, kw_only=True):
-    """Ask the registry for the last incidents; newest last."""
-
-    limit: Positive = 20
-
-
-class IncidentList(Message, frozen=True, kw_only=True):
-    """The registry's answer: incidents, the newest last."""
-
-    incidents: list[Incident] = []
 
 
 class Stale(Message, frozen=True, kw_only=True):

@@ -7,15 +7,8 @@ from click.testing import CliRunner, Result
 from livescale.services.cli.main import cli
 from livescale.shared.bus.contract import Context, Endpoint, Refusal
 from livescale.shared.messages.disaggregation import RoleSet, SetRole
-from livescale.shared.messages.membership import (
-    AskIncidents,
-    AskMetrics,
-    Incident,
-    IncidentList,
-    Member,
-    MetricsText,
-    WorkerReport,
-)
+from livescale.shared.messages.incidents import AskIncidents, Incident, IncidentList
+from livescale.shared.messages.membership import AskMetrics, Member, MetricsText, WorkerReport
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Snapshot
 from livescale.shared.messages.scaling import (
