@@ -23,11 +23,12 @@ from livescale.shared.links.shaping import Cluster
 from livescale.shared.memory.devices import CPU
 from livescale.shared.process.run import DESCRIPTIONS, Actor, World
 from livescale.shared.process.telemetry import Telemetry
-from livescale.shared.runtime.clock import Clock, CountedIds, RunningClock
+from livescale.shared.runtime.clock import Clock, CountedIds
 from livescale.shared.simulation.fair_links import FairLink, FairShares
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.modelled_links import ModelledNetwork
-from livescale.shared.simulation.virtual_time import Process, machine_time
+from livescale.shared.simulation.processes import Process
+from livescale.shared.simulation.virtual_time import VirtualClock, machine_time
 
 EPOCH = 1_000_000.0  # wall time at the start
 
@@ -52,7 +53,7 @@ class VirtualCluster:
     settings: VirtualClusterSettings
     tasks: asyncio.TaskGroup
     on_crash: Callable[[str, Exception], None] | None = None
-    clock: RunningClock = field(default_factory=lambda: RunningClock(EPOCH))
+    clock: VirtualClock = field(default_factory=lambda: VirtualClock(EPOCH))
     processes: dict[str, VirtualProcess] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -49,13 +49,9 @@ class SystemClock:
 
 
 class RunningClock:
-    """The clock of a process: the time of the event loop that it is made in. Any thread may ask for it.
+    """The clock of a process: the time of the event loop that it is made in. Any thread may ask for it."""
 
-    With an `epoch` wall time follows the loop as well, which shows zero then.
-    """
-
-    def __init__(self, epoch: float | None = None) -> None:
-        self._epoch = epoch
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()  # asking for it each time is a system call
         self._can_be_away = hasattr(self._loop, "away")
 
@@ -68,27 +64,7 @@ class RunningClock:
         return self._loop.time()
 
     def wall(self) -> float:
-        return time.time() if self._epoch is None else self._epoch + self._loop.time() + self.away
-
-
-class LoopClock:
-    """The time of whichever event loop runs, for tests; `epoch` is the wall time at which it shows zero."""
-
-    def __init__(self, epoch: float) -> None:
-        self._epoch = epoch
-
-    @property
-    def away(self) -> float:
-        away: float = getattr(asyncio.get_running_loop(), "away", 0.0)
-        return away
-
-    def now(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def wall(self) -> float:
-        loop = asyncio.get_running_loop()
-        away: float = getattr(loop, "away", 0.0)
-        return self._epoch + loop.time() + away
+        return time.time()
 
 
 class Ids(Protocol):

@@ -12,8 +12,10 @@ ROUNDING_SECONDS = 1e-9
 
 
 class Sleeper(Protocol):
-    """A simulated process, which can be stopped; `away` is how long it has been so far."""
+    """A simulated process, which can be stopped; `away` is how long it has been so far. Without a `pid` it has that of
+    the real process."""
 
+    pid: int | None
     is_stopped: bool
     away: float
 

@@ -5,8 +5,7 @@ nothing is ready, that is a deadlock, and an error. Work for threads (`run_in_ex
 spot, takes no virtual time and ends in the order in which it was asked for: threads would end in either order, and no
 two runs would be the same. Sockets do not work here.
 
-Tasks that a `Process` starts can be stopped and continued, like a process with SIGSTOP and SIGCONT. None of its
-callbacks runs meanwhile, and its timers keep running time, as those of a real process do (`running_loop.py`).
+Tasks that a `Process` (`processes.py`) starts can be stopped and continued, each with a time of its own.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from itertools import count
 from selectors import BaseSelector
 from typing import Any, TypeVar, TypeVarTuple, cast
 
-from livescale.shared.runtime.running_loop import MOST_SECONDS
+from livescale.shared.runtime.clock import RunningClock
 from livescale.shared.simulation.handles import MachineTimer, VirtualHandle, VirtualTimer, process_of
 
 T = TypeVar("T")
@@ -38,59 +37,15 @@ class LeftoverTasks(Exception):
     """The main coroutine returned while tasks it had started still ran."""
 
 
-class Process:
-    """A simulated process: all tasks that run in its `context`, or are started by these. `away`: seconds it slept.
-    Without a `pid` it has that of the real process."""
-
-    def __init__(self, pid: int | None = None) -> None:
-        self.pid = pid
-        self.away = 0.0
-        self.is_stopped = False
-        self._stopped_at = 0.0
-        self._due: list[asyncio.Handle] = []  # since it was stopped
-
-    def context(self) -> Context:
-        """A context for the first task of the process; the tasks that it starts inherit it."""
-        context = copy_context()
-        context.run(process_of.set, self)
-        return context
-
-    def stop(self) -> None:
-        """Stop the process. What is due in this turn of the loop still runs."""
-        if not self.is_stopped:
-            self.is_stopped, self._stopped_at = True, machine_time()
-            _running().slept = True
-
-    def go_on(self) -> None:
-        """Let the process run on. Its own time has hardly moved meanwhile."""
-        if self.is_stopped:
-            self.away += max(0.0, machine_time() - self._stopped_at - MOST_SECONDS)
-            self.is_stopped, due, self._due = False, self._due, []
-            for handle in due:
-                asyncio.get_running_loop().call_soon(_run, handle, context=Context())
-
-    def put_off(self, handle: asyncio.Handle) -> None:
-        self._due.append(handle)
-
-
-def this_process() -> Process | None:
-    """The simulated process that the caller runs in; None outside of all."""
-    return cast("Process | None", process_of.get())
-
-
 def machine_time() -> float:
     """Seconds since the start of the simulation, for who watches it; each process has a time of its own, which leaves
     out its sleeps."""
-    return _running().now
+    return running_loop().now
 
 
-def _running() -> "VirtualTimeLoop":
+def running_loop() -> "VirtualTimeLoop":
+    """The loop that runs the caller."""
     return cast("VirtualTimeLoop", asyncio.get_running_loop())
-
-
-def _run(handle: asyncio.Handle) -> None:
-    if not handle.cancelled():
-        handle._run()
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -130,7 +85,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     @property
     def pid(self) -> int | None:
         """The id of the simulated process of the caller; None where it has none."""
-        process = this_process()
+        process = process_of.get()
         return None if process is None else process.pid
 
     def time(self) -> float:
@@ -262,6 +217,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _thread_done(self, _: asyncio.Future[Any]) -> None:
         self.in_threads -= 1
+
+
+class VirtualClock(RunningClock):
+    """The clock of simulated processes: wall time follows the loop as well, which shows zero at `epoch`."""
+
+    def __init__(self, epoch: float) -> None:
+        super().__init__()
+        self._epoch = epoch
+
+    def wall(self) -> float:
+        return self._epoch + self.now() + self.away
 
 
 def _end(future: asyncio.Future[T], result: T) -> None:

@@ -26,7 +26,7 @@ from livescale.shared.runtime.role_settings import DisaggregationName
 from livescale.shared.runtime.settings import LiveName, PolicyName
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
-from livescale.shared.simulation.virtual_time import Process
+from livescale.shared.simulation.processes import Process
 from livescale.shared.subjects import CANCEL, DECISIONS, REGISTER, REMOVE, SCALE, SCALES, SNAPSHOT, SUBMIT, TOKENS
 from tests.control.fake_host import FakeHost
 from tests.control.fake_worker import FakeWorker, Faults

@@ -31,7 +31,7 @@ from livescale.shared.runtime.settings import LiveName
 from livescale.shared.simulation.disturbance import Disturbance, disturbed
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
-from livescale.shared.simulation.virtual_time import Process
+from livescale.shared.simulation.processes import Process
 from livescale.shared.subjects import LEASE, PLAN, SCALE
 from tests.control.fake_host import FakeHost
 from tests.control.fake_worker import FakeWorker, Faults

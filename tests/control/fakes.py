@@ -8,8 +8,8 @@ from livescale.shared.bus.contract import Ack, Bus, Context
 from livescale.shared.messages.membership import Holding
 from livescale.shared.messages.parameters import Block, Manifest, ModelConfig
 from livescale.shared.messages.transfers import Abort, Send
-from livescale.shared.runtime.clock import LoopClock
-from livescale.shared.simulation.virtual_time import Process, this_process
+from livescale.shared.simulation.processes import Process, this_process
+from tests.clocks import LoopClock
 
 CLOCK = LoopClock(epoch=1_000_000.0)
 BLOCKS, BLOCK_BYTES = 4, 1_000_000

@@ -16,9 +16,9 @@ from livescale.services.gateway.streams import RequestStreams
 from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.messages.requests import RequestLost, Submit, TokenFrame, Tokens
 from livescale.shared.process.telemetry import Telemetry
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import TOKENS
+from tests.clocks import LoopClock
 from tests.gateway.asking import (
     ASK,
     WHOLE,

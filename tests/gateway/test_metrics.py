@@ -2,7 +2,7 @@
 
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.shared.process.telemetry import Telemetry
-from livescale.shared.runtime.clock import LoopClock
+from tests.clocks import LoopClock
 from tests.gateway.conftest import ServedGateway, eventually
 
 

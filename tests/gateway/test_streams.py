@@ -13,9 +13,9 @@ from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal, Servi
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.requests import Replay, TokenFrame, Tokens
 from livescale.shared.process.telemetry import Telemetry
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import LEASE, REPLAY, TOKENS
+from tests.clocks import LoopClock
 from tests.gateway.asking import ASK, WHOLE, dies, taken_over, takes_office, token_ids
 from tests.gateway.conftest import ServedGateway, eventually, serve_gateway
 from tests.gateway.reports import WORKER

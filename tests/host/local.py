@@ -19,10 +19,11 @@ from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.transfers import Transfer
 from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry
-from livescale.shared.runtime.clock import CountedIds, LoopClock
+from livescale.shared.runtime.clock import CountedIds
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import HEARTBEAT, JOIN, MODEL_READ, READ_MODEL, RELEASE_MODEL, TRANSFER
+from tests.clocks import LoopClock
 
 CLOCK = LoopClock(epoch=0.0)
 HOST = "host-0"

@@ -16,10 +16,11 @@ from livescale.services.supervisor.processes import ProcessCommand, Supervisor
 from livescale.shared.bus.contract import Context, Endpoint, ServiceInfo
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.scaling import AskScales, ScaleRecords
-from livescale.shared.runtime.clock import LoopClock, SystemClock
+from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import BLOCK, DECISION, HEARTBEAT, INSTANCE, PLAN, SCALES, TRANSFER
+from tests.clocks import LoopClock
 from tests.load import sample_run
 from tests.load.sample_run import MODEL, START
 

@@ -4,9 +4,9 @@ import asyncio
 
 from livescale.services.planner.outbox import KEPT, SavedRecords
 from livescale.shared.messages.scaling import ScaleRecord
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
+from tests.clocks import LoopClock
 from tests.planner.samples import decision
 
 

@@ -12,10 +12,10 @@ from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import AskSnapshot, Named, Snapshot
 from livescale.shared.messages.transfers import InstanceServing
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import MANIFEST, SNAPSHOT
+from tests.clocks import LoopClock
 from tests.control.fakes import manifest
 from tests.planner.samples import VERSION, serving, snapshot, spare
 

@@ -13,10 +13,11 @@ from livescale.shared.messages.membership import HostReport, Join
 from livescale.shared.messages.registry import AskSnapshot, Snapshot
 from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry
-from livescale.shared.runtime.clock import CountedIds, LoopClock
+from livescale.shared.runtime.clock import CountedIds
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.subjects import CHECK_MODEL, HEARTBEAT, JOIN, SNAPSHOT
+from tests.clocks import LoopClock
 
 CLOCK = LoopClock(epoch=0.0)
 

@@ -11,9 +11,9 @@ from livescale.shared.messages.membership import Member
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
+from tests.clocks import LoopClock
 from tests.control.fakes import manifest
 
 CLOCK = LoopClock(epoch=0.0)

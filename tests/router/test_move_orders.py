@@ -6,10 +6,10 @@ from livescale.services.router.effects import MoveRequest
 from livescale.services.router.move_orders import hand_over
 from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.messages.disaggregation import HandOver
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import HAND_OVER
+from tests.clocks import LoopClock
 
 CLOCK = LoopClock(epoch=1_000_000.0)
 

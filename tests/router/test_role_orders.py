@@ -6,10 +6,10 @@ from livescale.services.router.effects import AssignRole
 from livescale.services.router.role_orders import CALL_SECONDS, assign
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.messages.disaggregation import RoleSet, SetRole
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import ROLE
+from tests.clocks import LoopClock
 
 CLOCK = LoopClock(epoch=1_000_000.0)
 ORDER = AssignRole("worker-1", "decode", "more decode")

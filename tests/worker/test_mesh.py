@@ -17,10 +17,10 @@ from livescale.shared.links.ucx import UcxLink
 from livescale.shared.messages.membership import LeaseState, Member
 from livescale.shared.messages.registry import AskSnapshot, Snapshot
 from livescale.shared.messages.transfers import Greet, Node
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import GREET, SNAPSHOT
+from tests.clocks import LoopClock
 
 
 def member(id: str, address: bytes | None, lease: LeaseState = "alive") -> Member:

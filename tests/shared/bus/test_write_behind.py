@@ -10,9 +10,9 @@ from livescale.shared.bus.contract import BusError
 from livescale.shared.bus.write_behind import RETRY_SECONDS, WriteBehind
 from livescale.shared.messages.membership import Joined
 from livescale.shared.messages.message import Message
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
+from tests.clocks import LoopClock
 
 
 class FullStore:

@@ -5,10 +5,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from livescale.shared.bus.contract import Context, Endpoint, ServiceInfo
 from livescale.shared.messages.membership import AskMetrics, LeaseState, Member, MetricsText
 from livescale.shared.process.exposition import ask_expositions, merge_expositions
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import METRICS
+from tests.clocks import LoopClock
 
 A = """# HELP livescale_bus_messages_total Messages.
 # TYPE livescale_bus_messages_total counter

@@ -7,11 +7,12 @@ import pytest
 from livescale.shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.messages.membership import Beat, Join, Joined, Leave, Report, Stale
 from livescale.shared.process.membership import REPORT_SECONDS, Membership
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.runtime.running_loop import MOST_SECONDS
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
+from livescale.shared.simulation.processes import Process
 from livescale.shared.subjects import AWAY, HEARTBEAT, JOIN, LEAVE, STALE
+from tests.clocks import LoopClock
 
 CLOCK = LoopClock(epoch=0.0)
 
@@ -199,7 +200,7 @@ def test_a_process_that_slept_says_for_how_long() -> None:
         registry, bus = broker.connect(), broker.connect()
         await answer_joins(registry, [5])
         aways = await registry.subscribe(AWAY)
-        process = virtual_time.Process()
+        process = Process()
         running = asyncio.create_task(worker(bus).run(), context=process.context())
         await asyncio.sleep(1.0)
         process.stop()

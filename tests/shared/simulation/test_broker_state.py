@@ -8,11 +8,12 @@ import pytest
 from livescale.shared.bus.contract import Call
 from livescale.shared.messages.registry import Named
 from livescale.shared.messages.requests import Cancel
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import broker_state, virtual_time
 from livescale.shared.simulation.broker_state import DelayedDeliveries
 from livescale.shared.simulation.local_bus import LocalBroker
+from livescale.shared.simulation.processes import Process
 from livescale.shared.subjects import CANCEL
+from tests.clocks import LoopClock
 
 ECHO: Call[Named, Named] = Call("svc.echo.say", Named, Named, queue=True)
 CLOCK = LoopClock(epoch=1_000_000.0)
@@ -81,7 +82,7 @@ def test_a_message_arrives_in_its_time_though_its_sender_sleeps() -> None:
         broker = LocalBroker(CLOCK, delays=lambda subject: (1.0,))
         sender, listener = broker.connect(), broker.connect()
         cancels = await listener.subscribe(CANCEL)
-        process = virtual_time.Process()
+        process = Process()
         for name in ("once", "again"):
             process.context().run(sender.publish, CANCEL, Cancel(request_id=name))
             process.stop()

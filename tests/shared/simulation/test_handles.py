@@ -7,7 +7,8 @@ import pytest
 
 from livescale.shared.runtime.running_loop import MOST_SECONDS
 from livescale.shared.simulation import virtual_time
-from livescale.shared.simulation.virtual_time import Process, VirtualTimeLoop
+from livescale.shared.simulation.processes import Process
+from livescale.shared.simulation.virtual_time import VirtualTimeLoop
 
 
 def play(main: Callable[[], Coroutine[None, None, None]]) -> None:

@@ -9,10 +9,10 @@ from livescale.shared.bus.contract import Call, CallTimeout, Context, Disconnect
 from livescale.shared.messages.membership import Beat, WorkerReport
 from livescale.shared.messages.registry import Named
 from livescale.shared.messages.requests import Cancel, TokenFrame, Tokens
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import CANCEL, HEARTBEAT, TOKENS
+from tests.clocks import LoopClock
 
 ECHO: Call[Named, Named] = Call("svc.echo.say", Named, Named, queue=True)
 CLOCK = LoopClock(epoch=1_000_000.0)

@@ -8,9 +8,11 @@ from threading import Barrier
 
 import pytest
 
-from livescale.shared.runtime.clock import LoopClock, own_pid
+from livescale.shared.runtime.clock import own_pid
 from livescale.shared.runtime.running_loop import MOST_SECONDS
 from livescale.shared.simulation import virtual_time
+from livescale.shared.simulation.processes import Process
+from tests.clocks import LoopClock
 
 
 def test_a_long_sleep_costs_no_real_time() -> None:
@@ -103,7 +105,7 @@ def calls_that_are_next(*, beside: bool) -> list[str]:
 
 def test_a_simulated_process_has_an_id_of_its_own() -> None:
     async def main() -> tuple[int, int]:
-        context = virtual_time.Process(pid=7).context()
+        context = Process(pid=7).context()
         inside = await asyncio.create_task(asyncio.sleep(0, own_pid), context=context)
         return await asyncio.create_task(asyncio.to_thread(inside), context=context), own_pid()
 
@@ -195,7 +197,7 @@ def test_the_wall_clock_starts_at_the_given_epoch() -> None:
 
 def test_a_process_that_is_stopped_does_nothing_and_its_timers_leave_out_what_it_slept() -> None:
     async def main() -> list[tuple[str, float]]:
-        process, clock, seen = virtual_time.Process(), LoopClock(epoch=100.0), list[tuple[str, float]]()
+        process, clock, seen = Process(), LoopClock(epoch=100.0), list[tuple[str, float]]()
         word: asyncio.Queue[str] = asyncio.Queue()
 
         async def listen() -> None:

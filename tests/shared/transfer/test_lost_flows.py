@@ -1,11 +1,11 @@
 """A lost flow is told by whoever noticed it, in the place of its receiver."""
 
 from livescale.shared.messages.transfers import Transfer
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import TRANSFER
 from livescale.shared.transfer.lost_flows import LostFlows
+from tests.clocks import LoopClock
 
 
 def test_the_planner_hears_of_the_receivers_flow_by_its_ticket_and_why() -> None:

@@ -7,10 +7,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from livescale.shared.process.telemetry import Telemetry
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.transfer.sender import BlockSender
 from livescale.shared.transfer.spans import FlowSpans
+from tests.clocks import LoopClock
 from tests.shared.transfer.test_sender import SilentLink, command, here
 from tests.spans import CALLER, UNSAMPLED, seconds, trace_id, traced
 

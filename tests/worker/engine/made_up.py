@@ -11,7 +11,7 @@ from livescale.shared.messages.parameters import Manifest, ModelConfig
 from livescale.shared.messages.requests import Submit
 from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.model.latency import Latency
-from livescale.shared.runtime.clock import LoopClock
+from tests.clocks import LoopClock
 from tests.worker.serving import limits
 
 BLOCK_TOKENS = 16

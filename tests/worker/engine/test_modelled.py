@@ -13,8 +13,8 @@ from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.scheduling.batch import NO_BYTES, Batch
 from livescale.shared.messages.requests import Sampling, Submit
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation.virtual_time import run
+from tests.clocks import LoopClock
 from tests.worker.engine.made_up import BLOCK_BYTES, BLOCK_TOKENS, LATENCY, VOCABULARY, loaded, manifest, serve
 from tests.worker.engine.modelled_engine import alone, chunk
 from tests.worker.serving import random_prompt, submit

@@ -17,8 +17,8 @@ from livescale.services.worker.scheduling.batch import (
     TokenSampling,
 )
 from livescale.shared.messages.requests import Sampling
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation.virtual_time import run
+from tests.clocks import LoopClock
 from tests.worker.engine.made_up import (
     BLOCK_BYTES,
     BLOCK_TOKENS,

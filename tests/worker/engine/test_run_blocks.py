@@ -15,8 +15,8 @@ from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, Schedule
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Sampling, Submit
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation.virtual_time import run
+from tests.clocks import LoopClock
 from tests.fuzz.effort import examples
 from tests.worker.engine.made_up import BLOCK_BYTES, LATENCY, LAYERS, VOCABULARY, loaded, made_up_tokens, manifest
 from tests.worker.engine.models import BLOCK_TOKENS, Checkpointed, checkpointed

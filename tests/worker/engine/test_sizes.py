@@ -5,8 +5,8 @@ import pytest
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.engine.sizes import activation_bytes, block_bytes, kv_bytes, slice_bytes
 from livescale.services.worker.scheduling.batch import KvSlice
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation.virtual_time import run
+from tests.clocks import LoopClock
 from tests.worker.engine.made_up import BLOCK_BYTES, BLOCK_TOKENS, LATENCY, LAYERS, loaded, manifest
 
 

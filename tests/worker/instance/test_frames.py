@@ -6,10 +6,10 @@ from livescale.services.worker.instance.frames import TokenFrames
 from livescale.services.worker.scheduling.outputs import TokenOutput
 from livescale.shared.bus.contract import Bus
 from livescale.shared.messages.requests import RequestsEnded, TokenFrame, TokenLogprobs, Tokens
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import ENDED, TOKENS
+from tests.clocks import LoopClock
 
 
 def row(id: str, gateway: str = "g-0", **more: object) -> TokenOutput:

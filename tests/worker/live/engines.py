@@ -21,10 +21,10 @@ from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.parameters import DType, Family, Manifest
 from livescale.shared.messages.requests import Submit, TokenLogprobs
-from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.runtime.role_settings import KvTransferMode
 from livescale.shared.runtime.settings import SwitchKv
 from tests.checkpoints import tiny_checkpoint
+from tests.clocks import LoopClock
 from tests.worker.engine.made_up import LATENCY, made_up_tokens
 from tests.worker.live.timed import TimedRunner
 from tests.worker.serving import Served, serve

@@ -8,7 +8,7 @@ from livescale.services.worker.actor import Worker
 from livescale.services.worker.engine.contract import Runner
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.simulation.local_bus import LocalBus
-from livescale.shared.simulation.virtual_time import Process
+from livescale.shared.simulation.processes import Process
 
 
 @dataclass

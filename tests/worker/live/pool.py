@@ -22,7 +22,7 @@ from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import CountedIds
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
-from livescale.shared.simulation.virtual_time import Process
+from livescale.shared.simulation.processes import Process
 from livescale.shared.subjects import ABORT, DEATH, DRAIN, ENDED, HEARTBEAT, HELP, JOIN, MOVED, SERVE, STALE, TOKENS
 from tests.shared.transfer.virtual_link import Mail, new_mail
 from tests.worker.live.client import Client
