@@ -52,7 +52,7 @@ class Why(msgspec.Struct, frozen=True):
 @click.option(
     "--verbose",
     is_flag=True,
-    envvar=["LIVESCALE_WHY_VERBOSE", "LIVESCALE_VERBOSE"],
+    envvar="LIVESCALE_VERBOSE",
     show_envvar=True,
     help="Also show the numbers that each decision was made from.",
 )
@@ -141,13 +141,19 @@ def tell_decisions(folded: Folded, verbose: bool) -> Iterator[str]:
     if last.roles:
         change += f" ({', '.join(f'{count} {role}' for role, count in sorted(last.roles.items(), reverse=True))})"
     until = f" to {clock_time(last.at)}" if len(folded) > 1 else ""
-    rules = Counter(each.rule for each in folded)
-    times = ", ".join(f"{rule} {count} times" if count > 1 else rule for rule, count in rules.most_common())
     did = f"advises {last.action}" if last.advice else last.action
-    yield f"{clock_time(folded[0].at)}{until} {did} {change}, by {last.by}" + (f": {times}" if until else "")
+    yield f"{clock_time(folded[0].at)}{until} {did} {change}, by {last.by}" + (tell_rules(folded) if until else "")
     yield f"    {'last ' if until else ''}{last.rule}: {last.reason}"
     if verbose and last.inputs:
         yield "    from " + ", ".join(f"{name} {number(value)}" for name, value in sorted(last.inputs.items()))
+
+
+def tell_rules(folded: Folded) -> str:
+    """How many decisions there were, and by which rules."""
+    rules = Counter(each.rule for each in folded).most_common()
+    if len(rules) == 1:
+        return f": {len(folded)} decisions, by the rule {rules[0][0]}"
+    return f": {len(folded)} decisions, by the rules " + ", ".join(f"{rule} ({count})" for rule, count in rules)
 
 
 def tell_scale(record: ScaleRecord) -> Iterator[str]:

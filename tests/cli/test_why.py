@@ -125,7 +125,7 @@ def test_holds_in_a_row_are_told_once_whatever_they_alternate_between() -> None:
     ]
     told = text(holds, [])
     assert told.count("hold at 1") == 1
-    assert "idle 3 times, within 2 times" in told
+    assert ": 5 decisions, by the rules idle (3), within (2)" in told
     assert "last idle: queue grows" in told
     assert "queue 4" not in told
     assert "queue 4" in text(holds, [], verbose=True)
