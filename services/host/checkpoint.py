@@ -94,6 +94,11 @@ class Checkpoint:
         """How many columns each tensor has before it is cut."""
         return {one.name: one.shape[-1] for block in model_parameters(self.config).values() for one in block}
 
+    @cached_property
+    def quantized(self) -> QuantizedReader | None:
+        """Reads the matrices that are quantized; None where none is."""
+        return None if self.config.quantization is None else QuantizedReader(self.config.quantization, self.stored)
+
     @property
     def files(self) -> set[Path]:
         """The files that hold its parameters, each once."""
@@ -135,7 +140,7 @@ class Checkpoint:
     def _read_part(self, name: str, tensor: Tensor, cut: ShardSlice | None, into: memoryview) -> None:
         """Read what the checkpoint has of a tensor under one of its names."""
         source, dtype = self.sources[name], tensor.dtype or self.dtype
-        if read_router(name, source, self.config, self.stored, into):
+        if self.quantized is not None and read_router(name, source, self.config, self.quantized, into):
             return
         if source.fused is not None:
             read_fused(self.stored[source.name], source.fused, cut, into, dtype)
@@ -150,15 +155,14 @@ class Checkpoint:
             _order_heads(np.frombuffer(into, SERVED_BITS[dtype]), tensor.shape, source.order)
 
     def _read_packed(self, tensor: Tensor, shard: int, into: memoryview) -> None:
-        assert self.config.quantization is not None
+        assert self.quantized is not None
         assert tensor.packing is not None
         cut = find_shard_slice(self.cuts[tensor.name], self.config, shard, self.shards)
-        reader = QuantizedReader(self.config.quantization, self.stored)
         names = each_name(tensor.name, experts_of(self.config, shard, self.shards))
         size = into.nbytes // len(names)
         for start, name in zip(range(0, into.nbytes, size), names, strict=True):
             part = into[start : start + size]
-            reader.read(self.sources[name], self.widths[tensor.name], tensor.packing, cut, part)
+            self.quantized.read(self.sources[name], self.widths[tensor.name], tensor.packing, cut, part)
 
     def manifest(self, checksums: Sequence[int]) -> Manifest:
         """The manifest of the whole model; `checksums` has one for each block, in order."""

@@ -1,5 +1,6 @@
 """Reads a quantized matrix of a checkpoint into the packed panels that kernels read."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,10 @@ class QuantizedReader:
     def __init__(self, quantization: Quantization, stored: dict[str, StoredTensor]) -> None:
         self._quantization = quantization
         self._stored = stored
+
+    def has(self, parts: Iterable[str]) -> bool:
+        """Whether the checkpoint has tensors of all these names."""
+        return all(part in self._stored for part in parts)
 
     def read(self, source: Source, inputs: int, packing: Packing, cut: ShardSlice | None, into: memoryview) -> None:
         """Fill `into` with the part `cut` of a matrix that has so many inputs in the checkpoint."""

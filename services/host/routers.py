@@ -8,7 +8,6 @@ import numpy as np
 
 from livescale.services.host.conversion import convert
 from livescale.services.host.quantized import QuantizedReader
-from livescale.services.host.safetensors_files import StoredTensor
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.messages.quantization import Packing
 from livescale.shared.model.architectures import architecture_of
@@ -27,19 +26,17 @@ def router_packing(config: ModelConfig, layer: int) -> Packing | None:
     return next(filter(None, (quantization.packing(layer, part) for part in EXPERTS)), None)
 
 
-def read_router(
-    name: str, source: Source, config: ModelConfig, stored: dict[str, StoredTensor], into: memoryview
-) -> bool:
+def read_router(name: str, source: Source, config: ModelConfig, reader: QuantizedReader, into: memoryview) -> bool:
     """Fill `into` with our tensor `name` in bfloat16, if that is a router whose file has it quantized.
 
     Raises CheckpointError.
     """
-    if not name.endswith(ROUTER) or config.quantization is None:
+    if not name.endswith(ROUTER):
         return False
     packing = router_packing(config, int(name.split(".")[2]))
-    if packing is None or not _parts(config, packing, source.name).keys() <= stored.keys():
+    if packing is None or not reader.has(_parts(config, packing, source.name)):
         return False
-    wide = QuantizedReader(config.quantization, stored).dequantized(source, config.hidden_size, packing)
+    wide = reader.dequantized(source, config.hidden_size, packing)
     convert(wide.view(np.uint32).reshape(-1), "F32", "bfloat16", np.frombuffer(into, np.uint16))
     return True
 

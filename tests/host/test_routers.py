@@ -39,9 +39,10 @@ def test_only_routers_that_are_quantized_are_read(tmp_path: Path) -> None:
     for quantized in (True, False):
         directory = with_experts("awq", tmp_path / str(quantized), ROUTER_ROWS, quantized_router=quantized)
         opened = open_checkpoint(directory, "bfloat16")
-        others = [name for name in opened.sources if name != ROUTER]
-        assert not any(read_router(name, opened.sources[name], opened.config, opened.stored, into) for name in others)
-        assert read_router(ROUTER, opened.sources[ROUTER], opened.config, opened.stored, into) is quantized
+        others, reader = [name for name in opened.sources if name != ROUTER], opened.quantized
+        assert reader is not None
+        assert not any(read_router(name, opened.sources[name], opened.config, reader, into) for name in others)
+        assert read_router(ROUTER, opened.sources[ROUTER], opened.config, reader, into) is quantized
         if quantized:
             assert np.frombuffer(into, np.uint16).any()
     made = torch.frombuffer(bytearray(into), dtype=torch.bfloat16)
