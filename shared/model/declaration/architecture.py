@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from livescale.shared.messages.experts import Experts
 from livescale.shared.messages.latent import Latent
 from livescale.shared.messages.parameters import Activation, LayerKind, ModelConfig
+from livescale.shared.model.declaration.checked_keys import REMEDY
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
 from livescale.shared.model.declaration.experts import (
     Stacked,
@@ -22,7 +23,7 @@ from livescale.shared.model.declaration.experts import (
     stacked_sources,
     tensor_of_all,
 )
-from livescale.shared.model.declaration.quantization import KEYS, REMEDY, read_quantization
+from livescale.shared.model.declaration.quantization import KEYS, read_quantization
 from livescale.shared.model.declaration.rotation import Rotation, RotationReader, head_orders
 from livescale.shared.model.declaration.source import Source
 from livescale.shared.model.declaration.tensors import Shapes, model_parameters
