@@ -19,15 +19,20 @@ option = partial(click.option, show_default=True)
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="The checkpoint that the adapter is for.",
 )
-@option("--rank", type=click.IntRange(1, LARGEST_RANK), default=8, help="Rank of its products.")
-@option("--alpha", type=click.FloatRange(min=0, min_open=True), default=16.0, help="Their factor, times the rank.")
+@option("--rank", type=click.IntRange(1, LARGEST_RANK), default=8, help="Rank of the products that it adds.")
+@option(
+    "--alpha",
+    type=click.FloatRange(min=0, min_open=True),
+    default=16.0,
+    help="Factor of these products, times the rank.",
+)
 @option(
     "--matrix",
     "matrices",
     type=click.Choice(MATRICES),
     multiple=True,
     default=MATRICES,
-    help="Matrices that it has.",
+    help="Matrix of each layer that it adds to; may be given several times.",
 )
 @option("--seed", type=int, default=0, help="Seed of the random parameters.")
 def make_adapter_command(

@@ -26,33 +26,33 @@ Examples:
     "--family",
     type=click.Choice(model_types()),
     default="llama",
-    envvar=["LIVESCALE_MAKE_MODEL_FAMILY", "LIVESCALE_FAMILY"],
+    envvar="LIVESCALE_FAMILY",
     help="Architecture of the model.",
 )
 @option(
     "--size",
     type=click.Choice(get_args(Size)),
     default="small",
-    envvar=["LIVESCALE_MAKE_MODEL_SIZE", "LIVESCALE_SIZE"],
+    envvar="LIVESCALE_SIZE",
     help="Number of parameters, see above.",
 )
 @option(
     "--seed",
     type=int,
     default=0,
-    envvar=["LIVESCALE_MAKE_MODEL_SEED", "LIVESCALE_SEED"],
+    envvar="LIVESCALE_SEED",
     help="Seed of the random parameters.",
 )
 @option(
     "--teach",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    envvar=["LIVESCALE_MAKE_MODEL_TEACH", "LIVESCALE_TEACH"],
+    envvar="LIVESCALE_TEACH",
     help="JSON lines of conversations, as clients send them, whose answers the model learns by heart; tiny only.",
 )
 @option(
     "--quantize",
     type=click.Choice(get_args(Quantized)),
-    envvar=["LIVESCALE_MAKE_MODEL_QUANTIZE", "LIVESCALE_QUANTIZE"],
+    envvar="LIVESCALE_QUANTIZE",
     help="Quantize the matrices of layers: int4 in groups, int8 by output, fp8 in blocks; experts of gpt_oss: mxfp4.",
 )
 def make_model_command(

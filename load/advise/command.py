@@ -61,7 +61,8 @@ def to_model(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
     required=True,
     callback=to_model,
     metavar="NAME=PATH",
-    help="Model, with a size such as 8b or a directory with a config.json; the next --models gets the next --trace.",
+    help="A model, and its size, such as 8b, or a directory with its config.json; the next --models gets the next "
+    "--trace.",
 )
 @click.option("--ttft-slo", required=True, type=SECONDS, help="Seconds that a first token may take.")
 @click.option("--tbt-slo", required=True, type=SECONDS, help="Seconds between tokens, on average of a request.")
@@ -74,11 +75,16 @@ def to_model(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
 )
 @click.option("--window", default="0+300", show_default=True, help="Part of the traces: START+SECONDS.")
 @click.option("--rate-scale", type=SECONDS, default=1.0, show_default=True, help="Factor on the rates of the traces.")
-@click.option("--engine-profile", default="llama3-8b-a100", show_default=True, help="How fast GPUs run the models.")
+@click.option(
+    "--engine-profile",
+    default="llama3-8b-a100",
+    show_default=True,
+    help="How fast GPUs run the models: a file that `livescale profile` wrote, or the name of a shipped profile.",
+)
 @click.option(
     "--tensor-parallel-size", type=click.IntRange(1, 64), default=1, show_default=True, help="GPUs of an instance."
 )
-@click.option("--system", default="", help="One of `livescale systems`, whose settings are taken.")
+@click.option("--system", default="", help="Name of a system whose settings are taken; `livescale systems` lists them.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all simulations.")
 @click.option("--report", type=FILE, help="File to write the HTML report to.")
 def advise(
@@ -98,9 +104,9 @@ def advise(
 ) -> None:
     """Find the smallest pool of workers, and the fewest instances in it, that hold SLOs under a trace.
 
-    Each step is a simulation (see livescale simulate), for which it is taken for granted that more workers or instances
-    do not hurt. Then it is tried what breaks first: with one GPU less, with one link half as fast, and with twice the
-    bursts. The exit status is 1 if no pool of the topology holds.
+    Each step is a simulation (see `livescale simulate`). The search assumes that more workers or instances do not hurt.
+    Then it shows what breaks first: with one GPU less, with one link half as fast, and with twice the bursts. The exit
+    status is 1 if no pool of the topology holds.
     """
     if len(traces) != len(models):
         raise click.UsageError(f"{len(traces)} --trace for {len(models)} --models: give a trace for each model")

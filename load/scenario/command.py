@@ -105,7 +105,7 @@ def simulate(
     compare: tuple[Path, Path] | None,
     against_live: int | None,
 ) -> None:
-    """Simulate the cluster, load and faults that the file SCENARIO tells of, under virtual time.
+    """Simulate the cluster, load and faults that the file SCENARIO describes, under virtual time.
 
     Router, registry, planner, monitor, hosts and workers are the real ones. Engines, links and disks are modelled, with
     models of their real sizes. The same scenario and seed give the same digest again, on any machine.

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import click
 
 PRINTING = {"help", "print_config", "version"}
+PLAIN = {"up"}  # commands whose variables are named by the flag alone
+SHARED = {"LIVESCALE_CONFIG", "LIVESCALE_NAMESPACE", "LIVESCALE_NATS_URL"}  # which mean the same in every command
 
 
 class LazyCommand(NamedTuple):
@@ -52,13 +54,20 @@ class LazyGroup(click.Group):
 
 
 def name_variables(command: click.Command, name: str) -> None:
-    """Give each option that has no environment variable the one of command and flag: LIVESCALE_STATUS_JSON. Those that
-    print something and end the command get none."""
-    for option in command.params:
-        if isinstance(option, click.Option) and option.envvar is None and option.name not in PRINTING:
-            flag = max(option.opts, key=len)
-            option.envvar = f"LIVESCALE_{name}_{flag.removeprefix('--')}".replace("-", "_").upper()
-            option.show_envvar = True
+    """Give each option the environment variable of command and flag, such as LIVESCALE_STATUS_JSON. Those that it has
+    already count behind that: another command may mean something else by them.
+
+    Options of `up` keep their variables alone, as they are those of all services, and so do options that mean the same
+    in every command. Those that print something and end the command get none.
+    """
+    for option in command.params if name not in PLAIN else ():
+        if not isinstance(option, click.Option) or option.name in PRINTING:
+            continue
+        flag = max((each for each in option.opts if each.startswith("--")), key=len)
+        own = f"LIVESCALE_{name}_{flag.removeprefix('--')}".replace("-", "_").upper()
+        others = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
+        if not {own, *SHARED} & set(others):
+            option.envvar, option.show_envvar = [own, *others], True
 
 
 def load_command(target: str) -> click.Command:

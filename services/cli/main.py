@@ -119,7 +119,9 @@ BENCHES = {
     "simulate": LazyCommand(
         "livescale.load.scenario.bench.command:simulate", "Measure the CPU time and memory of simulations."
     ),
-    "compare": LazyCommand("livescale.load.bench.compare:compare", "What two runs of a bench measured, side by side."),
+    "compare": LazyCommand(
+        "livescale.load.bench.compare:compare", "Show what two runs of a bench measured, side by side."
+    ),
 }
 
 MAIN_HELP = """Serve LLMs whose new instances answer before all their parameters have arrived.
@@ -134,10 +136,10 @@ Then, in another terminal:
   livescale scale tiny --instances 2    add an instance by hand
   livescale why tiny                    show every scaling decision and its reason
 
-Each setting of up, run, demo, load and chaos can be given in three ways: as a flag (--log-level), as an
-environment variable (LIVESCALE_LOG_LEVEL), or as a key of the YAML file that --config names (log-level).
-A flag goes before the environment, and the environment before the file. Other commands show the variable
-of each option beside it.
+Each setting of up and run can be given in three ways: as a flag (--log-level), as an environment variable
+(LIVESCALE_LOG_LEVEL), or as a key of the YAML file that --config names (log-level). A flag goes before the
+environment, and the environment before the file. Other commands show the variables of each option beside it:
+the first has the command's name and goes before the second, which other commands may read, too.
 """
 
 BENCH_HELP = """Measure this build on this machine.

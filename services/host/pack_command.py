@@ -24,6 +24,7 @@ option = partial(click.option, show_default=True, show_envvar=True)
 @option(
     "--packed-dir",
     default="",
+    show_default=False,
     envvar="LIVESCALE_PACKED_DIR",
     help="Directory for packed forms, the same as that of hosts; by default beside the checkpoint.",
 )
@@ -32,7 +33,8 @@ option = partial(click.option, show_default=True, show_envvar=True)
     type=click.Choice(get_args(Layout)),
     default="plain",
     envvar="LIVESCALE_LAYOUT",
-    help="Order of bfloat16 matrices: plain, or panels for workers on CPUs; the same as that of the model.",
+    help="Order of bfloat16 matrices, the same as that of the model: plain, or panels, which `livescale up` takes for "
+    "workers on CPUs.",
 )
 @option(
     "--tensor-parallel-size",

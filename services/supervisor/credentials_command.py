@@ -28,8 +28,8 @@ DIRECTORY_MODE, FILE_MODE = 0o700, 0o444
     show_envvar=True,
     help="Name of the system on the server; the logins are good for its subjects only.",
 )
-@click.option("--store-dir", default=STORE, show_default=True, help="Where the server keeps its state.")
-@click.option("--renew", is_flag=True, help="New passwords, also for roles that have one.")
+@click.option("--store-dir", default=STORE, show_default=True, help="Directory in which the server keeps its state.")
+@click.option("--renew", is_flag=True, help="Make new passwords for roles that have one, too.")
 def credentials(directory: Path, namespace: str, store_dir: str, renew: bool) -> None:
     """Write a NATS server's configuration and a login for each role into DIRECTORY.
 

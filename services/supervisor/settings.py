@@ -243,8 +243,8 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     system: Annotated[
         str,
         Meta(
-            description="A system to compare with, by its name: it sets what `livescale systems` shows, and whatever "
-            "is given otherwise goes before it"
+            description="A system to compare with, by its name: `livescale systems` shows its settings. Flags, "
+            "variables and the file go before them"
         ),
     ] = ""
     nats_url: Annotated[str, Meta(description="URL of a NATS server to use; by default the system starts its own")] = ""

@@ -46,7 +46,7 @@ EngineProfile = Annotated[
     str,
     Meta(
         description="How long the steps of a modelled engine take: a file that `livescale profile` wrote, or the name "
-        "of a profile in shared/latencies.yaml",
+        "of a shipped profile; a wrong name is answered with all of them",
         min_length=1,
     ),
 ]

@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from livescale.services.cli.groups import PRINTING, LazyCommand, LazyGroup, load_command
+from livescale.services.cli.groups import PRINTING, SHARED, LazyCommand, LazyGroup, load_command
 from livescale.services.cli.main import cli
 
 
@@ -64,6 +64,18 @@ def test_an_option_s_variable_counts_where_the_flag_is_not_given() -> None:
     plain, told = (CliRunner().invoke(cli, ["systems", "allcache"], env=env).output for env in ({}, variables))
     assert "LIVESCALE_" in told
     assert "LIVESCALE_" not in plain
+
+
+def test_the_variable_that_goes_first_belongs_to_one_command() -> None:
+    first: dict[str, tuple[str, ...]] = {}
+    for context in walk(cli.make_context("livescale", [], resilient_parsing=True)):
+        path = tuple(context.command_path.split()[1:])
+        if path[:1] in (("up",), ("run",)):
+            continue
+        for option in (each for each in context.command.params if isinstance(each, click.Option)):
+            variable = option.envvar if isinstance(option.envvar, str) else next(iter(option.envvar or ()), None)
+            if variable is not None and variable not in SHARED:
+                assert first.setdefault(variable, path) == path, variable
 
 
 def test_a_command_like_no_other_is_refused_as_ever() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from livescale.load.make_model_command import make_model_command
+from livescale.services.cli.main import cli
 from tests.checkpoints import tiny_checkpoint
 
 
@@ -31,7 +32,7 @@ def test_the_command_reads_its_options_from_the_environment_too(tmp_path: Path) 
 def test_a_variable_with_the_commands_name_goes_before_one_that_other_commands_read(tmp_path: Path) -> None:
     own = {"LIVESCALE_MAKE_MODEL_SIZE": "tiny", "LIVESCALE_MAKE_MODEL_SEED": "7"}
     shared = {"LIVESCALE_FAMILY": "qwen2", "LIVESCALE_SIZE": "large", "LIVESCALE_SEED": "1"}
-    result = CliRunner().invoke(make_model_command, [str(tmp_path / "made")], env=own | shared)
+    result = CliRunner().invoke(cli, ["make-model", str(tmp_path / "made")], env=own | shared)
     assert result.exit_code == 0
     assert digest(tmp_path / "made") == digest(tiny_checkpoint("qwen2"))
 

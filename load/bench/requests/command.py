@@ -68,7 +68,13 @@ class RequestsExtent:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A tokenizer.json of 131,072 tokens; by default one is made.",
 )
-@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Measure this alone; may be repeated.")
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(PARTS),
+    multiple=True,
+    help="What is measured; by default all. May be given several times.",
+)
 def requests(**given: Any) -> None:  # noqa: ANN401 the options, as click has them
     """Measure structured output, log-probabilities, choices, and what gateway and router take.
 
