@@ -81,8 +81,8 @@ async def _ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> 
         raise click.ClickException(refusal.message) from None
     except ServiceAbsent as error:
         raise click.ClickException(
-            f"{error}: that service does not run on {hide_password(address.url)}, namespace {address.namespace!r}; "
-            "start it, or choose another --nats-url or --namespace"
+            f"{error}, at {hide_password(address.url)} in namespace {address.namespace!r}; "
+            "start that service, or choose another --nats-url or --namespace"
         ) from None
     except CallTimeout as error:
         raise click.ClickException(f"{error}; `livescale status` shows which processes are alive") from None

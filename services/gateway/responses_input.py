@@ -93,7 +93,7 @@ def page_of(items: Sequence[ListedItem], query: Mapping[str, str]) -> ItemList:
     """The page that a query asks for. Raises ApiError 400 naming the parameter."""
     order, limit, after = query.get("order", "desc"), query.get("limit", str(USUAL_ITEMS)), query.get("after")
     if order not in ("asc", "desc"):
-        raise bad_request("'order' is asc or desc.", "order")
+        raise bad_request("'order' must be asc or desc.", "order")
     if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit) <= MOST_ITEMS:
         raise bad_request(f"'limit' must be a number from 1 to {MOST_ITEMS}.", "limit")
     ordered = list(items) if order == "asc" else list(reversed(items))

@@ -128,7 +128,7 @@ def _check_words(schema: dict[str, Any], path: str) -> None:
 def _checked(schema: dict[str, Any], key: str, kind: type[Any], path: str) -> Any:  # noqa: ANN401 a list or dict
     value = schema.get(key, kind())
     if not isinstance(value, kind):
-        raise bad_request(f"{key!r} of a schema is {'an object' if kind is dict else 'a list'}.", f"{path}.{key}")
+        raise bad_request(f"{key!r} of a schema must be {'an object' if kind is dict else 'a list'}.", f"{path}.{key}")
     return value
 
 

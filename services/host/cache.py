@@ -94,7 +94,8 @@ class HostCache:
         if held.size_bytes > left:
             raise CacheFull(
                 f"cache_bytes: model {held.model!r} needs {_mib(held.size_bytes)} and the host cache has {_mib(left)} "
-                f"of {_mib(self.limit_bytes)} left; start the host with a larger --cache-bytes, or another host"
+                f"of {_mib(self.limit_bytes)} left; start the host with a larger --cache-bytes "
+                "(LIVESCALE_CACHE_BYTES), or a host on another machine"
             )
         number = next(self._numbers)
         self._held[number] = held

@@ -193,7 +193,9 @@ class Stored:
                 place.parent.mkdir(parents=True, exist_ok=True)
             if os.access(place.parent, os.W_OK):
                 return place
-        raise PermissionError(errno.EACCES, "no directory to write to; name one with --packed-dir")
+        raise PermissionError(
+            errno.EACCES, "no directory to write to; name one with --packed-dir or LIVESCALE_PACKED_DIR"
+        )
 
 
 def open_stored(

@@ -139,7 +139,7 @@ class AdapterStore:
                     await asyncio.sleep(RETRY_SECONDS)
         except TimeoutError:
             raise AdapterUnavailable(f"another rank did not say that it has adapter {version}: {failure}") from None
-        raise AdapterUnavailable("the ranks are no instance any more")
+        raise AdapterUnavailable("the instance has ended")
 
     async def _make_room(self, leader: GroupLeader, size_bytes: int) -> None:
         """Evict adapters until one of this size fits. Raises AdapterUnavailable."""

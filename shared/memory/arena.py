@@ -75,7 +75,7 @@ class BumpAllocator:
         if needed > left:
             raise ArenaFull(
                 f"the model needs {needed} bytes and the arena has {left} of {self.size_bytes} left; "
-                "start this process with a larger arena"
+                "start this process with a larger --arena-bytes"
             )
         taken = []
         for size in sizes:

@@ -39,7 +39,9 @@ class DeviceArena:
         try:
             self._memory = torch.empty(size_bytes, dtype=torch.uint8, device=device)
         except torch.OutOfMemoryError as error:
-            raise MemoryError(f"arena_bytes: {device} has no {size_bytes} bytes to give: {error}") from error
+            raise MemoryError(
+                f"{device} has no {size_bytes} bytes for parameters; lower --arena-bytes: {error}"
+            ) from error
         self._bounce = PinnedBounce(self._memory.device)
         self._allocator = BumpAllocator(size_bytes)
 

@@ -24,7 +24,7 @@ async def test_a_service_that_does_not_run_is_named(server: NatsServer) -> None:
     result = await run(server, "status")
     assert result.exit_code == 1
     assert "svc.registry.snapshot" in result.output
-    assert "that service does not run" in result.output
+    assert "start that service" in result.output
 
 
 async def test_the_system_of_this_machine_is_found_without_flags(server: NatsServer, answers: Answers) -> None:

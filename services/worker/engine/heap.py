@@ -42,7 +42,7 @@ def touch_heap(size_bytes: int) -> None:
     libc.malloc.restype = ctypes.c_void_p
     memory = libc.malloc(ctypes.c_size_t(size_bytes))
     if memory is None:
-        raise MemoryError(f"no {size_bytes} bytes are left to compute in; lower arena_bytes or kv_bytes")
+        raise MemoryError(f"no {size_bytes} bytes are left to compute in; lower --arena-bytes or --kv-bytes")
     start = -(-memory // HUGE_PAGE) * HUGE_PAGE
     inside = memory + size_bytes - start
     if inside > 0:

@@ -27,7 +27,7 @@ def allocate_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
     try:
         return torch.empty(size_bytes, dtype=torch.uint8, device=device).zero_()
     except torch.OutOfMemoryError as error:
-        raise MemoryError(f"kv_bytes: {device} has no {size_bytes} bytes to give: {error}") from error
+        raise MemoryError(f"{device} has no {size_bytes} bytes for the KV cache; lower --kv-bytes: {error}") from error
 
 
 def allocate_host_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
@@ -39,7 +39,9 @@ def allocate_host_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
         (memory,) = Arena(size_bytes, cuda_runtime()).place([size_bytes])
         return torch.frombuffer(memory, dtype=torch.uint8)
     except (RuntimeError, OSError) as error:
-        raise MemoryError(f"host_kv_bytes: the host has no {size_bytes} bytes to give: {error}") from error
+        raise MemoryError(
+            f"the host has no {size_bytes} bytes for evicted KV; lower --host-kv-bytes: {error}"
+        ) from error
 
 
 class KvStore:
@@ -62,7 +64,7 @@ class KvStore:
         host_memory: torch.Tensor | None = None,
     ) -> None:
         if block_tokens % TOKEN_STEP:
-            raise ValueError(f"block_size is {block_tokens}, must be a multiple of {TOKEN_STEP}")
+            raise ValueError(f"--block-size is {block_tokens}, must be a multiple of {TOKEN_STEP}")
         if config.kv_cache_dtype == "fp8" and memory.is_cuda:
             raise ValueError("kv_cache_dtype is fp8, which workers on GPUs do not have; register the model with auto")
         layers, heads, head_dim = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
@@ -77,7 +79,7 @@ class KvStore:
         if self.blocks == 0:
             needed = block_items * items.element_size()
             raise ValueError(
-                f"kv_bytes is {memory.numel()}, but one block of this model's KV cache takes {needed}; raise it"
+                f"--kv-bytes is {memory.numel()}, and one block of this model's KV cache takes {needed}; raise it"
             )
         tokens = self.blocks * block_tokens
         self.cache = items[: self.blocks * block_items].view(layers, parts, heads, tokens, head_dim)

@@ -120,7 +120,7 @@ class ModelledRunner:
         blocks = self._memory_bytes // each
         if blocks == 0:
             raise ValueError(
-                f"kv_bytes is {self._memory_bytes}; one block of this model's KV cache takes {each}; raise it"
+                f"--kv-bytes is {self._memory_bytes}, and one block of this model's KV cache takes {each}; raise it"
             )
         self.rates = EngineRates()
         self._model = ModelledEngine(manifest, blocks, self._block_tokens, self._host_bytes // each, self._tell_missing)

@@ -57,7 +57,7 @@ class MaskComputer:
         """Start the process, and return once it knows the vocabulary. Raises MasksFailed."""
         with self.lock:
             if self._closed:
-                raise MasksFailed("the model was let go of")
+                raise MasksFailed("the model was unloaded")
             process = self._process = subprocess.Popen(
                 (sys.executable, "-m", MODULE),
                 stdin=subprocess.PIPE,
@@ -77,7 +77,7 @@ class MaskComputer:
                 raise MasksFailed("the vocabulary cannot be used for grammars")
             self.knows = True
         except (OSError, ValueError):  # it was ended meanwhile
-            raise MasksFailed("the process of masks does not start") from None
+            raise MasksFailed("the process that applies grammars does not start") from None
         finally:
             watch.cancel()
 

@@ -25,7 +25,7 @@ NEVER = "Grammars cannot be applied here:"
 REMEDY = "send a simpler schema, pattern or grammar"
 TOO_SLOW = Withheld(f"The request's grammar took more than {MOST_LATE_SECONDS:g} s of a processor; {REMEDY}.")
 TOO_LARGE = Withheld(f"The request's grammar took too much memory; {REMEDY}.")
-NO_PROCESS = Withheld("What computes which tokens grammars permit does not run.", code=503)
+NO_PROCESS = Withheld("The process that applies grammars does not run; send the request again.", code=503)
 
 
 @dataclass(frozen=True)

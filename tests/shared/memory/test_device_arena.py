@@ -63,5 +63,5 @@ def test_a_device_that_has_no_such_memory_names_the_setting(monkeypatch: pytest.
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch, "empty", full)
-    with pytest.raises(MemoryError, match="arena_bytes: cuda:0 has no 1048576 bytes"):
+    with pytest.raises(MemoryError, match="cuda:0 has no 1048576 bytes for parameters"):
         DeviceArena(MIB, "cuda:0")

@@ -73,7 +73,7 @@ def test_a_buffer_that_is_too_small_is_refused() -> None:
 
 
 def test_kv_memory_that_holds_no_block_is_refused() -> None:
-    with pytest.raises(ValueError, match="kv_bytes is 4096"):
+    with pytest.raises(ValueError, match="--kv-bytes is 4096"):
         TorchEngine(llama().manifest, allocate_kv_memory(4_096), 16, 100)
 
 

@@ -35,7 +35,7 @@ def test_a_device_that_has_no_such_memory_names_the_setting(monkeypatch: pytest.
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch, "empty", full)
-    with pytest.raises(MemoryError, match="kv_bytes: cuda:0 has no 1024 bytes"):
+    with pytest.raises(MemoryError, match="cuda:0 has no 1024 bytes for the KV cache"):
         allocate_kv_memory(1024, "cuda:0")
 
 
@@ -103,7 +103,7 @@ def test_slices_that_are_not_there_are_refused() -> None:
 
 
 def test_blocks_that_are_not_aligned_are_refused() -> None:
-    with pytest.raises(ValueError, match="block_size is 8"):
+    with pytest.raises(ValueError, match="--block-size is 8"):
         KvStore(allocate_kv_memory(1 << 20), CONFIG, "float32", 8)
 
 

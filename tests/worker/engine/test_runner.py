@@ -65,7 +65,7 @@ async def test_a_step_without_a_model_is_refused(runner: EngineRunner) -> None:
 
 async def test_a_model_whose_kv_does_not_fit_is_refused() -> None:
     runner = EngineRunner(1_024, BLOCK_TOKENS)
-    with pytest.raises(ValueError, match="kv_bytes is 1024"):
+    with pytest.raises(ValueError, match="--kv-bytes is 1024"):
         await runner.load(checkpointed("llama2-untied").manifest, CONTEXT)
     await runner.close()
 

@@ -24,7 +24,7 @@ def test_an_activation_has_a_row_for_each_position() -> None:
 def test_a_model_whose_kv_does_not_fit_is_refused() -> None:
     async def main() -> None:
         runner = ModelledRunner(BLOCK_BYTES - 1, BLOCK_TOKENS, LATENCY, 1.0, LoopClock(0.0))
-        with pytest.raises(ValueError, match=f"kv_bytes is {BLOCK_BYTES - 1}; .* takes {BLOCK_BYTES}; raise it"):
+        with pytest.raises(ValueError, match=f"--kv-bytes is {BLOCK_BYTES - 1}, and .* takes {BLOCK_BYTES}; raise it"):
             await runner.load(manifest(), 4_096)
 
     run(main())
