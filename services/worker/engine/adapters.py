@@ -5,14 +5,12 @@ matrices: a row's bits depend neither on the other rows nor on their adapters. E
 before the adapter's is added. A layer that is one call of the compiled kernels stays one.
 """
 
-import asyncio
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
 
 import torch
 
-from livescale.services.worker.engine.contract import AdapterData, AdapterMissing, FetchAdapter
+from livescale.services.worker.engine.contract import AdapterMissing
 from livescale.services.worker.engine.experts import make_experts
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.matrices import LINEAR_NUMBERS, CompiledLinear, make_linear
@@ -36,7 +34,6 @@ JOINED: tuple[Names, ...] = (
 )
 # Torch's kernels multiply these one by one.
 APART: tuple[Names, ...] = (*JOINED[:2], ("mlp.gate_proj",), ("mlp.up_proj",), JOINED[3])
-FETCH_SECONDS = 40.0
 RANK_STEP = 32  # of which the inputs of torch's products are a multiple; the rest are zeros
 
 
@@ -203,46 +200,6 @@ def _index(rows: list[int], count: int, device: torch.device) -> torch.Tensor | 
     if rows[-1] - rows[0] == len(rows) - 1:
         return slice(rows[0], rows[-1] + 1)
     return torch.tensor(rows, device=device)
-
-
-class AdapterEngine(Protocol):
-    """An engine, as far as adapters are brought to it."""
-
-    @property
-    def adapters(self) -> Mapping[str, int]: ...
-
-    def add_adapter(self, manifest: Manifest, buffer: View) -> None: ...
-
-
-E = TypeVar("E", bound=AdapterEngine)
-
-
-class AdapterFetches:
-    """Fetches the adapters that rows of `chunks` use and that are missing. Make it on the event loop and call it on the
-    torch thread, which waits: so steps keep their order."""
-
-    def __init__(self, chunks: Sequence[ScheduledChunk], fetch: FetchAdapter | None) -> None:
-        self._wanted = {chunk.adapter for chunk in chunks if chunk.adapter is not None}
-        self._fetch = fetch
-        self._loop = asyncio.get_running_loop()
-
-    def __call__(self, engine: E) -> E:
-        """Return the engine once it has them. Raises AdapterMissing where one does not come."""
-        missing = self._wanted - engine.adapters.keys() if self._wanted else set()
-        for version in sorted(missing):
-            if self._fetch is None:
-                raise AdapterMissing(f"adapter {version} was not added")
-            try:
-                coming = asyncio.run_coroutine_threadsafe(_fetched(self._fetch, version), self._loop)
-                adapter = coming.result(FETCH_SECONDS)
-                engine.add_adapter(adapter.manifest, adapter.data)
-            except Exception as error:
-                raise AdapterMissing(f"adapter {version} did not come: {error}") from error
-        return engine
-
-
-async def _fetched(fetch: FetchAdapter, version: str) -> AdapterData:
-    return await fetch(version)
 
 
 class AdaptedLinear:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch._C._distributed_c10d import Store
 
-from livescale.services.worker.engine.adapters import AdapterFetches
+from livescale.services.worker.engine.adapter_fetches import AdapterFetches
 from livescale.services.worker.engine.attention import use_math_kernels
 from livescale.services.worker.engine.bits import name_of_bits
 from livescale.services.worker.engine.contract import (
@@ -25,13 +25,11 @@ from livescale.services.worker.engine.contract import (
     rows_of,
 )
 from livescale.services.worker.engine.engine import TorchEngine
-from livescale.services.worker.engine.heap import Heap
 from livescale.services.worker.engine.kernels.variants import TORCH, KernelChoice, choose_kernels
-from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
-from livescale.services.worker.engine.matrices import bytes_of, copied_matrices, shapes_of
+from livescale.services.worker.engine.matrices import copied_matrices, shapes_of
+from livescale.services.worker.engine.memory import EngineMemory
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup, least, open_store, reach_store
-from livescale.services.worker.engine.warm_up import warm_up
 from livescale.services.worker.grammars.masks import Masks, Vocabulary
 from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.batch import Batch, Chosen, KvExport, KvPiece, KvSlice, ScheduledChunk
@@ -43,7 +41,6 @@ from livescale.shared.messages.ranks import Meeting
 from livescale.shared.messages.requests import Submit
 
 MASK_SECONDS = 0.001  # how often a first mask is looked for
-STEP_BYTES = 64 << 20  # touched for what steps compute, or the first ones of a new instance would wait for pages
 
 T = TypeVar("T")
 
@@ -84,18 +81,11 @@ class EngineRunner:
         self._thread = ThreadPoolExecutor(1, "engine", torch.set_num_threads, (threads,))
         if device != CPU:
             use_math_kernels()
-        self._memory = self._thread.submit(allocate_kv_memory, kv_bytes, device)
-        self._host_memory = self._thread.submit(allocate_host_kv_memory, host_kv_bytes, device)
-        self._heap = Heap()
-        self._step_memory = self._thread.submit(self._heap.have, STEP_BYTES if device == CPU else 0)
+        self._memory = EngineMemory(self._thread, device, kv_bytes, host_kv_bytes)
 
     async def ready(self) -> None:
         """Return once its memory is touched and torch is warm. Raises MemoryError."""
-        await self.call(self._memory.result)
-        await self.call(self._host_memory.result)
-        await self.call(self._step_memory.result)
-        if self._device == CPU:
-            await self.call(warm_up)
+        await self.call(self._memory.warm_up)
 
     async def kernels_name(self) -> str | None:
         """The name of the bits that it computes; see `name_of_bits`."""
@@ -136,18 +126,10 @@ class EngineRunner:
             loop.call_soon_threadsafe(self.on_kv, export, layers, data)
 
         def make() -> int:
-            if self._device == CPU:  # not from the start, as most models need no copies
-                self._heap.have(bytes_of(copied_matrices(manifest, self._kernels.kernels), manifest.dtype))
-            memory, host_memory, ranks = self._memory.result(), self._host_memory.result(), self._ranks
+            kernels, ranks, memory = self._kernels.kernels, self._ranks, self._memory
+            memory.have_copies(manifest, kernels)
             self._engine = TorchEngine(
-                manifest,
-                memory,
-                self._block_tokens,
-                max_model_len,
-                self._kernels.kernels,
-                ranks,
-                host_memory,
-                self._on_gpu,
+                manifest, memory.kv, self._block_tokens, max_model_len, kernels, ranks, memory.host_kv, self._on_gpu
             )
             self._engine.on_last_layer, self._engine.on_kv = last_layer_begins, kv_leaves
             self._engine.apply(self._masks)
