@@ -34,7 +34,6 @@ from livescale.shared.transfer.flow_end import TransferFailed
 from livescale.shared.transfer.lost_flows import LostFlows
 from livescale.shared.transfer.memory_export import OpenMemoryExport, offer_of
 from livescale.shared.transfer.sender import BlockSender
-from livescale.shared.transfer.spans import FlowSpans
 
 log = structlog.get_logger()
 
@@ -78,8 +77,7 @@ class HostService:
                 self._why_not_ready = self._membership.why_not_ready
                 self._memory = Memory(self._cache, self._disk, self._world, told, tasks)
                 self._checkpoints = CheckpointReader(self._disk, self._memory, self._announce)
-                spans, changed = FlowSpans.of(self._world), self._membership.changed
-                self._outgoing = BlockSender(self._id, link, tasks, changed, memory_export, spans, self._lost)
+                self._outgoing = BlockSender.of(self._world, link, tasks, self._membership.changed, memory_export)
                 self._bus.watch_connection(self._connection_changed)
                 await self._bus.serve(self._world.info, self._endpoints())
                 tasks.create_task(self._membership.run(), name="membership")

@@ -29,9 +29,7 @@ from livescale.services.worker.tensor_parallel.group import GroupCallbacks, Tens
 from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
 from livescale.shared.process.run import World
-from livescale.shared.transfer.lost_flows import LostFlows
 from livescale.shared.transfer.sender import BlockSender
-from livescale.shared.transfer.spans import FlowSpans
 
 log = structlog.get_logger()
 
@@ -61,8 +59,7 @@ class Deployment:
         self._serving = serving
         self._tasks = tasks
         self._on_change = changed
-        spans, lost = FlowSpans.of(world), LostFlows(world.bus, world.clock)
-        self._outgoing = BlockSender(self._id, resources.link, tasks, changed, resources.memory_export, spans, lost)
+        self._outgoing = BlockSender.of(world, resources.link, tasks, changed, resources.memory_export)
         self._counts = LoadCounts(world.telemetry)
         instance = self.instance = HeldInstance(world, partial(scheduler_limits, settings), serving, changed)
         self._loading_task: asyncio.Task[None] | None = None

@@ -12,6 +12,7 @@ import structlog
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.links.contract import Buffer, Link, LinkError, Views
 from livescale.shared.messages.transfers import Send
+from livescale.shared.process.run import World
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import (
     TOLD,
@@ -111,6 +112,19 @@ class BlockSender:
         self._receivers: dict[tuple[str, int], str] = {}  # of the same
         self.none = asyncio.Event()
         self.none.set()
+
+    @classmethod
+    def of(
+        cls,
+        world: World,
+        link: Link,
+        tasks: asyncio.TaskGroup,
+        on_change: Callable[[], None],
+        export: MemoryExport | None,
+    ) -> "BlockSender":
+        """Make the sender of a process, which tells its spans and the bus of its flows."""
+        spans, lost = FlowSpans.of(world), LostFlows(world.bus, world.clock)
+        return cls(world.info.id, link, tasks, on_change, export, spans, lost)
 
     def __len__(self) -> int:
         return len(self._flows)
