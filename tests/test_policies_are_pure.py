@@ -36,6 +36,7 @@ POLICIES = (
     "services/planner/pipelines.py",
     "services/planner/plans/*.py",
     "services/planner/role_moves.py",
+    "services/planner/role_planner.py",
     "services/planner/role_shares.py",
     "services/planner/role_switch.py",
     "services/planner/running_scale.py",

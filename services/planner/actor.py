@@ -62,7 +62,7 @@ class Planner:
         records = await self._saved.load()
         self._store.remember(records)
         for record in records:
-            self._scale_planner.learn(record)
+            self._scale_planner.out.learn(record)
         self._inherited = {record.id: record for record in records if record.state not in ("done", "failed")}
         transfers = await self._bus.subscribe(TRANSFER)
         blocks = await self._bus.subscribe(BLOCK)
@@ -174,7 +174,7 @@ class Planner:
                 log.info("scale_ended", scale=scale.id, model=scale.model, state=scale.state, outcome=record.outcome)
                 self._metrics.ended(record)
                 self._spans.end(record)
-                self._scale_planner.learn(record)
+                self._scale_planner.out.learn(record)
         if isinstance(scale, ScaleOut) and scale.wants_plan(self._clock.wall()) and scale.id not in self._replanning:
             self._replanning.add(scale.id)
             self._start(self._replan(scale), f"replan {scale.id}")
@@ -193,7 +193,7 @@ class Planner:
         commands: list[NodeCommand] = []
         try:
             view = await self._cluster.look(scale.model)
-            commands = self._scale_planner.replan(scale, view, self._clock.wall())
+            commands = self._scale_planner.out.replan(scale, view, self._clock.wall())
         except (Refusal, CannotPlan) as error:
             log.warning("not_replanned", scale=scale.id, reason=str(error))
             scale.delivery.stranded.looked(self._clock.wall(), str(error))

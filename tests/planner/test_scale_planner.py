@@ -209,7 +209,7 @@ def test_a_rank_that_lost_its_source_gets_the_rest_of_its_own_shard() -> None:
     dead = LeaseChanged(service="worker", id="y", epoch=1, state="dead", reason="silent", at=2.0)
     scale.on_lease(dead, 2.0)
     left = snapshot(rank_of_one("x", 0), whole_host("host-0"), *map(spare, "ab"))
-    again = [command.message for command in planner.replan(scale, ModelView(left, CUT, cut_manifest()), 3.0)]
+    again = [command.message for command in planner.out.replan(scale, ModelView(left, CUT, cut_manifest()), 3.0)]
     assert [(load.rank, load.inflows[0].upstream.id) for load in again if isinstance(load, Load)] == [(1, "host-0")]
 
 

@@ -103,7 +103,7 @@ def test_times_are_predicted_anew_for_all_who_wait_for_a_lost_sender() -> None:
     scale.on_lease(dead("s"), 3.0)
     receivers = [spare(id) for id in "abc"]
     view = ModelView(snapshot(serving("t"), *receivers), ENTRY, manifest(VERSION))
-    planner.replan(scale, view, 3.0)
+    planner.out.replan(scale, view, 3.0)
     after = scale.plan.predicted_blocks
     assert {worker: times[0] for worker, times in after.items()} == {id: before[id][0] for id in "abc"}
     assert after["a"][1:] == pytest.approx([3.0, 4.0, 5.0])
@@ -127,7 +127,7 @@ def test_the_rest_can_be_predicted_whichever_target_is_stranded(
         [flow, *_] = [flow for flow in scale.delivery.flows if flow.receiver == worker]
         scale.on_transfer(replace(broken(worker, flow.ticket), plan_id=scale.id), 2.0)
     made_anew = bool(scale.delivery.lacking)
-    planner.replan(scale, ModelView(pool, ENTRY, manifest(VERSION)), 3.0)
+    planner.out.replan(scale, ModelView(pool, ENTRY, manifest(VERSION)), 3.0)
     assert not scale.delivery.lacking
     for worker, times in scale.plan.predicted_blocks.items():
         late = [times[index] or 0.0 for index in scale.delivery.arrivals.missing(worker)]
@@ -171,11 +171,11 @@ def test_blocks_are_as_many_as_their_measured_cost_allows() -> None:
     pool = snapshot(serving("s"), *map(spare, "abcdefg"))
     first = planned_scale(planner, pool, 8, blocks=64)
     assert any("assumed, for nothing was measured yet" in reason for reason in first.plan.reasons)
-    planner.learn(carried_out(first, cost=0.0001))
+    planner.out.learn(carried_out(first, cost=0.0001))
     cheap = planned_scale(planner, pool, 8, blocks=64)
     assert any("costs 0.1 ms besides its bytes: measured in 1 plan" in reason for reason in cheap.plan.reasons)
     for _ in range(12):
-        planner.learn(carried_out(cheap, cost=0.02))
+        planner.out.learn(carried_out(cheap, cost=0.02))
     dear = planned_scale(planner, pool, 8, blocks=64)
     assert steps(cheap) > steps(first) > steps(dear)
     assert cheap.plan.block_seconds < first.plan.block_seconds < dear.plan.block_seconds
