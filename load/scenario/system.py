@@ -7,20 +7,14 @@ from msgspec.structs import replace
 from livescale.load.bench.systems.scenario import BATCHES, slowed, with_workers
 from livescale.load.scenario.fault_entries import FaultEntry, draw_faults
 from livescale.load.scenario.file import CheckedScenario
-from livescale.load.simulate.cluster_settings import VirtualClusterSettings
+from livescale.load.simulate.cluster_of_stack import cluster_of
 from livescale.load.simulate.faults import Fault, victims
 from livescale.services.cli.options import gather
 from livescale.services.cli.stack_options import PASSED_ON, UpOptions
-from livescale.services.host.settings import HostSettings
-from livescale.services.monitor.settings import MonitorSettings
-from livescale.services.planner.settings import PlannerSettings
-from livescale.services.registry.settings import RegistrySettings
-from livescale.services.router.settings import RouterSettings
 from livescale.services.supervisor.checks import check_instances, check_live, make_spec, ranks_of, resolve_form
-from livescale.services.supervisor.commands import control_flags, engine_flags, worker_flags
 from livescale.services.supervisor.resources import round_up
 from livescale.services.supervisor.settings import StackSettings
-from livescale.services.worker.settings import MIB, WorkerSettings
+from livescale.services.worker.settings import MIB
 from livescale.shared.memory.arena import placed_bytes
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.model.block_layout import shard_layouts
@@ -50,7 +44,7 @@ class ScenarioSystem:
         check_live(stack)
         self.stack = replace(stack, **self._memory(stack))
         self.specs: list[ModelSpec] = [make_spec(model, self.stack) for model in self.stack.models]
-        self.cluster = self._cluster(wire)
+        self.cluster = cluster_of(self.stack, self.links, scenario.configs, seed, wire=wire)
         self.faults = self._draw_faults()
 
     def _draw_faults(self) -> list[Fault]:
@@ -84,24 +78,6 @@ class ScenarioSystem:
             dtype = model.dtype if model.dtype not in (None, "auto") else stack.dtype
             assert dtype != "auto"
             yield placed_bytes([each.size_bytes for each in shard_layouts(config, dtype, 0, ranks, "plain")])
-
-    def _cluster(self, wire: bool) -> VirtualClusterSettings:
-        stack = self.stack
-        control = {name: control_flags(name, stack, None) for name in ("registry", "router", "planner", "monitor")}
-        return VirtualClusterSettings(
-            topology=self.links,
-            models=self.scenario.configs,
-            seed=self.seed,
-            routers=stack.routers,
-            wire=wire,
-            keep_events=False,
-            registry=RegistrySettings(**control["registry"]),  # type: ignore[arg-type]
-            router=RouterSettings(**control["router"]),  # type: ignore[arg-type]
-            planner=PlannerSettings(**control["planner"]),  # type: ignore[arg-type]
-            monitor=MonitorSettings(**control["monitor"]),  # type: ignore[arg-type]
-            host=HostSettings(cache_bytes=min(host.memory_bytes for host in self.topology.hosts)),
-            worker=WorkerSettings(**{**engine_flags(stack), **worker_flags(stack)}),  # type: ignore[arg-type]
-        )
 
     @property
     def links(self) -> Topology:

@@ -1,104 +1,26 @@
-"""Looks into a cluster while it runs: whether its policies contradict themselves, and whether it is at rest."""
+"""Looks into a cluster while it runs: what processes are at, whom they wait for, and whether all is at rest."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Collection, Iterator, Set
 
 from livescale.load.amiss import find_amiss
-from livescale.load.simulate.client import HeadlessGateway
 from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.simulate.seeds.faults import Moment
+from livescale.load.simulate.seeds.reports import LastReports
 from livescale.load.story import QueuePoint
 from livescale.services.host.actor import HostService
-from livescale.services.monitor.actor import Monitor
 from livescale.services.planner.actor import Planner
 from livescale.services.registry.actor import Registry
 from livescale.services.router.main import Router
 from livescale.services.worker.actor import Worker
 from livescale.services.worker.deployment import Deployment
 from livescale.services.worker.disaggregation.incoming import IncomingKv
-from livescale.shared.bus.codec import decode
 from livescale.shared.bus.contract import BusError
-from livescale.shared.messages.membership import Holding, HostReport, QueueLoad, Report, RouterReport, WorkerReport
+from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.registry import AskSnapshot
-from livescale.shared.policy.invariants import InvariantBroken
-from livescale.shared.process.run import Actor
-from livescale.shared.simulation.listeners import Listener
-from livescale.shared.subjects import HEARTBEAT, SNAPSHOT
+from livescale.shared.subjects import SNAPSHOT
 
 CALL_SECONDS = 1.0
-Check = Callable[[], None]
-
-
-class LastReports:
-    """The last heartbeat of every process, decoded where somebody wants to know."""
-
-    def __init__(self, cluster: VirtualCluster) -> None:
-        self._cluster = cluster
-        self._raw: dict[str, bytes] = {}
-        cluster.broker.watchers.add(Listener("hb.>", "", lambda subject, data, *_: self._note(subject, data)))
-
-    def of_running(self) -> dict[str, Report]:
-        """The last reports of the processes that run, by id."""
-        named = ((subject.rpartition(".")[2], data) for subject, data in sorted(self._raw.items()))
-        return {
-            id: decode(HEARTBEAT.type, bytes(data), json=True) for id, data in named if id in self._cluster.processes
-        }
-
-    def queues(self) -> list[QueueLoad]:
-        """What the routers that run count of each model."""
-        told = self.of_running().values()
-        return [queue for report in told if isinstance(report, RouterReport) for queue in report.queues]
-
-    def _note(self, subject: str, data: bytes) -> None:
-        self._raw[subject] = data
-
-
-def policy_troubles(cluster: VirtualCluster) -> Iterator[str]:
-    """Yield what the policies of all processes find wrong with their own state."""
-    for id, process in cluster.processes.items():
-        for check in checks_of(process.actor):
-            try:
-                check()
-            except InvariantBroken as error:
-                yield f"{id}: {error}"
-
-
-def checks_of(actor: Actor) -> Iterator[Check]:
-    """Yield what a process has to say whether its state holds; nothing before it runs."""
-    match actor:
-        case Registry():
-            alive = {member.id for member in actor._leases.members() if member.lease != "dead"}
-            yield actor._leases.check_invariants
-            yield lambda: actor._pool.check_invariants(alive)
-        case Router(office=office) if office is not None:
-            yield office.policy.check_invariants
-        case Planner():
-            yield actor._store.check_invariants
-        case Monitor():
-            yield actor._policy.check_invariants
-        case HeadlessGateway():
-            yield actor.streams.check_invariants
-        case Worker() if hasattr(actor, "_deployment"):
-            yield actor._deployment.lifecycle.check_invariants
-            if actor._serving.scheduler is not None:
-                yield actor._serving.scheduler.check_invariants
-            target = actor._deployment.live.target
-            if target is not None:
-                yield target.queue.check_invariants
-
-
-def copies(reports: dict[str, Report]) -> set[str]:
-    """The models of which all is in memory: at a host, at a worker, or at workers that have a shard each."""
-    found, shards = set[str](), dict[tuple[str, int], set[int]]()
-    for report in reports.values():
-        match report:
-            case HostReport():
-                found.update(one.model for one in report.holdings if one.is_whole)
-            case WorkerReport(holding=Holding() as holding, version=str() as version) if holding.is_whole:
-                _, _, part = version.partition(".")
-                shard, _, of = part.partition("of")
-                shards.setdefault((holding.model, int(of or 1)), set()).add(int(shard or 0))
-    return found | {model for (model, count), held in shards.items() if len(held) == count}
 
 
 def processes_that_are(when: Moment, cluster: VirtualCluster) -> list[str]:

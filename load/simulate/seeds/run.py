@@ -13,16 +13,9 @@ from livescale.load.simulate.seeds.clients import Clients
 from livescale.load.simulate.seeds.faults import SeedFault
 from livescale.load.simulate.seeds.history import History
 from livescale.load.simulate.seeds.invariants import REST_SECONDS, Violation, check
-from livescale.load.simulate.seeds.looks import (
-    LastReports,
-    copies,
-    counted_twice,
-    loads_of_others,
-    policy_troubles,
-    unrest,
-    waits_for_dead,
-    waits_for_told,
-)
+from livescale.load.simulate.seeds.looks import counted_twice, loads_of_others, unrest, waits_for_dead, waits_for_told
+from livescale.load.simulate.seeds.policy_checks import policy_troubles
+from livescale.load.simulate.seeds.reports import LastReports, copies
 from livescale.load.simulate.seeds.system import SeedSystem, kept, random_system
 from livescale.load.simulate.seeds.troublemaker import Troublemaker
 from livescale.load.simulate.seeds.watched import WatchedCluster

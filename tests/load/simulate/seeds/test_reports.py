@@ -1,6 +1,6 @@
 """Looks into a cluster: of which models all is in some memory."""
 
-from livescale.load.simulate.seeds.looks import copies
+from livescale.load.simulate.seeds.reports import copies
 from livescale.shared.messages.membership import Holding, HostReport, Report, WorkerReport
 
 
