@@ -11,14 +11,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.clients.upstream.plugin.upstream_utils import put_utils
+
 CONVERSATIONS = "tests/tool_use/utils.py"
 
 
 def conversations(checkout: Path) -> ModuleType:
     """Load vLLM's own module of them. It asks the helpers of vLLM's tests for a path alone, which is given."""
-    helpers = ModuleType("tests.utils")
-    helpers.VLLM_PATH = checkout  # type: ignore[attr-defined]
-    sys.modules["tests.utils"] = helpers
+    put_utils(checkout)
     spec = importlib.util.spec_from_file_location("conversations", checkout / CONVERSATIONS)
     assert spec is not None
     assert spec.loader is not None

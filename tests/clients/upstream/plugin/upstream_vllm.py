@@ -3,6 +3,7 @@
 A test that uses anything else of vLLM is skipped, and says what.
 """
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -20,10 +21,7 @@ import requests
 def stand_in(url: str, model: str, tokenizer: str) -> None:
     """Put everything in place before the tests are imported."""
     Server.url, Server.tokenizer = url, tokenizer
-    utils = ModuleType("tests.utils")
-    utils.RemoteOpenAIServer = Server  # type: ignore[attr-defined]
-    utils.VLLM_PATH = Path.cwd()  # type: ignore[attr-defined]
-    sys.modules["tests.utils"] = utils
+    importlib.import_module("upstream_utils").put_utils(Path.cwd(), RemoteOpenAIServer=Server)
     sys.meta_path.insert(0, Finder())
     for kind, name in (
         (httpx.Client, "build_request"),
