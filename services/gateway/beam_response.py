@@ -4,8 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from livescale.services.gateway.beams import BeamSearch
+from livescale.services.gateway.bodies import GenerationOptions
 from livescale.services.gateway.completion_response import CompletionResponse, Emit
+from livescale.services.gateway.generation import Backend, Generation
+from livescale.services.gateway.output import Output
 from livescale.services.gateway.responses import Wait
+from livescale.shared.bus.contract import Context
+from livescale.shared.messages.requests import Submit
+
+
+def searches_of(
+    body: GenerationOptions, submits: Sequence[Submit], backend: Backend, context: Context
+) -> list[BeamSearch]:
+    """The search for each prompt; each of its beams is a submission."""
+
+    def generate(submit: Submit, output: Output, follows: bool) -> Generation:
+        return Generation(backend, submit, output, context, follows=follows)
+
+    return [BeamSearch(submit, body.n, body.length_penalty, generate) for submit in submits[:: body.n]]
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,12 @@ from starlette.requests import Request
 
 from livescale.services.gateway.access import Visit
 from livescale.services.gateway.asked import asked_logprobs, choices
-from livescale.services.gateway.beam_response import BeamResponse
-from livescale.services.gateway.beams import BeamSearch
+from livescale.services.gateway.beam_response import BeamResponse, searches_of
 from livescale.services.gateway.bodies import GenerationOptions
 from livescale.services.gateway.checks import check_choices
 from livescale.services.gateway.completion_response import CompletionResponse
 from livescale.services.gateway.generation import Backend, Generation
 from livescale.services.gateway.grammars import Grammars
-from livescale.services.gateway.output import Output
 from livescale.services.gateway.prompt_maker import PromptMaker
 from livescale.services.gateway.prompts import Prompts, echoes_of, envelope_of, submits_of
 from livescale.services.gateway.settings import GatewaySettings
@@ -23,7 +21,6 @@ from livescale.services.gateway.spans import Tracing
 from livescale.services.gateway.structured_options import constraint_of
 from livescale.services.gateway.submission import Origin, TokenRules, make_output, truncated
 from livescale.shared.bus.contract import Context
-from livescale.shared.messages.requests import Submit
 from livescale.shared.runtime.clock import Ids
 
 
@@ -88,15 +85,8 @@ class CompletionMaker:
         )
         if not body.use_beam_search:
             return CompletionResponse(*made)
-        return BeamResponse(*made, searches=self._searches(body, submits, context), top=asked_logprobs(body))
-
-    def _searches(self, body: GenerationOptions, submits: list[Submit], context: Context) -> list[BeamSearch]:
-        """The search for each prompt; each of its beams is a submission."""
-
-        def generate(submit: Submit, output: Output, follows: bool) -> Generation:
-            return Generation(self.backend, submit, output, context, follows=follows)
-
-        return [BeamSearch(submit, body.n, body.length_penalty, generate) for submit in submits[:: body.n]]
+        searches = searches_of(body, submits, self.backend, context)
+        return BeamResponse(*made, searches=searches, top=asked_logprobs(body))
 
 
 def take_id(request: Request, body: GenerationOptions) -> str | None:
