@@ -1,10 +1,8 @@
 """`livescale bench control`: the latency that gateway, router and bus add to the engine's, and the time from a decision
 to scale until the first byte."""
 
-import asyncio
-import random
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -29,14 +27,23 @@ from livescale.load.bench.control.rows import (
     measure_costs,
     rows,
 )
+from livescale.load.bench.control.ways import (
+    CONCURRENCY,
+    MODEL,
+    AskOnce,
+    ask_engine,
+    fetch,
+    find_capacity,
+    in_turns,
+    open_loop,
+)
 from livescale.load.bench.losses import Losses, watched_stack
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.bench.samples import BenchFailed, renewable
 from livescale.load.bench.scales import there_and_back
 from livescale.load.client import LoadClient, open_client
-from livescale.load.engine_alone import EngineAlone, engine_alone
+from livescale.load.engine_alone import engine_alone
 from livescale.load.kept import kept_model, logged
-from livescale.load.records import Ask, find_fault
 from livescale.services.supervisor.commands import NATS
 from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.supervisor.processes import Echo
@@ -44,20 +51,11 @@ from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.bus.contract import Bus
 from livescale.shared.messages.registry import AskModels, Register
-from livescale.shared.messages.requests import Submit
-from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.subjects import MODELS, REGISTER
 
-MODEL = "bench"
-PROMPT_TOKENS = 64
-CONCURRENCY = 16
 LOAD_SHARE = 0.7
-TURN, WARM_UPS = 25, 3  # requests of a way, and those before them that do not count
 ANSWER_SECONDS = 60.0
 BETWEEN = {"gateway": "gateway-0", "router": "router-0", "bus": NATS}
-NEVER = 4e9
-
-AskOnce = Callable[[int], Awaitable[None]]
 
 
 @click.command()
@@ -128,17 +126,6 @@ async def measure_latencies(
     return PathLatencies(idle, loaded, OUTPUT_TOKENS * STEP_SECONDS, rate)
 
 
-async def in_turns(ways: Mapping[str, AskOnce], requests: int) -> dict[str, Latencies]:
-    """Each way's latencies, some requests of each in turn, so that what else the machine does meets them all."""
-    took: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(0, requests, TURN):
-        for name, ask in ways.items():
-            for number in range(WARM_UPS):
-                await ask(-1 - turn - number)
-            took[name] += [await timed(ask, number) for number in range(turn, min(turn + TURN, requests))]
-    return {name: Latencies(sorted(seconds)) for name, seconds in took.items()}
-
-
 async def measure_cpu(
     printer: RecordPrinter, stack: Stack, client: LoadClient, requests: int
 ) -> tuple[dict[str, Cost], Cost]:
@@ -176,71 +163,6 @@ async def allow_two(bus: Bus) -> None:
     models = await bus.call(MODELS, AskModels(), timeout=5.0)
     spec = structs.replace(models.models[0].spec, max_instances=2)
     await bus.call(REGISTER, Register(spec=spec), timeout=5.0)
-
-
-async def timed(ask: AskOnce, number: int) -> float:
-    clock = SystemClock()
-    begun = clock.now()
-    await ask(number)
-    return clock.now() - begun
-
-
-async def find_capacity(ask: AskOnce, requests: int) -> float:
-    """Requests a second with as many at a time as an instance runs."""
-    clock, numbers = SystemClock(), iter(range(requests, 2 * requests))
-
-    async def lane() -> None:
-        for number in numbers:
-            await ask(number)
-
-    begun = clock.now()
-    async with asyncio.TaskGroup() as lanes:
-        for _ in range(CONCURRENCY):
-            lanes.create_task(lane())
-    return requests / (clock.now() - begun)
-
-
-async def open_loop(ask: AskOnce, requests: int, rate: float) -> list[float]:
-    """Poisson arrivals, the same at every call; seconds of each request from when it was due."""
-    chance, clock = random.Random(0), SystemClock()
-    begun, due, took = clock.now(), 0.0, []
-
-    async def one(number: int, at: float) -> None:
-        await ask(number)
-        took.append(clock.now() - begun - at)
-
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(requests):
-            due += chance.expovariate(rate)
-            await asyncio.sleep(max(0.0, begun + due - clock.now()))
-            tasks.create_task(one(2 * requests + number, due))
-    return took
-
-
-def prompt(number: int) -> list[int]:
-    return random.Random(number).choices(range(1_000), k=PROMPT_TOKENS)
-
-
-async def fetch(client: LoadClient, number: int, tokens: int = OUTPUT_TOKENS) -> None:
-    """Send one streamed request, and raise if its answer is not whole."""
-    record = await client.fetch(Ask(number, 0.0, prompt(number), tokens), client.now())
-    if fault := find_fault(record):
-        raise click.ClickException(f"request {number}: {fault}")
-
-
-async def ask_engine(engine: EngineAlone, number: int) -> None:
-    await engine.ask(submit(number))
-
-
-def submit(number: int) -> Submit:
-    return Submit(
-        request_id=f"r{number}",
-        model=MODEL,
-        gateway="none",
-        prompt=prompt(number),
-        max_tokens=OUTPUT_TOKENS,
-        deadline=NEVER,
-    )
 
 
 async def first_byte(stack: Stack, losses: Losses) -> float:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from livescale.load.bench.control.bare_hops import STEP_SECONDS, bare_hops
-from livescale.load.bench.control.command import fetch, in_turns
+from livescale.load.bench.control.ways import fetch, in_turns
 from livescale.load.client import open_client
 from livescale.services.supervisor.bus_server import start_nats
 from livescale.services.supervisor.credentials import OPERATOR

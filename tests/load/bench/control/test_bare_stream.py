@@ -3,10 +3,10 @@ import os
 import pytest
 
 from livescale.load.bench.control.bare_stream import bare_stream
-from livescale.load.bench.control.command import fetch
 from livescale.load.bench.control.rows import (
     measure_costs,
 )
+from livescale.load.bench.control.ways import fetch
 from livescale.load.client import LoadClient, open_session
 from livescale.load.stats import Tally
 from livescale.shared.runtime.clock import SystemClock
