@@ -8,7 +8,7 @@ from typing import assert_never
 from livescale.services.gateway.errors import queue_full
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.request_stream import RequestStream
-from livescale.shared.bus.contract import Bus, BusError, Refusal, ServiceAbsent, Subscription
+from livescale.shared.bus.contract import Bus, BusError, Received, Refusal, ServiceAbsent, Subscription
 from livescale.shared.messages.membership import LeaseChanged, Report, RouterReport
 from livescale.shared.messages.requests import Cancel, Replay, RequestLost, TokenFrame, Tokens
 from livescale.shared.policy.invariants import check
@@ -44,15 +44,17 @@ class RequestStreams:
     async def run(self, arriving: Subscription[TokenFrame | RequestLost]) -> None:
         """Hand on what arrives until cancelled, and ask workers again for tokens that are missing."""
         async with asyncio.TaskGroup() as self._replays:
-            async for received in arriving:
-                match received.message:
-                    case TokenFrame() as frame:
-                        self._dispatch(frame)
-                    case RequestLost(request_id=request_id, reason=reason):
-                        if request_id in self._streams:
-                            self._streams[request_id].lose(reason)
-                    case other:
-                        assert_never(other)
+            await arriving.each(self._hear)
+
+    def _hear(self, received: Received[TokenFrame | RequestLost]) -> None:
+        match received.message:
+            case TokenFrame() as frame:
+                self._dispatch(frame)
+            case RequestLost(request_id=request_id, reason=reason):
+                if request_id in self._streams:
+                    self._streams[request_id].lose(reason)
+            case other:
+                assert_never(other)
 
     @contextmanager
     def open(

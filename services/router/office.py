@@ -100,9 +100,9 @@ class Office:
             undo.push_async_callback(await self._bus.serve(self._info, [Endpoint(SUBMIT, self._submit)]))
             loops = (
                 group.create_task(workers.each(self._hear), name="workers"),
-                group.create_task(self._follow_ended(ended), name="ended"),
-                group.create_task(self._follow_moved(moved), name="moved"),
-                group.create_task(self._follow_cancels(cancels), name="cancels"),
+                group.create_task(ended.each(self._hear_ended), name="ended"),
+                group.create_task(moved.each(self._hear_moved), name="moved"),
+                group.create_task(cancels.each(self._hear_cancel), name="cancels"),
                 group.create_task(self._keep_time(), name="deadlines"),
                 group.create_task(self._keep_models(), name="models"),
                 group.create_task(self._report_changes(), name="reports"),
@@ -248,20 +248,17 @@ class Office:
         self._perform(self.policy.on_lease(change))
         self._dispatch()
 
-    async def _follow_ended(self, ended: Subscription[RequestsEnded]) -> None:
-        async for received in ended:
-            self.policy.on_ended(received.message)
-            self._dispatch()
+    def _hear_ended(self, received: Received[RequestsEnded]) -> None:
+        self.policy.on_ended(received.message)
+        self._dispatch()
 
-    async def _follow_moved(self, moved: Subscription[RequestsMoved]) -> None:
-        async for received in moved:
-            self._perform(self.policy.on_moved(received.message, self._clock.wall()))
-            self._dispatch()
+    def _hear_moved(self, received: Received[RequestsMoved]) -> None:
+        self._perform(self.policy.on_moved(received.message, self._clock.wall()))
+        self._dispatch()
 
-    async def _follow_cancels(self, cancels: Subscription[Cancel]) -> None:
-        async for received in cancels:
-            self._perform(self.policy.cancel(received.message.request_id))
-            self._dispatch()
+    def _hear_cancel(self, received: Received[Cancel]) -> None:
+        self._perform(self.policy.cancel(received.message.request_id))
+        self._dispatch()
 
     async def _keep_time(self) -> None:
         while True:

@@ -28,8 +28,9 @@ NATS_CORES_SHARE = 4  # it gets one of so many cores, but one at least
 # Ctrl-C should not wait longer for streams; below the supervisor's own grace.
 GATEWAY_GRACE_SECONDS = 5
 
-# Engines must not keep the control plane waiting.
-WORKER_NICE = 10
+# Engines must not keep the control plane waiting. With 10, nearly all that wakes for a token takes the processor from
+# the step that follows, though another one may be free.
+WORKER_NICE = 5
 
 # One thread a worker, and memory that was touched once stays mapped: huge pages, no trimming. A fixed threshold for
 # mmap must go with it, because setting the trim threshold alone would freeze it at 128 KiB.

@@ -175,8 +175,7 @@ class SendQueue:
     def __init__(self, client: SturdyClient, counts: Counter[str]) -> None:
         self._client = client
         self._counts = counts
-        self._turn: list[bytes] = []  # sent in this turn
-        self._commands: deque[bytes] = deque()
+        self._commands: deque[bytes] = deque()  # while there are some, a turn's end is to come, or `run` sends them
         self._size_bytes = 0
         self._filled = asyncio.Event()
 
@@ -188,31 +187,26 @@ class SendQueue:
         if self._size_bytes + len(command) > LIMIT_BYTES:
             self._counts["dropped_full"] += 1
             return False
-        self._size_bytes += len(command)
-        if self._commands:
-            self._commands.append(command)
-            self._filled.set()
-            return True
-        if not self._turn:
+        if not self._commands:
             asyncio.get_running_loop().call_soon(self._end_turn)
-        self._turn.append(command)
+        self._commands.append(command)
+        self._size_bytes += len(command)
         return True
 
     def _end_turn(self) -> None:
-        turn, self._turn = self._turn, []
-        if not turn:
+        sent = len(self._commands)
+        if sent == 0:
             return
-        if not self._commands and self._client.write(b"".join(turn)):
-            self._counts["sent"] += len(turn)
-            self._size_bytes -= sum(map(len, turn))
+        if not self._client.write(b"".join(self._commands)):
+            self._filled.set()
             return
-        self._commands.extend(turn)
-        self._filled.set()
+        self._counts["sent"] += sent
+        self._commands.clear()
+        self._size_bytes = 0
 
     def drop_all(self) -> None:
         """Drop what is queued when the connection is lost: it would arrive too late."""
-        self._counts["dropped_disconnected"] += len(self._turn) + len(self._commands)
-        self._turn.clear()
+        self._counts["dropped_disconnected"] += len(self._commands)
         self._commands.clear()
         self._size_bytes = 0
 

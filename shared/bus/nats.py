@@ -9,19 +9,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import livescale.shared.bus.without_websockets  # noqa: F401
 
 # isort: split
-import nats.errors
 import structlog
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from livescale.shared.bus.addressing import fill, fill_wildcards
-from livescale.shared.bus.calls import DRAIN_SECONDS, NO_CONTEXT, Caller, ServedEndpoint
+from livescale.shared.bus.calls import NO_CONTEXT, Caller
 from livescale.shared.bus.client import Arrived, Deliver, SendQueue, SturdyClient, publication
 from livescale.shared.bus.codec import HEADS, Headers, check_size, encode, pack
 from livescale.shared.bus.connection import NO_FILES, Callbacks, call_safely, close, connect
@@ -44,7 +42,7 @@ from livescale.shared.bus.contract import (
 )
 from livescale.shared.bus.identity import NatsFiles
 from livescale.shared.bus.jetstream import NatsKeyValue, bucket_name, keep_events
-from livescale.shared.bus.micro import MicroEndpoint, MicroService
+from livescale.shared.bus.services import NatsServices
 from livescale.shared.bus.subscription import QueuedSubscription
 from livescale.shared.runtime.clock import Clock, SystemClock
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
@@ -97,8 +95,7 @@ class NatsBus:
         self._outgoing = SendQueue(self._client, self.counts)
         self._caller = Caller(clock, self._send)
         self._inbox = ""
-        self._services: dict[str, MicroService] = {}
-        self._serving: list[Any] = []  # nats-py's subscriptions behind endpoints
+        self._services = NatsServices(self._prefix, clock, self._listen, self._reply, lambda: self.connected)
         self._subscriptions: list[QueuedSubscription[Any]] = []
         self._watchers: list[Callable[[bool], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -135,26 +132,9 @@ class NatsBus:
         return subscription
 
     async def serve(self, info: ServiceInfo, endpoints: list[Endpoint]) -> Withdraw:
-        service = self._services.get(info.id) or await self._register(info)
-        listening: list[tuple[NatsSubscription, MicroEndpoint]] = []
-        for endpoint in endpoints:
-            subject = self._prefix + fill(endpoint.call.pattern, endpoint.holes)
-            served = ServedEndpoint(endpoint, self._clock)
-            queue = info.name if endpoint.call.queue else ""
-            theirs = await self._listen(subject, partial(self._accept, served), queue)
-            listening.append((theirs, MicroEndpoint(subject, queue, served)))
-            self._serving.append(theirs)
-            service.endpoints.append(listening[-1][1])
+        listening = await self._services.add(info, endpoints)
         await self._settle(SETTLE_SECONDS)
-        return partial(self._withdraw, service, listening)
-
-    async def _withdraw(self, service: MicroService, listening: list[tuple[NatsSubscription, MicroEndpoint]]) -> None:
-        for theirs, endpoint in listening:
-            self._serving.remove(theirs)
-            service.endpoints.remove(endpoint)
-            with suppress(nats.errors.Error):  # it was drained already, or the connection is closed
-                await theirs.unsubscribe()
-            await endpoint.served.drain(DRAIN_SECONDS if self.connected else 0.0)
+        return partial(self._services.withdraw, info, listening)
 
     def watch_connection(self, on_change: Callable[[bool], None]) -> None:
         self._watchers.append(on_change)
@@ -203,17 +183,6 @@ class NatsBus:
         await self._listen(f"{self._inbox}.*", self._on_answer)
         await self._settle(seconds)
 
-    async def _register(self, info: ServiceInfo) -> MicroService:
-        service = MicroService(info, datetime.now(UTC).isoformat().replace("+00:00", "Z"))
-        self._services[info.id] = service
-        for subject, verb in service.subjects().items():
-
-            def tell(message: Arrived, verb: str = verb) -> None:
-                self._reply(message, service.answer(verb), {})
-
-            await self._listen(subject, tell)
-        return service
-
     async def _listen(self, subject: str, deliver: Deliver, queue: str = "") -> NatsSubscription:
         if self._closing or not self.connected:
             raise Disconnected(f"the bus is down; cannot listen on {subject}")
@@ -223,9 +192,6 @@ class NatsBus:
         self._subscriptions.remove(ours)
         if not self._closing and not self._client.is_closed:
             await theirs.unsubscribe()
-
-    def _accept(self, served: ServedEndpoint, message: Arrived) -> None:
-        served.accept(message.data, message.headers, partial(self._reply, message))
 
     def _reply(self, request: Arrived, data: bytes, headers: Headers) -> None:
         head = pack(headers)
@@ -248,12 +214,7 @@ class NatsBus:
 
     async def drain(self) -> None:
         """Take no more calls and answer those in hand, unless the connection is lost. Idempotent."""
-        if self.connected:
-            with suppress(nats.errors.Error):
-                await asyncio.gather(*(theirs.drain() for theirs in self._serving))
-        seconds = DRAIN_SECONDS if self.connected else 0.0
-        endpoints = [endpoint for service in self._services.values() for endpoint in service.endpoints]
-        await asyncio.gather(*(endpoint.served.drain(seconds) for endpoint in endpoints))
+        await self._services.drain()
         if self.connected and not any(task.done() for task in self._tasks):
             with suppress(BusError):
                 await self.flush()

@@ -227,7 +227,7 @@ async def test_large_calls_at_once_take_a_bounded_memory() -> None:
 
     async with echoing() as (port, serving, asking), stranger(port) as someone:
         await serving.serve(INFO, [Endpoint(WAIT, wait)])
-        served = serving._services["echo-0"].endpoints[1].served
+        served = serving._services.by_id["echo-0"].endpoints[1].served
         for _ in range(count):
             body = b'{"model":"m","more":"%s"}' % (b"x" * LARGE)
             someone.say(b"livescale.test.svc.echo.wait", b"", b"NATS/1.0\r\n\r\n", body)

@@ -3,20 +3,23 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from livescale.services.worker.scheduling.outputs import TokenOutput
+from livescale.services.worker.scheduling.outputs import TokenHistory, TokenOutput, earlier_tokens
 from livescale.shared.bus.contract import Bus
-from livescale.shared.messages.requests import RequestsEnded, TokenFrame, Tokens
+from livescale.shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
 from livescale.shared.subjects import ENDED, TOKENS
 
 
 class TokenFrames:
-    """Frames of tokens, counted; `version` is that of the model that made them."""
+    """Frames of tokens, counted, and a history of them for gateways that lost one. `version` is that of the model that
+    made them."""
 
     def __init__(self, worker: str, bus: Bus) -> None:
         self._worker = worker
         self._bus = bus
         self._steps = 0
+        self.history = TokenHistory()
         self.version: str | None = None
+        bus.watch_connection(self._connection_changed)
 
     def send_all(self, outputs: Iterable[TokenOutput]) -> list[Tokens]:
         """Send a step's tokens, in one frame for each gateway. Returns what was sent."""
@@ -24,19 +27,50 @@ class TokenFrames:
         for output in outputs:
             rows[output.gateway, output.row.request_id if _is_large(output.row) else ""].append(output.row)
         for (gateway, _), theirs in rows.items():
-            self.send(gateway, theirs)
-        return [row for theirs in rows.values() for row in theirs]
+            self._send(gateway, theirs)
+        sent = [row for theirs in rows.values() for row in theirs]
+        for row in sent:
+            self.history.record(row)
+        return sent
 
-    def send(self, gateway: str, rows: list[Tokens]) -> None:
+    def send_again(self, command: Replay) -> bool:
+        """Send a request's tokens from an index on once more. Returns whether they are known here."""
+        row = self.history.since(command.request_id, command.index)
+        if row is not None:
+            self._send(command.gateway, [row])
+        return row is not None
+
+    def tell_here(self, request: Submit) -> None:
+        """Tell its gateway that a request of another worker has come here. A token of that one that the gateway missed
+        may be asked for here."""
+        self.history.record(earlier_tokens(request))
+        row = Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])
+        self._send(request.gateway, [row])
+
+    def _send(self, gateway: str, rows: list[Tokens]) -> None:
         """Send what a step made for one gateway, as one frame."""
         self._steps += 1
         frame = TokenFrame(worker=self._worker, step=self._steps, rows=rows, version=self.version)
         self._bus.publish(TOKENS, frame, gateway=gateway)
 
+    def tell_lost(self, requests: Sequence[Running | Submit], reason: str) -> None:
+        """Tell gateways that these requests do not go on here; they may submit them again."""
+        for one in requests:
+            lost = RequestLost(request_id=one.request_id, reason=reason)
+            self._bus.publish(TOKENS, lost, gateway=one.gateway)
+        if requests:
+            self.tell_ended([one.request_id for one in requests])
+
     def tell_ended(self, request_ids: list[str], tokens: Sequence[int] = ()) -> None:
         """Say that these requests have left the worker, and how many tokens they have where that is known."""
         ended = RequestsEnded(worker=self._worker, request_ids=request_ids, tokens=list(tokens))
         self._bus.publish(ENDED, ended, worker=self._worker)
+
+    def _connection_changed(self, connected: bool) -> None:
+        """Repeat what has ended after the bus was away: a router that is not told of an end counts it for ever."""
+        ended = self.history.ended() if connected else []
+        if ended:
+            self.tell_ended(ended)
 
 
 def _is_large(row: Tokens) -> bool:

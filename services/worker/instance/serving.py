@@ -11,15 +11,14 @@ from livescale.services.worker.instance.frames import TokenFrames
 from livescale.services.worker.instance.metrics import WorkerMetrics
 from livescale.services.worker.scheduling.batch import Batch, Chosen, LayerEntry, Withheld
 from livescale.services.worker.scheduling.limits import SchedulerLimits
-from livescale.services.worker.scheduling.outputs import TokenHistory, TokenOutput, earlier_tokens
+from livescale.services.worker.scheduling.outputs import TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled, LateKv
 from livescale.services.worker.scheduling.sequence import Sequence as RunningSequence
 from livescale.shared.bus.contract import Ack, Bus, Context, Refusal
 from livescale.shared.messages.membership import EngineLoad
-from livescale.shared.messages.requests import Replay, RequestLost, Running, Submit, Tokens
+from livescale.shared.messages.requests import Replay, Running, Submit
 from livescale.shared.runtime.clock import Clock
-from livescale.shared.subjects import TOKENS
 from livescale.shared.transfer.waiting import Changes
 
 log = structlog.get_logger()
@@ -29,13 +28,11 @@ class ServingLoop:
     """Runs the requests of one model at a time. `on_step` is called after every step, and when a request moves."""
 
     def __init__(self, worker: str, bus: Bus, clock: Clock, runner: Runner, metrics: WorkerMetrics) -> None:
-        self._bus = bus
         self._frames = TokenFrames(worker, bus)
         self._clock = clock
         self._runner = runner
         self._metrics = metrics
         self.scheduler: Scheduler | None = None
-        self._history = TokenHistory()
         self._work = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
@@ -53,7 +50,6 @@ class ServingLoop:
         self._running: Batch | None = None
         self.ending: Batch | None = None  # of the step that runs, once its last layer does
         self._log = log.bind()  # once, and not for every step
-        bus.watch_connection(self._connection_changed)
 
     def open(self, model: str, version: str, limits: SchedulerLimits, *, whole: bool = True) -> Scheduler:
         """Take requests from now on. No step runs while the model is not `whole`."""
@@ -76,7 +72,7 @@ class ServingLoop:
     def close(self) -> None:
         """Take no more requests. Those that are left are dropped without a message: this worker no longer has them."""
         self.scheduler = None
-        self._history.drop_running()
+        self._frames.history.drop_running()
         self.idle.set()
         self.changes.tell()
 
@@ -86,12 +82,9 @@ class ServingLoop:
 
     def disown(self, requests: Sequence[Running | Submit], reason: str) -> None:
         """Tell gateways that these requests do not go on here; they may submit them again."""
+        self._frames.tell_lost(requests, reason)
         for one in requests:
-            lost = RequestLost(request_id=one.request_id, reason=reason)
-            self._bus.publish(TOKENS, lost, gateway=one.gateway)
             self._metrics.lost(one.request_id, self._clock.now(), reason)
-        if requests:
-            self._frames.tell_ended([one.request_id for one in requests])
 
     def wake(self) -> None:
         """Have the loop look for work, because there may be some now."""
@@ -160,10 +153,7 @@ class ServingLoop:
     def _came(self, request: Submit) -> None:
         self._asked()
         self.idle.clear()
-        # A gateway that missed a token of the earlier worker may ask for it here.
-        self._history.record(earlier_tokens(request))
-        row = Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])
-        self._frames.send(request.gateway, [row])
+        self._frames.tell_here(request)
         self.wake()
         self.on_step()
 
@@ -176,7 +166,7 @@ class ServingLoop:
         """Drop a request that another worker goes on with, `taker`; so many `layers` of it were run here."""
         if self.scheduler is not None and request_id in self.scheduler:
             self.scheduler.release(request_id)
-            self._history.forget(request_id)
+            self._frames.history.forget(request_id)
             self._runner.forget_masks(request_id)
             self._metrics.moved(request_id, self._clock.now(), taker, layers)
             self.wake()
@@ -201,10 +191,8 @@ class ServingLoop:
 
     async def replay(self, command: Replay, context: Context) -> Ack:
         """Answer REPLAY: send a request's tokens again, if there are any. Raises Refusal 404 for an unknown request."""
-        row = self._history.since(command.request_id, command.index)
-        if row is not None:
-            self._frames.send(command.gateway, [row])
-        elif self.scheduler is None or command.request_id not in self.scheduler:
+        is_here = self.scheduler is not None and command.request_id in self.scheduler
+        if not self._frames.send_again(command) and not is_here:
             raise Refusal(404, f"request {command.request_id} has no token {command.index} here")
         return Ack()
 
@@ -277,11 +265,11 @@ class ServingLoop:
         self.on_step()
         self.changes.tell()
 
-    def publish(self, outputs: Iterable[TokenOutput]) -> None:
+    def publish(self, outputs: Sequence[TokenOutput]) -> None:
         """Send tokens to gateways, and say which requests have ended."""
+        if not outputs:
+            return  # the step ended no prompt, and had no decodes
         sent = self._frames.send_all(outputs)
-        for row in sent:
-            self._history.record(row)
         self._metrics.emitted(sent, self._clock.now())
         if self.on_first_token is not None and any(row.token_ids for row in sent):
             self.on_first_token()
@@ -292,9 +280,3 @@ class ServingLoop:
         if ended:
             tokens = [row.index + len(row.token_ids) for row in ended]
             self._frames.tell_ended([row.request_id for row in ended], tokens)
-
-    def _connection_changed(self, connected: bool) -> None:
-        """Repeat what has ended after the bus was away: a router that is not told of an end counts it for ever."""
-        ended = self._history.ended() if connected else []
-        if ended:
-            self._frames.tell_ended(ended)

@@ -11,6 +11,7 @@ import pytest
 from nats.aio.client import Client
 
 import livescale.shared.bus.nats
+from livescale.shared.bus.client import SturdyClient
 from livescale.shared.bus.contract import (
     Call,
     Context,
@@ -185,10 +186,14 @@ async def test_long_messages_that_have_to_wait_and_short_ones_between_keep_their
     assert [received.message.text async for received in texts] == said
 
 
-async def test_a_background_task_that_dies_closes_the_bus(server: RealServer) -> None:
+async def test_a_background_task_that_dies_closes_the_bus(server: RealServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(client: SturdyClient, command: bytes) -> None:
+        raise RuntimeError("nobody expects this")
+
     closed = asyncio.Event()
     bus = await NatsBus.connect(server.url, "test", "a", on_closed=closed.set)
-    bus._outgoing._commands.append(None)  # type: ignore[arg-type]
+    monkeypatch.setattr(SturdyClient, "write", lambda client, command: False)  # as if the socket were full
+    monkeypatch.setattr(SturdyClient, "write_in_turn", fail)
     bus.publish(CANCEL, Cancel(request_id="r"))
     async with asyncio.timeout(2):
         await closed.wait()
