@@ -19,10 +19,16 @@ static void attend_run(void *rows, int64_t stride, void *out, const Run *run, co
                    scratch, kv_heads);
 }
 
-Operations avx512_bf16_operations(void) {
+Operations avx512_bf16_operations(int by_fma) {
     const Operations *portable = &portable_avx512[BFLOAT16];
-    return (Operations){multiply_by_dot_products, rms_norm_by_vectors,   portable->layer_norm,
-                        portable->gelu,           silu_times_by_vectors, gelu_times_by_vectors,
-                        attend_run,               portable->lay_out,     portable->likelihoods};
+    return (Operations){by_fma ? multiply_by_fma : multiply_by_dot_products,
+                        rms_norm_by_vectors,
+                        portable->layer_norm,
+                        portable->gelu,
+                        silu_times_by_vectors,
+                        gelu_times_by_vectors,
+                        attend_run,
+                        portable->lay_out,
+                        portable->likelihoods};
 }
 #endif

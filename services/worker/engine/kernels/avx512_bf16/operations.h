@@ -6,9 +6,11 @@
 
 #include "../kernels.h"
 
-/* These are operations of the variant. */
+/* These are operations of the variant. The first two have the same bits. */
 void multiply_by_dot_products(const Linear *linear, const void *in, const void *residual, void *out, int64_t count,
                               Share panels);
+void multiply_by_fma(const Linear *linear, const void *in, const void *residual, void *out, int64_t count,
+                     Share panels);
 void rms_norm_by_vectors(const void *in, const void *weight, void *out, int64_t rows, int64_t size, float epsilon,
                          float offset);
 void silu_times_by_vectors(const void *in, void *out, int64_t rows, int64_t size);
