@@ -23,9 +23,10 @@ static inline __attribute__((always_inline)) __m512 denormalized(__m512 made) {
     return _mm512_or_ps(_mm512_min_ps(magnitude, less), _mm512_and_ps(sign, made));
 }
 
-/* Whether any of 64 codes of FP8 may be denormal. Few codes are in most matrices. */
-static inline __attribute__((always_inline)) int has_small(__m512i codes) {
-    return _mm512_testn_epi8_mask(codes, _mm512_set1_epi8(0x78)) != 0;
+/* Whether any of 128 codes of FP8 may be denormal. Few codes are in most matrices. */
+static inline __attribute__((always_inline)) int has_small(__m512i codes, __m512i others) {
+    const __m512i exponent = _mm512_set1_epi8(0x78);
+    return !_kortestz_mask64_u8(_mm512_testn_epi8_mask(codes, exponent), _mm512_testn_epi8_mask(others, exponent));
 }
 
 /* Prefetches `lines` cache lines; returns the address after them. */

@@ -129,7 +129,7 @@ ALWAYS_INLINE __m512bh unpacked_vector(Way way, const uint32_t *words, const Cod
 
 /* All vectors of a pair of inputs. */
 ALWAYS_INLINE void unpack_pair(Way way, const uint32_t *words, const CodeGroup *group, __m512bh column[VECTORS]) {
-    if (way == FP8_CODES && (has_small(_mm512_loadu_si512(words)) | has_small(_mm512_loadu_si512(words + FLOATS)))) {
+    if (way == FP8_CODES && has_small(_mm512_loadu_si512(words), _mm512_loadu_si512(words + FLOATS))) {
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++)
             column[v] = unpacked_vector(FP8_SMALL, words, group, v);

@@ -12,19 +12,26 @@
 
 #include "codes.h"
 
-/* How codes become numbers. The byte of an integer code is put into the fraction of the float 2^k, which becomes
-   2^k + code. Where `is_short`, all of (2^k + code) * scale - (2^k + zero) * scale is exact, and one multiply-add makes
-   the number; else a subtraction and a multiplication do. */
 typedef enum { NIBBLES, BYTES, FP8_BYTES } Kind;
 
-#define AHEAD 4096 /* bytes before they are used, a panel is prefetched */
+/* How numbers become products with their scale, rounded to bfloat16. SHORT: scales have 8 bits, so that 2^16 - 1 times a
+   scale is exact, and the product itself need not be made. PLAIN: it is made first. With zeros, FUSED: all of
+   (code - middle) * scale + (middle - zero) * scale is exact before it is rounded. LONG: scales have more than 11 bits,
+   and zeros are taken away first. */
+typedef enum { SHORT, PLAIN, FUSED, LONG } Form;
+
+#define AHEAD 8192 /* bytes before they are used, a panel is prefetched */
 #define EIGHT 8
 #define SOURCES 2 /* vectors of bytes that hold the codes of a pair of inputs */
 
-/* What the codes of a group are multiplied by, and what is added, or subtracted before. */
+/* The scales of a group, and what is added after or before numbers are multiplied by them; if SHORT, 2^16 and 2^16 - 1
+   times the scales. */
 typedef struct {
-    __m512 scale[VECTORS], shift[VECTORS];
+    __m512 scale[VECTORS], other[VECTORS];
 } CodeGroup;
+
+/* Numbers are too large by this when they are multiplied. */
+ALWAYS_INLINE float excess_of(Kind kind) { return kind == NIBBLES ? 0x1p28f : kind == BYTES ? 0x1p24f : 0x1p8f; }
 
 /* The block of 8 outputs in half `half` of vector `v`. The codes of a source are in order, a word of four outputs of one
    input in each lane. Those of four bits are in two sources, of every other block. */
@@ -46,42 +53,45 @@ ALWAYS_INLINE int is_usual(__m512 scale) {
     return _mm512_mask_test_epi32_mask(outside, magnitude, magnitude) == 0;
 }
 
-ALWAYS_INLINE __m512 power_of(Kind kind) { return _mm512_set1_ps(kind == NIBBLES ? 0x1p7f : 0x1p15f); }
-
-ALWAYS_INLINE int read_group(Kind kind, int is_short, const Packing *packing, const char *panel,
+ALWAYS_INLINE int read_group(Kind kind, Form form, const Packing *packing, const char *panel,
                              const PackedBytes *bytes, int64_t number, CodeGroup *group) {
     const char *scales = panel + number * PANEL * scale_size(packing->scales);
     const uint8_t *zeros = (const uint8_t *)panel + bytes->zeros + number * PANEL;
+    const __m256 middle = _mm256_set1_ps(kind == NIBBLES ? 8.0f : 128.0f);
+    const __m512 right = _mm512_set1_ps(1.0f / excess_of(kind));
     int usual = 1;
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; v++) {
-        __m256 half[2], zero[2];
-        for (int i = 0; i < 2; i++) {
-            int at = EIGHT * block_of(kind, v, i);
-            half[i] = eight_scales(packing->scales, scales, at);
-            zero[i] = _mm256_set1_ps(kind == NIBBLES ? 8.0f : 128.0f);
-            if (packing->zeros)
-                zero[i] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(zeros + at))));
+        __m256 scales_of[2], shifts[2];
+        for (int half = 0; half < 2; half++) {
+            int at = EIGHT * block_of(kind, v, half);
+            scales_of[half] = eight_scales(packing->scales, scales, at);
+            __m128i eight = _mm_loadl_epi64((const __m128i *)(zeros + (packing->zeros ? at : 0)));
+            shifts[half] = _mm256_sub_ps(middle, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight)));
         }
-        __m512 scale = both_halves(half[0], half[1]);
-        __m512 all = _mm512_add_ps(both_halves(zero[0], zero[1]), power_of(kind));
+        __m512 scale = both_halves(scales_of[0], scales_of[1]), shift = both_halves(shifts[0], shifts[1]);
+        __m512 own = _mm512_mul_ps(scale, right);
         usual &= is_usual(scale);
-        group->scale[v] = kind == FP8_BYTES ? _mm512_mul_ps(scale, _mm512_set1_ps(0x1p-8f)) : scale;
-        group->shift[v] = is_short ? _mm512_mul_ps(_mm512_sub_ps(_mm512_setzero_ps(), all), scale) : all;
+        group->scale[v] = form == SHORT ? _mm512_mul_ps(own, _mm512_set1_ps(65536.0f)) : form == LONG ? scale : own;
+        group->other[v] = form == SHORT   ? _mm512_mul_ps(own, _mm512_set1_ps(65535.0f))
+                          : form == FUSED ? _mm512_mul_ps(shift, scale)
+                                          : shift;
     }
     return usual;
 }
 
-/* The codes of a pair of inputs, a byte each. */
+/* The codes of a pair of inputs, a byte each. Integers are less by their middle, and begin at the highest bit. */
 ALWAYS_INLINE void read_codes(Kind kind, const uint32_t *words, __m512i sources[SOURCES]) {
-    sources[0] = _mm512_loadu_si512(words);
-    if (kind != NIBBLES) {
-        sources[1] = _mm512_loadu_si512(words + FLOATS);
+    const __m512i middle = _mm512_set1_epi8((char)0x80), upper = _mm512_set1_epi8((char)0xf0);
+    __m512i first = _mm512_loadu_si512(words);
+    if (kind == NIBBLES) { /* (codes & upper) ^ middle */
+        sources[0] = _mm512_ternarylogic_epi32(_mm512_slli_epi32(first, 4), upper, middle, 0x6a);
+        sources[1] = _mm512_ternarylogic_epi32(first, upper, middle, 0x6a);
         return;
     }
-    const __m512i mask = _mm512_set1_epi8(15);
-    sources[1] = _mm512_and_si512(_mm512_srli_epi32(sources[0], 4), mask);
-    sources[0] = _mm512_and_si512(sources[0], mask);
+    __m512i second = _mm512_loadu_si512(words + FLOATS);
+    sources[0] = kind == BYTES ? _mm512_xor_si512(first, middle) : first;
+    sources[1] = kind == BYTES ? _mm512_xor_si512(second, middle) : second;
 }
 
 /* For each lane, four times the number of the byte that has the code of its output and the first input, for the first
@@ -91,16 +101,10 @@ ALWAYS_INLINE __m512i bytes_of_outputs(void) {
     return _mm512_mullo_epi32(byte, _mm512_set1_epi32(0x01010101));
 }
 
-/* The numbers of 16 integer codes of one input, in float32. */
-ALWAYS_INLINE __m512 integers(Kind kind, int is_short, const __m512i sources[SOURCES], const CodeGroup *group, int v,
-                              int second) {
-    const __mmask64 place = kind == NIBBLES ? 0x4444444444444444 : 0x2222222222222222;
+/* The numbers of 16 integer codes of one input. */
+ALWAYS_INLINE __m512 integers(const __m512i sources[SOURCES], int v, int second) {
     __m512i from = _mm512_add_epi32(bytes_of_outputs(), _mm512_set1_epi32(0x01010101 * (2 * (v % 2) + 4 * second)));
-    __m512 made = _mm512_castsi512_ps(
-        _mm512_mask_permutexvar_epi8(_mm512_castps_si512(power_of(kind)), place, from, sources[v / 2]));
-    if (is_short)
-        return _mm512_fmadd_ps(made, group->scale[v], group->shift[v]);
-    return _mm512_mul_ps(_mm512_sub_ps(made, group->shift[v]), group->scale[v]);
+    return _mm512_cvtepi32_ps(_mm512_maskz_permutexvar_epi8(0x8888888888888888, from, sources[v / 2]));
 }
 
 /* The codes of FP8 of 16 pairs as numbers of bfloat16, too large by 2^8: in each the sign, the lowest bits of the exponent
@@ -112,20 +116,26 @@ ALWAYS_INLINE __m512i fp8_pairs(const __m512i sources[SOURCES], int v) {
                                      _mm512_set1_epi16(0x4000), 0xea); /* (shifted & mask) | two */
 }
 
-ALWAYS_INLINE __m512 fp8_numbers(__m512i pairs, const CodeGroup *group, int v, int second, int is_small) {
+ALWAYS_INLINE __m512 fp8_numbers(__m512i pairs, int second, int is_small) {
     __m512 made = _mm512_castsi512_ps(second ? _mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000))
                                              : _mm512_slli_epi32(pairs, 16));
-    return _mm512_mul_ps(is_small ? denormalized(made) : made, group->scale[v]);
+    return is_small ? denormalized(made) : made;
 }
 
-ALWAYS_INLINE __m512 rounded(__m512 x) {
+/* The products of numbers and scales, rounded to bfloat16. */
+ALWAYS_INLINE __m512 rounded_products(Kind kind, Form form, __m512 numbers, const CodeGroup *group, int v) {
+    __m512 scale = group->scale[v], other = group->other[v];
+    if (form == SHORT)
+        return _mm512_fmsub_ps(numbers, scale, _mm512_mul_ps(numbers, other));
+    if (form == LONG)
+        numbers = _mm512_fmadd_ps(numbers, _mm512_set1_ps(1.0f / excess_of(kind)), other);
+    __m512 x = form == FUSED ? _mm512_fmadd_ps(numbers, scale, other) : _mm512_mul_ps(numbers, scale);
     return _mm512_fmsub_ps(x, _mm512_set1_ps(65536.0f), _mm512_mul_ps(x, _mm512_set1_ps(65535.0f)));
 }
 
-/* Adds the products of a pair of inputs. */
-ALWAYS_INLINE void add_pair(Kind kind, int is_short, int is_small, const __m512i sources[SOURCES],
-                            const CodeGroup *group, const float *inputs, int64_t stride,
-                            __m512 kept[FEW_ROWS][VECTORS], int count) {
+/* Adds the products of a pair of inputs, the second one first. */
+ALWAYS_INLINE void add_pair(Kind kind, Form form, int is_small, const __m512i sources[SOURCES], const CodeGroup *group,
+                            const float *inputs, int64_t stride, __m512 kept[FEW_ROWS][VECTORS], int count) {
     __m512i pairs[VECTORS];
 #pragma GCC unroll 4
     for (int v = 0; kind == FP8_BYTES && v < VECTORS; v++)
@@ -134,16 +144,16 @@ ALWAYS_INLINE void add_pair(Kind kind, int is_short, int is_small, const __m512i
     for (int second = 1; second >= 0; second--)
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) {
-            __m512 number = rounded(kind == FP8_BYTES ? fp8_numbers(pairs[v], group, v, second, is_small)
-                                                      : integers(kind, is_short, sources, group, v, second));
+            __m512 numbers = kind == FP8_BYTES ? fp8_numbers(pairs[v], second, is_small) : integers(sources, v, second);
+            __m512 products = rounded_products(kind, form, numbers, group, v);
 #pragma GCC unroll 4
             for (int row = 0; row < count; row++)
-                kept[row][v] = _mm512_fmadd_ps(number, _mm512_set1_ps(inputs[row * stride + second]), kept[row][v]);
+                kept[row][v] = _mm512_fmadd_ps(products, _mm512_set1_ps(inputs[row * stride + second]), kept[row][v]);
         }
 }
 
 /* Makes the sums of a span. Returns 0 if there are unusual scales. */
-ALWAYS_INLINE int sum_packed_span(Kind kind, int is_short, const Piece *piece, const Packing *packing,
+ALWAYS_INLINE int sum_packed_span(Kind kind, Form form, const Piece *piece, const Packing *packing,
                                   const char *panel, const Rows *rows, float *made, int count) {
     const int64_t words_of_pair = 2 * PANEL * (kind == NIBBLES ? 4 : 8) / 32;
     PackedBytes bytes = packed_bytes(packing, piece->linear->in);
@@ -161,17 +171,17 @@ ALWAYS_INLINE int sum_packed_span(Kind kind, int is_short, const Piece *piece, c
     for (int64_t i = piece->first; i < piece->stop; number++) {
         CodeGroup group;
         int64_t end = (number + 1) * packing->group, stop = end < piece->stop ? end : piece->stop;
-        usual &= read_group(kind, is_short, packing, panel, &bytes, number, &group);
+        usual &= read_group(kind, form, packing, panel, &bytes, number, &group);
         ahead = prefetch(ahead, i % packing->group ? 0 : lines);
         for (; i < stop; i += 2, words += words_of_pair) {
             __m512i sources[SOURCES];
             const float *inputs = rows->floats + i;
             read_codes(kind, words, sources);
             ahead = prefetch(ahead, words_of_pair / FLOATS);
-            if (kind == FP8_BYTES && (has_small(sources[0]) | has_small(sources[1])))
-                add_pair(kind, is_short, 1, sources, &group, inputs, stride, kept, count);
+            if (kind == FP8_BYTES && has_small(sources[0], sources[1]))
+                add_pair(kind, form, 1, sources, &group, inputs, stride, kept, count);
             else
-                add_pair(kind, is_short, 0, sources, &group, inputs, stride, kept, count);
+                add_pair(kind, form, 0, sources, &group, inputs, stride, kept, count);
         }
     }
 #pragma GCC unroll 4
@@ -188,28 +198,39 @@ ALWAYS_INLINE int sum_packed_span(Kind kind, int is_short, const Piece *piece, c
 /* A function for each way and number of rows, so that registers are assigned well. */
 typedef int SumPacked(const Piece *piece, const Packing *packing, const char *panel, const Rows *rows, float *made);
 
-#define SUM(name, kind, is_short, count)                                                                               \
+#define SUM(name, kind, form, count)                                                                               \
     static __attribute__((noinline)) int name##_##count(const Piece *piece, const Packing *packing, const char *panel, \
                                                         const Rows *rows, float *made) {                               \
-        return sum_packed_span(kind, is_short, piece, packing, panel, rows, made, count);                              \
+        return sum_packed_span(kind, form, piece, packing, panel, rows, made, count);                              \
     }
-#define SUMS(name, kind, is_short)                                                                                     \
-    SUM(name, kind, is_short, 1) SUM(name, kind, is_short, 2) SUM(name, kind, is_short, 3) SUM(name, kind, is_short, 4) \
+#define SUMS(name, kind, form)                                                                                     \
+    SUM(name, kind, form, 1) SUM(name, kind, form, 2) SUM(name, kind, form, 3) SUM(name, kind, form, 4) \
     static SumPacked *const name[FEW_ROWS] = {name##_1, name##_2, name##_3, name##_4};
 
-SUMS(short_nibbles, NIBBLES, 1)
-SUMS(long_nibbles, NIBBLES, 0)
-SUMS(short_bytes, BYTES, 1)
-SUMS(long_bytes, BYTES, 0)
-SUMS(fp8_bytes, FP8_BYTES, 0)
+SUMS(short_nibbles, NIBBLES, SHORT)
+SUMS(plain_nibbles, NIBBLES, PLAIN)
+SUMS(fused_nibbles, NIBBLES, FUSED)
+SUMS(long_nibbles, NIBBLES, LONG)
+SUMS(short_bytes, BYTES, SHORT)
+SUMS(plain_bytes, BYTES, PLAIN)
+SUMS(fused_bytes, BYTES, FUSED)
+SUMS(long_bytes, BYTES, LONG)
+SUMS(short_fp8, FP8_BYTES, SHORT)
+SUMS(plain_fp8, FP8_BYTES, PLAIN)
+
+static SumPacked *const *const sums_of_integers[][4] = {
+    [NIBBLES] = {[SHORT] = short_nibbles, [PLAIN] = plain_nibbles, [FUSED] = fused_nibbles, [LONG] = long_nibbles},
+    [BYTES] = {[SHORT] = short_bytes, [PLAIN] = plain_bytes, [FUSED] = fused_bytes, [LONG] = long_bytes},
+};
 
 static SumPacked *const *sums_of(const Packing *packing) {
-    switch ((Codes)packing->codes) {
-    case INT4: return packing->scales == SCALES_FLOAT32 ? long_nibbles : short_nibbles;
-    case INT8: return packing->scales == SCALES_BFLOAT16 ? short_bytes : long_bytes;
-    case FP8: return fp8_bytes;
-    default: return NULL;
-    }
+    int is_long = packing->scales == SCALES_FLOAT32, is_short = packing->scales == SCALES_BFLOAT16;
+    if (packing->codes == FP4)
+        return NULL;
+    if (packing->codes == FP8)
+        return is_short ? short_fp8 : plain_fp8;
+    Form form = packing->zeros ? (is_long ? LONG : FUSED) : is_short ? SHORT : PLAIN;
+    return sums_of_integers[packing->codes == INT4 ? NIBBLES : BYTES][form];
 }
 
 int multiply_packed_by_fma(const Linear *linear, const Panel *panel, const Rows *rows, int64_t count) {
