@@ -117,8 +117,7 @@ ALWAYS_INLINE __m512i fp8_pairs(const __m512i sources[SOURCES], int v) {
 }
 
 ALWAYS_INLINE __m512 fp8_numbers(__m512i pairs, int second, int is_small) {
-    __m512 made = _mm512_castsi512_ps(second ? _mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000))
-                                             : _mm512_slli_epi32(pairs, 16));
+    __m512 made = second ? second_of(pairs) : first_of(pairs);
     return is_small ? denormalized(made) : made;
 }
 

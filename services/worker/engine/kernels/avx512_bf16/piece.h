@@ -1,7 +1,8 @@
 /* What the products of rows and a panel have in common. Include this after panel.h and vectors.h. */
 #pragma once
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#include "means.h"
+
 #define COLUMNS PANEL
 #define VECTORS 4
 #define GROUP 6 /* rows whose sums for 64 columns are in registers */
@@ -68,19 +69,6 @@ static inline __attribute__((always_inline)) void finish(const Piece *piece, con
 /* The number of inputs in a span. It is half of what the L1 cache holds of a panel. It fixes the order of sums, so a
    change would change bits. */
 static inline int64_t span_of(int64_t inputs) { return inputs <= 1024 ? 512 : 1024; }
-
-/* How the products of a pair of inputs are added: by VDPBF16PS, or by two fused multiply-adds that flush denormal
-   numbers, which have the same bits. On Intel's CPUs the former takes twice as long as the latter. */
-typedef enum { DOTS, FMA } Means;
-
-/* Lets fused multiply-adds round and flush as VDPBF16PS does. Returns MXCSR as it was. Sums are made by functions that
-   are not inlined, as compilers would move arithmetic beyond this. */
-ALWAYS_INLINE uint32_t begin_sums(Means means) {
-    uint32_t before = _mm_getcsr();
-    if (means == FMA)
-        _mm_setcsr(0x9fc0);
-    return before;
-}
 
 /* Makes the sums of a span for a group of rows, `[row, 64]`, aligned. With each pair of inputs, `lines` cache lines at
    `ahead` are prefetched. */

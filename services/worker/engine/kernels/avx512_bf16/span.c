@@ -29,14 +29,13 @@ ALWAYS_INLINE void add_dots(const bf16 *matrix, const Rows *rows, int64_t in, in
 /* The same by FMA: first the second inputs of the pairs. */
 ALWAYS_INLINE void add_fma(const bf16 *matrix, const Rows *rows, int64_t in, int64_t i, Kept kept, int count,
                            int vectors) {
-    const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
 #pragma GCC unroll 2
     for (int second = 1; second >= 0; second--) {
         __m512 column[VECTORS];
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) {
             __m512i own = _mm512_loadu_si512(matrix + v * HALVES);
-            column[v] = _mm512_castsi512_ps(second ? _mm512_and_si512(own, upper) : _mm512_slli_epi32(own, 16));
+            column[v] = second ? second_of(own) : first_of(own);
         }
 #pragma GCC unroll 6
         for (int row = 0; row < count; row++) {
