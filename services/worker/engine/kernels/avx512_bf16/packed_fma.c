@@ -21,6 +21,7 @@ typedef enum { NIBBLES, BYTES, FP8_BYTES } Kind;
 typedef enum { SHORT, PLAIN, FUSED, LONG } Form;
 
 #define AHEAD 8192 /* bytes before they are used, a panel is prefetched */
+#define FAR 24576  /* and so many more before, one of four lines of bytes: the CPU then reads the others as well */
 #define EIGHT 8
 #define SOURCES 2 /* vectors of bytes that hold the codes of a pair of inputs */
 
@@ -177,6 +178,8 @@ ALWAYS_INLINE int sum_packed_span(Kind kind, Form form, const Piece *piece, cons
             const float *inputs = rows->floats + i;
             read_codes(kind, words, sources);
             ahead = prefetch(ahead, words_of_pair / FLOATS);
+            if (kind != NIBBLES && i % 4 == 0)
+                _mm_prefetch(ahead + FAR, _MM_HINT_T2);
             if (kind == FP8_BYTES && has_small(sources[0], sources[1]))
                 add_pair(kind, form, 1, sources, &group, inputs, stride, kept, count);
             else
