@@ -75,6 +75,14 @@ def test_every_level_of_vector_instructions_gives_the_same_bits(variant: str) ->
     assert {compiled.Kernels(variant, level, 1).digest() for level in compiled.levels()} == {KNOWN[variant]}
 
 
+@pytest.mark.skipif("avx512_bf16" not in VARIANTS_HERE, reason="this CPU has no AVX512-BF16")
+@pytest.mark.parametrize("means", ["dots", "fma"])
+def test_products_by_either_instruction_have_the_same_bits(means: str) -> None:
+    compiled = find_compiled()
+    assert compiled is not None
+    assert compiled.Kernels("avx512_bf16", means, 1).digest() == KNOWN["avx512_bf16"]
+
+
 @needs_kernels
 def test_settings_that_have_other_bits_have_other_names_and_those_that_have_the_same_have_one() -> None:
     names = {variant: named(variant, 1) for variant in VARIANTS_HERE}

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from livescale.services.worker.engine.kernels.variants import Kernels, open_variant
+from livescale.services.worker.engine.kernels.variants import Kernels, find_compiled, open_variant
 from livescale.services.worker.engine.matrices import CompiledLinear
 from livescale.services.worker.engine.packed import unpacked
 from livescale.shared.messages.quantization import Packing
-from tests.worker.engine.models import Kind, kind
+from tests.worker.engine.models import VARIANTS_HERE, Kind, kind
 from tests.worker.engine.packed_matrices import Made, make_packed
 
 COMPILED = [kind(variant, "bfloat16") for variant in ("amx", "avx512_bf16", "portable", "amx-emulated")]
@@ -63,6 +63,22 @@ def test_they_have_them_at_other_levels_of_instructions(
         check_law(open_variant(variant), make_packed(packing, 70, 350))
 
 
+@pytest.mark.skipif("avx512_bf16" not in VARIANTS_HERE, reason="this CPU has no AVX512-BF16")
+@every_packing
+def test_products_by_either_instruction_have_the_same_bits(packing: Packing) -> None:
+    compiled = find_compiled()
+    assert compiled is not None
+    for outputs, inputs in SHAPES:
+        made = make_packed(packing, outputs, inputs)
+        dots, fma = (
+            CompiledLinear(compiled.Kernels("avx512_bf16", means, 1), {"m.weight": made.packed}, "m")
+            for means in ("dots", "fma")
+        )
+        for count in ROWS:
+            rows = noise(count, inputs)
+            assert torch.equal(dots(rows), fma(rows)), count
+
+
 @every_packing
 def test_torch_unpacks_the_same_matrix(packing: Packing) -> None:
     for outputs, inputs in SHAPES:
@@ -70,12 +86,13 @@ def test_torch_unpacks_the_same_matrix(packing: Packing) -> None:
         assert torch.equal(unpacked(made.packed).view(torch.uint16), made.right.view(torch.uint16))
 
 
+@pytest.mark.parametrize("scale", [2.0**-124, 2.0**104])
 @pytest.mark.parametrize("way", COMPILED)
-def test_numbers_that_are_denormal_have_the_bits_that_they_have_in_bfloat16(way: Kind) -> None:
+def test_denormal_and_huge_numbers_have_the_bits_that_they_have_in_bfloat16(way: Kind, scale: float) -> None:
     assert way.kernels is not None
     for codes in ("int4", "int8", "fp8"):
         packing = Packing(codes=codes, group=64, scales="float32")
-        check_law(way.kernels, make_packed(packing, 64, 128, scale=2.0**-124))
+        check_law(way.kernels, make_packed(packing, 64, 128, scale=scale))
 
 
 @pytest.mark.parametrize("way", COMPILED)

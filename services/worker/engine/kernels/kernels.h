@@ -198,8 +198,9 @@ typedef struct {
     int threads;
 } Kernels;
 
-/* Returns the variant of this name, at the given level of vector instructions where the name leaves that open. Returns
-   NULL and a `reason` if this CPU or this process cannot use it. */
+/* Returns the variant of this name, at the given level of vector instructions where the name leaves that open. That of
+   `avx512_bf16` may be "dots" or "fma": how it adds products; by any other name, the faster one on this CPU. Returns NULL
+   and a `reason` if this CPU or this process cannot use it. */
 const Variant *find_variant(const char *name, const char *level, const char **reason);
 
 /* Returns the levels of vector instructions that this CPU has, best first, ended by NULL. */

@@ -28,7 +28,8 @@ ALWAYS void multiply_as(Type type, const Linear *linear, const void *rows, const
             pack(type, address(type, rows, (first + row) * linear->in), linear->in, row, here, &tools);
         for (int64_t number = panels.begin; number < panels.end; number++) {
             Panel panel = find_panel(type, linear, number);
-            multiply_panel(type, &tools, unpacked_panel(&panel, linear->in, tools.unpacked), here, blocks);
+            const void *block = unpacked_panel(&panel, linear->in, tools.unpacked);
+            multiply_panel(type, &tools, block, panel.packing != NULL, here, blocks);
             for (int64_t row = 0; row < here; row++) {
                 int64_t place = (first + row) * linear->out;
                 finish(type, tools.sums + row * PANEL, &panel, residual ? address(type, residual, place) : NULL,

@@ -26,7 +26,7 @@ typedef struct {
 static Level levels[LEVELS];
 
 #ifdef __x86_64__
-static Variant amx, avx512_bf16;
+static Variant amx, avx512_bf16[2]; /* by dot products, and by fused multiply-adds */
 
 static int has_avx512(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -40,6 +40,13 @@ static int has_amx(void) {
     if (!has_avx512_bf16() || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx))
         return 0;
     return (edx >> 22 & 1) && (edx >> 24 & 1); /* AMX-BF16, AMX-TILE */
+}
+
+/* Whether products of `avx512_bf16` are made by fused multiply-adds. VDPBF16PS takes as long as four of them on Intel's
+   CPUs, and as long as one on others. */
+static int is_by_fma(const char *level) {
+    return __builtin_cpu_supports("avx512vbmi") && strcmp(level, "dots") != 0 &&
+           (strcmp(level, "fma") == 0 || __builtin_cpu_is("intel"));
 }
 
 /* Linux saves the AMX tile state only for processes that ask for it. All threads of the process then have it. */
@@ -64,7 +71,9 @@ static void find_all(void) {
     levels[AVX512].is_there = has_avx512();
     /* float32 has no AMX or BF16 instructions: it uses the portable operations, flushing denormals with `amx`. */
     amx = (Variant){"amx", {amx_operations, portable_avx512[FLOAT32]}, 1};
-    avx512_bf16 = (Variant){"avx512_bf16", {avx512_bf16_operations(), portable_avx512[FLOAT32]}, 0};
+    for (int by_fma = 0; by_fma < 2; by_fma++)
+        avx512_bf16[by_fma] =
+            (Variant){"avx512_bf16", {avx512_bf16_operations(by_fma), portable_avx512[FLOAT32]}, 0};
 #endif
     for (int level = 0; level < LEVELS; level++) {
         const Operations *operations = levels[level].operations;
@@ -105,7 +114,7 @@ const Variant *find_variant(const char *name, const char *level, const char **re
     }
     if (strcmp(name, "avx512_bf16") == 0) {
         *reason = has_avx512_bf16() ? NULL : "this CPU has no AVX512-BF16";
-        return *reason ? NULL : &avx512_bf16;
+        return *reason ? NULL : &avx512_bf16[is_by_fma(level)];
     }
     const int is_emulated = strcmp(name, "amx-emulated") == 0;
 #else

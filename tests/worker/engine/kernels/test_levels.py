@@ -6,7 +6,7 @@ import torch
 
 from livescale.services.worker.engine.kernels.variants import VariantName, find_compiled
 from livescale.services.worker.engine.matrices import CompiledLinear
-from tests.worker.engine.models import needs_kernels
+from tests.worker.engine.models import VARIANTS_HERE, needs_kernels
 
 # Every number of rows of a group and of what is left of one, and more than are packed at once.
 ROWS = (*range(1, 20), 33, 130, 200)
@@ -33,3 +33,23 @@ def test_products_have_the_same_bits_at_every_level_whatever_the_number_of_rows(
         assert torch.equal(best(rows[-count:]), made[-count:]), count
     for other in others:
         assert torch.equal(other(rows), made)
+
+
+@pytest.mark.skipif("avx512_bf16" not in VARIANTS_HERE, reason="this CPU has no AVX512-BF16")
+@pytest.mark.parametrize("scale", [1.0, 2.0**-64, 2.0**-126], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_dot_products_and_multiply_adds_have_the_same_bits(shape: tuple[int, int], scale: float) -> None:
+    """Of small numbers too: products, sums, what is added to them, or the numbers themselves are denormal."""
+    compiled = find_compiled()
+    assert compiled is not None
+    generator = torch.Generator().manual_seed(sum(shape))
+    matrix = (torch.randn(shape, generator=generator) * scale).bfloat16()
+    rows = (torch.randn(max(ROWS), shape[1], generator=generator) * max(scale, 2.0**-64)).bfloat16()
+    residual = (torch.randn(max(ROWS), shape[0], generator=generator) * 2.0**-127).bfloat16()
+    dots, fma = (
+        CompiledLinear(compiled.Kernels("avx512_bf16", means, 1), {"m.weight": matrix}, "m")
+        for means in ("dots", "fma")
+    )
+    for count in ROWS:
+        bits = [way.plus(rows[:count], residual[:count]).view(torch.int16) for way in (dots, fma)]
+        assert torch.equal(*bits), count

@@ -6,9 +6,15 @@
 
 #include "../kernels.h"
 
-/* These are operations of the variant. */
+/* How the products of a pair of inputs are added: by VDPBF16PS, or by two fused multiply-adds that flush denormal numbers,
+   which have the same bits. On Intel's CPUs the former takes twice as long as the latter. */
+typedef enum { DOTS, FMA } Means;
+
+/* These are operations of the variant. The first two have the same bits. */
 void multiply_by_dot_products(const Linear *linear, const void *in, const void *residual, void *out, int64_t count,
                               Share panels);
+void multiply_by_fma(const Linear *linear, const void *in, const void *residual, void *out, int64_t count,
+                     Share panels);
 void rms_norm_by_vectors(const void *in, const void *weight, void *out, int64_t rows, int64_t size, float epsilon,
                          float offset);
 void silu_times_by_vectors(const void *in, void *out, int64_t rows, int64_t size);
@@ -28,5 +34,5 @@ void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, co
                 float *scratch, Share kv_heads);
 
 /* Computes the query heads of every row of a chunk, each over the positions that it sees, up to its own. */
-void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run, const Attention *attention,
-                  float *scratch, Share kv_heads);
+void attend_chunk(Means means, const bf16 *queries, int64_t stride, bf16 *out, const Run *run,
+                  const Attention *attention, float *scratch, Share kv_heads);

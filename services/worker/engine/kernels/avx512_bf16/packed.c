@@ -6,8 +6,9 @@
 
 #include "piece.h"
 
+#include "codes.h"
+
 #define FLOAT_VECTORS 8 /* of 16 floats: the codes of a pair of inputs for the 64 outputs of a panel */
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 #define UNFLUSHED 0x1f80 /* of MXCSR: denormal numbers count */
 
 /* How codes become numbers. An integer code becomes the float 2^k + code when its bits are put among those of 2^k. Where
@@ -46,19 +47,6 @@ ALWAYS_INLINE int is_high(Way way, int vector) {
 ALWAYS_INLINE __m512 twice(__m256 eight) {
     const __m512i pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     return _mm512_permutexvar_ps(pairs, _mm512_castps256_ps512(eight));
-}
-
-ALWAYS_INLINE __m256 eight_scales(int64_t scales, const char *from, int at) {
-    if (scales == SCALES_FLOAT32)
-        return _mm256_loadu_ps((const float *)from + at);
-    if (scales == SCALES_E8M0) {
-        __m128i eight = _mm_loadl_epi64((const __m128i *)(from + at));
-        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(eight), 23));
-    }
-    __m128i halves = _mm_loadu_si128((const __m128i *)((const uint16_t *)from + at));
-    if (scales == SCALES_FLOAT16)
-        return _mm512_castps512_ps256(_mm512_cvtph_ps(_mm256_castsi128_si256(halves)));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
 
 ALWAYS_INLINE void read_group(Way way, const Packing *packing, const char *panel, const PackedBytes *bytes,
@@ -107,14 +95,6 @@ ALWAYS_INLINE __m512i placed(Way way, __m512i words, int vector) {
     }
 }
 
-/* Where the exponent of a code of FP8 is zero, which makes 2 * (1 + fraction), it stands for 4 * fraction. Denormal
-   numbers of float32 would do the same, but each of them takes the CPU a hundred cycles. */
-ALWAYS_INLINE __m512 denormalized(__m512 made) {
-    const __m512 sign = _mm512_set1_ps(-0.0f), magnitude = _mm512_andnot_ps(sign, made);
-    __m512 less = _mm512_fmadd_ps(magnitude, _mm512_set1_ps(2.0f), _mm512_set1_ps(-4.0f));
-    return _mm512_or_ps(_mm512_min_ps(magnitude, less), _mm512_and_ps(sign, made));
-}
-
 /* The numbers of 16 codes, in float32. */
 ALWAYS_INLINE __m512 numbers_of(Way way, __m512i words, const CodeGroup *group, int vector) {
     if (way == FP4_CODES) { /* the lowest four bits say which one */
@@ -147,11 +127,9 @@ ALWAYS_INLINE __m512bh unpacked_vector(Way way, const uint32_t *words, const Cod
     return _mm512_cvtne2ps_pbh(numbers_of(way, own, group, 2 * v + 1), numbers_of(way, own, group, 2 * v));
 }
 
-/* All vectors of a pair of inputs. Few codes of FP8 are small in most matrices. */
+/* All vectors of a pair of inputs. */
 ALWAYS_INLINE void unpack_pair(Way way, const uint32_t *words, const CodeGroup *group, __m512bh column[VECTORS]) {
-    const __m512i exponent = _mm512_set1_epi8(0x78);
-    if (way == FP8_CODES && (_mm512_testn_epi8_mask(_mm512_loadu_si512(words), exponent) |
-                             _mm512_testn_epi8_mask(_mm512_loadu_si512(words + FLOATS), exponent))) {
+    if (way == FP8_CODES && has_small(_mm512_loadu_si512(words), _mm512_loadu_si512(words + FLOATS))) {
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++)
             column[v] = unpacked_vector(FP8_SMALL, words, group, v);
@@ -194,13 +172,6 @@ void unpack_by_vectors(const Packing *packing, const void *panel, int64_t in, bf
     default: unpack(FP8_CODES, packing, panel, in, to); break;
     }
     _mm_setcsr(before);
-}
-
-/* Prefetches `lines` cache lines; returns the address after them. */
-ALWAYS_INLINE const char *prefetch(const char *ahead, int64_t lines) {
-    for (; lines > 0; lines--, ahead += 64)
-        _mm_prefetch(ahead, _MM_HINT_T0);
-    return ahead;
 }
 
 /* Multiplies `count` rows by a panel, with the sums of `multiply` in linear.c. */
@@ -281,7 +252,9 @@ MULTIPLY_FEW(FP4_CODES)
 static Multiply *const few[][FEW_ROWS] = {NAMES(INT4_SHORT), NAMES(INT4_LONG), NAMES(INT8_SHORT), NAMES(INT8_LONG),
                                           NAMES(FP8_CODES), NAMES(FP4_CODES)};
 
-void multiply_packed_panel(const Linear *linear, const Panel *panel, const Rows *rows, int64_t count) {
+void multiply_packed_panel(Means means, const Linear *linear, const Panel *panel, const Rows *rows, int64_t count) {
+    if (means == FMA && multiply_packed_by_fma(linear, panel, rows, count))
+        return;
     Piece piece = {.linear = linear, .bias = panel->bias, .column = panel->column, .width = panel->width};
     few[way_of(panel->packing)][count - 1](&piece, panel->packing, panel->numbers, rows);
 }

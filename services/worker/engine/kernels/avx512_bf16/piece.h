@@ -1,6 +1,8 @@
 /* What the products of rows and a panel have in common. Include this after panel.h and vectors.h. */
 #pragma once
 
+#include "means.h"
+
 #define COLUMNS PANEL
 #define VECTORS 4
 #define GROUP 6 /* rows whose sums for 64 columns are in registers */
@@ -17,17 +19,19 @@ typedef struct {
     int64_t next_lines, column, width, first, stop;
 } Piece;
 
-/* Consecutive rows: their inputs, the residual to add, the outputs, and their sums of earlier spans. */
+/* Consecutive rows: their inputs, the residual to add, the outputs, and their sums of earlier spans. `floats` are the
+   inputs in float32, an even number of them for each row, for products that want them so. */
 typedef struct {
     const bf16 *in, *residual;
     bf16 *out;
     float *sums;
+    const float *floats;
 } Rows;
 
 static inline Rows rows_after(const Rows *rows, const Linear *linear, int64_t count) {
     const bf16 *residual = rows->residual ? rows->residual + count * linear->out : NULL;
     return (Rows){rows->in + count * linear->in, residual, rows->out + count * linear->out,
-                  rows->sums + count * COLUMNS};
+                  rows->sums + count * COLUMNS, rows->floats ? rows->floats + count * padded(linear->in, 2) : NULL};
 }
 
 /* Prefetches the memory that rows are stored to. */
@@ -66,7 +70,20 @@ static inline __attribute__((always_inline)) void finish(const Piece *piece, con
    change would change bits. */
 static inline int64_t span_of(int64_t inputs) { return inputs <= 1024 ? 512 : 1024; }
 
+/* Makes the sums of a span for a group of rows, `[row, 64]`, aligned. With each pair of inputs, `lines` cache lines at
+   `ahead` are prefetched. */
+typedef void SumSpan(const Piece *piece, const Rows *rows, const char *ahead, int64_t lines, float *made);
+
+/* By means, for half and whole panels, by the number of rows less one. */
+extern SumSpan *const span_sums[][2][GROUP];
+
+/* Adds the sums of a span to those of earlier ones; after the last span, stores the results. */
+void add_span(const Piece *piece, const Rows *rows, const float *made, int64_t count);
+
 #define FEW_ROWS 4 /* so few multiply a packed panel while it is unpacked, more of them once it is */
 
+/* Multiplies at most FEW_ROWS rows by one packed panel. Whether it can: FMA does so for usual codes and scales. */
+int multiply_packed_by_fma(const Linear *linear, const Panel *panel, const Rows *rows, int64_t count);
+
 /* Multiplies at most FEW_ROWS rows by one packed panel. */
-void multiply_packed_panel(const Linear *linear, const Panel *panel, const Rows *rows, int64_t count);
+void multiply_packed_panel(Means means, const Linear *linear, const Panel *panel, const Rows *rows, int64_t count);

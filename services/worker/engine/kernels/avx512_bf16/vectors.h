@@ -7,9 +7,14 @@
 
 #include "../kernels.h"
 
-#ifdef __clang__ /* end_target.h ends it */
+#if defined(__clang__) && defined(WITH_VBMI) /* end_target.h ends it */
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi"))), apply_to = function)
+#elif defined(__clang__)
 #pragma clang attribute push( \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"))), apply_to = function)
+#elif defined(WITH_VBMI)
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi")
 #else
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
 #endif
