@@ -142,7 +142,6 @@ BUGS = [
         "if slept >= AWAY_SECONDS:",
         "if False:",
         "d62433b1",
-        found_by=500496,
     ),
     Bug(
         "blocks-unverified",
@@ -190,7 +189,7 @@ BUGS = [
         "services/planner/scale_out.py",
         'if event.state == "broken":',
         'if event.state == "broken" and self.ended:',
-        found_by=500002,
+        found_by=500128,
     ),
     Bug(
         "reservation-kept",
