@@ -1,6 +1,7 @@
 """`livescale systems`: systems to compare with, each a name for some settings of `livescale up`."""
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -62,9 +63,14 @@ def read_systems(path: Path = SHIPPED) -> dict[str, NamedSystem]:
     return found
 
 
+@cache
+def shipped_systems() -> Mapping[str, NamedSystem]:
+    return read_systems()
+
+
 def find_system(name: str) -> NamedSystem:
     """The system of this name. Raises ValueError with the nearest name."""
-    systems = read_systems()
+    systems = shipped_systems()
     if name in systems:
         return systems[name]
     raise ValueError(f"unknown system {name!r}; {nearest_hint(name, systems)}")
@@ -118,7 +124,7 @@ def systems(name: str | None, env: bool) -> None:
     `livescale bench systems` compares them on a trace.
     """
     if name is None:
-        rows = [SystemRow(each, one.about, one.figure, as_flags(one)) for each, one in read_systems().items()]
+        rows = [SystemRow(each, one.about, one.figure, as_flags(one)) for each, one in shipped_systems().items()]
         print_rows(open_console(), "Systems", rows)
         return
     try:

@@ -9,7 +9,8 @@ from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Submit
 from livescale.shared.model.adapter_shards import adapter_bytes
 from tests.worker.engine.adapted import adapter, add, merged
-from tests.worker.engine.models import CUT_CONFIGS, KERNELS, checkpointed, needs_kernels, reference_logits
+from tests.worker.engine.configs import CUT_CONFIGS
+from tests.worker.engine.models import KERNELS, checkpointed, needs_kernels, reference_logits
 from tests.worker.engine.test_tensor_parallel import in_ranks, on_ranks
 from tests.worker.serving import Served, random_prompt, serve, serve_each, submit
 

@@ -100,7 +100,8 @@ def test_rows_have_the_same_bits_however_they_are_batched_cut_and_computed_again
     answer = torch.cat(generated)
     assert alone.std() > 0.1
     other = through(engine, chunk(2, 0, PROMPT))["r2"]
-    for cut in range(PROMPT_CUT, PROMPT, PROMPT_CUT):
+    cuts = range(PROMPT_CUT, PROMPT, PROMPT_CUT)
+    for cut in cuts if hidden == 512 else (cuts[0], cuts[len(cuts) // 2], cuts[-1]):
         first, rest = through(engine, chunk(2, 0, cut))["r2"], through(engine, chunk(2, cut, PROMPT))["r2"]
         assert torch.equal(torch.cat((first, rest)), other), cut
     company = chunk(0, 0, 100), chunk(3, 0, 31), chunk(4, 0, 1)
