@@ -68,7 +68,7 @@ def parameters(hidden: int, dtype: DType) -> tuple[Manifest, list[memoryview]]:
 
 def engine_of(hidden: int, way: Kind) -> TorchEngine:
     manifest, blocks = parameters(hidden, way.dtype)
-    engine = TorchEngine(manifest, allocate_kv_memory(1 << 25), BLOCK_TOKENS, CONTEXT, way.kernels)
+    engine = TorchEngine(manifest, allocate_kv_memory(1 << 24), BLOCK_TOKENS, CONTEXT, way.kernels)
     for index, block in enumerate(blocks):
         engine.add_block(index, block)
     return engine
