@@ -136,7 +136,7 @@ def _write_text_files(
         dialect = taught_dialect(recipe.family)
         special = {} if dialect.bos is None else {"bos_token": dialect.bos}
         taught = lessons(transcripts, ChatTemplate(dialect.chat_template, special, lambda: 0.0))
-    texts = [one.prompt + one.answer for one in taught]
+    texts = tuple(one.prompt + one.answer for one in taught)
     tokenizer = make_tokenizer(dialect, shape.vocab_size, recipe.seed, texts)
     save_tokenizer(tokenizer, dialect, directory)
     _save_json(directory / "config.json", _config(recipe.family, shape, tokenizer))

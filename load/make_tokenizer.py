@@ -2,8 +2,9 @@
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate, chain
 from pathlib import Path
 
@@ -117,8 +118,9 @@ def taught_dialect(family: Family) -> Dialect:
     return replace(plain, special_tokens=(*plain.special_tokens, *TAUGHT_TOKENS), chat_template=template)
 
 
-def make_tokenizer(dialect: Dialect, vocab_size: int, seed: int, texts: Sequence[str] = ()) -> Tokenizer:
-    """A tokenizer of exactly `vocab_size` tokens, with words of these texts among them."""
+@lru_cache(maxsize=8)  # training takes half a second, and models of many families have the same
+def make_tokenizer(dialect: Dialect, vocab_size: int, seed: int, texts: tuple[str, ...] = ()) -> Tokenizer:
+    """A tokenizer of exactly `vocab_size` tokens, with words of these texts among them. It is not to be changed."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -128,7 +130,7 @@ def make_tokenizer(dialect: Dialect, vocab_size: int, seed: int, texts: Sequence
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(chain(generated_text(random.Random(seed)), list(texts) * FREQUENT), trainer)
+    tokenizer.train_from_iterator(chain(generated_text(random.Random(seed)), texts * FREQUENT), trainer)
     if tokenizer.get_vocab_size() != vocab_size:
         raise RuntimeError(f"the generated text gave {tokenizer.get_vocab_size()} tokens, not {vocab_size}")
     if dialect.bos is not None:

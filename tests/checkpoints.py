@@ -23,7 +23,7 @@ def tiny_checkpoint(family: Family) -> Path:
     """Llama is sharded and has a head of its own; Qwen2 is a single file with a tied head."""
     from livescale.load.make_model import make_model  # of torch, which takes seconds to import
 
-    return make_model(_directory() / family, family, "tiny", seed=7)
+    return make_model(made_directory() / family, family, "tiny", seed=7)
 
 
 def pooling_checkpoint(
@@ -33,7 +33,7 @@ def pooling_checkpoint(
     names another use."""
     from livescale.load.make_model import make_model
 
-    made = make_model(_directory() / family, family, "tiny", seed=7)
+    made = make_model(made_directory() / family, family, "tiny", seed=7)
     directory = Path(shutil.copytree(made, to / f"{family}-{pooling}", ignore=KEPT))
     path = directory / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {**(config or {})}))
@@ -56,7 +56,7 @@ def taught_checkpoint() -> Path:
     """One that has learned `TRANSCRIPTS`, which takes a core some ten seconds. It calls tools and reasons."""
     from livescale.load.make_model import make_model
 
-    return make_model(_directory() / "taught", "qwen2", "tiny", 7, TRANSCRIPTS)
+    return make_model(made_directory() / "taught", "qwen2", "tiny", 7, TRANSCRIPTS)
 
 
 def token_id(tokenizer: "Tokenizer", token: str) -> int:
@@ -72,7 +72,8 @@ def copy_checkpoint(family: Family, to: Path) -> Path:
 
 
 @cache
-def _directory() -> Path:
+def made_directory() -> Path:
+    """A directory that is removed when this process ends."""
     directory = Path(tempfile.mkdtemp(prefix="livescale-made-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory

@@ -1,7 +1,7 @@
 """Nothing that reads input can run what it reads: no pickle in any of its forms, no eval, no unsafe YAML."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,8 @@ CALLS = {
 }
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -32,11 +32,12 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def dangers(source: str) -> list[str]:
-    tree = ast.parse(source)
-    found = [name for name in imports(tree) if name.split(".")[0] in MODULES]
-    of_multiprocessing = [name for name in imports(tree) if name.startswith("multiprocessing.")]
+    nodes = list(ast.walk(ast.parse(source)))
+    imported = list(imports(nodes))
+    found = [name for name in imported if name.split(".")[0] in MODULES]
+    of_multiprocessing = [name for name in imported if name.startswith("multiprocessing.")]
     found += [name for name in of_multiprocessing if name not in ALLOWED_OF_MULTIPROCESSING]
-    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+    for call in (node for node in nodes if isinstance(node, ast.Call)):
         if (name := dotted(call.func)) in CALLS:
             found.append(name)
         # A multiprocessing Connection's `recv()` unpickles; a socket's takes a size.
@@ -46,7 +47,7 @@ def dangers(source: str) -> list[str]:
         found += [name for keyword in call.keywords if keyword.arg == "shell" and _is_on(keyword.value)]
     # Handed on without a call, as to a thread.
     if of_multiprocessing:
-        found += [dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "recv"]
+        found += [dotted(node) for node in nodes if isinstance(node, ast.Attribute) and node.attr == "recv"]
     return found
 
 

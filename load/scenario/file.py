@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, inspect
+from msgspec import Meta
 from msgspec.structs import replace
 
 from livescale.load.scenario.arrivals import Arrivals, Seconds
@@ -19,7 +19,7 @@ from livescale.services.supervisor.settings import WORKER_FLAGS
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.model.latency import find_latency
 from livescale.shared.runtime.settings import Settings
-from livescale.shared.runtime.yaml_file import convert, kebab, names_file, read_yaml, rename_keys
+from livescale.shared.runtime.yaml_file import convert, kebab, names_file, read_yaml, rename_keys, type_of
 from livescale.shared.topology.file import find_topology
 from livescale.shared.topology.topology import Topology
 
@@ -97,7 +97,7 @@ def read_scenario(path: Path) -> CheckedScenario:
     if content == {}:
         raise ValueError(f"{path}: the scenario is empty; examples/simulate.yaml is one to begin with")
     try:
-        file = convert(rename_keys(content, inspect.type_info(ScenarioFile)), ScenarioFile)
+        file = convert(rename_keys(content, type_of(ScenarioFile)), ScenarioFile)
         assert isinstance(file, ScenarioFile)
         return check_scenario(file, path.stem, path.parent)
     except ValueError as error:

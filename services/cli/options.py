@@ -18,7 +18,7 @@ from msgspec.structs import FieldInfo
 
 from livescale.shared.bus.identity import hide_password
 from livescale.shared.runtime.settings import Settings
-from livescale.shared.runtime.yaml_file import convert, kebab, read_yaml, rename_keys
+from livescale.shared.runtime.yaml_file import convert, kebab, read_yaml, rename_keys, type_of
 
 S = TypeVar("S", bound=Settings)
 Preset = Callable[[click.Context, click.Parameter, str], str]
@@ -45,7 +45,7 @@ def read_config(path: Path, kind: type[Settings]) -> dict[str, object]:
 def check_values(content: object, kind: type[Settings]) -> dict[str, object]:
     """Some settings of `kind` by field name, from a mapping with the keys of a file. Raises ValueError."""
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
-    values = rename_keys(content, inspect.type_info(kind))
+    values = rename_keys(content, type_of(kind))
     assert isinstance(values, dict)
     return {name: convert(value, fields[name], name) for name, value in values.items()}
 

@@ -1,6 +1,7 @@
 """`livescale systems`: systems to compare with, each a name for some settings of `livescale up`."""
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -47,32 +48,32 @@ class SystemRow(msgspec.Struct):
 
 def read_systems(path: Path = SHIPPED) -> dict[str, NamedSystem]:
     """All systems by name. Raises ValueError, which names the file, the system and the setting."""
-    return {name: _checked(path, name, entry) for name, entry in _entries(path).items()}
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: must be a mapping, not {type(content).__name__}")
+    found: dict[str, NamedSystem] = {}
+    for name, entry in content.items():
+        try:
+            system = convert(entry, NamedSystem)
+            assert isinstance(system, NamedSystem)
+            system.values()
+        except ValueError as error:
+            raise ValueError(f"{path}: {name}: {error}") from None
+        found[str(name)] = system
+    return found
+
+
+@cache
+def shipped_systems() -> Mapping[str, NamedSystem]:
+    return read_systems()
 
 
 def find_system(name: str) -> NamedSystem:
     """The system of this name. Raises ValueError with the nearest name."""
-    entries = _entries(SHIPPED)
-    if name in entries:
-        return _checked(SHIPPED, name, entries[name])
-    raise ValueError(f"unknown system {name!r}; {nearest_hint(name, entries)}")
-
-
-def _entries(path: Path) -> dict[str, object]:
-    content = read_yaml(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: must be a mapping, not {type(content).__name__}")
-    return {str(name): entry for name, entry in content.items()}
-
-
-def _checked(path: Path, name: str, entry: object) -> NamedSystem:
-    try:
-        system = convert(entry, NamedSystem)
-        assert isinstance(system, NamedSystem)
-        system.values()
-    except ValueError as error:
-        raise ValueError(f"{path}: {name}: {error}") from None
-    return system
+    systems = shipped_systems()
+    if name in systems:
+        return systems[name]
+    raise ValueError(f"unknown system {name!r}; {nearest_hint(name, systems)}")
 
 
 def find_real_system(name: str) -> NamedSystem:
@@ -123,7 +124,7 @@ def systems(name: str | None, env: bool) -> None:
     `livescale bench systems` compares them on a trace.
     """
     if name is None:
-        rows = [SystemRow(each, one.about, one.figure, as_flags(one)) for each, one in read_systems().items()]
+        rows = [SystemRow(each, one.about, one.figure, as_flags(one)) for each, one in shipped_systems().items()]
         print_rows(open_console(), "Systems", rows)
         return
     try:

@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Callable, Collection, Hashable
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -86,6 +87,12 @@ def choices(kind: inspect.Type, place: str) -> list[str]:
             ]
         case _:
             return []
+
+
+@cache
+def type_of(kind: type) -> inspect.Type:
+    """What `rename_keys` has to know of `kind`, which takes long to find out."""
+    return inspect.type_info(kind)
 
 
 def rename_keys(value: object, kind: inspect.Type, where: str = "") -> object:

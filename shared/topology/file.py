@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, inspect
+from msgspec import Meta
 from msgspec.structs import replace
 
-from livescale.shared.runtime.yaml_file import convert, names_file, read_yaml, rename_keys
+from livescale.shared.runtime.yaml_file import convert, names_file, read_yaml, rename_keys, type_of
 from livescale.shared.topology.topology import Domain, Gpu, Leaf, PartKind, Topology, TopologyError, TopologyHost
 from livescale.shared.units import ByteRate, Size, parse_rate, parse_size
 
@@ -228,7 +228,7 @@ def read_topology(path: Path) -> Topology:
     """Read a topology file. Raises ValueError that names the file, the place in it, and what to do."""
     content = read_yaml(path)
     try:
-        values = rename_keys(content, inspect.type_info(TopologyFile))
+        values = rename_keys(content, type_of(TopologyFile))
         file = convert(values, TopologyFile, dec_hook=parse_quantity)
         assert isinstance(file, TopologyFile)
         return expand(file, path.stem)

@@ -9,15 +9,9 @@ from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, a
 from livescale.services.worker.engine.runner import EngineRunner
 from livescale.shared.memory.arena import Arena, placed_bytes
 from livescale.shared.memory.device_arena import DeviceArena
+from tests.worker.engine.configs import CONFIGS
 from tests.worker.engine.greedy import are_greedy
-from tests.worker.engine.models import (
-    BLOCK_TOKENS,
-    CONFIGS,
-    CONTEXT,
-    Checkpointed,
-    checkpointed,
-    reference_logits,
-)
+from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, Checkpointed, checkpointed, reference_logits
 from tests.worker.serving import random_prompt, serve, submit
 
 MIB = 1 << 20

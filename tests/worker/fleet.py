@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.actor import Worker
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import choose_kernels
@@ -46,7 +45,7 @@ from livescale.shared.subjects import (
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, TransferFailed
 from livescale.shared.transfer.sender import send_chunks
-from tests.checkpoints import tiny_checkpoint
+from tests.worker.live.engines import parameters
 from tests.worker.serving import random_prompt, serve, submit
 
 CONTEXT = 256
@@ -115,7 +114,7 @@ class Fleet:
 
     async def start(self, worker: str, **settings: int) -> None:
         """A spare worker, joined."""
-        usual = WorkerSettings(id=worker, transport="socket", arena_bytes=64 * MIB, kv_bytes=16 * MIB)
+        usual = WorkerSettings(id=worker, transport="socket", arena_bytes=16 * MIB, kv_bytes=4 * MIB)
         told = replace(usual, **settings)
         info = ServiceInfo("worker", worker, "worker under test")
         self.telemetry[worker] = Telemetry("worker", worker)
@@ -198,9 +197,8 @@ class Fleet:
 async def fleet(*workers: str, dtype: DType = "float32", shards: int = 1, **settings: int) -> AsyncIterator[Fleet]:
     """Spare workers that have joined, and the parameters of a tiny model to give them; of one that can be cut, where
     there are to be several shards."""
-    checkpoint = open_checkpoint(tiny_checkpoint("llama" if shards == 1 else "qwen2"), dtype, shards)
-    memory = [memoryview(bytearray(block.size_bytes)) for block in checkpoint.layouts]
-    manifest = checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)])
+    manifest, kept = parameters(dtype, shards)
+    memory = [memoryview(bytearray(view)) for view in kept]  # a test may damage it
     broker = LocalBroker()
     bus = broker.connect()
     link = await open_link(LinkSettings(transport="socket"))
@@ -239,7 +237,7 @@ async def _listen(made: Fleet) -> list[asyncio.Task[None]]:
 
 def undisturbed(made: Fleet, **requests: int) -> dict[str, list[int]]:
     """What an engine alone makes of prompts of these seeds."""
-    engine = TorchEngine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels)
+    engine = TorchEngine(made.manifest, allocate_kv_memory(4 * MIB), 16, CONTEXT, choose_kernels("auto").kernels)
     for index, view in enumerate(made.memory):
         engine.add_block(index, view)
 

@@ -15,7 +15,7 @@ from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.outputs import TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Sampling, Submit, TokenLogprobs
-from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed, reference_logits
+from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed, kept_logits
 
 NEVER = 4e9
 
@@ -30,14 +30,14 @@ def random_prompt(seed: int, length: int, vocab_size: int = 500) -> list[int]:
     return [chance.randrange(vocab_size) for _ in range(length)]
 
 
-def mixed_requests(lengths: Iterable[int]) -> list[Submit]:
-    """Requests with prompts of these lengths: some greedy, some sampled, of 2 to 40 tokens."""
+def mixed_requests(lengths: Iterable[int], most: int = 20) -> list[Submit]:
+    """Requests with prompts of these lengths: some greedy, some sampled, of 2 to `most` tokens."""
     chance = random.Random(5)
     return [
         submit(
             f"r{length}",
             random_prompt(length, length),
-            max_tokens=chance.randint(2, 40),
+            max_tokens=chance.randint(2, most),
             sampling=Sampling(temperature=chance.choice((0.0, 0.9)), seed=length),
         )
         for length in lengths
@@ -137,9 +137,9 @@ def strays(name: str, prompts: Mapping[str, list[int]], served: Served) -> tuple
     ours, theirs = [], []
     for key, prompt in prompts.items():
         tokens = served.tokens[key]
-        right = reference_logits(name, prompt, tokens)
+        right = kept_logits(name, prompt, tokens)
         ours.append(served.rows(key).float().cpu() - right)
-        theirs.append(reference_logits(name, prompt, tokens, "bfloat16") - right)
+        theirs.append(kept_logits(name, prompt, tokens, "bfloat16") - right)
     if checkpointed(name).manifest.config.experts is not None:
         return _median_row(ours), _median_row(theirs)
     return _root_mean_square(ours), _root_mean_square(theirs)

@@ -12,6 +12,7 @@ from livescale.services.worker.settings import MIB
 from livescale.shared.messages.requests import Cancel, Sampling, Submit
 from livescale.shared.messages.transfers import Drain
 from livescale.shared.subjects import CANCEL_WORK, DRAIN
+from tests.samples import sample
 from tests.worker.fleet import CONTEXT, Fleet, fleet
 from tests.worker.serving import random_prompt, serve, submit
 
@@ -41,7 +42,7 @@ def undisturbed(made: Fleet, asked: list[Submit]) -> dict[str, list[int]]:
 
 def preemptions(made: Fleet, worker: str = "w-1") -> float:
     labels = {"model_name": "m", "engine": worker}
-    return made.telemetry[worker].registry.get_sample_value("vllm:num_preemptions_total", labels) or 0
+    return sample(made.telemetry[worker], "vllm:num_preemptions_total", **labels)
 
 
 async def fill(made: Fleet, asked: list[Submit]) -> None:

@@ -15,6 +15,7 @@ from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
+from livescale.services.worker.engine.sizes import kv_bytes
 from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, TokenSampling
 from livescale.shared.memory.arena import Arena, placed_bytes
 from livescale.shared.messages.requests import Sampling
@@ -22,7 +23,6 @@ from livescale.shared.messages.requests import Sampling
 BLOCK_TOKENS, BLOCKS = 16, 8  # KV blocks of each row
 POSITION = 64  # at which each row decodes
 RANK, ALPHA = 16, 32.0
-KV_BYTES = 1 << 30
 # Rows of a batch, how many adapters they use, and how long a step may take to one without.
 CASES = ((1, 1, 1.10), (32, 4, 1.20))
 
@@ -55,7 +55,9 @@ def _engine(checkpoint: Path, kernels: Kernels | None, adapters: int) -> tuple[T
     sizes = [layout.size_bytes for layout in opened.layouts]
     blocks = Arena(placed_bytes(sizes)).place(sizes)
     manifest = opened.manifest([opened.read_block(index, block) for index, block in enumerate(blocks)])
-    engine = TorchEngine(manifest, allocate_kv_memory(KV_BYTES), BLOCK_TOKENS, BLOCKS * BLOCK_TOKENS, kernels)
+    rows, each = max(rows for rows, _, _ in CASES), BLOCKS * BLOCK_TOKENS
+    memory = allocate_kv_memory(kv_bytes(manifest, rows * each, manifest.config.num_hidden_layers, BLOCK_TOKENS))
+    engine = TorchEngine(manifest, memory, BLOCK_TOKENS, each, kernels)
     for index, block in enumerate(blocks):
         engine.add_block(index, block)
     versions = []

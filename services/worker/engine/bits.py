@@ -6,11 +6,12 @@ workers of a system must have the same name.
 
 import hashlib
 from collections.abc import Iterator
+from functools import cache
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from livescale.services.worker.engine.kernels.variants import FLASHINFER, TORCH, KernelChoice
+from livescale.services.worker.engine.kernels.variants import FLASHINFER, TORCH, KernelChoice, Kernels
 from livescale.services.worker.engine.norms import TorchNorm
 from livescale.services.worker.engine.parameters import TorchLinear, slab_rows, stable_silu
 from livescale.services.worker.engine.rope import turn
@@ -27,10 +28,15 @@ def name_of_bits(chosen: KernelChoice, device: str, flashinfer: bool = False) ->
     if chosen.kernels is not None:
         # What is emulated has the bits of the instruction.
         variant = "amx" if chosen.variant == EMULATED else chosen.variant
-        return f"{variant}-{chosen.kernels.digest()}"
+        return f"{variant}-{_digest(chosen.kernels)}"
     kind = torch.backends.cpu.get_cpu_capability() if device == CPU else torch.cuda.get_device_name(device)
     name = FLASHINFER if flashinfer else TORCH
     return f"{name}-{torch.__version__}-{kind.replace(' ', '_')}-{torch_digest(device)}"
+
+
+@cache  # it takes 50 ms, and a process may have many workers where they are simulated
+def _digest(kernels: Kernels) -> str:
+    return kernels.digest()
 
 
 @torch.inference_mode()

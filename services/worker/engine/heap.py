@@ -19,17 +19,20 @@ def keep_freed_memory() -> None:
     if hasattr(libc, "mallopt"):
         for option, value in ((TRIM_THRESHOLD, NEVER), (MMAP_MAX, 0), (ARENA_MAX, 1)):
             libc.mallopt(option, value)
+        Heap.is_kept = True
 
 
 class Heap:
-    """Memory that this process keeps at hand, as `keep_freed_memory` says."""
+    """Memory that this process keeps at hand, as `keep_freed_memory` says. Without that it would be gone at once."""
+
+    is_kept = False  # by this process, for all of them
 
     def __init__(self) -> None:
         self._touched = 0
 
     def have(self, size_bytes: int) -> None:
         """Touch so much, unless as much has been touched. Raises MemoryError where there is less."""
-        if size_bytes > self._touched:
+        if self.is_kept and size_bytes > self._touched:
             touch_heap(size_bytes)
             self._touched = size_bytes
 
@@ -37,8 +40,6 @@ class Heap:
 def touch_heap(size_bytes: int) -> None:
     """Have `size_bytes` at hand, in huge pages where there are any. Raises MemoryError where there is less."""
     libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallopt"):
-        return
     libc.malloc.restype = ctypes.c_void_p
     memory = libc.malloc(ctypes.c_size_t(size_bytes))
     if memory is None:

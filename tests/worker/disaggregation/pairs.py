@@ -10,6 +10,7 @@ from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.messages.disaggregation import HandOver
 from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import HAND_OVER
+from tests.samples import sample
 from tests.worker.live.engines import BFLOAT16, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool, worker_pool
 from tests.worker.serving import penalised, random_prompt, submit
@@ -49,8 +50,7 @@ async def ask(pool: WorkerPool, count: int = 1, length: int = 200, tokens: int =
 
 def counted(pool: WorkerPool, worker: str, what: str, **labels: str) -> float:
     """What a worker counted of KV transfers."""
-    value = pool.members[worker].telemetry.registry.get_sample_value(f"livescale_kv_{what}", labels)
-    return value or 0.0
+    return sample(pool.members[worker].telemetry, f"livescale_kv_{what}", **labels)
 
 
 def taken(pool: WorkerPool) -> float:

@@ -18,7 +18,7 @@ from livescale.services.worker.engine.engine import TorchEngine
 from livescale.shared.messages.parameters import DType, Manifest
 from livescale.shared.messages.requests import AdapterUse
 from livescale.shared.model.declaration.adapter import ADAPTER_CONFIG, ADAPTER_FILE, DOWN, MATRICES, STORED_PREFIX, UP
-from tests.worker.engine.models import checkpointed, reference
+from tests.worker.engine.models import checkpointed, reference, saved
 
 Made = tuple[Manifest, bytearray]
 
@@ -27,10 +27,9 @@ Made = tuple[Manifest, bytearray]
 def stored_adapter(name: str, seed: int, rank: int = 8, **fields: Any) -> Iterator[Path]:
     """A directory with an adapter of the model `name` in peft's format; `fields` are keys of adapter_config.json."""
     with TemporaryDirectory() as made:
-        model, directory = Path(made) / "model", Path(made) / "adapter"
-        reference(name).config.save_pretrained(model)
+        directory = Path(made) / "adapter"
         matrices = fields.pop("matrices", MATRICES)
-        make_adapter(directory, model, rank, alpha=rank * 1.5, matrices=matrices, seed=seed)
+        make_adapter(directory, saved(name), rank, alpha=rank * 1.5, matrices=matrices, seed=seed)
         path = directory / ADAPTER_CONFIG
         path.write_text(json.dumps(json.loads(path.read_text()) | fields))
         yield directory

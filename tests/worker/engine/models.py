@@ -1,12 +1,10 @@
 """Small models of many shapes: the reference in transformers, and our engine over the same checkpoint."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Literal, cast
+from typing import cast
 
 import pytest
 import torch
@@ -27,154 +25,11 @@ from livescale.services.worker.engine.kernels.variants import (
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.engine.tensor_parallel import Ranks
 from livescale.shared.messages.parameters import DType, Layout, Manifest
-from livescale.shared.model.architectures import model_types
-from tests.worker.engine.architectures import LLAMA3, config_of, fields_of, generates, other_fields
+from tests.checkpoints import made_directory
+from tests.worker.engine.configs import ALL_CONFIGS
 
 BLOCK_TOKENS = 16
 CONTEXT = 2_200
-
-Config = Callable[[], "transformers.PreTrainedConfig"]
-
-
-def _config(kind: Literal["LlamaConfig", "Qwen2Config"], **fields: Any) -> Config:
-    """It is made when it is asked for, as the modules of transformers take seconds to import."""
-    ends = {"bos_token_id": 0, "eos_token_id": 1}
-    shape = {"num_hidden_layers": 2, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5, **ends, **fields}
-    return lambda: getattr(transformers, kind)(**shape)
-
-
-# Odd on purpose: heads that do not make up the hidden size, vocabularies that are no power of two.
-CONFIGS: dict[str, Config] = {
-    "llama2-untied": _config(
-        "LlamaConfig",
-        vocab_size=1_003,
-        hidden_size=64,
-        intermediate_size=172,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=16,
-        tie_word_embeddings=False,
-    ),
-    "llama3-scaled-tied": _config(
-        "LlamaConfig",
-        vocab_size=517,
-        hidden_size=60,
-        intermediate_size=100,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=20,
-        tie_word_embeddings=True,
-        rope_parameters=LLAMA3,
-    ),
-    "qwen2-tied": _config(
-        "Qwen2Config",
-        vocab_size=771,
-        hidden_size=70,
-        intermediate_size=131,
-        num_attention_heads=7,
-        num_key_value_heads=1,
-        head_dim=10,
-        tie_word_embeddings=True,
-        num_hidden_layers=3,
-    ),
-    "qwen2-untied": _config(
-        "Qwen2Config",
-        vocab_size=640,
-        hidden_size=96,
-        intermediate_size=96,
-        num_attention_heads=3,
-        num_key_value_heads=3,
-        head_dim=32,
-        tie_word_embeddings=False,
-    ),
-}
-
-# Those of their matrices that fill panels can lie in them: of the second, keys and values do not.
-PANEL_CONFIGS: dict[str, Config] = {
-    "llama-panels-untied": _config(
-        "LlamaConfig",
-        vocab_size=640,
-        hidden_size=128,
-        intermediate_size=192,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        tie_word_embeddings=False,
-    ),
-    "qwen2-panels-tied": _config(
-        "Qwen2Config",
-        vocab_size=515,
-        hidden_size=128,
-        intermediate_size=320,
-        num_attention_heads=4,
-        num_key_value_heads=1,
-        head_dim=32,
-        tie_word_embeddings=True,
-    ),
-}
-
-# These can be cut for two ranks and for four: each with keys of its own, or sharing them.
-CUT_CONFIGS: dict[str, Config] = {
-    "llama-cut-untied": _config(
-        "LlamaConfig",
-        vocab_size=1_003,
-        hidden_size=64,
-        intermediate_size=176,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        head_dim=16,
-        tie_word_embeddings=False,
-    ),
-    "qwen2-cut-tied": _config(
-        "Qwen2Config",
-        vocab_size=517,
-        hidden_size=72,
-        intermediate_size=100,
-        num_attention_heads=12,
-        num_key_value_heads=2,
-        head_dim=6,
-        tie_word_embeddings=True,
-    ),
-}
-
-# FlashInfer has kernels for heads of this size.
-GPU_CONFIGS: dict[str, Config] = {
-    "llama-heads-of-64": _config(
-        "LlamaConfig",
-        vocab_size=1_003,
-        hidden_size=192,
-        intermediate_size=344,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=64,
-        tie_word_embeddings=False,
-    ),
-}
-
-ONE_LAYER: dict[str, Config] = {
-    "llama-one-layer": _config(
-        "LlamaConfig",
-        vocab_size=600,
-        hidden_size=40,
-        intermediate_size=72,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=20,
-        tie_word_embeddings=False,
-        num_hidden_layers=1,
-    ),
-}
-
-# One of each architecture.
-SMALL_CONFIGS: dict[str, Config] = {
-    f"{model_type}-small": config_of(model_type=model_type, **fields_of(model_type))
-    for model_type in model_types()
-    if generates(model_type)
-}
-
-OTHER_CONFIGS = {name: config_of(**one) for name, one in other_fields().items()}
-
-ALL_CONFIGS = ONE_LAYER | CONFIGS | PANEL_CONFIGS | CUT_CONFIGS | GPU_CONFIGS | SMALL_CONFIGS | OTHER_CONFIGS
 
 # Those that workers of this machine use; the environment says which where the machine stands for another.
 KERNELS = choose_kernels(cast(KernelsName, os.environ.get("LIVESCALE_KERNELS", "auto"))).kernels
@@ -284,17 +139,34 @@ def reference(name: str, dtype: DType = "float32") -> "transformers.PreTrainedMo
 @cache
 def checkpointed(name: str, dtype: DType = "float32", shards: int = 1, layout: Layout = "plain") -> Checkpointed:
     """The same model as a host reads it from a Hugging Face directory, for so many ranks."""
-    with TemporaryDirectory() as directory:
-        disable_progress_bar()
-        reference(name).save_pretrained(directory)
-        checkpoint = open_checkpoint(Path(directory), dtype, shards, layout)
-        blocks = tuple(bytearray(layout.size_bytes) for layout in checkpoint.layouts)
-        checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
-        return Checkpointed(checkpoint.manifest(checksums), blocks)
+    checkpoint = open_checkpoint(saved(name), dtype, shards, layout)
+    blocks = tuple(bytearray(layout.size_bytes) for layout in checkpoint.layouts)
+    checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
+    return Checkpointed(checkpoint.manifest(checksums), blocks)
+
+
+@cache
+def saved(name: str) -> Path:
+    """The same model in a Hugging Face directory, which is there until the process ends."""
+    directory = made_directory() / "references" / name
+    disable_progress_bar()
+    reference(name).save_pretrained(directory)
+    return directory
 
 
 def reference_logits(name: str, prompt: list[int], tokens: list[int], dtype: DType = "float32") -> torch.Tensor:
     """What each of these tokens is chosen from after the prompt and those before it, `[token, vocab]` in float32."""
     with torch.inference_mode():
-        logits: torch.Tensor = reference(name, dtype)(torch.tensor([prompt + tokens[:-1]])).logits[0].float()
-    return logits[len(prompt) - 1 :]
+        logits: torch.Tensor = reference(name, dtype)(torch.tensor([prompt + tokens[:-1]])).logits[0]
+        return logits[len(prompt) - 1 :].to(torch.float32, copy=True)
+
+
+def kept_logits(name: str, prompt: list[int], tokens: list[int], dtype: DType = "float32") -> torch.Tensor:
+    """The reference's logits, computed once for all ways to compute that choose these tokens; not those of a reference
+    that is changed for a while."""
+    return _kept_logits(name, tuple(prompt), tuple(tokens), dtype)
+
+
+@cache
+def _kept_logits(name: str, prompt: tuple[int, ...], tokens: tuple[int, ...], dtype: DType) -> torch.Tensor:
+    return reference_logits(name, list(prompt), list(tokens), dtype)

@@ -9,7 +9,8 @@ from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Submit
 from livescale.shared.model.adapter_shards import adapter_bytes
 from tests.worker.engine.adapted import adapter, add, merged
-from tests.worker.engine.models import CUT_CONFIGS, KERNELS, checkpointed, needs_kernels, reference_logits
+from tests.worker.engine.configs import CUT_CONFIGS
+from tests.worker.engine.models import KERNELS, checkpointed, needs_kernels, reference_logits
 from tests.worker.engine.test_tensor_parallel import in_ranks, on_ranks
 from tests.worker.serving import Served, random_prompt, serve, serve_each, submit
 
@@ -26,7 +27,7 @@ def requests(engine: TorchEngine, name: str, dtype: DType) -> list[Submit]:
         add(engine, adapter(name, 2, dtype, 3, matrices=HALF)),
     ]
     return [
-        submit(f"{key}-{number}", prompt, max_tokens=6, adapter=use)
+        submit(f"{key}-{number}", prompt, max_tokens=4, adapter=use)
         for key, prompt in PROMPTS.items()
         for number, use in enumerate(uses)
     ]
@@ -79,7 +80,7 @@ def test_batch_composition_changes_no_bit(name: str, dtype: DType, compiled: boo
     def compare(engine: TorchEngine) -> None:
         asked = requests(engine, name, dtype)
         alone = serve_each(engine, asked)
-        arrivals = [(2 * order, request) for order, request in enumerate(reversed(asked))]
+        arrivals = [(order, request) for order, request in enumerate(reversed(asked))]
         together = serve(engine, arrivals, max_num_seqs=5, max_num_batched_tokens=144)
         for key, served in alone.items():
             assert together.tokens[key] == served.tokens[key]
@@ -92,7 +93,7 @@ def test_rows_of_the_base_model_keep_their_bits() -> None:
     name = "llama-cut-untied"
 
     def compare(engine: TorchEngine) -> None:
-        plain = [submit(key, prompt, max_tokens=6) for key, prompt in PROMPTS.items()]
+        plain = [submit(key, prompt, max_tokens=4) for key, prompt in PROMPTS.items()]
         before = serve_each(engine, plain)
         others = [replace(one, request_id=f"other {one.request_id}") for one in requests(engine, name, "bfloat16")]
         beside = serve(engine, [(order % 3, one) for order, one in enumerate([*others, *plain])])

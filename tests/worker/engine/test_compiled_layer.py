@@ -12,16 +12,8 @@ from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import VARIANTS, find_compiled
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledChunk
 from tests.worker.engine.adapted import adapter, add
-from tests.worker.engine.models import (
-    ALL_CONFIGS,
-    KERNELS,
-    OTHER_CONFIGS,
-    SMALL_CONFIGS,
-    Kind,
-    checkpointed,
-    kind,
-    needs_kernels,
-)
+from tests.worker.engine.configs import ALL_CONFIGS, OTHER_CONFIGS, SMALL_CONFIGS
+from tests.worker.engine.models import KERNELS, Kind, checkpointed, kind, needs_kernels
 
 BLOCKS = 24  # of each request
 # Architectures that the kernel knows all parts of: windows, biases and rotations by layer are among them.

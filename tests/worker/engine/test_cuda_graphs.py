@@ -19,8 +19,9 @@ from livescale.services.worker.engine.kv_store import KvStore
 from livescale.services.worker.engine.paged_attention import PagedBackend
 from livescale.services.worker.engine.parameters import GPU_SLAB_ROWS, TorchLinear, padded, padded_count
 from livescale.shared.messages.parameters import LayerKind
+from tests.worker.engine.configs import CONFIGS
 from tests.worker.engine.greedy import are_greedy
-from tests.worker.engine.models import CONFIGS, checkpointed, reference_logits
+from tests.worker.engine.models import checkpointed, reference_logits
 from tests.worker.engine.test_paged_attention import GatheringKernels
 from tests.worker.serving import Served, random_prompt, serve, submit
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import pytest
@@ -44,12 +45,17 @@ def asking(key: str, prompt: list[int], model_type: str = "xlm-roberta") -> Subm
 
 def theirs(model_type: str, way: str, request: Submit, dtype: DType = "float32") -> Numbers:
     """What transformers makes of the same request."""
-    kinds = torch.zeros(1, len(request.prompt), dtype=torch.long)
-    if request.sampling.second:
-        kinds[0, request.sampling.second :] = 1
+    return _theirs(model_type, way, tuple(request.prompt), request.sampling.second, dtype)
+
+
+@cache  # all ways to compute are held against the same
+def _theirs(model_type: str, way: str, prompt: tuple[int, ...], second: int, dtype: DType) -> Numbers:
+    kinds = torch.zeros(1, len(prompt), dtype=torch.long)
+    if second:
+        kinds[0, second:] = 1
     with torch.inference_mode():
         model = pooling_reference(model_type, "scores" if way == "scores" else "embeds", dtype)
-        made = model(torch.tensor([request.prompt]), token_type_ids=kinds)
+        made = model(torch.tensor([prompt]), token_type_ids=kinds)
     if way == "scores":
         right: Numbers = made.logits[0].double().numpy()
     else:

@@ -9,7 +9,8 @@ from livescale.services.worker.engine.matrices import CompiledLinear, bytes_of, 
 from livescale.services.worker.engine.parameters import TorchLinear, block_tensors, multiply_panels
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.model.panels import to_panels
-from tests.worker.engine.models import KERNELS, PANEL_CONFIGS, Kind, checkpointed, kind, needs_kernels
+from tests.worker.engine.configs import PANEL_CONFIGS
+from tests.worker.engine.models import KERNELS, Kind, checkpointed, kind, needs_kernels
 
 TOKENS = tuple(range(3, 103))
 COMPILED = [kind(variant, "bfloat16") for variant in ("amx", "avx512_bf16", "portable", "amx-emulated")]

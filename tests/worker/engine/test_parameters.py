@@ -8,8 +8,9 @@ from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.parameters import CPU_SLAB_ROWS, TorchLinear, stable_silu
 from livescale.shared.memory.arena import placed_bytes
 from livescale.shared.memory.device_arena import DeviceArena
+from tests.worker.engine.configs import CONFIGS
 from tests.worker.engine.greedy import are_greedy
-from tests.worker.engine.models import CONFIGS, checkpointed, reference_logits
+from tests.worker.engine.models import checkpointed, reference_logits
 from tests.worker.serving import random_prompt, serve, submit
 
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from tests.worker.engine.configs import CONFIGS
 from tests.worker.engine.greedy import are_greedy
-from tests.worker.engine.models import CONFIGS, KINDS, Kind, checkpointed, reference_logits
+from tests.worker.engine.models import KINDS, Kind, checkpointed, reference_logits
 from tests.worker.serving import random_prompt, serve, strays, submit
 
 # Chunks begin at 0, 128, 256, ...: around their edges, and past the RoPE scaling's original context.

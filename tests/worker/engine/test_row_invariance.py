@@ -10,7 +10,8 @@ from _pytest.mark import ParameterSet
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, PROMPT_CUT, ScheduledChunk
 from livescale.shared.messages.requests import Sampling
-from tests.worker.engine.models import CONFIGS, KINDS, Kind
+from tests.worker.engine.configs import CONFIGS
+from tests.worker.engine.models import KINDS, Kind
 from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, submit
 
 # Of torch's kernels each type is in the suite with one shape, and with the others among the slow ones: they take ten

@@ -1,6 +1,7 @@
 """Row invariance at the shapes that people serve: libraries choose other kernels for matrices of many inputs."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import pytest
 import torch
@@ -41,30 +42,35 @@ def shape(hidden: int) -> ModelConfig:
     )
 
 
-def noise(shape: Sequence[int], dtype: DType) -> torch.Tensor:
-    """As wide as keeps activations as they are, from one layer to the next."""
-    flat = torch.empty(torch.Size(shape).numel(), dtype=TORCH_DTYPES[dtype])
+def fill(flat: torch.Tensor, shape: Sequence[int]) -> None:
+    """Fill it with noise as wide as keeps activations as they are, from one layer to the next."""
     pattern = torch.randn(1_000_003, generator=torch.Generator().manual_seed(flat.numel())).to(flat.dtype)
+    pattern *= GAIN / shape[-1] ** 0.5 if len(shape) == 2 else 1.0
     for start in range(0, flat.numel(), len(pattern)):
         part = flat[start : start + len(pattern)]
         part.copy_(pattern[: len(part)])
-    return flat * (GAIN / shape[-1] ** 0.5 if len(shape) == 2 else 1.0)
 
 
-def engine_of(hidden: int, way: Kind) -> TorchEngine:
-    """With parameters that arrive as a CPU's workers get them."""
-    config = shape(hidden)
-    layouts = block_layouts(config, way.dtype, layout="panels")
-    manifest = Manifest(
-        version="v", config=config, dtype=way.dtype, blocks=[one.block(0) for one in layouts], layout="panels"
-    )
-    engine = TorchEngine(manifest, allocate_kv_memory(1 << 25), BLOCK_TOKENS, CONTEXT, way.kernels)
+@lru_cache(maxsize=2)  # of one size in both types
+def parameters(hidden: int, dtype: DType) -> tuple[Manifest, list[memoryview]]:
+    """A model as a CPU's workers get it: its manifest and the bytes of its blocks."""
+    config, blocks = shape(hidden), []
+    layouts = block_layouts(config, dtype, layout="panels")
     for layout in layouts:
         buffer = torch.zeros(layout.size_bytes, dtype=torch.uint8)
         for tensor in layout.tensors:
-            made = noise(tensor.shape, way.dtype).view(torch.uint8).flatten()
-            buffer[tensor.offset : tensor.offset + len(made)] = made
-        engine.add_block(layout.index, buffer.numpy().data)
+            stop = tensor.offset + torch.Size(tensor.shape).numel() * TORCH_DTYPES[dtype].itemsize
+            fill(buffer[tensor.offset : stop].view(TORCH_DTYPES[dtype]), tensor.shape)
+        blocks.append(buffer.numpy().data)
+    described = [layout.block(0) for layout in layouts]
+    return Manifest(version="v", config=config, dtype=dtype, blocks=described, layout="panels"), blocks
+
+
+def engine_of(hidden: int, way: Kind) -> TorchEngine:
+    manifest, blocks = parameters(hidden, way.dtype)
+    engine = TorchEngine(manifest, allocate_kv_memory(1 << 24), BLOCK_TOKENS, CONTEXT, way.kernels)
+    for index, block in enumerate(blocks):
+        engine.add_block(index, block)
     return engine
 
 
@@ -84,8 +90,8 @@ def through(engine: TorchEngine, *chunks: ScheduledChunk) -> dict[str, torch.Ten
 def ways_and_sizes() -> Iterator[ParameterSet]:
     """Every way to compute at every hidden size. What takes seconds at the widest is slow: torch, AMX that is emulated,
     and float32, in which models of that width are not served."""
-    for way in KINDS:
-        for hidden in (512, 1_024, 2_048, 4_096):
+    for hidden in (4_096, 2_048, 1_024, 512):
+        for way in KINDS:
             long = hidden == 4_096 and any(word in str(way.id) for word in ("torch", "emulated", "float32"))
             marks = [*way.marks, *([pytest.mark.slow] if long else [])]
             yield pytest.param(*way.values, hidden, marks=marks, id=f"{way.id}-{hidden}")
@@ -100,7 +106,8 @@ def test_rows_have_the_same_bits_however_they_are_batched_cut_and_computed_again
     answer = torch.cat(generated)
     assert alone.std() > 0.1
     other = through(engine, chunk(2, 0, PROMPT))["r2"]
-    for cut in range(PROMPT_CUT, PROMPT, PROMPT_CUT):
+    cuts = range(PROMPT_CUT, PROMPT, PROMPT_CUT)
+    for cut in cuts if hidden == 512 else (cuts[0], cuts[len(cuts) // 2], cuts[-1]):
         first, rest = through(engine, chunk(2, 0, cut))["r2"], through(engine, chunk(2, cut, PROMPT))["r2"]
         assert torch.equal(torch.cat((first, rest)), other), cut
     company = chunk(0, 0, 100), chunk(3, 0, 31), chunk(4, 0, 1)

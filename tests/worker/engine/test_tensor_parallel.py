@@ -20,8 +20,9 @@ from livescale.services.worker.scheduling.batch import Chosen
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import PromptLogprobs, Sampling, Submit
+from tests.worker.engine.configs import CUT_CONFIGS
 from tests.worker.engine.greedy import are_greedy
-from tests.worker.engine.models import CUT_CONFIGS, Checkpointed, checkpointed, reference_logits
+from tests.worker.engine.models import Checkpointed, checkpointed, reference_logits
 from tests.worker.serving import Served, limits, random_prompt, serve, serve_each, strays, submit
 
 T = TypeVar("T")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+from msgspec import msgpack
 from msgspec.structs import replace
 from torch._C._distributed_c10d import HashStore
 
@@ -52,11 +53,15 @@ class Undisturbed:
         self._threads = ThreadPoolExecutor(ranks, initializer=torch.set_num_threads, initargs=(1,))
         self._store = HashStore()
         self._engines = list(self._threads.map(self._engine, range(ranks)))
+        self._served: dict[bytes, Served] = {}
 
     def serve(self, request: Submit) -> Served:
-        """Serve a request by all ranks, and return what it got from the first."""
-        served = self._threads.map(lambda engine: serve(engine, [(0, request)]), self._engines)
-        return next(iter(list(served)))
+        """Serve a request by all ranks, and return what it got from the first. Many tests ask for the same."""
+        key = msgpack.encode(request)
+        if key not in self._served:
+            served = self._threads.map(lambda engine: serve(engine, [(0, request)]), self._engines)
+            self._served[key] = next(iter(list(served)))
+        return self._served[key]
 
     def add_adapter(self, manifest: Manifest, block: memoryview) -> None:
         """Have all ranks take an adapter."""

@@ -16,6 +16,7 @@ from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Submit
 from livescale.shared.messages.transfers import Inflow, LiveMode, Serve
 from livescale.shared.subjects import HELP, LOAD, SERVE
+from tests.samples import sample
 from tests.worker.fleet import CONTEXT, Fleet, fleet
 from tests.worker.serving import serve
 
@@ -37,7 +38,7 @@ class LiveWorkers:
         return self.fleet.manifest.config.num_hidden_layers
 
     def count(self, worker: str, what: str) -> float:
-        return self.fleet.telemetry[worker].registry.get_sample_value(f"livescale_worker_{what}_total") or 0.0
+        return sample(self.fleet.telemetry[worker], f"livescale_worker_{what}_total")
 
     async def give(self, blocks: int) -> None:
         """Have the target receive its blocks up to this number, and wait until they are laid out."""
@@ -89,7 +90,7 @@ class LiveWorkers:
     def undisturbed(self, *requests: Submit) -> dict[str, list[int]]:
         """Return the tokens that an engine alone generates for these requests."""
         engine = TorchEngine(
-            self.fleet.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels
+            self.fleet.manifest, allocate_kv_memory(4 * MIB), 16, CONTEXT, choose_kernels("auto").kernels
         )
         for index, view in enumerate(self.fleet.memory):
             engine.add_block(index, view)

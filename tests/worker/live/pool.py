@@ -24,6 +24,7 @@ from livescale.shared.runtime.clock import CountedIds
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.processes import Process
 from livescale.shared.subjects import ABORT, DEATH, DRAIN, ENDED, HEARTBEAT, HELP, JOIN, MOVED, SERVE, STALE, TOKENS
+from tests.samples import sample
 from tests.shared.transfer.virtual_link import Mail, new_mail
 from tests.worker.live.client import Client
 from tests.worker.live.engines import BLOCKS, CLOCK, FLOAT32, EngineKind
@@ -84,9 +85,7 @@ class WorkerPool:
         return node(worker)
 
     def count(self, worker: str, what: str) -> float:
-        name = f"livescale_worker_{what}_total"
-        metrics = self.members[worker].telemetry.registry.restricted_registry([name]).collect()
-        return sum(sample.value for metric in metrics for sample in metric.samples if sample.name == name)
+        return sample(self.members[worker].telemetry, f"livescale_worker_{what}_total")
 
     def state(self, worker: str) -> str:
         return self.reports[worker].state if worker in self.reports else "absent"

@@ -12,6 +12,7 @@ from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.messages.transfers import Drain, Inflow, LiveMode, Serve
 from livescale.shared.subjects import DRAIN, HELP, LOAD, SERVE
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
+from tests.samples import sample
 from tests.worker.fleet import CHUNK_BYTES, Fleet, fleet
 from tests.worker.serving import random_prompt, submit
 
@@ -37,7 +38,7 @@ class RankedWorkers:
         return self.blocks - 2
 
     def count(self, worker: str, what: str) -> float:
-        return self.fleet.telemetry[worker].registry.get_sample_value(f"livescale_worker_{what}_total") or 0.0
+        return sample(self.fleet.telemetry[worker], f"livescale_worker_{what}_total")
 
     def ready(self, worker: str) -> int:
         """Return the blocks that a worker has laid out."""

@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Literal, Protocol, cast
 
@@ -134,6 +135,8 @@ class Kernels(Protocol):
     def digest(self) -> str:
         """16 digits that are the same for kernels with the same bits."""
 
+    def __hash__(self) -> int: ...
+
 
 class Compiled(Protocol):
     """The C extension module, as far as Python uses it."""
@@ -143,6 +146,8 @@ class Compiled(Protocol):
     INPUTS: int  # of which the inputs of a panel are a multiple
     INTERFACE: int
     __file__: str
+
+    def __hash__(self) -> int: ...
 
     def Kernels(self, variant: str, level: str, threads: int) -> Kernels:
         """Make a variant. Raises ValueError, which says what this CPU or Linux does not have."""
@@ -189,6 +194,11 @@ def open_variant(name: VariantName, threads: int = 1) -> Kernels:
         if "avx512" not in compiled.levels():
             raise ValueError("this CPU has no AVX-512")
         raise ValueError(f"{CAPABILITY} is {os.environ[CAPABILITY]}, which excludes AVX-512")
+    return _make(compiled, name, level, threads)
+
+
+@cache  # they have no state, and what is known of them is known of all
+def _make(compiled: Compiled, name: VariantName, level: str, threads: int) -> Kernels:
     return compiled.Kernels(name, level, threads)
 
 

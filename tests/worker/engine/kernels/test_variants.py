@@ -27,6 +27,9 @@ WAYS = [kind("portable", "float32"), *(kind(variant, "bfloat16") for variant in 
 ATTENTION = {torch.bfloat16: 0.02, torch.float32: 1e-5}
 ROUNDED = {torch.bfloat16: 2**-8, torch.float32: 1e-6}
 
+# What is compared at a time: all scores of a prompt at once would not fit into caches.
+PARTS = ((0, 128), (128, 256), (256, 384), (384, 512), (512, 601), (601, 607))
+
 every_way = pytest.mark.parametrize("way", WAYS)
 however_kept = pytest.mark.parametrize("kept", ["auto", "fp8"])
 
@@ -131,7 +134,7 @@ def test_attention_is_that_of_float64(way: Kind, kept: KvCacheDType, heads: tupl
     model = Model(way, *heads, kept=kept)
     rows = model.attend(*prompt(601), chunk(601, 607, decode=True))
     near = ATTENTION[rows.dtype]
-    for start, stop in ((0, 128), (128, 256), (256, 384), (384, 512), (512, 601), (601, 607)):
+    for start, stop in PARTS:
         torch.testing.assert_close(rows[start:stop].double(), model.right(start, stop), atol=near, rtol=near)
 
 
@@ -153,7 +156,7 @@ def test_attention_with_windows_and_bent_scores_is_that_of_float64(
     model = Model(way, 6, 2, 20, kind, kept)
     rows = model.attend(*prompt(601), chunk(601, 607, decode=True))
     near = ATTENTION[rows.dtype]
-    for start, stop in ((0, 601), (601, 607)):
+    for start, stop in PARTS:
         torch.testing.assert_close(rows[start:stop].double(), model.right(start, stop), atol=near, rtol=near)
 
 
