@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate, chain
 from pathlib import Path
 
@@ -119,6 +120,12 @@ def taught_dialect(family: Family) -> Dialect:
 
 def make_tokenizer(dialect: Dialect, vocab_size: int, seed: int, texts: Sequence[str] = ()) -> Tokenizer:
     """A tokenizer of exactly `vocab_size` tokens, with words of these texts among them."""
+    return Tokenizer.from_str(_trained(dialect, vocab_size, seed, tuple(texts)))
+
+
+@cache  # families share dialects, and to train one takes half a second
+def _trained(dialect: Dialect, vocab_size: int, seed: int, texts: tuple[str, ...]) -> str:
+    """The tokenizer as its file has it."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -128,7 +135,7 @@ def make_tokenizer(dialect: Dialect, vocab_size: int, seed: int, texts: Sequence
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(chain(generated_text(random.Random(seed)), list(texts) * FREQUENT), trainer)
+    tokenizer.train_from_iterator(chain(generated_text(random.Random(seed)), texts * FREQUENT), trainer)
     if tokenizer.get_vocab_size() != vocab_size:
         raise RuntimeError(f"the generated text gave {tokenizer.get_vocab_size()} tokens, not {vocab_size}")
     if dialect.bos is not None:
@@ -139,7 +146,8 @@ def make_tokenizer(dialect: Dialect, vocab_size: int, seed: int, texts: Sequence
         tokenizer.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=special
         )
-    return tokenizer
+    text: str = tokenizer.to_str()
+    return text
 
 
 def save_tokenizer(tokenizer: Tokenizer, dialect: Dialect, directory: Path) -> None:
