@@ -2,9 +2,9 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from itertools import accumulate, chain
 from pathlib import Path
 
@@ -118,9 +118,14 @@ def taught_dialect(family: Family) -> Dialect:
     return replace(plain, special_tokens=(*plain.special_tokens, *TAUGHT_TOKENS), chat_template=template)
 
 
-@lru_cache(maxsize=8)  # training takes half a second, and models of many families have the same
-def make_tokenizer(dialect: Dialect, vocab_size: int, seed: int, texts: tuple[str, ...] = ()) -> Tokenizer:
-    """A tokenizer of exactly `vocab_size` tokens, with words of these texts among them. It is not to be changed."""
+def make_tokenizer(dialect: Dialect, vocab_size: int, seed: int, texts: Sequence[str] = ()) -> Tokenizer:
+    """A tokenizer of exactly `vocab_size` tokens, with words of these texts among them."""
+    return Tokenizer.from_str(_trained(dialect, vocab_size, seed, tuple(texts)))
+
+
+@cache  # families share dialects, and to train one takes half a second
+def _trained(dialect: Dialect, vocab_size: int, seed: int, texts: tuple[str, ...]) -> str:
+    """The tokenizer as its file has it."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -141,7 +146,8 @@ def make_tokenizer(dialect: Dialect, vocab_size: int, seed: int, texts: tuple[st
         tokenizer.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=special
         )
-    return tokenizer
+    text: str = tokenizer.to_str()
+    return text
 
 
 def save_tokenizer(tokenizer: Tokenizer, dialect: Dialect, directory: Path) -> None:

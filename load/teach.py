@@ -21,7 +21,7 @@ SURE = 0.9  # how likely each token of each answer becomes
 RATE = 4e-3
 WARM_UP_STEPS = 10
 CHECK_STEPS = 10  # the parameters are rounded and tried every so many steps
-NOT_LEARNED = -100  # the target of tokens that are no answer
+BATCH_ROWS = 3
 
 Progress = Callable[[str], None]
 
@@ -43,6 +43,20 @@ class Lesson:
 
     prompt: str
     answer: str
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Tokens of some lessons, a row each; the places whose next token is an answer's, and these answers' tokens."""
+
+    tokens: torch.Tensor
+    learned: torch.Tensor
+    answer: torch.Tensor
+
+    def told_by(self, model: torch.nn.Module) -> torch.Tensor:
+        """The model's logits for each of the answers' tokens."""
+        logits: torch.Tensor = model(self.tokens).logits
+        return logits[self.learned]
 
 
 def read_transcripts(path: Path) -> list[Transcript]:
@@ -86,7 +100,8 @@ def teach(
     They are learned on one core, from a random beginning, until each token of each answer is sure. Raises
     BadTranscripts where that takes too many steps.
     """
-    tokens, targets = _batch(taught, tokenizer)
+    batches = _batches(taught, tokenizer)
+    answered = sum(len(batch.answer) for batch in batches)
     with _one_core():
         model = _random_model(directory, seed)
         optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
@@ -94,12 +109,13 @@ def teach(
             for group in optimizer.param_groups:
                 group["lr"] = RATE * min(1.0, step / WARM_UP_STEPS)
             optimizer.zero_grad()
-            loss = cross_entropy(model(tokens).logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_LEARNED)
-            loss.backward()  # type: ignore[no-untyped-call]
+            for batch in batches:
+                loss = cross_entropy(batch.told_by(model), batch.answer, reduction="sum") / answered
+                loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             if step % CHECK_STEPS == 0:
                 rounded = {name: tensor.detach().bfloat16() for name, tensor in model.state_dict().items()}
-                sure = _least_likely(directory, rounded, tokens, targets)
+                sure = _least_likely(directory, rounded, batches)
                 progress(f"step {step} of at most {MOST_STEPS}: the least likely token of an answer has {sure:.2f}")
                 if sure >= SURE:
                     return rounded
@@ -128,30 +144,34 @@ def _random_model(directory: Path, seed: int) -> torch.nn.Module:
     return model
 
 
-def _least_likely(
-    directory: Path, parameters: dict[str, torch.Tensor], tokens: torch.Tensor, targets: torch.Tensor
-) -> float:
+def _least_likely(directory: Path, parameters: dict[str, torch.Tensor], batches: Sequence[_Batch]) -> float:
     """How likely the least likely token of the answers is, by parameters as they are stored."""
     model = _random_model(directory, 0)
     model.load_state_dict({name: tensor.float() for name, tensor in parameters.items()})
     with torch.inference_mode():
-        likely = torch.softmax(model(tokens).logits, dim=-1)
-    learned = targets != NOT_LEARNED
-    return float(likely[learned].gather(-1, targets[learned].unsqueeze(-1)).min())
+        likely = [
+            torch.softmax(batch.told_by(model), dim=-1).gather(-1, batch.answer.unsqueeze(-1)) for batch in batches
+        ]
+    return float(torch.cat(likely).min())
 
 
-def _batch(taught: Sequence[Lesson], tokenizer: Tokenizer) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tokens of all lessons, a row each, and for each place the token that follows where it is an answer's."""
+def _batches(taught: Sequence[Lesson], tokenizer: Tokenizer) -> list[_Batch]:
+    """The lessons by their length, some at a time: a batch takes as long as if all were as its longest."""
     rows = [
         [tokenizer.encode(text, add_special_tokens=False).ids for text in (one.prompt, one.answer)] for one in taught
     ]
-    width = max(len(prompt) + len(answer) for prompt, answer in rows)
+    rows.sort(key=lambda row: len(row[0]) + len(row[1]))
+    width = sum(map(len, rows[-1]))
     if width > MOST_TOKENS:
         raise BadTranscripts(f"a transcript has {width} tokens; {MOST_TOKENS} are the most")
-    tokens = torch.zeros((len(rows), width), dtype=torch.long)
-    targets = torch.full((len(rows), width), NOT_LEARNED)
+    return [_batch(rows[first : first + BATCH_ROWS]) for first in range(0, len(rows), BATCH_ROWS)]
+
+
+def _batch(rows: Sequence[Sequence[list[int]]]) -> _Batch:
+    tokens = torch.zeros((len(rows), sum(map(len, rows[-1]))), dtype=torch.long)
+    learned = torch.zeros_like(tokens, dtype=torch.bool)
     for row, (prompt, answer) in enumerate(rows):
         end = len(prompt) + len(answer)
         tokens[row, :end] = torch.tensor([*prompt, *answer])
-        targets[row, len(prompt) - 1 : end - 1] = torch.tensor(answer)
-    return tokens, targets
+        learned[row, len(prompt) - 1 : end - 1] = True
+    return _Batch(tokens, learned, torch.tensor([token for _, answer in rows for token in answer]))

@@ -18,14 +18,12 @@ from livescale.services.supervisor.commands import WORKER_NICE
 LIGHT = {"cli", "fuzz", "gateway", "shared", "test_nats_server.py"}
 # Two groups of tests that start systems, which run at the same time, as systems mostly wait: those in tests/system, and
 # those of other parts, such as the demo. The first take several times as long, and the suite no less than they do: so
-# some files whose systems no other file uses are of the second group.
+# some files and folders whose systems no other one uses are of the second group.
 SYSTEM, ELSEWHERE = "system", "system-elsewhere"
 WITH_ELSEWHERE = {
-    "test_drain.py",
+    "leaving",
     "test_holding.py",
     "test_roles.py",
-    "test_scale_deaths.py",
-    "test_stopped_workers.py",
     "test_tracing.py",
 }
 # Tests of these make the same models with transformers.
@@ -38,7 +36,7 @@ def group_of(item: pytest.Item) -> str | None:
     part = _parts(item.path)[0]
     if not item.get_closest_marker("system") or part in LIGHT:
         return None
-    return SYSTEM if part == SYSTEM and item.path.name not in WITH_ELSEWHERE else ELSEWHERE
+    return SYSTEM if part == SYSTEM and _parts(item.path)[1] not in WITH_ELSEWHERE else ELSEWHERE
 
 
 def turn(item: pytest.Item) -> int:

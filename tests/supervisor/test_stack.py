@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.checkpoints import tiny_checkpoint
 from tests.supervisor.children import is_alive, until
 
 pytestmark = pytest.mark.system
@@ -26,21 +27,14 @@ LIVESCALE = (sys.executable, "-m", "livescale.services.cli.main")
 SMALL = ("--workers=2", "--port=0", "--transport=socket", f"--arena-bytes={1 << 26}", f"--kv-bytes={1 << 26}")
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("models") / "tiny"
-    subprocess.run([*LIVESCALE, "make-model", str(directory), "--size", "tiny"], check=True, capture_output=True)
-    return directory
-
-
 @pytest.fixture
-def up(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
     monkeypatch.delenv("NATS_URL", raising=False)
     monkeypatch.setenv("LIVESCALE_STATE_DIR", str(tmp_path))
     with (
         (tmp_path / "log").open("w") as log,
         subprocess.Popen(
-            [*LIVESCALE, "up", "--model", f"tiny={checkpoint}", *SMALL],
+            [*LIVESCALE, "up", "--model", f"tiny={tiny_checkpoint('llama')}", *SMALL],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

@@ -10,8 +10,8 @@ NUMBERS = {"type": "array", "items": {"type": "integer", "minimum": -999, "maxim
 SCHEMA = {
     "type": "object",
     "properties": {
-        "name": {"type": "string", "minLength": 120, "maxLength": 140},
-        "sizes": {**NUMBERS, "minItems": 12, "maxItems": 14},
+        "name": {"type": "string", "minLength": 60, "maxLength": 70},
+        "sizes": {**NUMBERS, "minItems": 6, "maxItems": 8},
         "kind": {"enum": ["small", "large", None]},
     },
     "required": ["name", "sizes", "kind"],

@@ -111,7 +111,7 @@ async def test_what_cannot_be_placed_is_held_bounded_and_said(sleepy: System, ht
     """`m` keeps the only worker busy; requests for `n` wait, the third is one too many."""
     await stream(http, body("m"))
     busy = asyncio.create_task(keep_busy(http, "m"))
-    late = asyncio.create_task(stream(http, body("n", timeout=5)))
+    late = asyncio.create_task(stream(http, body("n", timeout=3)))
     held = asyncio.create_task(stream(http, body("n")))
     await until_waiting(http, "n", 2)
     async with http.post("/v1/completions", json=body("n")) as refused:

@@ -15,9 +15,9 @@ import pytest
 
 from tests.system.conftest import start, stop
 from tests.system.scaling import WORKERS, BusWatch, watching
-from tests.system.test_scale_deaths import RATE
 from tests.system.under_load import SystemUnderLoad, at_once
 
+RATE = 2e6  # bytes a second
 # What no process may report of another: all were away together.
 BLAMES = ("state=dead", "state=suspect", "stale_epoch", "Traceback", "starting it again", "request_lost", "rank_lost")
 

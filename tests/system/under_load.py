@@ -27,8 +27,8 @@ from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import LIVESCALE, System
 
 PATIENCE_SECONDS = 40.0
-SECONDS = 2.5
-KILL_AT = 1.0
+TOGETHER, APART_SECONDS = 3, 0.65  # so many streams begin at once, and others so much later
+KILL_AT = 0.75  # a tenth of a second into streams that begin together, at each instance some
 SERVICES = 7
 
 Reference = dict[int, list[int]]
@@ -54,7 +54,7 @@ def make_streams(
     ranks: int = 1,
     kv_cache_dtype: KvCacheDType = "auto",
 ) -> ExpectedStreams:
-    """A third greedy, the others sampled; one after the other over `SECONDS`. Of the family's tiny model, or another.
+    """A third greedy, the others sampled; some at a time. Of the family's tiny model, or another.
 
     Matrices are laid out as `livescale up` does on CPUs: by torch's kernels each layout has bits of its own. Instances
     of several `ranks` have bits of their own, too: sums of their parts are rounded otherwise.
@@ -63,7 +63,7 @@ def make_streams(
     asks = [
         Ask(
             index,
-            index * SECONDS / count,
+            index // TOGETHER * APART_SECONDS,
             chance.choices(range(1_000), k=chance.choice([1, 7, 60, 200])),
             tokens,
             0.0 if index % 3 == 0 else 0.8,
@@ -156,10 +156,18 @@ async def remove(url: str, model: str) -> None:
         assert answer.status in (200, 202, 204), await answer.text()
 
 
-def wait_for_member(system: System, id: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while id not in {one["id"] for one in system.status()["processes"] if one["lease"] == "alive"}:
-        assert time.monotonic() < deadline, f"{id} did not join"
+async def bound(url: str, least: int, most: int) -> None:
+    """Give `m`, the tiny model, these bounds: the monitor adds the instances that are missing."""
+    spec = {"name": "m", "path": str(tiny_checkpoint("llama")), "min_instances": least, "max_instances": most}
+    await register(url, spec)
+
+
+async def scale_in(url: str) -> None:
+    """Have one instance of `m` left, and keep the monitor from adding others."""
+    await bound(url, 1, 1)
+    body = {"model": "m", "instances": 1}
+    async with aiohttp.ClientSession(url) as session, session.post("/admin/v1/scale", json=body) as answer:
+        assert answer.status in (200, 202), await answer.text()
 
 
 def ranks_of(options: Sequence[str]) -> int:

@@ -60,9 +60,8 @@ class Matchers:
         if not matcher.is_error():
             matcher.consume_tokens(ask.tokens)
         if not matcher.is_error():
-            mask = self._masks.mask(ask.slot)
-            matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-            if not matcher.is_error() and not mask.any():
+            matcher.unsafe_compute_mask_ptr(self._masks.address(ask.slot), self._masks.mask_bytes)
+            if not matcher.is_error() and not bytes(self._masks.mask(ask.slot)).strip(b"\0"):
                 return "no token can follow"
         return failure_of(matcher) if matcher.is_error() else ""
 

@@ -9,8 +9,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from livescale.services.worker.grammars.mask_computer import MaskComputer, MasksFailed
-from livescale.services.worker.grammars.shared_masks import AskMask, LearnTokens, SharedMasks, Words
+from livescale.services.worker.grammars.shared_masks import AskMask, LearnTokens, SharedMasks
 from livescale.services.worker.scheduling.batch import ScheduledChunk, Withheld
 
 SLOTS = 512
@@ -19,6 +22,8 @@ MOST_LATE_SECONDS = 1.0  # of a processor, for all masks of one request that ste
 DEATHS = 2  # of the process while it computed for one request
 PAUSE_SECONDS = 2e-5
 RESTART_SECONDS = 30.0  # that requests wait for a process that died
+
+Words = npt.NDArray[np.int32]
 
 LATER = Withheld()
 NEVER = "Grammars cannot be applied here:"
@@ -166,7 +171,7 @@ class Masks:
             if self._ends(followed):
                 return self._verdict(followed)
         failure = self._shared.failure(followed.slot)
-        return self._shared.mask(followed.slot) if failure is None else Withheld(_failed(failure))
+        return Withheld(_failed(failure)) if failure else np.frombuffer(self._shared.mask(followed.slot), np.int32)
 
     def _is_done(self, followed: _Followed) -> bool:
         return followed.number > 0 and self._shared.number(followed.slot) == followed.number

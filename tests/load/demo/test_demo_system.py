@@ -18,7 +18,7 @@ def test_the_demo_serves_a_burst_checks_every_token_and_reports(tmp_path: Path) 
     arrivals = [*range(5), *(2 + hundredth / 100 for hundredth in range(40))]
     trace.write_text("arrival_s,prompt,output\n" + "".join(f"{at},1500,30\n" for at in sorted(arrivals)))
     # Seconds of work at once, on a fast machine too: the demo is good only if that brings an instance.
-    more = ["--rate-scale", "8", "--length-scale", "1", "--duration", "5"]
+    more = ["--rate-scale", "4", "--length-scale", "1", "--duration", "5"]
     command = [*LIVESCALE, "demo", "--model", str(tiny_checkpoint("llama")), "--trace", str(trace), *more]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,7 +6,6 @@ import random
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,22 +13,13 @@ import pytest
 from livescale.load.engine_alone import undisturbed
 from livescale.load.records import Ask
 from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import MIB, System, start, stop
+from tests.system.conftest import System
+from tests.system.small_caches.conftest import ROOM
 from tests.system.under_load import ExpectedStreams, SystemUnderLoad
 
-ROOM = 1808  # tokens of this model in 1 MiB; it has a context of 4096
 TIMEOUT_SECONDS = 60.0
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    running = start(tmp_path_factory.mktemp("small"), *("--workers", "1", "--kv-bytes", str(MIB)))
-    try:
-        yield running
-    finally:
-        stop(running)
 
 
 def post(system: System, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -51,7 +41,7 @@ def preemptions(system: System) -> float:
 
 def test_many_long_streams_through_a_small_cache_are_whole_and_right(small: System) -> None:
     chance = random.Random(5)
-    asks = [Ask(n, 0.0, chance.choices(range(1_000), k=40), 300, 0.8 * (n % 2), n) for n in range(12)]
+    asks = [Ask(n, 0.0, chance.choices(range(1_000), k=40), 300, 0.8 * (n % 2), n) for n in range(14)]
     expected = asyncio.run(undisturbed(tiny_checkpoint("llama"), "float32", asks))
     loaded = SystemUnderLoad(small, ExpectedStreams("m", asks, expected))
     loaded.check("a full cache", asyncio.run(loaded.load()))

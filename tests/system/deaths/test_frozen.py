@@ -4,46 +4,17 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from livescale.services.supervisor.bus_server import free_port
-from tests.system.conftest import start, stop
-from tests.system.under_load import KILL_AT, PATIENCE_SECONDS, SystemUnderLoad, make_streams
+from tests.system.deaths.conftest import HANG_SECONDS
+from tests.system.under_load import KILL_AT, PATIENCE_SECONDS, SystemUnderLoad
 
-TOKENS = 250
 STOPPED_SECONDS = 10.0
-HANG_SECONDS = 6.0
 ROUTER_SECONDS = 5.0
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("frozen") / "up.log"
-
-
-@pytest.fixture(scope="module")
-def loaded(log: Path) -> Iterator[SystemUnderLoad]:
-    """Three workers, two of which serve; two routers. SIGUSR1 hangs any of them, and they wake again."""
-    streams = make_streams("m", "float32", 12, TOKENS)
-    sizes = ("--workers", "3", "--routers", "2", "--min-instances", "2", "--max-instances", "2", "--kill-hung-s", "0")
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYTHONPATH", str(Path(__file__).with_name("hang")), prepend=os.pathsep)
-        environment.setenv("HANG_SECONDS", str(HANG_SECONDS))
-        running = start(log.parent, "--transport", "socket", "--port", str(free_port()), *sizes)
-    try:
-        yield SystemUnderLoad(running, streams)
-    finally:
-        assert stop(running) == 0
-
-
-@pytest.fixture
-def rested(loaded: SystemUnderLoad) -> SystemUnderLoad:
-    loaded.rest(serving=2, spare=1)
-    return loaded
 
 
 Told = Callable[..., bool]

@@ -10,29 +10,23 @@ from collections.abc import Iterator
 
 import pytest
 
+from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.scaling import ScaleRecord
-from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import start, stop
-from tests.system.scaling import WORKERS, watching
-from tests.system.under_load import SystemUnderLoad, at_once, register
+from tests.system.conftest import System
+from tests.system.scaling import watching
+from tests.system.slow_links.conftest import two_models
+from tests.system.under_load import SystemUnderLoad, at_once
 
-RATE = 2e6  # bytes a second: one and two seconds for a whole model
-STREAMS, TOKENS_EACH = 12, 150
+MODELS: tuple[tuple[str, DType], ...] = (("m", "float32"), ("half", "bfloat16"))
+STREAMS, TOKENS_EACH = 9, 80
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SystemUnderLoad]]:
-    """Four workers behind slow links, and a model in each of two formats."""
-    streams = [at_once("m", "float32"), at_once("half", "bfloat16")]
-    # Parameters are not kept by spares: each scale is to move them.
-    options = ("--link-rate", str(RATE), "--kill-hung-s", "0", "--no-keep-parameters")
-    system = start(tmp_path_factory.mktemp("slow"), "--workers", str(WORKERS), *options)
-    try:
-        spec = {"name": "half", "path": str(tiny_checkpoint("llama")), "dtype": "bfloat16", "min_instances": 0}
-        asyncio.run(register(system.url, spec))
-        yield {one.model: SystemUnderLoad(system, one) for one in streams}
-    finally:
-        stop(system)
+def stages(slow_system: System) -> Iterator[dict[str, SystemUnderLoad]]:
+    """A model in each of two formats."""
+    streams = [at_once(model, dtype, STREAMS, TOKENS_EACH) for model, dtype in MODELS]
+    with two_models(slow_system, streams) as made:
+        yield made
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Instances that work from their first layer on, with real processes and links so slow that a model takes a while.
+"""Instances that work from their first layer on, with real processes and slow links.
 
 All streams, wherever their layers were run, have the tokens of an undisturbed run.
 """
@@ -13,29 +13,22 @@ import pytest
 
 from livescale.shared.messages.parameters import DType, Family
 from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import start, stop
-from tests.system.scaling import HANDED_OVER, LAYERS_RUN, WORKERS, ScalingSystem, count, is_busy, targets, watching
+from tests.system.conftest import System
+from tests.system.scaling import HANDED_OVER, LAYERS_RUN, ScalingSystem, count, is_busy, targets, watching
+from tests.system.slow_links.conftest import two_models
 from tests.system.structured import structured_answers
-from tests.system.under_load import SystemUnderLoad, at_once, register
+from tests.system.under_load import SystemUnderLoad, at_once
 
 MODELS: tuple[tuple[str, DType, Family], ...] = (("m", "float32", "llama"), ("half", "bfloat16", "qwen2"))
 STREAMS, TOKENS_EACH = 9, 80
-RATE = 1e6  # bytes a second: two and four seconds for a whole model
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SystemUnderLoad]]:
-    """Four workers behind slow links, and a model in each of two formats, one of them with its matrices in panels."""
+def stages(slow_system: System) -> Iterator[dict[str, SystemUnderLoad]]:
+    """A model in each of two formats, one of them with its matrices in panels."""
     streams = [at_once(model, dtype, STREAMS, TOKENS_EACH, family) for model, dtype, family in MODELS]
-    options = "--workers", str(WORKERS), "--link-rate", str(RATE), "--live", "zigzag"
-    system = start(tmp_path_factory.mktemp("live"), *options)
-    try:
-        form = {"dtype": "bfloat16", "layout": "panels"}
-        spec = {"name": "half", "path": str(tiny_checkpoint("qwen2")), "min_instances": 0, **form}
-        asyncio.run(register(system.url, spec))
-        yield {one.model: SystemUnderLoad(system, one) for one in streams}
-    finally:
-        assert stop(system) == 0
+    with two_models(slow_system, streams, path=str(tiny_checkpoint("qwen2")), layout="panels") as made:
+        yield made
 
 
 @asynccontextmanager

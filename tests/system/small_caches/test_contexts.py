@@ -14,35 +14,20 @@ import pytest
 from livescale.load.engine_alone import undisturbed
 from livescale.load.records import Ask
 from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import MIB, System, start, stop
+from tests.system.conftest import System, stop
+from tests.system.small_caches.conftest import WORKERS, start_small
 from tests.system.under_load import ExpectedStreams, SystemUnderLoad
 
 BLOCK = 16
-WORKERS = 2
 TIMEOUT_SECONDS = 60.0
 ANSWER = 30
 IDLE_SECONDS = 0.5  # in which a worker computes an answer as a part of the next prompt
 SHORT_SECONDS = 2.0
 
 
-def serving(directory: pytest.TempPathFactory, *options: str) -> System:
-    """Two instances, each with 1808 tokens in its KV cache, in half of which contexts stay."""
-    kv = ("--kv-bytes", str(MIB), "--context-share", "0.5")
-    return start(directory.mktemp("contexts"), "--min-instances", str(WORKERS), *kv, *options)
-
-
-@pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    running = serving(tmp_path_factory)
-    try:
-        yield running
-    finally:
-        stop(running)
-
-
 @pytest.fixture
 def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    running = serving(tmp_path_factory, "--context-seconds", str(SHORT_SECONDS))
+    running = start_small(tmp_path_factory, "--context-seconds", str(SHORT_SECONDS))
     try:
         yield running
     finally:
@@ -113,16 +98,16 @@ def answering(system: System, before: dict[str, float]) -> list[str]:
 
 
 @pytest.mark.system
-def test_each_turn_finds_the_turns_before_it_where_they_ran_and_others_do_not_drive_them_out(system: System) -> None:
-    before, talk, unnamed = generated(system), Talk(system, 1, "talk"), Talk(system, 2)
+def test_each_turn_finds_the_turns_before_it_where_they_ran_and_others_do_not_drive_them_out(small: System) -> None:
+    before, talk, unnamed = generated(small), Talk(small, 1, "talk"), Talk(small, 2)
     assert talk.turn(40) == 0
     assert talk.kept == 64
     for tokens in (9, 130):
         expected = talk.kept
         assert talk.turn(tokens) == expected
-    assert len(answering(system, before)) == 1, "all turns are one worker's"
+    assert len(answering(small, before)) == 1, "all turns are one worker's"
     unnamed.turn(200)
-    crowd(system)
+    crowd(small)
     expected = talk.kept
     assert (talk.turn(20), unnamed.turn(20)) == (expected, 0)
     talk.check()
@@ -130,12 +115,12 @@ def test_each_turn_finds_the_turns_before_it_where_they_ran_and_others_do_not_dr
 
 @pytest.mark.system
 @pytest.mark.slow
-def test_a_conversation_goes_on_right_where_the_worker_that_has_it_dies(system: System) -> None:
-    before, talk = generated(system), Talk(system, 3, "dies")
-    loaded = SystemUnderLoad(system, ExpectedStreams("m", [], {}))
+def test_a_conversation_goes_on_right_where_the_worker_that_has_it_dies(small: System) -> None:
+    before, talk = generated(small), Talk(small, 3, "dies")
+    loaded = SystemUnderLoad(small, ExpectedStreams("m", [], {}))
     loaded.rest(serving=WORKERS, spare=0)
     talk.turn(100)
-    [worker] = answering(system, before)
+    [worker] = answering(small, before)
     expected = talk.kept
     assert talk.turn(10) == expected
     loaded.kill(worker)

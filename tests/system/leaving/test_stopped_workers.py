@@ -5,14 +5,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import LIVESCALE, MIB, start, stop
-from tests.system.under_load import KILL_AT, SystemUnderLoad, at_once, register
+from tests.system.conftest import LIVESCALE, MIB, System
+from tests.system.under_load import KILL_AT, SystemUnderLoad, bound, make_streams, scale_in
 
 SERVING_SECONDS = 60.0
 STOP_SECONDS = 20.0  # what the stack gives a container before it kills it
@@ -39,15 +37,10 @@ class Container:
         return self.process.wait(STOP_SECONDS)
 
 
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
+@pytest.fixture
+def loaded(system: System) -> SystemUnderLoad:
     """Two workers, and room for a third, which is started by hand."""
-    streams = at_once("m", "float32", 24, 240)
-    running = start(tmp_path_factory.mktemp("stopped"), "--max-instances", "3")
-    try:
-        yield SystemUnderLoad(running, streams)
-    finally:
-        assert stop(running) == 0
+    return SystemUnderLoad(system, make_streams("m", "float32", 9, 240))
 
 
 def serving(loaded: SystemUnderLoad, pid: int) -> bool:
@@ -70,8 +63,7 @@ async def serves(loaded: SystemUnderLoad, container: Container) -> float:
 async def test_a_worker_that_was_stopped_serves_again_within_a_minute(loaded: SystemUnderLoad, tmp_path: Path) -> None:
     container = Container(loaded.system.nats_url, tmp_path / "worker.log")
     try:
-        model = {"name": "m", "path": str(tiny_checkpoint("llama"))}
-        await register(loaded.system.url, {**model, "min_instances": 3, "max_instances": 3})
+        await bound(loaded.system.url, 3, 3)
         await serves(loaded, container)
         loading = asyncio.create_task(loaded.load())
         await asyncio.sleep(KILL_AT)
@@ -83,6 +75,10 @@ async def test_a_worker_that_was_stopped_serves_again_within_a_minute(loaded: Sy
         log = (tmp_path / "worker.log").read_text()
         assert log.count("id=worker-machine-0") > 1
         assert "id=worker-machine-1" not in log
+        assert await asyncio.to_thread(container.stop) == 0
+        await scale_in(loaded.system.url)
+        await asyncio.to_thread(loaded.rest, 1, 1)
+        await bound(loaded.system.url, 1, 2)
     finally:
         container.process.kill()
         container.process.wait()

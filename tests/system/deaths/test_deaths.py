@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -12,40 +12,13 @@ import pytest
 
 from livescale.services.supervisor.bus_server import free_port
 from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import System, start, stop
+from tests.system.conftest import System
+from tests.system.deaths.conftest import TOKENS
 from tests.system.structured import COUNT, structured_answers
-from tests.system.under_load import (
-    PATIENCE_SECONDS,
-    SystemUnderLoad,
-    another,
-    make_streams,
-    register,
-    remove,
-    wait_for_member,
-)
+from tests.system.under_load import PATIENCE_SECONDS, SystemUnderLoad, another, make_streams, register, remove
 
-TOKENS = 250
 BETWEEN_SECONDS = 0.6
 RESUMED = "livescale_gateway_resumptions_total"
-
-
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
-    """A system with three workers, two of which serve."""
-    streams = make_streams("m", "float32", 12, TOKENS)
-    # A port of its own, so that a gateway that is started again is found where it was.
-    sizes = ("--workers", "3", "--min-instances", "2", "--max-instances", "2", "--port", str(free_port()))
-    running = start(tmp_path_factory.mktemp("deaths"), "--transport", "socket", *sizes)
-    try:
-        yield SystemUnderLoad(running, streams)
-    finally:
-        assert stop(running) == 0
-
-
-@pytest.fixture
-def rested(loaded: SystemUnderLoad) -> SystemUnderLoad:
-    loaded.rest(serving=2, spare=1)
-    return loaded
 
 
 @pytest.mark.system
@@ -57,16 +30,8 @@ async def test_streams_of_killed_workers_go_on_elsewhere(rested: SystemUnderLoad
 
 
 @pytest.mark.system
-async def test_streams_go_on_while_the_router_is_away(rested: SystemUnderLoad) -> None:
-    await rested.under_load("router killed", rested.pids()["router-0"])
-
-
-@pytest.mark.system
-@pytest.mark.slow
-async def test_a_standby_router_takes_over(rested: SystemUnderLoad) -> None:
-    with another(rested.system, "router", "router-1"):
-        await asyncio.to_thread(wait_for_member, rested.system, "router-1")
-        await rested.under_load("router killed, with a standby", rested.pids()["router-0"])
+async def test_streams_go_on_while_no_router_is_there(rested: SystemUnderLoad) -> None:
+    await rested.under_load("routers killed", rested.pids()["router-0"], rested.pids()["router-1"])
 
 
 @pytest.mark.system

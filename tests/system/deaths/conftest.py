@@ -1,0 +1,42 @@
+"""One system for all tests of processes that die, hang or stand still beside streams."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from livescale.services.supervisor.bus_server import free_port
+from tests.system.conftest import start, stop
+from tests.system.under_load import SystemUnderLoad, make_streams
+
+COUNT, TOKENS = 12, 120
+HANG_SECONDS = 6.0
+
+
+@pytest.fixture(scope="package")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("deaths") / "up.log"
+
+
+@pytest.fixture(scope="package")
+def loaded(log: Path) -> Iterator[SystemUnderLoad]:
+    """Three workers, two of which serve; two routers. SIGUSR1 hangs any of them, and they wake again."""
+    streams = make_streams("m", "float32", COUNT, TOKENS)
+    instances = ("--workers", "3", "--min-instances", "2", "--max-instances", "2")
+    # A port of its own, so that a gateway that is started again is found where it was. What hangs is to wake by itself.
+    alone = ("--transport", "socket", "--port", str(free_port()), "--routers", "2", "--kill-hung-s", "0")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(Path(__file__).with_name("hang")), prepend=os.pathsep)
+        environment.setenv("HANG_SECONDS", str(HANG_SECONDS))
+        running = start(log.parent, *instances, *alone)
+    try:
+        yield SystemUnderLoad(running, streams)
+    finally:
+        assert stop(running) == 0
+
+
+@pytest.fixture
+def rested(loaded: SystemUnderLoad) -> SystemUnderLoad:
+    loaded.rest(serving=2, spare=1)
+    return loaded
