@@ -65,6 +65,15 @@ def taken(masks: Masks, *chunks: ScheduledChunk) -> StepMasks:
         time.sleep(0.01)
 
 
+def computed(masks: Masks, request_id: str) -> None:
+    """Wait until a request's first mask is there, before any step asks for it."""
+    masks.begin(request_id, GRAMMAR, [])
+    until = time.monotonic() + 30
+    while not masks.is_done(request_id):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def permitted(masks: Masks, one: ScheduledChunk) -> list[int]:
     step = taken(masks, one)
     assert not step.withheld, step
@@ -116,7 +125,7 @@ def stopped(masks: Masks) -> Iterator[int]:
 
 def test_a_late_mask_is_withheld_and_no_other_one(masks: Masks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_LATE_SECONDS", 0.0)
-    taken(masks, chunk([], "in time"))
+    computed(masks, "in time")
     both = chunk([], "in time"), chunk([], "late")
     with stopped(masks):
         for _ in range(2):

@@ -129,8 +129,8 @@ BUGS = [
     Bug(
         "ends-told-once",
         "After an outage of the bus a worker does not tell again which requests have ended.",
-        "services/worker/instance/serving.py",
-        "ended = self._history.ended() if connected else []",
+        "services/worker/instance/frames.py",
+        "ended = self.history.ended() if connected else []",
         "ended = list[str]()",
         "7256d15d",
         found_by=500620,
