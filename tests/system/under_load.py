@@ -191,3 +191,19 @@ def at_once(
         model, dtype, count, tokens, family, checkpoint=checkpoint, ranks=ranks, kv_cache_dtype=kv_cache_dtype
     )
     return dataclasses.replace(streams, asks=[replace(ask, at=0.0) for ask in streams.asks])
+
+
+async def counted(url: str, begins: str, has: str = "") -> float:
+    """Add up the metrics whose lines begin and are so. Waits for the gateway to listen."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    async with aiohttp.ClientSession() as session:
+        while True:
+            try:
+                async with session.get(f"{url}/metrics/all") as response:
+                    text = await response.text()
+                    break
+            except aiohttp.ClientConnectorError:
+                assert time.monotonic() < deadline, f"no process listens on {url}"
+                await asyncio.sleep(0.1)
+    lines = [line for line in text.splitlines() if line.startswith(begins) and has in line]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)

@@ -15,7 +15,15 @@ from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import System
 from tests.system.deaths.conftest import TOKENS
 from tests.system.structured import COUNT, structured_answers
-from tests.system.under_load import PATIENCE_SECONDS, SystemUnderLoad, another, make_streams, register, remove
+from tests.system.under_load import (
+    PATIENCE_SECONDS,
+    SystemUnderLoad,
+    another,
+    counted,
+    make_streams,
+    register,
+    remove,
+)
 
 BETWEEN_SECONDS = 0.6
 RESUMED = "livescale_gateway_resumptions_total"
@@ -104,22 +112,6 @@ async def endless(url: str, count: int) -> AsyncIterator[None]:
 async def aborted(url: str) -> float:
     """Count the requests that workers ended because no client wanted them any more. Waits for the gateway to listen."""
     return await counted(url, "vllm:request_success_total{", "cancelled")
-
-
-async def counted(url: str, begins: str, has: str = "") -> float:
-    """Add up the metrics whose lines begin and are so. Waits for the gateway to listen."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    async with aiohttp.ClientSession() as session:
-        while True:
-            try:
-                async with session.get(f"{url}/metrics/all") as response:
-                    text = await response.text()
-                    break
-            except aiohttp.ClientConnectorError:
-                assert time.monotonic() < deadline, f"no process listens on {url}"
-                await asyncio.sleep(0.1)
-    lines = [line for line in text.splitlines() if line.startswith(begins) and has in line]
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
 @pytest.mark.system

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.system.deaths.conftest import HANG_SECONDS
-from tests.system.under_load import KILL_AT, PATIENCE_SECONDS, SystemUnderLoad
+from tests.system.under_load import KILL_AT, PATIENCE_SECONDS, SystemUnderLoad, counted
 
 STOPPED_SECONDS = 10.0
 ROUTER_SECONDS = 5.0
@@ -132,10 +132,4 @@ async def test_a_router_that_was_stopped_finds_another_in_office_and_stands_behi
 
 async def completed(url: str) -> float:
     """Requests that workers made to their end: none twice."""
-    async with aiohttp.ClientSession(url) as session, session.get("/metrics/all") as answer:
-        lines = (await answer.text()).splitlines()
-    return sum(
-        float(line.rsplit(" ", 1)[1])
-        for line in lines
-        if line.startswith("vllm:request_success_total{") and 'finished_reason="length"' in line
-    )
+    return await counted(url, "vllm:request_success_total{", 'finished_reason="length"')

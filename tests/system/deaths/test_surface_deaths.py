@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.checkpoints import tiny_checkpoint
-from tests.system.deaths.test_deaths import RESUMED, counted
+from tests.system.deaths.test_deaths import RESUMED
 from tests.system.surface import ASKS, REQUESTS, ask_all
-from tests.system.under_load import SystemUnderLoad, register, remove
+from tests.system.under_load import SystemUnderLoad, counted, register, remove
 
 PATIENCE_SECONDS = 120.0
 ONLY = "only"
