@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,16 @@ def stop(system: System) -> int:
     assert system.process.stdout is not None
     system.process.stdout.close()
     return code
+
+
+@contextmanager
+def started(directory: Path, *options: str) -> Iterator[System]:
+    """A system with these options, which ends as it should."""
+    running = start(directory, *options)
+    try:
+        yield running
+    finally:
+        assert stop(running) == 0
 
 
 @pytest.fixture(scope="package")

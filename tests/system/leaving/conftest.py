@@ -4,13 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.system.conftest import System, start, stop
+from tests.system.conftest import System, started
 
 
 @pytest.fixture(scope="package")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    running = start(tmp_path_factory.mktemp("leaving"))
-    try:
+    with started(tmp_path_factory.mktemp("leaving")) as running:
         yield running
-    finally:
-        assert stop(running) == 0

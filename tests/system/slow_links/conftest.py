@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import System, start, stop
+from tests.system.conftest import System, started
 from tests.system.scaling import WORKERS
 from tests.system.under_load import ExpectedStreams, SystemUnderLoad, register, remove
 
@@ -18,11 +18,8 @@ RATE = 1e6  # bytes a second: two and four seconds for a whole model
 def slow_system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """Four workers that go live. Spares keep no parameters: each scale is to move them."""
     options = ("--link-rate", str(RATE), "--live", "zigzag", "--kill-hung-s", "0", "--no-keep-parameters")
-    running = start(tmp_path_factory.mktemp("slow"), "--workers", str(WORKERS), *options)
-    try:
+    with started(tmp_path_factory.mktemp("slow"), "--workers", str(WORKERS), *options) as running:
         yield running
-    finally:
-        assert stop(running) == 0
 
 
 @contextmanager

@@ -14,8 +14,8 @@ import pytest
 from livescale.load.engine_alone import undisturbed
 from livescale.load.records import Ask
 from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import System, stop
-from tests.system.small_caches.conftest import WORKERS, start_small
+from tests.system.conftest import System
+from tests.system.small_caches.conftest import WORKERS, small_system
 from tests.system.under_load import ExpectedStreams, SystemUnderLoad
 
 BLOCK = 16
@@ -27,11 +27,8 @@ SHORT_SECONDS = 2.0
 
 @pytest.fixture
 def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    running = start_small(tmp_path_factory, "--context-seconds", str(SHORT_SECONDS))
-    try:
+    with small_system(tmp_path_factory, "--context-seconds", str(SHORT_SECONDS)) as running:
         yield running
-    finally:
-        stop(running)
 
 
 class Talk:
