@@ -14,7 +14,7 @@ from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.simulate.client import replay
 from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
 from livescale.load.simulate.cluster_settings import VirtualClusterSettings
-from livescale.load.simulate.start import flat_topology, register, until, workers_in
+from livescale.load.simulate.start import flat_topology, rare_collections, register, until, workers_in
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.router.forecast import TTFT_A_TOKEN
 from livescale.services.router.settings import RouterSettings
@@ -72,7 +72,8 @@ class Attained(msgspec.Struct, frozen=True):
 
 def run(system: RolesSystem, asks: Sequence[Ask], seed: int) -> list[RequestRecord]:
     """Play the requests to one system, from its start to the last token."""
-    return virtual_time.run(_play(system, asks, seed), limit_seconds=MOST_SECONDS)
+    with rare_collections():
+        return virtual_time.run(_play(system, asks, seed), limit_seconds=MOST_SECONDS)
 
 
 def attained(records: Sequence[RequestRecord], tbt_slo: float, after: float = 0.0) -> Attained:

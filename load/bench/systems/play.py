@@ -10,7 +10,7 @@ from livescale.load.bench.systems.scenario import CONFIG, NAME, Scenario
 from livescale.load.records import RequestRecord, find_fault
 from livescale.load.simulate.client import replay
 from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
-from livescale.load.simulate.start import made_up_asks, quiet, register, until
+from livescale.load.simulate.start import made_up_asks, quiet, rare_collections, register, until
 from livescale.load.simulate.usage import UsageWatch
 from livescale.load.workers_in_use import Steps
 from livescale.shared.messages.registry import AskSnapshot
@@ -60,7 +60,7 @@ class SystemRun(msgspec.Struct, frozen=True, kw_only=True):
 
 def play(scenario: Scenario, tell: Tell = lambda at: None) -> SystemRun:
     """Run it in this process. `tell` hears every few seconds how far it is."""
-    with quiet():
+    with quiet(), rare_collections():
         return virtual_time.run(_play(scenario, tell), limit_seconds=LONGEST_SECONDS)
 
 
