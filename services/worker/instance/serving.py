@@ -41,7 +41,8 @@ class ServingLoop:
         self.on_batch: Callable[[Batch], None] = lambda batch: None  # it is going to be run
         self.is_joined_soon: Callable[[], bool] = lambda: False  # by a request that would miss the next step
         self.with_exports: Callable[[Batch], Batch] = lambda batch: batch  # with the KV that leaves in it
-        self.on_request: Callable[[Scheduler, Submit], None] = lambda scheduler, request: None  # it came here
+        # Each may have a request that came wait for what it needs: a grammar's first mask, or its adapter.
+        self.holds: list[Callable[[Scheduler, Submit], None]] = []
         self.on_rank_lost: Callable[[str], None] = lambda reason: None
         self._opened_at = clock.now()
         self.unasked_seconds: float | None = None
@@ -118,7 +119,7 @@ class ServingLoop:
         if request.request_id in self.scheduler:
             return
         self.scheduler.add(request)
-        self.on_request(self.scheduler, request)
+        self._hold(self.scheduler, request)
         self._asked()
         self._metrics.admitted(request, self._clock.now())
         self.idle.clear()
@@ -138,7 +139,7 @@ class ServingLoop:
         Its gateway learns which worker has it now.
         """
         late = scheduler.adopt(request, entry, filled)
-        self.on_request(scheduler, request)
+        self._hold(scheduler, request)
         self._metrics.admitted(request, self._clock.now(), waited)
         self._came(request)
         return late
@@ -147,8 +148,12 @@ class ServingLoop:
         """Go on with a request that the scheduler has taken over. Its last token came `silent` seconds ago."""
         self._metrics.taken_over(request, self._clock.now(), waited, silent)
         if self.scheduler is not None:
-            self.on_request(self.scheduler, request)
+            self._hold(self.scheduler, request)
         self._came(request)
+
+    def _hold(self, scheduler: Scheduler, request: Submit) -> None:
+        for hold in self.holds:
+            hold(scheduler, request)
 
     def _came(self, request: Submit) -> None:
         self._asked()
