@@ -36,14 +36,18 @@ class ServingLoop:
         self._work = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
+        # What other parts of the worker hang in here. The actor: a report of its load is due.
         self.on_step: Callable[[], None] = lambda: None
+        # The instance: it tells of its first token.
         self.on_first_token: Callable[[], None] | None = None
-        self.on_batch: Callable[[Batch], None] = lambda batch: None  # it is going to be run
-        self.is_joined_soon: Callable[[], bool] = lambda: False  # by a request that would miss the next step
-        self.with_exports: Callable[[Batch], Batch] = lambda batch: batch  # with the KV that leaves in it
-        # Each may have a request that came wait for what it needs: a grammar's first mask, or its adapter.
-        self.holds: list[Callable[[Scheduler, Submit], None]] = []
+        # The deployment: other ranks run the batch that is going to be run here, and none of them may be lost.
+        self.on_batch: Callable[[Batch], None] = lambda batch: None
         self.on_rank_lost: Callable[[str], None] = lambda reason: None
+        # Disaggregation: a request whose KV is nearly here would miss the next step; KV leaves with a batch.
+        self.is_joined_soon: Callable[[], bool] = lambda: False
+        self.with_exports: Callable[[Batch], Batch] = lambda batch: batch
+        # Vocabulary and adapters: each may have a request that came wait for a grammar's first mask, or its adapter.
+        self.holds: list[Callable[[Scheduler, Submit], None]] = []
         self._opened_at = clock.now()
         self.unasked_seconds: float | None = None
         self.runs_steps = True  # else others run the layers of these requests one by one, and may keep their KV
