@@ -37,7 +37,6 @@ POLICIES = (
     "services/planner/plans/*.py",
     "services/planner/role_moves.py",
     "services/planner/role_planner.py",
-    "services/planner/role_shares.py",
     "services/planner/role_switch.py",
     "services/planner/running_scale.py",
     "services/planner/scale_in.py",

@@ -10,7 +10,7 @@ import click
 import msgspec
 import yaml
 
-from livescale.shared.messages.parameters import DType
+from livescale.shared.model.automatic_form import AskedDType, find_form
 
 option = partial(click.option, show_default=True, show_envvar=True)
 
@@ -26,10 +26,10 @@ option = partial(click.option, show_default=True, show_envvar=True)
 )
 @option(
     "--dtype",
-    type=click.Choice(get_args(DType)),
+    type=click.Choice(get_args(AskedDType)),
     default="bfloat16",
     envvar="LIVESCALE_DTYPE",
-    help="Number type of the model.",
+    help="Number type of the model; auto is what `livescale up` takes on this machine.",
 )
 @option(
     "--threads",
@@ -38,7 +38,7 @@ option = partial(click.option, show_default=True, show_envvar=True)
     envvar="LIVESCALE_THREADS",
     help="Number of threads that torch computes with.",
 )
-def profile(directory: Path, output: Path, dtype: DType, threads: int) -> None:
+def profile(directory: Path, output: Path, dtype: AskedDType, threads: int) -> None:
     """Measure how long the checkpoint in DIRECTORY takes on this CPU, and write a profile.
 
     With the profile `--engine modelled` emulates this machine without computing anything.
@@ -51,9 +51,10 @@ def profile(directory: Path, output: Path, dtype: DType, threads: int) -> None:
     from livescale.load.profile.measure import fit, measure, worst_error
     from livescale.shared.model.checkpoint import CheckpointError
 
+    own_dtype, _ = find_form(dtype)
     try:
-        steps = asyncio.run(measure(directory, dtype, threads))
-        source = f"{directory.name} in {dtype}, {threads} of {platform.node()}'s threads"
+        steps = asyncio.run(measure(directory, own_dtype, threads))
+        source = f"{directory.name} in {own_dtype}, {threads} of {platform.node()}'s threads"
         latency = fit(steps, source)
         output.write_text(yaml.safe_dump(msgspec.to_builtins(latency), sort_keys=False))
     except CheckpointError as error:

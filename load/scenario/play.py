@@ -251,7 +251,7 @@ def summarise_run(
         faults=[one for one in found if isinstance(one, str)],
         workers=since(watch.workers, begun),
         cached=since(watch.cached, begun),
-        network=[(at - begun, sent) for at, sent in sorted(made.flows.network_bytes.items()) if at >= begun],
+        network=[(at - begun, sent) for at, sent in sorted(made.links.flows.network_bytes.items()) if at >= begun],
         used_seconds=watch.used_seconds(begun + told.warm_up, ended),
         cpu_seconds=cpu_seconds,
     )

@@ -13,20 +13,16 @@ from livescale.load.simulate.client import HeadlessGateway
 from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.simulate.disk import ModelledDisk
 from livescale.load.simulate.event_log import EventLog
-from livescale.load.simulate.usage import CountedFlows
+from livescale.load.simulate.links import VirtualLinks
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.main import runner_maker
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.contract import ServiceInfo
-from livescale.shared.links.contract import Link
-from livescale.shared.links.shaping import Cluster
 from livescale.shared.memory.devices import CPU
 from livescale.shared.process.run import DESCRIPTIONS, Actor, World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import Clock, CountedIds
-from livescale.shared.simulation.fair_links import FairLink, FairShares
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
-from livescale.shared.simulation.modelled_links import ModelledNetwork
 from livescale.shared.simulation.processes import Process
 from livescale.shared.simulation.virtual_time import VirtualClock, machine_time
 
@@ -63,12 +59,10 @@ class VirtualCluster:
         self.broker = LocalBroker(self.clock, wire=told.wire, delays=lambda subject: (usual * (0.5 + draw()),))
         self.log = EventLog(self.broker, keep=told.keep_events)
         self.operator = self.broker.connect()
-        self.network = ModelledNetwork(told.message_seconds)
         self.disks = {
             f"host-{number}": ModelledDisk(told.models, host.disk) for number, host in enumerate(told.topology.hosts)
         }
-        self.flows = CountedFlows()
-        self._shares = FairShares(self.flows)
+        self.links = VirtualLinks(told.topology, told.message_seconds)
         self._ids = CountedIds()
         self._pids = count(1)
         self.places = told.places()
@@ -98,7 +92,7 @@ class VirtualCluster:
         told, at = self.settings, self.places[id]
         bus, info = self.broker.connect(), ServiceInfo(at.service, id, DESCRIPTIONS[at.service])
         world = World(info, at.machine, bus, self.clock, self._ids, Telemetry(at.service, id))
-        actor = Builds(told, self.disks, self._link, self.make_runner).of(at)(world)
+        actor = Builds(told, self.disks, self.links.open, self.make_runner).of(at)(world)
         sleep = Process(pid=next(self._pids))
         task = self.tasks.create_task(self._run(id, actor), name=id, context=sleep.context())
         self.processes[id] = VirtualProcess(actor, bus, task, sleep)
@@ -143,10 +137,6 @@ class VirtualCluster:
     def make_runner(self, told: WorkerSettings) -> Callable[[Clock], Runner]:
         """What makes the engine of a worker. Those who watch engines make ones of their own."""
         return runner_maker(told, CPU)
-
-    async def _link(self, id: str, place: str) -> Link:
-        beneath = self.network.open(id.encode())
-        return FairLink(beneath, Cluster(self.settings.topology, place), self._shares)
 
 
 @asynccontextmanager

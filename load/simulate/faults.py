@@ -61,7 +61,7 @@ class FaultInjector:
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: Counter[Hashable] = Counter()  # by how many faults: sleeps, buses, and pairs of links
         self._damaging: defaultdict[bytes, list[float]] = defaultdict(list)  # shares, by address of the sender
-        cluster.on_crash, cluster.network.spoil = self._crashed, self._spoil
+        cluster.on_crash, cluster.links.network.spoil = self._crashed, self._spoil
 
     def start(self, faults: Sequence[Fault]) -> None:
         """Let each of `faults` happen at its time, counted from now."""
@@ -131,7 +131,7 @@ class FaultInjector:
         return content.damaged() if shares and self._chance.random() < sum(shares) else content
 
     def _cut(self, fault: Fault) -> None:
-        network, find = self._cluster.network, self._cluster.settings.find
+        network, find = self._cluster.links.network, self._cluster.settings.find
         pairs = [(one.encode(), other.encode()) for one, other in product(find(fault.who), find(fault.other))]
         for pair in pairs:
             network.cut(*pair)

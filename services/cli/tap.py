@@ -56,6 +56,9 @@ def tap(subject: str, limit: int | None, full: bool, nats_url: str | None, names
 
 async def listen(address: BusAddress, subject: str, limit: int | None, full: bool) -> None:
     """Print `limit` messages. Raises ClickException without a server or for a subject that is none."""
+    import livescale.shared.bus.without_websockets  # noqa: F401
+
+    # isort: split
     import nats.errors
     from nats.aio.client import Client
     from nats.aio.msg import Msg

@@ -4,18 +4,17 @@ Each step asks the workers for one token after each beam, and for the likeliest 
 in common with others comes from the prefix cache, and no worker needs to know of beams.
 """
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.generation import Generation, Wait
 from livescale.services.gateway.output import Output, StopReason, TextPiece
 from livescale.services.gateway.progress import Fresh
 from livescale.shared.messages.requests import MOST_LOGPROBS, Sampling, Submit, TokenLogprobs
+from livescale.shared.runtime.together import together
 
 Generate = Callable[[Submit, Output, bool], Generation]  # the last says that it follows an earlier one
 MOST_BEAMS = MOST_LOGPROBS // 2  # of each beam twice as many continuations are looked at, as some of them end
@@ -89,15 +88,7 @@ class BeamSearch:
             self._generate(self._after(beam, place), output, len(beam.tokens) > 0)
             for place, (beam, output) in enumerate(zip(beams, outputs, strict=True))
         ]
-        failed: ApiError | None = None
-        try:
-            async with asyncio.TaskGroup() as group:
-                for one in asked:
-                    group.create_task(one.run(_drop, wait), name="beam")
-        except* ApiError as errors:
-            failed = next(error for error in errors.exceptions if isinstance(error, ApiError))
-        if failed is not None:
-            raise failed
+        await together(*(one.run(_drop, wait) for one in asked))
         if not beams[0].tokens:
             self.cached_tokens, self.version = asked[0].cached_tokens, asked[0].version
         return [output.told for output in outputs]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import starmap
 
 import msgspec
 from msgspec import UNSET
@@ -19,6 +20,7 @@ from livescale.services.gateway.responses import Wait, Write
 from livescale.services.gateway.shapes import ResponseShape
 from livescale.services.gateway.spans import RequestTrace
 from livescale.shared.messages.requests import TokenLogprobs
+from livescale.shared.runtime.together import together
 
 Emit = Callable[[int, TextPiece], Awaitable[None]]
 
@@ -110,7 +112,6 @@ class CompletionResponse:
         if len(self.generations) == 1:
             await self.generations[0].run(lambda piece: emit(0, piece), wait)
             return
-        failed: ApiError | None = None
         begun = [asyncio.Event() for _ in self.prompts]
         scored: dict[int, tuple[TokenLogprobs, ...]] = {}
 
@@ -130,14 +131,7 @@ class CompletionResponse:
                 await begun[prompt].wait()
             await generation.run(emit_one, wait)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for index, generation in enumerate(self.generations):
-                    group.create_task(run_one(index, generation), name=f"choice {index}")
-        except* ApiError as errors:
-            failed = next(error for error in errors.exceptions if isinstance(error, ApiError))
-        if failed is not None:
-            raise failed
+        await together(*starmap(run_one, enumerate(self.generations)))
 
     def _after_prompt(self, index: int, piece: TextPiece, *, first: bool) -> TextPiece:
         if not self.echoes:

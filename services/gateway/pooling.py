@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
 from starlette.requests import Request
 
 from livescale.services.gateway.access import Visit
 from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.checks import check_token_ids
-from livescale.services.gateway.errors import ApiError, bad_request, too_long, wrong_use
+from livescale.services.gateway.errors import bad_request, too_long, wrong_use
 from livescale.services.gateway.generation import Backend, Generation, just_wait
 from livescale.services.gateway.image_decoder import ImageDecoder
 from livescale.services.gateway.models import RegisteredModels, context_tokens
@@ -23,6 +24,7 @@ from livescale.shared.bus.contract import Context
 from livescale.shared.messages.images import Images
 from livescale.shared.messages.requests import Sampling, Submit, TokenLogprobs
 from livescale.shared.runtime.clock import Ids
+from livescale.shared.runtime.together import together
 
 MOST_INPUTS = 2_048  # OpenAI's limit
 AT_ONCE = 64  # texts of a request that workers have or wait for
@@ -142,14 +144,7 @@ class Pooling:
             assert output.told is not None, f"{submit.request_id} ended without a vector"
             return output.told
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(*each), name=f"text {each[0]}") for each in enumerate(submits)]
-        except* ApiError as errors:
-            failed = next(error for error in errors.exceptions if isinstance(error, ApiError))
-        else:
-            return [task.result() for task in tasks]
-        raise failed
+        return await together(*starmap(one, enumerate(submits)))
 
 
 async def _ignore(piece: TextPiece) -> None:

@@ -6,7 +6,7 @@ from typing import get_args
 
 import click
 
-from livescale.shared.messages.parameters import DType, Layout
+from livescale.shared.model.automatic_form import AskedDType, AskedLayout, find_form
 from livescale.shared.model.sharding import MOST_SHARDS
 
 option = partial(click.option, show_default=True, show_envvar=True)
@@ -16,10 +16,10 @@ option = partial(click.option, show_default=True, show_envvar=True)
 @click.argument("checkpoint", metavar="DIRECTORY|HUB_ID")
 @option(
     "--dtype",
-    type=click.Choice(get_args(DType)),
+    type=click.Choice(get_args(AskedDType)),
     default="bfloat16",
     envvar="LIVESCALE_DTYPE",
-    help="Number type to write parameters in.",
+    help="Number type to write parameters in; auto is what `livescale up` takes on this machine.",
 )
 @option(
     "--packed-dir",
@@ -30,11 +30,11 @@ option = partial(click.option, show_default=True, show_envvar=True)
 )
 @option(
     "--layout",
-    type=click.Choice(get_args(Layout)),
+    type=click.Choice(get_args(AskedLayout)),
     default="plain",
     envvar="LIVESCALE_LAYOUT",
     help="Order of bfloat16 matrices, the same as that of the model: plain, or panels, which `livescale up` takes for "
-    "workers on CPUs.",
+    "workers on CPUs; auto is what it takes on this machine.",
 )
 @option(
     "--tensor-parallel-size",
@@ -43,7 +43,7 @@ option = partial(click.option, show_default=True, show_envvar=True)
     envvar="LIVESCALE_TENSOR_PARALLEL_SIZE",
     help="Number of workers that make up an instance of the model.",
 )
-def pack(checkpoint: str, dtype: DType, packed_dir: str, layout: Layout, tensor_parallel_size: int) -> None:
+def pack(checkpoint: str, dtype: AskedDType, packed_dir: str, layout: AskedLayout, tensor_parallel_size: int) -> None:
     """Write a checkpoint in the packed form, which hosts read fastest.
 
     Hosts do this themselves after they read a checkpoint for the first time. The packed form takes as much disk space
@@ -55,7 +55,8 @@ def pack(checkpoint: str, dtype: DType, packed_dir: str, layout: Layout, tensor_
 
     try:
         path = resolve_model_path(checkpoint)
-        stored = open_stored(path, dtype, tensor_parallel_size, layout, keep=True, packed_dir=packed_dir)
+        form = find_form(dtype, layout)
+        stored = open_stored(path, form[0], tensor_parallel_size, form[1], keep=True, packed_dir=packed_dir)
         try:
             with click.progressbar(length=sum(stored.sizes), label="Packing", file=sys.stderr) as bar:
                 packed = stored.pack(bar.update)

@@ -11,6 +11,7 @@ from typing import assert_never
 
 import structlog
 
+from livescale.services.router.calls import assign, code_of, hand_over, told
 from livescale.services.router.effects import (
     AdmitTo,
     AssignRole,
@@ -21,11 +22,8 @@ from livescale.services.router.effects import (
     MoveRequest,
     StopWork,
 )
-from livescale.services.router.failures import code_of, told
 from livescale.services.router.metrics import RouterMetrics
-from livescale.services.router.move_orders import hand_over
 from livescale.services.router.policy import RouterPolicy
-from livescale.services.router.role_orders import assign
 from livescale.services.router.settings import RouterSettings
 from livescale.services.router.spans import RouterSpans
 from livescale.services.router.standby import Standby, Tenure

@@ -3,7 +3,6 @@
 import os
 import socket
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -13,15 +12,11 @@ from livescale.services.supervisor.settings import StackSettings
 from livescale.shared.memory.devices import CPU, count_gpus
 from livescale.shared.messages.model_spec import ModelSpec, ScalingBounds
 from livescale.shared.messages.parameters import DType, Layout
+from livescale.shared.model.automatic_form import FEWEST_GPUS
 from livescale.shared.model.latency import find_latency
 from livescale.shared.runtime.settings import check_plan_policy
 
 LAST_PORT = 65535
-
-# Flags in /proc/cpuinfo of CPUs that multiply bfloat16 matrices: x86 with AVX-512 or AMX, ARM.
-BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-# This module is there if a C compiler was there at installation.
-KERNELS_MODULE = "livescale.services.worker.engine.kernels.compiled"
 
 
 class BadSettings(Exception):
@@ -37,7 +32,7 @@ def on_gpus(settings: StackSettings) -> bool:
     if settings.engine == "modelled":
         return False
     if settings.device == "auto":
-        return settings.transport == "ucx" and count_gpus() >= max(2, settings.workers)
+        return settings.transport == "ucx" and count_gpus() >= max(FEWEST_GPUS, settings.workers)
     return settings.device == "cuda"
 
 
@@ -82,21 +77,6 @@ def check_live(settings: StackSettings) -> None:
         raise BadSettings(str(error)) from None
 
 
-def has_compiled_kernels() -> bool:
-    return find_spec(KERNELS_MODULE) is not None
-
-
-def choose_form(settings: StackSettings, cpuinfo: str, compiled: bool) -> tuple[DType, Layout]:
-    """What `auto` stands for as dtype and layout.
-
-    The dtype is bfloat16 on GPUs, with compiled kernels, and where the CPU of this /proc/cpuinfo multiplies it; with
-    torch on other CPUs it is slower than float32. On CPUs all kernels read panels.
-    """
-    if on_gpus(settings):
-        return "bfloat16", "plain"
-    return "bfloat16" if compiled or BFLOAT16_FLAGS & _find_flags(cpuinfo) else "float32", "panels"
-
-
 def resolve_form(settings: StackSettings, dtype: DType, layout: Layout) -> StackSettings:
     """The settings with these in place of `auto`, for the system and for each model."""
     return replace(
@@ -105,14 +85,6 @@ def resolve_form(settings: StackSettings, dtype: DType, layout: Layout) -> Stack
         layout=layout if settings.layout == "auto" else settings.layout,
         models=tuple(replace(model, dtype=dtype) if model.dtype == "auto" else model for model in settings.models),
     )
-
-
-def _find_flags(cpuinfo: str) -> set[str]:
-    for line in cpuinfo.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            return set(value.split())
-    return set()
 
 
 def check_models(settings: StackSettings) -> None:

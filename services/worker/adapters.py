@@ -24,7 +24,7 @@ from livescale.services.worker.tensor_parallel.leader import GroupLeader
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.messages.requests import Submit
 from livescale.shared.model.adapter_shards import adapter_bytes
-from livescale.shared.transfer.flow_end import together
+from livescale.shared.runtime.together import together
 
 LOOK_SECONDS = 0.05  # how often it is looked whether an adapter may go
 
@@ -56,11 +56,7 @@ class AdapterStore:
         context.runner.fetch_adapter = fetcher.fetch
         group.bring_adapters = self.bring_to_ranks
         stages.bring_here, stages.use_here, stages.recent_here = self.bring, self._use, self.recent
-        self._also, serving.on_request = serving.on_request, self._came
-
-    def _came(self, scheduler: Scheduler, request: Submit) -> None:
-        self._also(scheduler, request)
-        self.hold(scheduler, request)
+        serving.holds.append(self.hold)
 
     def hold(self, scheduler: Scheduler, request: Submit) -> None:
         """Run no step for a request until its adapter is here."""

@@ -9,7 +9,6 @@ from functools import partial
 
 import structlog
 
-from livescale.services.worker.disaggregation.context import KvContext
 from livescale.services.worker.disaggregation.sides import Disaggregation
 from livescale.services.worker.instance.context import WorkerContext, end_task
 from livescale.services.worker.instance.held import HeldInstance
@@ -74,8 +73,7 @@ class Deployment:
         self.source, self.live = LiveSource(live_context), LiveRole(live_context)
         live, source, switch_kv = self.live, self.source, settings.switch_kv
         self.pipelines = PipelineMember(context, instance, group, live, source, switch_kv)
-        kv_context = KvContext.of(context, instance, self._transport.kv_first)
-        self.disaggregation = Disaggregation(kv_context, settings.kv_transfer)
+        self.disaggregation = Disaggregation(context, instance, self._transport.kv_first, settings.kv_transfer)
         serving.on_batch, serving.on_rank_lost = lambda batch: group.leader.tell(batch), self._rank_lost
 
     @property

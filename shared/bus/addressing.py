@@ -1,4 +1,4 @@
-"""Patterns with named holes (`hb.{service}.{id}`) <-> subjects of the bus."""
+"""Patterns with named holes (`hb.{service}.{id}`) <-> subjects of the bus; names of buckets."""
 
 import re
 from collections.abc import Mapping
@@ -44,6 +44,11 @@ def matches(wanted: str, subject: str) -> bool:
             return False
         tokens = tokens[: len(parts)]
     return len(parts) == len(tokens) and all(p in ("*", t) for p, t in zip(parts, tokens, strict=True))
+
+
+def bucket_name(namespace: str, name: str = "") -> str:
+    """The name of a system's bucket of this name on the server; the one without is for its state."""
+    return f"livescale-{namespace}-{name}" if name else f"livescale-{namespace}"
 
 
 @lru_cache(maxsize=4096)

@@ -9,9 +9,6 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 
-import livescale.shared.bus.without_websockets  # noqa: F401
-
-# isort: split
 import nats.errors
 from msgspec import Struct
 from nats.aio.client import Client

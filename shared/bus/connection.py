@@ -5,9 +5,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-import livescale.shared.bus.without_websockets  # noqa: F401
-
-# isort: split
 import nats.errors
 import structlog
 from nats.aio.client import Client

@@ -5,9 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import livescale.shared.bus.without_websockets  # noqa: F401
-
-# isort: split
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
@@ -47,11 +44,6 @@ def heed_cancellation() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
-
-
-def bucket_name(namespace: str, name: str = "") -> str:
-    """The name of a system's bucket of this name on the server; the one without is for its state."""
-    return f"livescale-{namespace}-{name}" if name else f"livescale-{namespace}"
 
 
 class NatsKeyValue:

@@ -18,7 +18,7 @@ import livescale.shared.bus.without_websockets  # noqa: F401
 import structlog
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from livescale.shared.bus.addressing import fill, fill_wildcards
+from livescale.shared.bus.addressing import bucket_name, fill, fill_wildcards
 from livescale.shared.bus.calls import NO_CONTEXT, Caller
 from livescale.shared.bus.client import Arrived, Deliver, SendQueue, SturdyClient, publication
 from livescale.shared.bus.codec import HEADS, Headers, check_size, encode, pack
@@ -41,7 +41,7 @@ from livescale.shared.bus.contract import (
     Withdraw,
 )
 from livescale.shared.bus.identity import NatsFiles
-from livescale.shared.bus.jetstream import NatsKeyValue, bucket_name, keep_events
+from livescale.shared.bus.jetstream import NatsKeyValue, keep_events
 from livescale.shared.bus.services import NatsServices
 from livescale.shared.bus.subscription import QueuedSubscription
 from livescale.shared.runtime.clock import Clock, SystemClock

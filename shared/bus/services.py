@@ -7,9 +7,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import livescale.shared.bus.without_websockets  # noqa: F401
-
-# isort: split
 import nats.errors
 from nats.aio.subscription import Subscription as NatsSubscription
 

@@ -1,4 +1,4 @@
-"""Imports nats-py without aiohttp. To be imported before any part of nats-py.
+"""Imports nats-py without aiohttp. What is the first to import any part of nats-py imports this before.
 
 nats-py imports aiohttp, where that is installed, for NATS over websockets, which nothing here speaks. It would take
 every command and every service a fifth of a second to start.

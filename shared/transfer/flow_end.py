@@ -7,7 +7,7 @@ own.
 import asyncio
 import itertools
 import struct
-from collections.abc import Callable, Collection, Coroutine, MutableSequence
+from collections.abc import Callable, Collection, MutableSequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
@@ -139,16 +139,6 @@ class FlowEnd:
     @property
     def _wanted_tag(self) -> int:
         return chunk_tag(self.ticket, WANTED, 0)
-
-
-async def together(*work: Coroutine[None, None, None]) -> None:
-    """Run all coroutines to their ends. When one fails the others are cancelled, and its error alone is raised."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for one in work:
-                tasks.create_task(one)
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
 
 
 async def send_heartbeats(end: FlowEnd, peer: Peer, done: asyncio.Event) -> None:

@@ -16,6 +16,7 @@ from livescale.shared.links.link_path import MAPPED, LinkPath
 from livescale.shared.memory.segment import Segment
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Inflow
+from livescale.shared.runtime.together import together
 from livescale.shared.transfer.arrivals import ChunkArrivals, checksum
 from livescale.shared.transfer.chunks import Chunk, select
 from livescale.shared.transfer.flow_end import (
@@ -26,7 +27,6 @@ from livescale.shared.transfer.flow_end import (
     ModelCopy,
     TransferFailed,
     receive_heartbeats,
-    together,
 )
 from livescale.shared.transfer.memory_export import MemoryExport
 from livescale.shared.transfer.timeouts import AdaptiveTimeout

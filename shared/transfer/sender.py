@@ -13,16 +13,9 @@ from livescale.shared.bus.contract import Refusal
 from livescale.shared.links.contract import Buffer, Link, LinkError, Views
 from livescale.shared.messages.transfers import Send
 from livescale.shared.process.run import World
+from livescale.shared.runtime.together import together
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.flow_end import (
-    TOLD,
-    FlowEnd,
-    ModelCopy,
-    NeverReached,
-    TransferFailed,
-    send_heartbeats,
-    together,
-)
+from livescale.shared.transfer.flow_end import TOLD, FlowEnd, ModelCopy, NeverReached, TransferFailed, send_heartbeats
 from livescale.shared.transfer.lost_flows import LostFlows
 from livescale.shared.transfer.memory_export import MemoryExport, Offer
 from livescale.shared.transfer.spans import FlowSpans

@@ -5,15 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.docs.pages import ROOT
-from tests.system.conftest import System, start, stop
+from tests.system.conftest import System, started
 
 BIN = ROOT / ".clients" / "bin"
 
 
 @pytest.fixture(scope="package")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    running = start(tmp_path_factory.mktemp("clients"), "--max-instances", "1")
-    try:
+    with started(tmp_path_factory.mktemp("clients"), "--max-instances", "1") as running:
         yield running
-    finally:
-        assert stop(running) == 0

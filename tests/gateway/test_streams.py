@@ -11,7 +11,7 @@ from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.streams import RequestStreams
 from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.messages.membership import LeaseChanged
-from livescale.shared.messages.requests import Replay, TokenFrame, Tokens
+from livescale.shared.messages.requests import Replay, Submit, TokenFrame, Tokens
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import LEASE, REPLAY, TOKENS
@@ -64,8 +64,12 @@ async def test_a_worker_that_is_missed_twice_is_left(served: ServedGateway, monk
 
 async def test_tokens_that_are_never_resent_are_generated_elsewhere(served: ServedGateway) -> None:
     served.cluster.lose_frame = lambda position: position == 3 and len(served.cluster.submitted) == 1
-    # So that tokens come one by one, each after those before it were missed.
-    served.cluster.before = lambda request, position: asyncio.ensure_future(asyncio.sleep(0.005))
+
+    def after_what_was_missed(request: Submit, position: int) -> asyncio.Future[None] | None:
+        missed = 0 if request.generated else position - 4
+        return asyncio.ensure_future(eventually(lambda: len(served.cluster.replayed) >= missed))
+
+    served.cluster.before = after_what_was_missed
     served.cluster.resends = False
     assert await token_ids(served) == WHOLE
     assert [replay.index for replay in served.cluster.replayed] == [3, 3, 3]

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from livescale.services.host.pack_command import pack
 from livescale.services.host.stored import open_stored
 from livescale.shared.messages.parameters import Layout
+from livescale.shared.model.automatic_form import find_form
 from tests.checkpoints import copy_checkpoint
 
 
@@ -32,6 +33,16 @@ def test_what_was_packed_in_one_layout_is_not_taken_for_another(tmp_path: Path) 
     for layout in get_args(Layout):
         with closing(open_stored(directory, "bfloat16", 2, layout, keep=True)) as stored:
             assert stored.is_packed == (layout == "panels")
+
+
+def test_auto_packs_what_up_serves_on_this_machine(tmp_path: Path) -> None:
+    directory = copy_checkpoint("qwen2", tmp_path)
+    environment = {"LIVESCALE_DTYPE": "auto", "LIVESCALE_LAYOUT": "auto"}  # as `up` reads them too
+    result = CliRunner().invoke(pack, [str(directory)], env=environment)
+    assert result.exit_code == 0, result.output
+    dtype, layout = find_form("auto")
+    with closing(open_stored(directory, dtype, 1, layout, keep=True)) as stored:
+        assert stored.is_packed
 
 
 def test_what_cannot_be_packed_is_refused_in_a_line(tmp_path: Path) -> None:

@@ -15,10 +15,8 @@ from livescale.services.supervisor.checks import (
     check_live,
     check_memory,
     check_models,
-    choose_form,
     count_workers,
     find_ports,
-    has_compiled_kernels,
     make_spec,
     resolve_form,
     worker_device,
@@ -32,32 +30,6 @@ from livescale.shared.messages.model_spec import ScalingBounds
 def checkpoint(tmp_path: Path) -> str:
     (tmp_path / "config.json").write_text("{}")
     return str(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "dtype"),
-    [
-        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16\n", "bfloat16"),
-        ("flags\t\t: fpu amx_bf16 amx_tile\n", "bfloat16"),
-        ("Features\t: fp asimd bf16\n", "bfloat16"),
-        ("flags\t\t: fpu avx2 avx512f\n", "float32"),
-        ("model name\t: avx512_bf16\n", "float32"),
-        ("", "float32"),
-    ],
-)
-def test_bfloat16_is_chosen_where_something_computes_with_it(cpuinfo: str, dtype: str) -> None:
-    assert choose_form(StackSettings(device="cpu"), cpuinfo, compiled=False) == (dtype, "panels")
-    assert choose_form(StackSettings(device="cpu"), cpuinfo, compiled=True) == ("bfloat16", "panels")
-
-
-def test_on_gpus_models_are_served_in_bfloat16_and_nothing_lies_in_panels() -> None:
-    assert choose_form(StackSettings(device="cuda"), "flags: avx512_bf16", compiled=True) == ("bfloat16", "plain")
-
-
-def test_kernels_are_looked_for_where_they_are_installed() -> None:
-    from livescale.services.worker.engine.kernels.variants import find_compiled
-
-    assert has_compiled_kernels() == (find_compiled() is not None)
 
 
 def test_there_is_a_worker_a_core_and_at_least_two() -> None:

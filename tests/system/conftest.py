@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ LIVESCALE = Path(sys.executable).with_name("livescale")
 MIB = 1024 * 1024
 READY_SECONDS = 120.0
 COMMAND_SECONDS = 60.0
+NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass
@@ -63,8 +65,14 @@ class System:
         return [int(process["pid"]) for process in self.status()["processes"]]
 
 
-def start(directory: Path, *options: str, family: Family = "llama", checkpoint: Path | None = None) -> System:
-    """Up with one tiny model called `m`, two workers, float32, free ports."""
+def start(
+    directory: Path,
+    *options: str,
+    family: Family = "llama",
+    checkpoint: Path | None = None,
+    environment: Mapping[str, str] = NOTHING_MORE,
+) -> System:
+    """Up with one tiny model called `m`, two workers, float32, free ports, and this in its environment."""
     words: Sequence[str | Path] = (
         *(LIVESCALE, "up", "--model", f"m={checkpoint or tiny_checkpoint(family)}"),
         *("--workers", "2", "--port", "0", "--dtype", "float32"),
@@ -74,7 +82,7 @@ def start(directory: Path, *options: str, family: Family = "llama", checkpoint: 
     log = (directory / "up.log").open("w", encoding="utf-8")
     with log:
         # The pointer that `up` leaves for other commands is not to be in the way of a system of the user's own.
-        env = {**os.environ, "LIVESCALE_STATE_DIR": str(directory)}
+        env = {**os.environ, "LIVESCALE_STATE_DIR": str(directory), **environment}
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True, cwd=directory, env=env)
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -95,9 +103,15 @@ def stop(system: System) -> int:
 
 
 @contextmanager
-def started(directory: Path, *options: str) -> Iterator[System]:
-    """A system with these options, which ends as it should."""
-    running = start(directory, *options)
+def started(
+    directory: Path,
+    *options: str,
+    family: Family = "llama",
+    checkpoint: Path | None = None,
+    environment: Mapping[str, str] = NOTHING_MORE,
+) -> Iterator[System]:
+    """A system as `start` makes it, which ends as it should."""
+    running = start(directory, *options, family=family, checkpoint=checkpoint, environment=environment)
     try:
         yield running
     finally:

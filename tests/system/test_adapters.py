@@ -22,7 +22,7 @@ from livescale.load.stats import Tally
 from livescale.shared.model.declaration.adapter import ADAPTER_CONFIG, ADAPTER_FILE, DOWN, STORED_PREFIX, UP
 from livescale.shared.runtime.clock import SystemClock
 from tests.checkpoints import copy_checkpoint, tiny_checkpoint
-from tests.system.conftest import System, start, stop
+from tests.system.conftest import System, started
 from tests.system.test_system import asks, workers
 
 pytestmark = pytest.mark.system
@@ -73,11 +73,8 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdaptedSystem]
         name: make_adapter(directory / name, base, RANK, ALPHA, seed=seed) for seed, name in enumerate(NAMES[1:])
     }
     checkpoints = {name: merged(adapter, directory / f"{name}-merged") for name, adapter in adapters.items()}
-    system = start(directory, "--lora", f"mine={adapters['mine']}", *OPTIONS)
-    try:
+    with started(directory, "--lora", f"mine={adapters['mine']}", *OPTIONS) as system:
         yield AdaptedSystem(system, adapters, {"m": base, **checkpoints}, directory / "up.log")
-    finally:
-        assert stop(system) == 0
 
 
 async def send(system: System, count: int, names: Sequence[str]) -> dict[str, dict[int, RequestRecord]]:

@@ -10,7 +10,7 @@ import pytest
 
 from livescale.load.make_adapter import make_adapter
 from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import System, start, stop
+from tests.system.conftest import System, started
 from tests.system.test_adapters import ALPHA, MIB, RANK, AdaptedSystem, check, merged, post, send
 from tests.system.test_system import PATIENCE_SECONDS, workers
 
@@ -29,11 +29,8 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdaptedSystem]
         name: make_adapter(directory / name, base, RANK, ALPHA, seed=seed) for seed, name in enumerate(NAMES[1:])
     }
     checkpoints = {name: merged(adapter, directory / f"{name}-merged", "qwen2") for name, adapter in adapters.items()}
-    system = start(directory, "--lora", f"mine={adapters['mine']}", *OPTIONS, family="qwen2")
-    try:
+    with started(directory, "--lora", f"mine={adapters['mine']}", *OPTIONS, family="qwen2") as system:
         yield AdaptedSystem(system, adapters, {"m": base, **checkpoints}, directory / "up.log")
-    finally:
-        assert stop(system) == 0
 
 
 def wait_until_two_serve(system: System) -> None:

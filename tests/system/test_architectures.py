@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from livescale.shared.messages.parameters import Family
-from tests.system.conftest import start, stop
+from tests.system.conftest import started
 from tests.system.scaling import WORKERS, check_a_killed_source, targets, watching
 from tests.system.under_load import SystemUnderLoad, at_once, ranks_of
 
@@ -31,11 +31,8 @@ def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SystemUnd
     """Four workers behind slow links, and what an undisturbed engine answers."""
     family, options = request.param
     streams = at_once("m", "float32", 9, 80, family, ranks=ranks_of(options))
-    system = start(tmp_path, "--workers", str(WORKERS), "--link-rate", RATE, *options, family=family)
-    try:
+    with started(tmp_path, "--workers", str(WORKERS), "--link-rate", RATE, *options, family=family) as system:
         yield SystemUnderLoad(system, streams)
-    finally:
-        assert stop(system) == 0
 
 
 @with_options("--live", "zigzag")

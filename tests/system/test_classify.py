@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import start, stop
+from tests.system.conftest import started
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 TEXTS = ["A lease is a promise.", "rain", " ".join(["word"] * 60)]
@@ -36,11 +36,8 @@ def classifier(to: Path, problem_type: str) -> Path:
 @pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification", "regression"])
 def test_labels_and_likelihoods_are_those_of_transformers(problem_type: str, tmp_path: Path) -> None:
     checkpoint = classifier(tmp_path, problem_type)
-    system = start(tmp_path, checkpoint=checkpoint)
-    try:
+    with started(tmp_path, checkpoint=checkpoint) as system:
         answer = httpx.post(f"{system.url}/classify", json={"model": "m", "input": TEXTS}, timeout=60).json()
-    finally:
-        assert stop(system) == 0
     pipeline = transformers.pipeline("text-classification", model=str(checkpoint), dtype=torch.float32, top_k=None)
     assert len({json.dumps(one["probs"]) for one in answer["data"]}) == len(TEXTS)
     expected = cast("list[list[dict[str, Any]]]", pipeline(TEXTS))

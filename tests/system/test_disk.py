@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.checkpoints import copy_checkpoint
-from tests.system.conftest import System, start, stop
+from tests.system.conftest import System, started
 from tests.system.test_holding import body, eventually, sleeps, stream, token_ids
 
 PATIENCE_SECONDS = 40.0
@@ -26,11 +26,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def system(directory: Path) -> Iterator[System]:
     model = copy_checkpoint("llama", directory)
     options = ("--workers", "1", "--min-instances", "0", "--dtype", "bfloat16", "--model", f"k={model}")
-    running = start(directory, *options)
-    try:
+    with started(directory, *options) as running:
         yield running
-    finally:
-        stop(running)
 
 
 def until(path: Path) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.checkpoints import pooling_checkpoint, tiny_checkpoint
 from tests.pictures import encoded
-from tests.system.conftest import System, start, stop
+from tests.system.conftest import started
 from tests.system.scaling import LAYERS_RUN, WORKERS, count, targets, watching
 from tests.system.under_load import ExpectedStreams, SystemUnderLoad
 
@@ -70,13 +70,11 @@ def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbedderU
     family, options = request.param
     checkpoint = pooling_checkpoint(family, tmp_path) if family == "qwen3" else tiny_checkpoint(family)
     of_images = family == "vit"
-    system: System = start(tmp_path, "--workers", str(WORKERS), "--link-rate", RATE, *options, checkpoint=checkpoint)
     path = "/classify" if of_images else "/v1/embeddings"
     bodies = bodies_of_images() if of_images else bodies_of_texts()
-    try:
+    slow = "--workers", str(WORKERS), "--link-rate", RATE
+    with started(tmp_path, *slow, *options, checkpoint=checkpoint) as system:
         yield EmbedderUnderLoad(system, ExpectedStreams("m", [], {}), path=path, bodies=bodies)
-    finally:
-        assert stop(system) == 0
 
 
 def with_options(*options: str) -> pytest.MarkDecorator:

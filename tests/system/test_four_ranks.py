@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.checkpoints import other_shape
-from tests.system.conftest import start, stop
+from tests.system.conftest import started
 from tests.system.under_load import SystemUnderLoad, make_streams
 
 TOKENS = 150
@@ -19,11 +19,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad
     made = other_shape("qwen2", directory / "model", num_attention_heads=8)
     streams = make_streams("m", "float32", 6, TOKENS, checkpoint=made, ranks=4)
     sizes = ("--workers", "5", "--tensor-parallel-size", "4", "--kill-hung-s", "0")
-    running = start(directory, "--transport", "socket", *sizes, checkpoint=made)
-    try:
+    with started(directory, "--transport", "socket", *sizes, checkpoint=made) as running:
         yield SystemUnderLoad(running, streams)
-    finally:
-        assert stop(running) == 0
 
 
 @pytest.mark.system

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import start, stop
+from tests.system.conftest import started
 from tests.system.under_load import PATIENCE_SECONDS, SystemUnderLoad, make_streams, register
 
 TOKENS = 100
@@ -61,13 +61,9 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 def loaded(tmp_path: Path, disk: Disk) -> Iterator[SystemUnderLoad]:
     """Two workers, one of which serves; the system's own directory is on that disk."""
     streams = make_streams("m", "float32", 6, TOKENS)
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("TMPDIR", str(disk.path))
-        system = start(tmp_path, "--transport", "socket", "--max-instances", "2")
-    try:
+    options, environment = ("--transport", "socket", "--max-instances", "2"), {"TMPDIR": str(disk.path)}
+    with started(tmp_path, *options, environment=environment) as system:
         yield SystemUnderLoad(system, streams)
-    finally:
-        assert stop(system) == 0
 
 
 async def until(holds: Callable[[], bool], what: str) -> None:

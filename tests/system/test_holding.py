@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import MIB, System, start, stop
+from tests.system.conftest import MIB, System, started
 
 PATIENCE_SECONDS = 30.0
 IDLE_SECONDS = 2.0
@@ -23,18 +23,13 @@ ESTABLISHED = b"\x01"  # the first byte of Linux's tcp_info
 @pytest.fixture(scope="module")
 def sleepy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """Models `m` and `n` at zero; the one worker has room for one of them, and for neither in float32."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LIVESCALE_UNREAD_TIMEOUT_S", str(UNREAD_SECONDS))
-        patch.setenv("LIVESCALE_MAX_WAITING", "2")
-        running = start(
-            tmp_path_factory.mktemp("holding"),
-            *("--workers", "1", "--min-instances", "0", "--arena-bytes", str(3 * MIB), "--dtype", "bfloat16"),
-            *("--model", f"n={tiny_checkpoint('llama')}"),
-        )
-    try:
+    with started(
+        tmp_path_factory.mktemp("holding"),
+        *("--workers", "1", "--min-instances", "0", "--arena-bytes", str(3 * MIB), "--dtype", "bfloat16"),
+        *("--model", f"n={tiny_checkpoint('llama')}"),
+        environment={"LIVESCALE_UNREAD_TIMEOUT_S": str(UNREAD_SECONDS), "LIVESCALE_MAX_WAITING": "2"},
+    ) as running:
         yield running
-    finally:
-        stop(running)
 
 
 @pytest.fixture

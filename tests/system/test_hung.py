@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.system.conftest import System, start, stop
+from tests.system.conftest import System, started
 
 BACK_SECONDS = 40.0  # a command that asks a registry which hangs takes seconds as well
 
@@ -19,11 +19,8 @@ BACK_SECONDS = 40.0  # a command that asks a registry which hangs takes seconds 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """One of each service."""
-    running = start(tmp_path_factory.mktemp("hung"), "--transport", "socket")
-    try:
+    with started(tmp_path_factory.mktemp("hung"), "--transport", "socket") as running:
         yield running
-    finally:
-        assert stop(running) == 0
 
 
 def pid_of(system: System, id: str) -> int | None:

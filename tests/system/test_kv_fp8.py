@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import start, stop
+from tests.system.conftest import started
 from tests.system.scaling import WORKERS, check_a_killed_source, watching
 from tests.system.under_load import SystemUnderLoad, at_once
 
@@ -22,11 +22,8 @@ def loaded(tmp_path: Path) -> Iterator[SystemUnderLoad]:
     streams = at_once("m", "bfloat16", 9, 80, "qwen2", kv_cache_dtype="fp8")
     assert streams.expected != at_once("m", "bfloat16", 9, 80, "qwen2").expected
     words = "--workers", str(WORKERS), "--link-rate", "4e5", "--dtype", "bfloat16", "--live", "zigzag"
-    system = start(tmp_path, *words, "--kv-cache-dtype", "fp8", checkpoint=tiny_checkpoint("qwen2"))
-    try:
+    with started(tmp_path, *words, "--kv-cache-dtype", "fp8", checkpoint=tiny_checkpoint("qwen2")) as system:
         yield SystemUnderLoad(system, streams)
-    finally:
-        assert stop(system) == 0
 
 
 async def test_requests_go_on_when_their_source_is_killed_in_a_live_scale(loaded: SystemUnderLoad) -> None:

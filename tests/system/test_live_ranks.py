@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.system.conftest import start, stop
+from tests.system.conftest import started
 from tests.system.scaling import HANDED_OVER, LAYERS_RUN, WORKERS, ScalingSystem, count, is_busy, targets, watching
 from tests.system.under_load import SystemUnderLoad, at_once
 
@@ -20,11 +20,8 @@ RATE = 1e6  # bytes a second
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     streams = at_once("m", "float32", 16, 80, "qwen2", ranks=2)
     options = "--workers", str(WORKERS), "--tensor-parallel-size", "2", "--link-rate", str(RATE), "--live", "zigzag"
-    running = start(tmp_path_factory.mktemp("live-ranks"), *options, family="qwen2")
-    try:
+    with started(tmp_path_factory.mktemp("live-ranks"), *options, family="qwen2") as running:
         yield SystemUnderLoad(running, streams)
-    finally:
-        assert stop(running) == 0
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import MIB, start, stop
+from tests.system.conftest import MIB, started
 from tests.system.under_load import PATIENCE_SECONDS, SystemUnderLoad, make_streams, register
 
 TOKENS = 100
@@ -22,11 +22,8 @@ MARGIN_BYTES = 2 * MIB  # less than the model takes
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     """Two workers, one of which serves."""
     streams = make_streams("m", "float32", 6, TOKENS)
-    system = start(tmp_path_factory.mktemp("memory"), "--transport", "socket", "--max-instances", "2")
-    try:
+    with started(tmp_path_factory.mktemp("memory"), "--transport", "socket", "--max-instances", "2") as system:
         yield SystemUnderLoad(system, streams)
-    finally:
-        assert stop(system) == 0
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from tests.system.conftest import start, stop
+from tests.system.conftest import started
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 TEXTS = ["A lease is a promise that ends by itself.", "rain", " ".join(["word"] * 300)]
@@ -25,12 +25,9 @@ def minilm() -> Path:
 
 def test_its_vectors_are_those_of_transformers(minilm: Path, tmp_path: Path) -> None:
     """Of texts as its tokenizer reads them, and longer than it would cut them. In bfloat16 against float32."""
-    system = start(tmp_path, "--dtype", "bfloat16", "--arena-bytes", str(128 << 20), checkpoint=minilm)
-    try:
+    with started(tmp_path, "--dtype", "bfloat16", "--arena-bytes", str(128 << 20), checkpoint=minilm) as system:
         body = {"model": "m", "input": TEXTS}
         answer = httpx.post(f"{system.url}/v1/embeddings", json=body, timeout=60).json()
-    finally:
-        assert stop(system) == 0
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
     model = transformers.AutoModel.from_pretrained(minilm, dtype=torch.float32).eval()
     for text, told in zip(TEXTS, answer["data"], strict=True):

@@ -13,7 +13,7 @@ import pytest
 from livescale.load.records import Ask
 from livescale.shared.messages.requests import Sampling
 from livescale.shared.model.latency import MADE_UP
-from tests.system.conftest import MIB, System, start, stop
+from tests.system.conftest import MIB, System, started
 from tests.system.scaling import HANDED_OVER, LAYERS_RUN, count, targets, watching
 from tests.system.under_load import ExpectedStreams, SystemUnderLoad
 from tests.worker.engine.made_up import made_up_tokens
@@ -66,8 +66,7 @@ def resident_bytes(pid: int) -> int:
 @pytest.mark.slow
 async def test_a_small_machine_scales_from_one_to_eight_while_streams_run(tmp_path: Path) -> None:
     modelled = "--engine", "modelled", "--engine-profile", "llama2-7b-h800"
-    system = start(tmp_path, "--workers", str(WORKERS), *modelled, "--arena-bytes", str(ARENA_BYTES))
-    try:
+    with started(tmp_path, "--workers", str(WORKERS), *modelled, "--arena-bytes", str(ARENA_BYTES)) as system:
         status = system.status()
         assert {row["engine"] for row in status["workers"]} == {"modelled"}
         assert MADE_UP in (tmp_path / "up.log").read_text()
@@ -81,8 +80,6 @@ async def test_a_small_machine_scales_from_one_to_eight_while_streams_run(tmp_pa
         pids = [row["pid"] for row in status["workers"]]
         assert len(pids) == WORKERS
         assert max(map(resident_bytes, pids)) < MOST_RESIDENT_BYTES
-    finally:
-        assert stop(system) == 0
 
 
 @pytest.mark.system
@@ -90,8 +87,7 @@ async def test_a_small_machine_scales_from_one_to_eight_while_streams_run(tmp_pa
 async def test_two_instances_help_six_that_load_and_all_tokens_are_right(tmp_path: Path) -> None:
     live = "--live", "zigzag", "--live-every-hop", "--link-rate", str(RATE)
     options = "--workers", str(BUSY), "--engine", "modelled", "--engine-profile", "llama2-7b-h800", *live
-    system = start(tmp_path, *options, "--arena-bytes", str(ARENA_BYTES))
-    try:
+    with started(tmp_path, *options, "--arena-bytes", str(ARENA_BYTES)) as system:
         version = system.status()["models"][0]["version"]
         async with watching(SystemUnderLoad(system, make_streams(version, *MANY))) as scaling:
             await scaling.have(2)
@@ -103,5 +99,3 @@ async def test_two_instances_help_six_that_load_and_all_tokens_are_right(tmp_pat
             await scaling.check("2 to 8, live", loading)
             assert await count(scaling, LAYERS_RUN) > 0
             assert await count(scaling, HANDED_OVER) > 0
-    finally:
-        assert stop(system) == 0

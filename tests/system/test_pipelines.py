@@ -13,7 +13,7 @@ import pytest
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.parameters import DType
 from tests.checkpoints import tiny_checkpoint
-from tests.system.conftest import start, stop
+from tests.system.conftest import started
 from tests.system.scaling import WORKERS, ScalingSystem, count, is_busy, watching
 from tests.system.structured import structured_answers
 from tests.system.under_load import SystemUnderLoad, at_once, register
@@ -33,14 +33,11 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     model, dtype = request.param
     streams = at_once(model, dtype, STREAMS, TOKENS_EACH)
     options = "--workers", str(WORKERS), "--link-rate", str(RATE[model]), "--live", "pipeline"
-    system = start(tmp_path_factory.mktemp("pipelines"), *options)
-    try:
+    with started(tmp_path_factory.mktemp("pipelines"), *options) as system:
         if model != "m":
             spec = {"name": model, "path": str(tiny_checkpoint("llama")), "dtype": dtype, "min_instances": 0}
             asyncio.run(register(system.url, spec))
         yield SystemUnderLoad(system, streams)
-    finally:
-        assert stop(system) == 0
 
 
 def leaders(scaling: ScalingSystem) -> list[WorkerReport]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import MIB, start, stop
+from tests.system.conftest import MIB, started
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -21,8 +21,7 @@ hosts:
 
 def test_workers_stand_for_gpus_and_load_over_shaped_links(tmp_path: Path) -> None:
     (tmp_path / "lab.yaml").write_text(LAB)
-    system = start(tmp_path, "--topology", str(tmp_path / "lab.yaml"), "--shaped")
-    try:
+    with started(tmp_path, "--topology", str(tmp_path / "lab.yaml"), "--shaped") as system:
         system.command("scale", "m", "--instances", "2", "--wait")
         status = system.status()
         assert [(row["id"], row["host"], row["place"]) for row in status["workers"]] == [
@@ -35,5 +34,3 @@ def test_workers_stand_for_gpus_and_load_over_shaped_links(tmp_path: Path) -> No
         taken = system.command("run", "worker", "--id", "worker-9", "--place", "a0/0", *small, check=False)
         assert taken.returncode == 1
         assert "place 'a0/0' is taken by worker-0: choose another with --place" in taken.stderr
-    finally:
-        assert stop(system) == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from livescale.shared.messages.transfers import Plan
-from tests.system.conftest import start, stop
+from tests.system.conftest import started
 from tests.system.scaling import WORKERS, ScalingSystem, watching
 from tests.system.under_load import ExpectedStreams, SystemUnderLoad, at_once
 
@@ -63,8 +63,7 @@ async def grow(scaling: ScalingSystem, instances: int) -> Plan:
 async def test_a_plan_of_the_policy_that_is_set_brings_everyone_all_and_they_serve(
     tmp_path: Path, streams: ExpectedStreams, policy: str
 ) -> None:
-    system = start(tmp_path, "--workers", str(WORKERS), "--link-rate", str(RATE), "--plan-policy", policy)
-    try:
+    with started(tmp_path, "--workers", str(WORKERS), "--link-rate", str(RATE), "--plan-policy", policy) as system:
         async with watching(SystemUnderLoad(system, streams)) as scaling:
             plan = await grow(scaling, WORKERS)
             senders = {flow.sender for flow in plan.flows}
@@ -75,8 +74,6 @@ async def test_a_plan_of_the_policy_that_is_set_brings_everyone_all_and_they_ser
         told = system.command("why", "m").stdout
         assert all(f"{target} whole after " in told for target in targets)
         assert " s predicted" in told
-    finally:
-        assert stop(system) == 0
 
 
 async def test_two_gpus_of_a_domain_take_a_half_each_and_gather_the_rest(
@@ -84,8 +81,7 @@ async def test_two_gpus_of_a_domain_take_a_half_each_and_gather_the_rest(
 ) -> None:
     (tmp_path / "lab.yaml").write_text(TOPOLOGY)
     options = "--workers", str(WORKERS), "--topology", str(tmp_path / "lab.yaml"), "--shaped"
-    system = start(tmp_path, *options)
-    try:
+    with started(tmp_path, *options) as system:
         async with watching(SystemUnderLoad(system, streams)) as scaling:
             await grow(scaling, 2)
             plan = await grow(scaling, WORKERS)
@@ -94,8 +90,6 @@ async def test_two_gpus_of_a_domain_take_a_half_each_and_gather_the_rest(
             pairs = {(flow.sender, flow.receiver) for flow in plan.flows}
             assert pairs == {("worker-0", "worker-2"), ("worker-1", "worker-3"), *BETWEEN_THE_TWO}
             await scaling.check("lanes", scaling.load())
-    finally:
-        assert stop(system) == 0
 
 
 async def test_a_host_that_has_no_copy_in_memory_reads_its_own_from_disk_and_sends_as_it_reads(
@@ -103,8 +97,7 @@ async def test_a_host_that_has_no_copy_in_memory_reads_its_own_from_disk_and_sen
 ) -> None:
     (tmp_path / "lab.yaml").write_text(TWO_HOSTS)
     options = "--workers", "2", "--topology", str(tmp_path / "lab.yaml"), "--shaped", "--plan-policy", "local"
-    system = start(tmp_path, *options)
-    try:
+    with started(tmp_path, *options) as system:
         async with watching(SystemUnderLoad(system, streams)) as scaling:
             plan = await grow(scaling, 2)
             [flow] = plan.flows
@@ -114,5 +107,3 @@ async def test_a_host_that_has_no_copy_in_memory_reads_its_own_from_disk_and_sen
         told = system.command("why", "m").stdout
         assert "from host-1: a host that reads the model from its disk" in told
         assert "worker-1 whole after " in told
-    finally:
-        assert stop(system) == 0

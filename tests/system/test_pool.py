@@ -13,7 +13,7 @@ import pytest
 
 from livescale.load.make_model import make_model
 from tests.checkpoints import copy_checkpoint
-from tests.system.conftest import System, start, stop
+from tests.system.conftest import System, started
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -46,8 +46,7 @@ def answer(system: System) -> list[int]:
 
 
 def test_copies_come_back_versions_follow_each_other_and_a_removed_model_leaves_nothing(tmp_path: Path) -> None:
-    system = start(tmp_path)
-    try:
+    with started(tmp_path) as system:
         idle = {"name": "idle", "path": str(copy_checkpoint("qwen2", tmp_path)), "dtype": "float32", "min_instances": 0}
         call(system, "POST", "/admin/v1/models", idle)
         until(lambda: model(system, "idle")["copies"] == ["host-0"])
@@ -73,5 +72,3 @@ def test_copies_come_back_versions_follow_each_other_and_a_removed_model_leaves_
 
         call(system, "DELETE", "/admin/v1/models/idle")
         until(lambda: model(system, "idle") == {})
-    finally:
-        assert stop(system) == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from livescale.load.sizes import Quantized
-from tests.system.conftest import start, stop
+from tests.system.conftest import started
 from tests.system.scaling import WORKERS, check_a_killed_source, targets, watching
 from tests.system.under_load import SystemUnderLoad, at_once, ranks_of
 
@@ -32,11 +32,8 @@ def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SystemUnd
     made = make_model(tmp_path / "model", family, "tiny", 7, quantized=quantized)
     streams = at_once("m", "bfloat16", 9, 80, checkpoint=made, ranks=ranks_of(options))
     words = "--workers", str(WORKERS), "--link-rate", RATE, "--dtype", "bfloat16", *options
-    system = start(tmp_path, *words, checkpoint=made)
-    try:
+    with started(tmp_path, *words, checkpoint=made) as system:
         yield SystemUnderLoad(system, streams)
-    finally:
-        assert stop(system) == 0
 
 
 @a_model("int4", "--live", "zigzag")

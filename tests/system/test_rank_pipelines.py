@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from livescale.shared.messages.parameters import DType
-from tests.system.conftest import start, stop
+from tests.system.conftest import started
 from tests.system.scaling import ScalingSystem, count, is_busy, watching
 from tests.system.test_pipelines import STEPS, leaders
 from tests.system.under_load import SystemUnderLoad, at_once
@@ -28,11 +28,8 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     streams = at_once("m", dtype, 12, 80, "qwen2", ranks=2)
     ranks = "--workers", str(WORKERS), "--tensor-parallel-size", "2", "--dtype", dtype
     options = *ranks, "--link-rate", str(RATE[dtype]), "--live", "pipeline"
-    running = start(tmp_path_factory.mktemp("rank-pipelines"), *options, family="qwen2")
-    try:
+    with started(tmp_path_factory.mktemp("rank-pipelines"), *options, family="qwen2") as running:
         yield SystemUnderLoad(running, streams)
-    finally:
-        assert stop(running) == 0
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.system.conftest import start, stop
+from tests.system.conftest import started
 from tests.system.structured import COUNT, structured_answers
 from tests.system.under_load import KILL_AT, SystemUnderLoad, make_streams
 
@@ -21,11 +21,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad
     """Three workers, two of which are an instance."""
     streams = make_streams("m", "float32", 8, TOKENS, "qwen2", ranks=2)
     sizes = ("--workers", "3", "--tensor-parallel-size", "2", "--kill-hung-s", "0")
-    running = start(tmp_path_factory.mktemp("ranks"), "--transport", "socket", *sizes, family="qwen2")
-    try:
+    with started(tmp_path_factory.mktemp("ranks"), "--transport", "socket", *sizes, family="qwen2") as running:
         yield SystemUnderLoad(running, streams)
-    finally:
-        assert stop(running) == 0
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import System, start, stop
+from tests.system.conftest import System, started
 from tests.system.structured import COUNT, structured_answers
 from tests.system.under_load import SystemUnderLoad, make_streams
 
@@ -35,8 +35,7 @@ def give_roles(system: System, **roles: str) -> None:
 async def test_requests_are_decoded_elsewhere_though_roles_change_and_the_decode_worker_dies(tmp_path: Path) -> None:
     # With a share of its own the system gives nobody another role, as the load may ask for.
     apart = ("--disaggregation", "on", "--prefill-share", "0.5")
-    system = start(tmp_path, "--min-instances", "2", "--max-instances", "2", *apart)
-    try:
+    with started(tmp_path, "--min-instances", "2", "--max-instances", "2", *apart) as system:
         streams = await asyncio.to_thread(make_streams, "m", "float32", 10, TOKENS)
         loaded = SystemUnderLoad(system, streams)
         await asyncio.to_thread(loaded.rest, 2, 0)
@@ -63,5 +62,3 @@ async def test_requests_are_decoded_elsewhere_though_roles_change_and_the_decode
 
         await loaded.under_load("the decode worker killed", loaded.pids()["worker-0"])
         assert await structured_answers(system.url) == by_schema
-    finally:
-        assert stop(system) == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import start, stop
+from tests.system.conftest import started
 from tests.system.scaling import WORKERS, BusWatch, watching
 from tests.system.under_load import SystemUnderLoad, at_once
 
@@ -32,11 +32,9 @@ def loaded(log: Path) -> Iterator[SystemUnderLoad]:
     """Four workers behind slow links: a model takes two seconds to each."""
     # A process that is stopped for longer than a lease has to wake, and must not be killed for it (test_hung.py tests
     # that).
-    system = start(log.parent, "--workers", str(WORKERS), "--link-rate", str(RATE), "--kill-hung-s", "30")
-    try:
+    options = "--workers", str(WORKERS), "--link-rate", str(RATE), "--kill-hung-s", "30"
+    with started(log.parent, *options) as system:
         yield SystemUnderLoad(system, at_once("m", "float32"))
-    finally:
-        stop(system)
 
 
 def family_of(pid: int) -> Iterator[int]:

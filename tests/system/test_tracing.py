@@ -10,7 +10,7 @@ import pytest
 
 from livescale.shared.process.spans import scale_traceparent
 from tests.collector import Collector, SeenSpan, collecting
-from tests.system.conftest import System, start, stop
+from tests.system.conftest import System, started
 from tests.system.scaling import PATIENCE_SECONDS, ScalingSystem, targets, watching
 from tests.system.under_load import SystemUnderLoad, at_once
 
@@ -63,11 +63,8 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TracedSystem]:
     """A model at zero, three workers behind slow links."""
     with pytest.MonkeyPatch.context() as patch, collecting(patch.setenv) as collector:
         options = "--workers", "3", "--min-instances", "0", "--live", "zigzag", "--link-rate", str(RATE)
-        system = start(tmp_path_factory.mktemp("tracing"), *options)
-        try:
+        with started(tmp_path_factory.mktemp("tracing"), *options) as system:
             yield TracedSystem(system, collector)
-        finally:
-            assert stop(system) == 0
 
 
 @pytest.fixture

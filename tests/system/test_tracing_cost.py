@@ -24,7 +24,7 @@ from livescale.shared.messages.requests import Submit
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import SystemClock
 from tests.collector import collecting
-from tests.system.conftest import System, start, stop
+from tests.system.conftest import System, started
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -53,16 +53,13 @@ class Measured:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Measured]]:
     """A system that traces nothing, and one whose every request is traced."""
-    off = start(tmp_path_factory.mktemp("off"), "--workers", "1")
-    try:
-        with pytest.MonkeyPatch.context() as patch, collecting(patch.setenv):
-            on = start(tmp_path_factory.mktemp("on"), "--workers", "1")
-            try:
-                yield {"off": Measured(off), "on": Measured(on)}
-            finally:
-                assert stop(on) == 0
-    finally:
-        assert stop(off) == 0
+    with (
+        started(tmp_path_factory.mktemp("off"), "--workers", "1") as off,
+        pytest.MonkeyPatch.context() as patch,
+        collecting(patch.setenv),
+        started(tmp_path_factory.mktemp("on"), "--workers", "1") as on,
+    ):
+        yield {"off": Measured(off), "on": Measured(on)}
 
 
 async def fetch(client: LoadClient, number: int, tokens: int) -> None:

@@ -1,12 +1,12 @@
 """Evaluates `livescale bench control`: latencies and CPU time of requests and tokens, as records with bars."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from livescale.load.bench.record import Record, measured
+from livescale.shared.runtime.together import together
 
 # One request is told from its tokens by asking for few and for many of them.
 FEW, MANY = 1, 65
@@ -56,9 +56,7 @@ async def cpu_of(
             await fetch(number, tokens)
 
     began, before = time.monotonic(), {name: cpu_seconds(pid) for name, pid in pids.items()}
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(lanes):
-            tasks.create_task(lane())
+    await together(*(lane() for _ in range(lanes)))
     return {name: cpu_seconds(pid) - before[name] for name, pid in pids.items()}, time.monotonic() - began
 
 

@@ -3,15 +3,16 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
-
-import click
+from itertools import accumulate, starmap
 
 from livescale.load.bench.control.rows import OUTPUT_TOKENS, Latencies
+from livescale.load.bench.samples import BenchFailed
 from livescale.load.client import LoadClient
 from livescale.load.engine_alone import EngineAlone
 from livescale.load.records import Ask, find_fault
 from livescale.shared.messages.requests import Submit
 from livescale.shared.runtime.clock import SystemClock
+from livescale.shared.runtime.together import together
 
 MODEL = "bench"
 PROMPT_TOKENS = 64
@@ -49,26 +50,22 @@ async def find_capacity(ask: AskOnce, requests: int) -> float:
             await ask(number)
 
     begun = clock.now()
-    async with asyncio.TaskGroup() as lanes:
-        for _ in range(CONCURRENCY):
-            lanes.create_task(lane())
+    await together(*(lane() for _ in range(CONCURRENCY)))
     return requests / (clock.now() - begun)
 
 
 async def open_loop(ask: AskOnce, requests: int, rate: float) -> list[float]:
     """Poisson arrivals, the same at every call; seconds of each request from when it was due."""
     chance, clock = random.Random(0), SystemClock()
-    begun, due, took = clock.now(), 0.0, []
+    begun, took = clock.now(), list[float]()
 
     async def one(number: int, at: float) -> None:
+        await asyncio.sleep(max(0.0, begun + at - clock.now()))
         await ask(number)
         took.append(clock.now() - begun - at)
 
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(requests):
-            due += chance.expovariate(rate)
-            await asyncio.sleep(max(0.0, begun + due - clock.now()))
-            tasks.create_task(one(2 * requests + number, due))
+    dues = accumulate(chance.expovariate(rate) for _ in range(requests))
+    await together(*starmap(one, enumerate(dues, start=2 * requests)))
     return took
 
 
@@ -77,10 +74,10 @@ def prompt(number: int) -> list[int]:
 
 
 async def fetch(client: LoadClient, number: int, tokens: int = OUTPUT_TOKENS) -> None:
-    """Send one streamed request, and raise if its answer is not whole."""
+    """Send one streamed request. Raises BenchFailed if its answer is not whole."""
     record = await client.fetch(Ask(number, 0.0, prompt(number), tokens), client.now())
     if fault := find_fault(record):
-        raise click.ClickException(f"request {number}: {fault}")
+        raise BenchFailed(f"request {number}: {fault}")
 
 
 async def ask_engine(engine: EngineAlone, number: int) -> None:

@@ -26,8 +26,8 @@ from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Stack
 from livescale.services.worker.engine.kernels.variants import KernelsName
-from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.registry import AskSnapshot
+from livescale.shared.model.automatic_form import AskedDType, find_form
 from livescale.shared.runtime.clock import Clock, SystemClock
 from livescale.shared.subjects import SNAPSHOT
 
@@ -95,13 +95,16 @@ async def until(happened: Callable[[], Awaitable[bool]], clock: Clock) -> None:
 @kernels_option("Kernels of this engine, as in `livescale run worker --help`. The results to reach depend on them.")
 @option(
     "--dtype",
-    type=click.Choice(get_args(DType)),
+    type=click.Choice(get_args(AskedDType)),
     default="bfloat16",
     envvar="LIVESCALE_DTYPE",
-    help="Number type of the model; vLLM and llama.cpp are measured in bfloat16 only.",
+    help="Number type of the model; auto is what `livescale up` takes on this machine. vLLM and llama.cpp are measured "
+    "in bfloat16 only.",
 )
 @report_option("livescale-engine.html")
-def engine(sizes: Sequence[str], rounds: int, peers: bool, kernels: KernelsName, dtype: DType, report: Path) -> None:
+def engine(
+    sizes: Sequence[str], rounds: int, peers: bool, kernels: KernelsName, dtype: AskedDType, report: Path
+) -> None:
     """Compare a worker's engine with Hugging Face transformers, vLLM and llama.cpp, all on one core.
 
     Each engine has one thread; they run in turn, case by case. First the logits of every engine are compared with those
@@ -120,10 +123,10 @@ def engine(sizes: Sequence[str], rounds: int, peers: bool, kernels: KernelsName,
     try:
         with LOG.open("w", encoding="utf-8") as log:
             for size, checkpoint in checkpoints.items():
-                run = SizeRun(size, dtype)
+                run = SizeRun(size, find_form(dtype)[0])
                 measure_size(run, checkpoint, kernels, rounds, peers, log, printer.progress)
                 runs.append(run)
-                printer.progress(f"{size}: with the kernels {run.ready[OWN].kernels}, in {dtype}")
+                printer.progress(f"{size}: with the kernels {run.ready[OWN].kernels}, in {run.dtype}")
                 if run.lost > MOST_LOST:
                     printer.progress(f"{size}: somebody else had the core for {run.lost:.0%} of the time")
                 for record in values(run):

@@ -87,7 +87,7 @@ async def _play(scenario: Scenario, tell: Tell) -> SystemRun:
             workers=since(watch.workers, begun),
             cached=[(at, held * scale) for at, held in since(watch.cached, begun)],
             network=[
-                (at - begun, sent * scale) for at, sent in sorted(made.flows.network_bytes.items()) if at >= begun
+                (at - begun, sent * scale) for at, sent in sorted(made.links.flows.network_bytes.items()) if at >= begun
             ],
             used_seconds=watch.used_seconds(begun + scenario.warm_up, begun + scenario.seconds),
             cpu_seconds=time.process_time() - cpu,

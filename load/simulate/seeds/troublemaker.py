@@ -117,7 +117,7 @@ class Troublemaker:
             case "outage":
                 return self._outage()
             case _:
-                damaging = self._cluster.links.damaging
+                damaging = self._cluster.network.damaging
                 damaging.append(fault.amount)
                 return lambda: damaging.remove(fault.amount)
 

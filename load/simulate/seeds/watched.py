@@ -122,7 +122,8 @@ class WatchedCluster(VirtualCluster):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.seen = History()
-        self.links = self.network = WatchedNetwork(self.settings.message_seconds, self.seen, self.settings.seed)
+        self.network = WatchedNetwork(self.settings.message_seconds, self.seen, self.settings.seed)
+        self.links.network = self.network
         self._latency = find_latency(self.settings.worker.engine_profile)
         self.broker.watchers.add(Listener(fill_wildcards(LOAD.pattern, {}), "", self._note_load))
 

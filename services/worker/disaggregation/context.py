@@ -1,7 +1,6 @@
 """What both ends of a KV transfer run with: the channel between them, what they count, and how long they wait."""
 
 from dataclasses import dataclass
-from typing import Self
 
 from livescale.services.worker.disaggregation.pieces import KvRegion, pack_header
 from livescale.services.worker.instance.context import WorkerContext
@@ -76,11 +75,6 @@ class KvContext:
     instance: HeldInstance
     counts: KvTransferCounts
     kv_first: KvFirst
-
-    @classmethod
-    def of(cls, worker: WorkerContext, instance: HeldInstance, kv_first: KvFirst) -> Self:
-        """Return the context of this worker, with everything counted from zero."""
-        return cls(worker, instance, KvTransferCounts(worker.world.telemetry), kv_first)
 
     @property
     def serving(self) -> ServingLoop:

@@ -24,7 +24,7 @@ from livescale.shared.links.contract import Buffer, LinkError, Peer
 from livescale.shared.messages.disaggregation import ReleaseKv, Reserve, Reserved, TakeOver
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import arrived
-from livescale.shared.transfer.flow_end import together
+from livescale.shared.runtime.together import together
 
 SILENT_SECONDS = 60.0  # between two pieces: a long prompt may be computed beside many others
 MOST_TAKEN = 1024  # transfers that are remembered, for those who ask again

@@ -4,9 +4,12 @@ import asyncio
 
 import structlog
 
-from livescale.services.worker.disaggregation.context import KvContext
+from livescale.services.worker.disaggregation.context import KvContext, KvTransferCounts
 from livescale.services.worker.disaggregation.decode import DecodeSide
 from livescale.services.worker.disaggregation.prefill import PrefillSide
+from livescale.services.worker.instance.context import WorkerContext
+from livescale.services.worker.instance.held import HeldInstance
+from livescale.services.worker.instance.kv_first import KvFirst
 from livescale.shared.bus.contract import Ack, Context, Endpoint
 from livescale.shared.messages.disaggregation import ChangeRole, HandOver
 from livescale.shared.messages.requests import Admit
@@ -19,8 +22,9 @@ log = structlog.get_logger()
 class Disaggregation:
     """What this worker prefills for others, and what it decodes for others."""
 
-    def __init__(self, context: KvContext, mode: KvTransferMode) -> None:
-        self._instance = context.instance
+    def __init__(self, worker: WorkerContext, instance: HeldInstance, kv_first: KvFirst, mode: KvTransferMode) -> None:
+        context = KvContext(worker, instance, KvTransferCounts(worker.world.telemetry), kv_first)
+        self._instance = instance
         self.prefill = PrefillSide(context, mode)
         self.decode = DecodeSide(context)
 

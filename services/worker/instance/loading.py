@@ -18,9 +18,10 @@ from livescale.shared.memory.devices import DeviceBytes
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import BlockReady, Load, Transfer, TransferState
 from livescale.shared.process.run import World
+from livescale.shared.runtime.together import together
 from livescale.shared.subjects import BLOCK, TRANSFER
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed, together
+from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
 from livescale.shared.transfer.memory_export import MemoryExport
 from livescale.shared.transfer.receiver import BlockReceiver, Events
 from livescale.shared.transfer.waiting import ReadyBlocks

@@ -36,13 +36,18 @@ class ServingLoop:
         self._work = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
+        # What other parts of the worker hang in here. The actor: a report of its load is due.
         self.on_step: Callable[[], None] = lambda: None
+        # The instance: it tells of its first token.
         self.on_first_token: Callable[[], None] | None = None
-        self.on_batch: Callable[[Batch], None] = lambda batch: None  # it is going to be run
-        self.is_joined_soon: Callable[[], bool] = lambda: False  # by a request that would miss the next step
-        self.with_exports: Callable[[Batch], Batch] = lambda batch: batch  # with the KV that leaves in it
-        self.on_request: Callable[[Scheduler, Submit], None] = lambda scheduler, request: None  # it came here
+        # The deployment: other ranks run the batch that is going to be run here, and none of them may be lost.
+        self.on_batch: Callable[[Batch], None] = lambda batch: None
         self.on_rank_lost: Callable[[str], None] = lambda reason: None
+        # Disaggregation: a request whose KV is nearly here would miss the next step; KV leaves with a batch.
+        self.is_joined_soon: Callable[[], bool] = lambda: False
+        self.with_exports: Callable[[Batch], Batch] = lambda batch: batch
+        # Vocabulary and adapters: each may have a request that came wait for a grammar's first mask, or its adapter.
+        self.holds: list[Callable[[Scheduler, Submit], None]] = []
         self._opened_at = clock.now()
         self.unasked_seconds: float | None = None
         self.runs_steps = True  # else others run the layers of these requests one by one, and may keep their KV
@@ -118,7 +123,7 @@ class ServingLoop:
         if request.request_id in self.scheduler:
             return
         self.scheduler.add(request)
-        self.on_request(self.scheduler, request)
+        self._hold(self.scheduler, request)
         self._asked()
         self._metrics.admitted(request, self._clock.now())
         self.idle.clear()
@@ -138,7 +143,7 @@ class ServingLoop:
         Its gateway learns which worker has it now.
         """
         late = scheduler.adopt(request, entry, filled)
-        self.on_request(scheduler, request)
+        self._hold(scheduler, request)
         self._metrics.admitted(request, self._clock.now(), waited)
         self._came(request)
         return late
@@ -147,8 +152,12 @@ class ServingLoop:
         """Go on with a request that the scheduler has taken over. Its last token came `silent` seconds ago."""
         self._metrics.taken_over(request, self._clock.now(), waited, silent)
         if self.scheduler is not None:
-            self.on_request(self.scheduler, request)
+            self._hold(self.scheduler, request)
         self._came(request)
+
+    def _hold(self, scheduler: Scheduler, request: Submit) -> None:
+        for hold in self.holds:
+            hold(scheduler, request)
 
     def _came(self, request: Submit) -> None:
         self._asked()

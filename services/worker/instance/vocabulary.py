@@ -41,7 +41,7 @@ class VocabularyLearner:
         self._serving = serving
         self._learning: asyncio.Task[None] | None = None
         self._failure: str | None = None  # why grammars cannot be applied to this model
-        serving.on_request = self.hold
+        serving.holds.append(self.hold)
 
     def load(self, command: Load) -> None:
         """Learn the vocabulary of what is loaded, once the engine is made for it."""

@@ -19,8 +19,8 @@ from livescale.shared.messages.live import Task, Took
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import arrived
 from livescale.shared.messages.transfers import Node
+from livescale.shared.runtime.together import together
 from livescale.shared.subjects import TOOK
-from livescale.shared.transfer.flow_end import together
 
 TOOK_SECONDS = 2.0
 TOGETHER_SECONDS = 0.25  # that requests are kept for those that came with the same pull

@@ -9,8 +9,8 @@ import structlog
 from livescale.services.worker.engine.contract import AdapterUnavailable
 from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.messages.pipelines import MOST_USED, Pipeline, StageAdapter
+from livescale.shared.runtime.together import together
 from livescale.shared.subjects import STAGE_ADAPTER
-from livescale.shared.transfer.flow_end import together
 
 BRING_SECONDS = 35.0  # more than a worker tries for
 UNAVAILABLE = 503

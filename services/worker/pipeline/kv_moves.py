@@ -18,8 +18,8 @@ from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.pipelines import MoveKv, Pipeline
+from livescale.shared.runtime.together import together
 from livescale.shared.subjects import GIVE_KV, MOVE_KV
-from livescale.shared.transfer.flow_end import together
 
 MOVE_SECONDS = 2.5  # longer than a worker tries
 REST_SECONDS = 0.25

@@ -25,7 +25,7 @@ from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
-from livescale.shared.transfer.flow_end import together
+from livescale.shared.runtime.together import together
 
 STEP_SECONDS = 20.0  # for all stages together; then the pipeline is given up
 

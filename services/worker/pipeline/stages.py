@@ -17,8 +17,8 @@ from livescale.shared.bus.contract import BusError
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver, StageBatch, StageDone
 from livescale.shared.messages.transfers import Node
+from livescale.shared.runtime.together import together
 from livescale.shared.subjects import PIPELINE_OVER, STAGE_BATCH, STAGE_DONE
-from livescale.shared.transfer.flow_end import together
 
 
 class StageRun:

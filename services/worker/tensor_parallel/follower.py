@@ -33,8 +33,8 @@ from livescale.shared.messages.ranks import (
     Told,
 )
 from livescale.shared.messages.transfers import Load
+from livescale.shared.runtime.together import together
 from livescale.shared.subjects import MEETING
-from livescale.shared.transfer.flow_end import together
 
 log = structlog.get_logger()
 

@@ -19,8 +19,8 @@ from livescale.shared.messages.ranks import (
     RankTake,
 )
 from livescale.shared.messages.transfers import Node
+from livescale.shared.runtime.together import together
 from livescale.shared.subjects import RANK_ADAPTER, RANK_STEP, RANK_TAKE
-from livescale.shared.transfer.flow_end import together
 
 KV_SECONDS = 30.0  # within which the others have their part of a request's KV
 ADAPTER_SECONDS = 35.0  # within which they have an adapter, or have said why not

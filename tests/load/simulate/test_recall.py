@@ -72,13 +72,13 @@ def test_an_instance_that_has_drained_serves_again_from_what_it_kept() -> None:
             return bool(await workers_in(made, "spare"))
 
         await until(parked)
-        sent = sum(made.flows.network_bytes.values())
+        sent = sum(made.links.flows.network_bytes.values())
         async with asyncio.TaskGroup() as group:
             group.create_task(right(made, LONG))
             await asyncio.sleep(0.2)
             await scale(made, 2)
             await until_serving(made, 2)
-            assert sum(made.flows.network_bytes.values()) == sent
+            assert sum(made.links.flows.network_bytes.values()) == sent
         assert set(await instances(made)) == before
         await right(made, [LONG[0].__class__(99, 0.0, LONG[0].prompt, 4)])
 

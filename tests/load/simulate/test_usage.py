@@ -20,10 +20,10 @@ def test_workers_count_from_their_load_and_the_network_carries_the_model_once_fo
         async with virtual_cluster(settings(3)) as made:
             watch = UsageWatch(made.broker)
             await registered(made)
-            before = sum(made.flows.network_bytes.values())
+            before = sum(made.links.flows.network_bytes.values())
             await made.operator.call(SCALE, Scale(model="m", instances=3), timeout=5.0)
             await until_serving(made, 3)
-            return watch, made.flows, sum(made.flows.network_bytes.values()) - before
+            return watch, made.links.flows, sum(made.links.flows.network_bytes.values()) - before
 
     with quiet():
         watch, flows, sent = virtual_time.run(main(), limit_seconds=300)

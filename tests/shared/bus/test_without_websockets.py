@@ -3,9 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+
 TRY = """
 import sys
-import livescale.shared.bus.nats
+import {module}
 print("aiohttp" in sys.modules)
 import aiohttp
 import nats.aio.transport
@@ -13,6 +15,8 @@ print(aiohttp.__name__, nats.aio.transport.aiohttp)
 """
 
 
-def test_the_bus_is_imported_without_aiohttp_which_others_can_still_import() -> None:
-    done = subprocess.run([sys.executable, "-c", TRY], check=True, capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize("module", ["livescale.shared.bus.nats", "livescale.services.supervisor.stack"])
+def test_the_bus_is_imported_without_aiohttp_which_others_can_still_import(module: str) -> None:
+    code = TRY.format(module=module)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["False", "aiohttp", "None"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from livescale.services.supervisor.bus_server import free_port
-from tests.system.conftest import start, stop
+from tests.system.conftest import started
 from tests.system.under_load import SystemUnderLoad, make_streams
 
 COUNT, TOKENS = 12, 120
@@ -26,14 +26,10 @@ def loaded(log: Path) -> Iterator[SystemUnderLoad]:
     instances = ("--workers", "3", "--min-instances", "2", "--max-instances", "2")
     # A port of its own, so that a gateway that is started again is found where it was. What hangs is to wake by itself.
     alone = ("--transport", "socket", "--port", str(free_port()), "--routers", "2", "--kill-hung-s", "0")
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYTHONPATH", str(Path(__file__).with_name("hang")), prepend=os.pathsep)
-        environment.setenv("HANG_SECONDS", str(HANG_SECONDS))
-        running = start(log.parent, *instances, *alone)
-    try:
+    paths = Path(__file__).with_name("hang"), *filter(None, [os.environ.get("PYTHONPATH")])
+    environment = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "HANG_SECONDS": str(HANG_SECONDS)}
+    with started(log.parent, *instances, *alone, environment=environment) as running:
         yield SystemUnderLoad(running, streams)
-    finally:
-        assert stop(running) == 0
 
 
 @pytest.fixture

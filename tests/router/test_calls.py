@@ -1,18 +1,40 @@
-"""The router has the planner give roles; where that fails, it goes on."""
+"""What the policy orders is asked of a worker, or of the planner; where that fails, the router goes on."""
 
 import pytest
 
-from livescale.services.router.effects import AssignRole
-from livescale.services.router.role_orders import CALL_SECONDS, assign
-from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
-from livescale.shared.messages.disaggregation import RoleSet, SetRole
+from livescale.services.router.calls import ROLE_SECONDS, assign, hand_over
+from livescale.services.router.effects import AssignRole, MoveRequest
+from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.messages.disaggregation import HandOver, RoleSet, SetRole
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
-from livescale.shared.subjects import ROLE
+from livescale.shared.subjects import HAND_OVER, ROLE
 from tests.clocks import LoopClock
 
 CLOCK = LoopClock(epoch=1_000_000.0)
 ORDER = AssignRole("worker-1", "decode", "more decode")
+
+
+@pytest.mark.parametrize("code", [None, 409, 429])
+def test_a_worker_is_told_what_to_hand_over_and_says_whether_it_did(code: int | None) -> None:
+    async def main() -> None:
+        broker, asked = LocalBroker(CLOCK), list[HandOver]()
+        worker, router = broker.connect(), broker.connect()
+
+        async def take(message: HandOver, context: Context) -> Ack:
+            asked.append(message)
+            if code is not None:
+                raise Refusal(code, "it stays")
+            return Ack()
+
+        info = ServiceInfo("worker", "worker-1", "serves")
+        await worker.serve(info, [Endpoint(HAND_OVER, take, {"id": "worker-1"})])
+        order = MoveRequest("worker-1", 1, "r", "worker-2", "it drains")
+        assert await hand_over(router, order) == code
+        assert asked == [HandOver(request_id="r", decode="worker-2")]
+        assert await hand_over(router, MoveRequest("gone", 1, "r", "worker-2", "it drains")) == 503
+
+    virtual_time.run(main())
 
 
 def test_the_planner_is_told_the_worker_its_role_and_why() -> None:
@@ -42,6 +64,6 @@ def test_an_order_that_is_refused_or_not_answered_is_given_up(refuses: bool) -> 
 
         await planner.serve(ServiceInfo("planner", "planner-0", "plans"), [Endpoint(ROLE, refuse)])
         await assign(router, ORDER)
-        assert CLOCK.now() <= CALL_SECONDS + 0.1
+        assert CLOCK.now() <= ROLE_SECONDS + 0.1
 
     virtual_time.run(main())

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as some
 
-from livescale.services.planner.role_shares import choose_roles, roles_of
+from livescale.services.planner.role_planner import choose_roles, roles_of
 from livescale.shared.messages.membership import Role, WorkerReport
 from livescale.shared.messages.transfers import PlannedInstance
 
