@@ -41,6 +41,7 @@ class LiveHelp:
         self._serving: dict[str, WorkerReport] = {}
         self._loading: set[str] = set()  # targets that have begun
         self._told: dict[str, list[str]] = {}  # targets, by helper
+        self._targets_told: list[str] = []  # to the helpers, each of which leaves itself out
         self.changed = False  # something may have to be said
         for report in workers:
             self.on_report(report)
@@ -77,14 +78,18 @@ class LiveHelp:
         """Yield what has to be said so that all live targets are helped, but for those that have `failed`."""
         self.changed = False
         targets = [one for one in self._targets if one in self._loading and one not in failed]
-        chosen = self._choose(len(targets))
-        for worker in [*self._told, *(worker for worker in chosen if worker not in self._told)]:
+        chosen = dict.fromkeys(self._choose(len(targets)))
+        same = targets == self._targets_told
+        for worker in dict.fromkeys([*self._told, *chosen]):
+            if same and worker in chosen and worker in self._told:
+                continue  # there may be a thousand helpers, of a thousand targets each
             wanted = [target for target in targets if target != worker] if worker in chosen else []
             if self._told.get(worker, []) != wanted:
                 self._told[worker] = wanted
                 yield orders.help(self._serving[worker], wanted)
             if not wanted:
                 self._told.pop(worker, None)
+        self._targets_told = targets
 
     def _choose(self, count: int) -> list[str]:
         new = sorted((worker for worker in self._serving if worker not in self._told), key=self._fullness)
