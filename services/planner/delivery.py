@@ -94,7 +94,8 @@ class Delivery:
 
     def sends(self) -> list[NodeCommand]:
         """Tell the senders to send. A node sends once all that receive from it are ready."""
-        ready, awaited = (self.targets.all_in(state) for state in (TargetState.ACCEPTED, TargetState.COMMANDED))
+        # As sets: each of thousands of flows is looked for in them.
+        ready, awaited = (frozenset(self.targets.all_in(one)) for one in (TargetState.ACCEPTED, TargetState.COMMANDED))
         unsent = self._flows.take_unsent(ready, awaited)
         return [command for sender, flows in unsent for command in self.orders.sends(sender, flows)]
 

@@ -17,6 +17,7 @@ from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.scaling import Decision
 from livescale.shared.messages.transfers import LiveMode, Plan
 
+AT_ONCE = 8  # targets that helpers know, for each new one that they are told of at once
 SLOWEST = 1e-6  # tokens a second; a lower rate counts as not measured, and is not divided by
 CHANCE = 2.0  # standard deviations; more than that arrives in one scale of forty
 MADE_OF = (
@@ -41,6 +42,7 @@ class LiveHelp:
         self._serving: dict[str, WorkerReport] = {}
         self._loading: set[str] = set()  # targets that have begun
         self._told: dict[str, list[str]] = {}  # targets, by helper
+        self._targets_told: list[str] = []  # to all helpers, each of which leaves itself out
         self.changed = False  # something may have to be said
         for report in workers:
             self.on_report(report)
@@ -73,18 +75,29 @@ class LiveHelp:
         self._serving.pop(worker, None)
         self.changed = self._told.pop(worker, None) is not None or self.changed
 
-    def tell(self, orders: Orders, failed: AbstractSet[str]) -> Iterator[NodeCommand]:
-        """Yield what has to be said so that all live targets are helped, but for those that have `failed`."""
-        self.changed = False
+    def tell(self, orders: Orders, failed: AbstractSet[str], *, more_come: bool) -> Iterator[NodeCommand]:
+        """Yield what has to be said so that all live targets are helped, but for those that have `failed`.
+
+        Targets begin one after another, and each new one is told to all helpers. While `more_come`, helpers of many
+        hear of several at once: else hundreds would be told of hundreds, hundreds of times.
+        """
         targets = [one for one in self._targets if one in self._loading and one not in failed]
-        chosen = self._choose(len(targets))
-        for worker in [*self._told, *(worker for worker in chosen if worker not in self._told)]:
+        known = [one for one in self._targets_told if one not in failed]
+        self.changed = more_come and 0 < len(targets) - len(known) < len(known) // AT_ONCE
+        if self.changed:
+            targets = known
+        chosen = dict.fromkeys(self._choose(len(targets)))
+        same = targets == self._targets_told
+        for worker in dict.fromkeys([*self._told, *chosen]):
+            if same and worker in chosen and worker in self._told:
+                continue  # there may be a thousand helpers, of a thousand targets each
             wanted = [target for target in targets if target != worker] if worker in chosen else []
             if self._told.get(worker, []) != wanted:
                 self._told[worker] = wanted
                 yield orders.help(self._serving[worker], wanted)
             if not wanted:
                 self._told.pop(worker, None)
+        self._targets_told = targets
 
     def _choose(self, count: int) -> list[str]:
         new = sorted((worker for worker in self._serving if worker not in self._told), key=self._fullness)

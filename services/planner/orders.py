@@ -28,6 +28,8 @@ from livescale.shared.messages.transfers import (
     Serve,
 )
 
+MOST_NAMED = 16  # nodes in a reason, of which the record of a scale keeps one for each helper
+
 
 @dataclass(frozen=True)
 class Orders:
@@ -124,7 +126,8 @@ class Orders:
             targets=nodes,
             epoch=helper.epoch,
         )
-        whom = ", ".join(node.id for node in nodes) or "no target any more"
+        more = [f"{len(nodes) - MOST_NAMED} more"] if len(nodes) > MOST_NAMED else []
+        whom = ", ".join([*(node.id for node in nodes[:MOST_NAMED]), *more]) or "no target any more"
         return NodeCommand(helper.id, message, f"take requests over from {whom}")
 
     def pipeline(self, id: str, stages: Sequence[StageSpan], kv_blocks: int, worker: str) -> NodeCommand:

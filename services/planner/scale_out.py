@@ -90,7 +90,8 @@ class ScaleOut(SwitchingScale):
         if not self._help.changed:
             return []
         failed = frozenset(self._targets.all_in(TargetState.FAILED))
-        return list(self._help.tell(self.delivery.orders, failed))
+        more_come = bool(self._targets.all_in(TargetState.COMMANDED))
+        return list(self._help.tell(self.delivery.orders, failed, more_come=more_come))
 
     def start(self, now: float) -> list[NodeCommand]:
         self._move("loading")

@@ -2,6 +2,7 @@
 Pure."""
 
 from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
 
 from livescale.shared.messages.transfers import Flow, PlannedInstance
@@ -148,7 +149,7 @@ class FlowsUnderWay:
             behind |= ahead
         return behind
 
-    def take_unsent(self, ready: Collection[str], awaited: Collection[str]) -> Iterator[tuple[str, list[Flow]]]:
+    def take_unsent(self, ready: AbstractSet[str], awaited: AbstractSet[str]) -> Iterator[tuple[str, list[Flow]]]:
         """Yield each sender that has yet to be told, with its flows to receivers that are `ready`.
 
         A sender is left out while one of its receivers is `awaited`: it is told once, of all of them. What was yielded

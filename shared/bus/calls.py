@@ -13,7 +13,9 @@ from itertools import count
 import structlog
 
 from livescale.shared.bus.codec import (
+    CONTENT_ENCODING,
     CONTENT_TYPE,
+    DEFLATE,
     MSGPACK,
     STATUS,
     Headers,
@@ -21,7 +23,9 @@ from livescale.shared.bus.codec import (
     content_type,
     context_headers,
     decode,
+    deflate,
     encode,
+    inflate,
     is_json,
     read_context,
     read_refusal,
@@ -126,7 +130,8 @@ def _read(subject: str, call: Call[Q, A], data: bytes, headers: Mapping[str, str
     refusal = read_refusal(headers)
     if refusal is not None:
         raise refusal
-    reply: A = decode(call.reply, data, json=is_json(data, headers))
+    body = inflate(data, headers)
+    reply: A = decode(call.reply, body, json=is_json(body, headers))
     return reply
 
 
@@ -208,9 +213,16 @@ class ServedEndpoint:
             )
         self.stats.processing_time += round((self.clock.now() - started) * 1e9)
         try:
-            reply(body, extra)
+            self._reply(reply, body, extra)
         except TooLarge as error:
             reply(b"", self._refused(Refusal(500, str(error))))
+
+    def _reply(self, reply: Reply, body: bytes, headers: Headers) -> None:
+        """Reply, with less bytes where they are too many. Raises TooLarge where even those are."""
+        try:
+            reply(body, headers)
+        except TooLarge:
+            reply(deflate(body), headers | {CONTENT_ENCODING: DEFLATE})
 
     async def _handle(self, data: bytes, headers: Mapping[str, str], json: bool) -> Message:
         wall = self.clock.wall()

@@ -5,6 +5,7 @@ code. The size of both is checked before they are sent, as the server cuts off a
 """
 
 import re
+import zlib
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -17,6 +18,8 @@ from livescale.shared.messages.message import Message
 MSGPACK = "application/msgpack"
 JSON = "application/json"
 CONTENT_TYPE = "Content-Type"
+CONTENT_ENCODING = "Content-Encoding"
+DEFLATE = "deflate"
 
 _to_msgpack = msgspec.msgpack.Encoder()
 _to_json = msgspec.json.Encoder()
@@ -43,6 +46,8 @@ NEWLINES = str.maketrans("\r\n", "  ")
 Headers = dict[str, str]
 
 MAX_PAYLOAD_BYTES = 1 << 20
+MAX_INFLATED_BYTES = 64 << 20  # of an answer that came compressed
+FASTEST = 1  # of zlib's levels
 FIRST_BYTE_OF_MAPS = 0x80  # or more, in msgpack
 
 
@@ -91,6 +96,28 @@ def is_json(data: bytes, headers: Mapping[str, str]) -> bool:
 
 def content_type(json: bool) -> str:
     return JSON if json else MSGPACK
+
+
+def deflate(body: bytes) -> bytes:
+    """Compress an answer, as what is told of a thousand workers is too large for the bus, and repeats itself."""
+    return zlib.compress(body, FASTEST)
+
+
+def inflate(data: bytes, headers: Mapping[str, str]) -> bytes:
+    """The answer as it was encoded, where its headers say that it is compressed. Raises Undecodable."""
+    encoding = headers.get(CONTENT_ENCODING)
+    if encoding is None:
+        return data
+    if encoding != DEFLATE:
+        raise Undecodable(f"{CONTENT_ENCODING}: {encoding[:LONGEST_SHOWN]!r} is not {DEFLATE}")
+    inflating = zlib.decompressobj()
+    try:
+        body = inflating.decompress(data, MAX_INFLATED_BYTES)
+    except zlib.error as error:
+        raise Undecodable(f"{DEFLATE}: {error}") from None
+    if not inflating.eof:
+        raise Undecodable(f"{DEFLATE}: it was cut off, or is larger than {MAX_INFLATED_BYTES} bytes")
+    return body
 
 
 @lru_cache(maxsize=256)

@@ -77,10 +77,13 @@ class Refusal(BusError):
     """
 
     def __init__(self, code: int, message: str, retry_after_ms: int | None = None) -> None:
-        super().__init__(f"{code}: {message}")
+        super().__init__(code, message, retry_after_ms)  # as given: so it passes between processes
         self.code = code
         self.message = message
         self.retry_after_ms = retry_after_ms
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
 
 
 @dataclass(frozen=True)

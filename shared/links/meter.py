@@ -5,6 +5,7 @@ Only bytes that are moved through a metered link are counted.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import exp
 
 import structlog
@@ -118,9 +119,10 @@ class PathBytes:
             ["path"],
             [(name,) for name in COMMON_PATHS],
         )
+        self._of_path = cache(self._bytes.labels)  # few names, and thousands of chunks
 
     def moved(self, path: LinkPath, size_bytes: int) -> None:
-        self._bytes.labels(path.name).inc(size_bytes)
+        self._of_path(path.name).inc(size_bytes)
 
 
 class Paths:

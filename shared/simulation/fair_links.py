@@ -12,7 +12,7 @@ from functools import partial
 from livescale.shared.links.contract import Link, Peer
 from livescale.shared.links.shaping import PacedLink, PacedPeer, PeerRoutes
 from livescale.shared.simulation.fair_flows import FairFlow, FairFlows, FairMessage
-from livescale.shared.simulation.virtual_time import machine_time
+from livescale.shared.simulation.virtual_time import machine_time, running_loop
 from livescale.shared.topology.paths import Resource
 
 
@@ -23,19 +23,21 @@ class FairShares:
         self.flows = flows
         self._timers: dict[FairFlow, asyncio.TimerHandle] = {}
         self._settles = False
+        self._nowhere = Context()  # in which timers run: that of no process
 
     async def carry(self, flow: FairFlow, size_bytes: int) -> None:
         """Wait until so many bytes have passed, after those that were given before."""
         if not flow.resources:
             return
-        passing = asyncio.get_running_loop().create_future()
+        loop = running_loop()
+        passing = loop.create_future()
         message = FairMessage(size_bytes, partial(_end, passing))
-        self.flows.add(flow, message, machine_time())
+        self.flows.add(flow, message, loop.now)
         self._settle_soon()
         try:
             await passing
         except asyncio.CancelledError:
-            self.flows.drop(flow, message, machine_time())
+            self.flows.drop(flow, message, loop.now)
             self._arm(flow)  # the next message is the first now
             self._settle_soon()
             raise
@@ -44,7 +46,7 @@ class FairShares:
         """Deal rates once, after all that happens at this moment."""
         if not self._settles:
             self._settles = True
-            asyncio.get_running_loop().call_soon(self._settle, context=Context())
+            asyncio.get_running_loop().call_soon(self._settle, context=self._nowhere)
 
     def _settle(self) -> None:
         self._settles = False
@@ -57,7 +59,7 @@ class FairShares:
             timer.cancel()
         if flow.messages and flow.rate:
             loop = asyncio.get_running_loop()
-            self._timers[flow] = loop.call_at(flow.ends, self._first_is_through, flow, context=Context())
+            self._timers[flow] = loop.call_at(flow.ends, self._first_is_through, flow, context=self._nowhere)
 
     def _first_is_through(self, flow: FairFlow) -> None:
         del self._timers[flow]

@@ -7,14 +7,24 @@ ends a channel fails what waits for it at the other end a moment later. Wrap the
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
 
 from livescale.shared.links.contract import Buffer, LinkError, View
 from livescale.shared.links.link_path import LinkPath
 from livescale.shared.simulation.sparse_memory import SparseBytes, SparseContent
 
 PATH = LinkPath("modelled", "a simulation hands messages over in its own memory")
-Content = bytes | SparseContent  # of a message, by the kind of its memory
+Content = bytes | memoryview | SparseContent  # of a message, by the kind of its memory
+T = TypeVar("T")
 Way = tuple[bytes, bytes, int, bytes]  # from one address to another, on a channel, under a secret
+
+
+class Receive(NamedTuple):
+    """Who waits for a message, and where to: `came` says how many bytes it had. Others than `view` has room for are not
+    written."""
+
+    view: View
+    came: asyncio.Future[int]
 
 
 class Mailbox:
@@ -25,38 +35,40 @@ class Mailbox:
         self.is_closed = False
         self.peer: ModelledPeer | None = None  # of the process that receives
         self._came: dict[int, deque[Content]] = {}  # by tag, as what waits
-        self._waiting: dict[int, deque[asyncio.Future[Content]]] = {}
+        self._waiting: dict[int, deque[Receive]] = {}
 
     def put(self, tag: int, data: Content) -> None:
+        """Write a message to where it is waited for, or keep a copy: its sender goes on to use its memory."""
         waiting = self._waiting.get(tag)
         while waiting:
             receive = waiting.popleft()
-            if not receive.done():
-                receive.set_result(data)
+            if not receive.came.done():
+                _hand_over(data, receive)
                 return
         self._waiting.pop(tag, None)
-        self._came.setdefault(tag, deque()).append(data)
+        self._came.setdefault(tag, deque()).append(bytes(data) if isinstance(data, memoryview) else data)
 
-    def take(self, tag: int) -> asyncio.Future[Content]:
-        """The next message with this tag. What came before the channel was closed can still be had."""
-        receive: asyncio.Future[Content] = asyncio.get_running_loop().create_future()
+    def take(self, tag: int, view: View) -> asyncio.Future[int]:
+        """Have the next message with this tag written to `view`. What came before the channel was closed can still be
+        had."""
+        receive = Receive(view, asyncio.get_running_loop().create_future())
         came = self._came.get(tag)
         if came:
-            receive.set_result(came.popleft())
+            _hand_over(came.popleft(), receive)
             if not came:
                 del self._came[tag]
         elif self.is_closed:
-            receive.set_exception(LinkError(f"receive {tag:#x}: the peer closed the channel"))
+            receive.came.set_exception(LinkError(f"receive {tag:#x}: the peer closed the channel"))
         else:
             self._waiting.setdefault(tag, deque()).append(receive)
-        return receive
+        return receive.came
 
     def close(self) -> None:
         self.is_closed = True
         for tag, waiting in self._waiting.items():
             for receive in waiting:
-                if not receive.done():
-                    receive.set_exception(LinkError(f"receive {tag:#x}: the peer closed the channel"))
+                if not receive.came.done():
+                    receive.came.set_exception(LinkError(f"receive {tag:#x}: the peer closed the channel"))
         self._waiting.clear()
 
 
@@ -144,36 +156,37 @@ class ModelledPeer:
         return not (self._comes.is_closed or self._goes.is_closed)
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        data = copied(buffer.view)
+        # Real bytes stay as they are until this returns, and are copied once.
+        data = buffer.view.copy() if isinstance(buffer.view, SparseBytes) else buffer.view
         if self.is_open:
-            await self._or_close(asyncio.sleep(self._network.delay_seconds, data))
+            await self._or_close(asyncio.sleep(self._network.delay_seconds))
         if not self.is_open:
             raise LinkError(f"send {tag:#x}: the peer closed the channel")
         if isinstance(data, SparseContent):
             data = self._network.spoil(self._goes.way[0], data)
+        assert isinstance(data, SparseContent | memoryview)
         self._goes.put(tag, data)
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        view, coming = buffer.view, self._comes.take(tag)
+        coming = self._comes.take(tag, buffer.view)
         # asyncio.timeout would do the same, at several times the cost.
         late = asyncio.get_running_loop().call_later(timeout, _fail_late, coming)
         try:
-            data = await self._or_close(coming)
+            size_bytes = await self._or_close(coming)
         except TimeoutError:
             await self.close()
             raise LinkError(f"receive {tag:#x} took more than {timeout:g} s") from None
         finally:
             late.cancel()
-        if len(data) != view.nbytes:
+        if size_bytes != buffer.size_bytes:
             await self.close()
-            raise LinkError(f"receive {tag:#x}: {len(data)} bytes came, not {view.nbytes}")
-        put(data, view)
+            raise LinkError(f"receive {tag:#x}: {size_bytes} bytes came, not {buffer.size_bytes}")
 
     async def close(self) -> None:
         self._network.close(self._comes)
         self._network.close_later(self._goes)
 
-    async def _or_close(self, moving: Awaitable[Content]) -> Content:
+    async def _or_close(self, moving: Awaitable[T]) -> T:
         """Await what moves. A caller that stops waiting for it closes the channel."""
         try:
             return await moving
@@ -182,7 +195,7 @@ class ModelledPeer:
             raise
 
 
-def _fail_late(coming: "asyncio.Future[Content]") -> None:
+def _fail_late(coming: "asyncio.Future[int]") -> None:
     if not coming.done():
         coming.set_exception(TimeoutError())
 
@@ -212,20 +225,15 @@ class ModelledLink:
         self._network.remove(self.address)
 
 
-def copied(view: View) -> Content:
-    """Copy what is in a buffer, real or without bytes."""
-    if isinstance(view, SparseBytes):
-        return view.copy()
-    assert isinstance(view, memoryview)
-    return bytes(view)
-
-
-def put(content: Content, view: View) -> None:
-    """Write what was copied to a buffer of the same kind of memory."""
-    if isinstance(view, SparseBytes):
-        assert isinstance(content, SparseContent)
-        view.put(content)
-    else:
-        assert isinstance(view, memoryview)
-        assert isinstance(content, bytes)
-        view[:] = content
+def _hand_over(content: Content, receive: Receive) -> None:
+    """Write a message to memory of the same kind, where it is as large as what is waited for, and say that it came."""
+    size_bytes, view = len(content), receive.view
+    if size_bytes == view.nbytes:
+        if isinstance(view, SparseBytes):
+            assert isinstance(content, SparseContent)
+            view.put(content)
+        else:
+            assert isinstance(view, memoryview)
+            assert not isinstance(content, SparseContent)
+            view[:] = content
+    receive.came.set_result(size_bytes)

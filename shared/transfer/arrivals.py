@@ -32,7 +32,8 @@ class ChunkArrivals:
         self._whole: deque[int] = deque()  # and not verified
         self._brought: defaultdict[int, set[int]] = defaultdict(set)  # tickets, by block
         self._claimed: dict[int, int] = {}  # chunk -> ticket of the flow that was asked for it
-        self._changed = Changes()
+        self._coming: dict[int, Changes] = {}  # of the chunks that tasks wait for, by number
+        self._changed = Changes()  # of blocks: one is whole, verified or forgotten
         self._lost: str | None = None
         self._checking = False
         self._chunks = copy.chunks
@@ -61,7 +62,7 @@ class ChunkArrivals:
         for chunk in self._chunks:
             self._map.add(chunk)
             self.verified.add(chunk.block)
-        self._changed.tell()
+        self._tell_all()
 
     def add(self, chunk: Chunk, ticket: int, shared: bool = False) -> None:
         """Note that a chunk is here: it came over the link, or its memory is `shared` with the sender."""
@@ -71,7 +72,10 @@ class ChunkArrivals:
         self._brought[chunk.block].add(ticket)
         if self._map.is_whole(chunk.block):
             self._whole.append(chunk.block)
-        self._changed.tell()
+            self._changed.tell()
+        # Those that wait for other chunks sleep on: there are many, and chunks come by the thousand.
+        if (coming := self._coming.pop(chunk.number, None)) is not None:
+            coming.tell()
 
     def forget(self, block: int) -> set[int]:
         """Forget a block that came damaged, so that it comes again.
@@ -92,7 +96,7 @@ class ChunkArrivals:
     def lose(self, reason: str) -> None:
         """Tell all that wait that nothing will come any more, and why."""
         self._lost = reason
-        self._changed.tell()
+        self._tell_all()
 
     @property
     def begun(self) -> bool:
@@ -112,7 +116,7 @@ class ChunkArrivals:
         while not self._map.has(chunk):
             if self._lost is not None:
                 raise BlocksLost(f"block {chunk.block}: {self._lost}")
-            await self._changed.wait()
+            await self._coming.setdefault(chunk.number, Changes()).wait()
 
     async def whole(self) -> int:
         """Wait for the next block that is whole and unchecked. The caller is to `verify` or to `forget` it."""
@@ -120,3 +124,9 @@ class ChunkArrivals:
             await self._changed.wait()
         self._checking = True
         return self._whole.popleft()
+
+    def _tell_all(self) -> None:
+        """Wake whoever waits, whatever for."""
+        coming, self._coming = self._coming, {}
+        for changes in (*coming.values(), self._changed):
+            changes.tell()

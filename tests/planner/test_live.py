@@ -118,6 +118,31 @@ def test_a_helper_stays_one_however_full_it_becomes() -> None:
     assert scale.helps() == []
 
 
+@pytest.mark.parametrize("is_last_refused", [False, True])
+def test_helpers_of_many_targets_hear_of_several_at_once_and_of_all_in_the_end(is_last_refused: bool) -> None:
+    targets = [f"t{number}" for number in range(64)]
+    scale = scale_out(targets, live=targets, workers=[serving(f"s{number}") for number in range(64)])
+    loads, told = scale.start(10.5), list[tuple[str, list[str]]]()
+    for command in loads[:-1]:
+        scale.acknowledged(command, 11.0)
+        told += helps(scale.helps())
+    if is_last_refused:
+        scale.refused(loads[-1], "it is full", 11.0)
+    else:
+        scale.acknowledged(loads[-1], 11.0)
+    told += helps(scale.helps())
+    assert told[0] == ("s0", ["t0"])  # the first waits for nobody
+    left = targets[:-1] if is_last_refused else targets
+    assert list(dict(told).values()) == [left] * len(left)
+    assert len(told) < 1000  # 2,080 where each is told alone
+
+
+def test_the_reason_of_help_names_some_of_many_targets() -> None:
+    targets = [f"t{number}" for number in range(20)]
+    commands = live(targets, serving("s")).helps()
+    assert [command.reason.partition("t15")[2] for command in commands] == [", 4 more"]
+
+
 @pytest.mark.parametrize("how", ["dead", "draining", "another version", "refused"])
 def test_another_takes_the_place_of_a_helper_that_cannot_help_any_more(how: str) -> None:
     scale = live(["a"], full("s", 0), full("t", 1))

@@ -113,7 +113,7 @@ class WatchedNetwork(ModelledNetwork):
             return data
         if isinstance(data, SparseContent):
             return data.damaged()
-        return data.translate(DAMAGED)
+        return bytes(data).translate(DAMAGED)
 
 
 class WatchedCluster(VirtualCluster):

@@ -29,6 +29,8 @@ class KvFirst:
 
     async def wait(self, size_bytes: int) -> None:
         """Return when a chunk of so many bytes may leave: no KV does, enough of it has gone before, or too little."""
+        if not self._sending:
+            return
         now = asyncio.get_running_loop().time
         latest = now() + MOST_SECONDS
         while self._sending and self._left_bytes < KV_BYTES * size_bytes:

@@ -125,7 +125,8 @@ class Loading:
                 await self._incoming.arrivals.here(chunk)
             else:
                 await self._ready.wait_ready(chunk.block)
-            self._counts.paused.inc(await self._runner.pauses.wait())
+            if paused := await self._runner.pauses.wait():
+                self._counts.paused.inc(paused)
             await self._kv_first.wait(chunk.size)
 
         return may_send

@@ -1,6 +1,8 @@
 """Asking and answering, on both buses."""
 
 import asyncio
+import pickle
+from random import Random
 
 import pytest
 
@@ -14,9 +16,10 @@ from livescale.shared.bus.contract import (
     ServiceAbsent,
     ServiceInfo,
 )
-from livescale.shared.messages.registry import Named
+from livescale.shared.messages.membership import Member
+from livescale.shared.messages.registry import AskSnapshot, Named, Snapshot
 from livescale.shared.messages.requests import Cancel, Replay
-from livescale.shared.subjects import REPLAY
+from livescale.shared.subjects import REPLAY, SNAPSHOT
 from tests.shared.bus.conftest import Net
 from tests.shared.bus.examples import ASK_ONE, ECHO, INFO, serve
 
@@ -196,8 +199,25 @@ async def test_an_answer_that_is_too_large_is_500(net: Net) -> None:
     asker, server = await net.connect("a"), await net.connect("b")
 
     async def grow(message: Named, context: Context) -> Named:
-        return Named(model="x" * (1 << 20))
+        return Named(model=Random(1).randbytes(1 << 20).hex())
 
     await serve(server, grow)
     with pytest.raises(Refusal, match=r"500.*1048576"):
         await asker.call(ECHO, Named(model="m"), timeout=5)
+
+
+async def test_an_answer_that_repeats_itself_may_be_larger_than_the_bus_takes(net: Net) -> None:
+    asker, server = await net.connect("a"), await net.connect("b")
+    worker = Member(service="worker", id="w", pid=1, host="h", epoch=1, lease="alive", address=bytes(1000))
+    picture = Snapshot(members=[worker] * 2000)
+
+    async def answer(message: AskSnapshot, context: Context) -> Snapshot:
+        return picture
+
+    await server.serve(INFO, [Endpoint(SNAPSHOT, answer)])
+    assert await asker.call(SNAPSHOT, AskSnapshot(), timeout=5) == picture
+
+
+def test_a_refusal_passes_between_processes() -> None:
+    refused = pickle.loads(pickle.dumps(Refusal(429, "later", retry_after_ms=100)))
+    assert (str(refused), refused.code, refused.message, refused.retry_after_ms) == ("429: later", 429, "later", 100)

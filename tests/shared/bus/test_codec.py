@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.shared.bus.codec import encode, is_json, pack, unpack
+from livescale.shared.bus.codec import Undecodable, deflate, encode, inflate, is_json, pack, unpack
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.registry import AskModels, Named
 from livescale.shared.messages.requests import Replay
@@ -21,6 +21,27 @@ def test_what_is_packed_is_unpacked(headers: dict[str, str]) -> None:
 @given(st.text(max_size=100))
 def test_a_value_stays_within_its_header(value: str) -> None:
     assert unpack(pack({"Error": value, "Code": "400"})).keys() == {"Error", "Code"}
+
+
+def test_a_compressed_answer_is_read_as_it_was() -> None:
+    body = encode(Named(model="m" * 5000))
+    assert len(deflate(body)) < 100
+    assert inflate(deflate(body), {"Content-Encoding": "deflate"}) == body
+    assert inflate(body, {}) == body
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "says"),
+    [
+        (deflate(b"abc" * 100)[:-5], "deflate", "cut off"),
+        (deflate(bytes((64 << 20) + 1)), "deflate", "larger than 67108864 bytes"),
+        (b"abc", "deflate", "deflate: "),
+        (b"abc", "br", "'br' is not deflate"),
+    ],
+)
+def test_what_is_no_compressed_answer_is_refused(data: bytes, encoding: str, says: str) -> None:
+    with pytest.raises(Undecodable, match=says):
+        inflate(data, {"Content-Encoding": encoding})
 
 
 @pytest.mark.parametrize(

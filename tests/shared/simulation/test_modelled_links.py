@@ -60,15 +60,16 @@ def test_messages_are_matched_by_tag_in_any_order_and_by_order_within_a_tag() ->
     play(act)
 
 
-def test_a_message_takes_the_delay_and_its_buffer_may_be_used_again_at_once() -> None:
+@pytest.mark.parametrize("is_awaited", [True, False])
+def test_a_message_takes_the_delay_and_its_buffer_may_be_used_again_once_it_is_sent(is_awaited: bool) -> None:
     async def act(pair: LinkPair) -> None:
         now, data = asyncio.get_running_loop().time, bytearray(b"before")
-        begun, sending = now(), asyncio.create_task(pair.to_b.send(1, buffer(data), timeout=1))
-        await asyncio.sleep(0)
+        receiving = asyncio.create_task(received(pair.to_a, 1, 6)) if is_awaited else None
+        begun = now()
+        await pair.to_b.send(1, buffer(data), timeout=1)
         data[:] = b"after!"
-        assert await received(pair.to_a, 1, 6) == b"before"
+        assert await (receiving or received(pair.to_a, 1, 6)) == b"before"
         assert now() - begun == pytest.approx(DELAY)
-        await sending
 
     play(act)
 

@@ -48,6 +48,19 @@ async def test_what_will_never_come_is_an_error_for_those_who_wait() -> None:
     assert (arrivals.received_bytes, arrivals.shared_bytes) == (0, 1024)
 
 
+async def test_who_waits_for_a_chunk_is_woken_by_that_one_alone() -> None:
+    copy, arrivals = two_blocks()
+    waiting = arrivals.here(copy.chunks[0])
+    woken = waiting.send(None)  # as a task does, which goes on once this is done
+    arrivals.add(copy.chunks[1], ticket=1)
+    arrivals.add(copy.chunks[2], ticket=1)
+    assert not woken.done()
+    arrivals.add(copy.chunks[0], ticket=1)
+    assert woken.done()
+    with pytest.raises(StopIteration):
+        waiting.send(None)
+
+
 def test_a_checksum_is_of_the_bytes_alone() -> None:
     assert checksum(memoryview(b"abc")) == checksum(memoryview(b"xabcx")[1:4])
     assert checksum(memoryview(b"abc")) != checksum(memoryview(b"abd"))
