@@ -16,6 +16,7 @@ from livescale.shared.bus.codec import (
     CONTENT_ENCODING,
     CONTENT_TYPE,
     DEFLATE,
+    JSON,
     MSGPACK,
     STATUS,
     Headers,
@@ -218,10 +219,13 @@ class ServedEndpoint:
             reply(b"", self._refused(Refusal(500, str(error))))
 
     def _reply(self, reply: Reply, body: bytes, headers: Headers) -> None:
-        """Reply, with less bytes where they are too many. Raises TooLarge where even those are."""
+        """Reply, in fewer bytes where there are too many. Raises TooLarge where even those are, and for JSON, which
+        people read."""
         try:
             reply(body, headers)
         except TooLarge:
+            if headers.get(CONTENT_TYPE) == JSON:
+                raise
             reply(deflate(body), headers | {CONTENT_ENCODING: DEFLATE})
 
     async def _handle(self, data: bytes, headers: Mapping[str, str], json: bool) -> Message:

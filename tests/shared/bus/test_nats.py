@@ -12,16 +12,7 @@ from nats.aio.client import Client
 
 import livescale.shared.bus.nats
 from livescale.shared.bus.client import SturdyClient
-from livescale.shared.bus.contract import (
-    Call,
-    Context,
-    Disconnected,
-    Endpoint,
-    Refusal,
-    ServiceInfo,
-    TooLarge,
-    Topic,
-)
+from livescale.shared.bus.contract import Call, Context, Disconnected, Endpoint, Refusal, ServiceInfo, TooLarge, Topic
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.membership import MetricsText
 from livescale.shared.messages.registry import AskSnapshot, Named, Snapshot
@@ -33,6 +24,8 @@ from tests.shared.bus.examples import decision
 pytestmark = pytest.mark.system
 ECHO: Call[Named, Named] = Call("svc.echo.say", Named, Named, queue=True, doc="says it again")
 SUBJECT = "livescale.test.svc.echo.say"
+LARGE: Call[Named, Named] = Call("svc.large.say", Named, Named, queue=True, doc="says more than the bus takes")
+LARGE_SUBJECT = "livescale.test.svc.large.say"
 INFO = ServiceInfo("echo", "echo-0", "says what it hears")
 LONG: Topic[MetricsText] = Topic("test.long", MetricsText)  # a message whose length nothing but the bus bounds
 
@@ -72,6 +65,16 @@ async def test_an_empty_request_is_one_without_fields(serving: NatsBus, stranger
     await serving.serve(INFO, [Endpoint(SNAPSHOT, snapshot)])
     answer = await stranger.request("livescale.test.svc.registry.snapshot")
     assert json.loads(answer.data) == {"type": "Snapshot", "members": [], "workers": [], "hosts": [], "models": []}
+
+
+async def test_a_person_is_told_that_an_answer_is_too_large(serving: NatsBus, stranger: Client) -> None:
+    async def grow(message: Named, context: Context) -> Named:
+        return Named(model="m" * (1 << 20))
+
+    await serving.serve(INFO, [Endpoint(LARGE, grow)])
+    answer = await stranger.request(LARGE_SUBJECT, b'{"model": "m"}')
+    assert (answer.data, answer.headers["Nats-Service-Error-Code"]) == (b"", "500")
+    assert "1048576" in answer.headers["Nats-Service-Error"]
 
 
 @pytest.mark.parametrize(
