@@ -27,6 +27,7 @@ from livescale.shared.messages.requests import arrived
 from livescale.shared.runtime.together import together
 
 SILENT_SECONDS = 60.0  # between two pieces: a long prompt may be computed beside many others
+OFFER_SECONDS = 0.003  # from the last piece of a prompt until its first token is chosen and the request is offered
 MOST_TAKEN = 1024  # transfers that are remembered, for those who ask again
 
 log = structlog.get_logger()
@@ -216,6 +217,21 @@ class DecodeSide:
             one.stage(region, data)
             number += 1
             self._serving.changes.tell()
+        if number:
+            self._expect_offer(one)
+
+    def _expect_offer(self, one: IncomingKv) -> None:
+        """Have the next step wait a moment for a request that is offered right now, or it would miss a whole step.
+
+        One that has tokens may have to finish a step first. Steps wait for one request at a time.
+        """
+        if not (one.asked.request.generated or any(other.is_expected for other in self._incoming.values())):
+            one.is_expected = True
+            asyncio.get_running_loop().call_later(OFFER_SECONDS, self._expect_no_more, one)
+
+    def _expect_no_more(self, one: IncomingKv) -> None:
+        one.is_expected = False
+        self._serving.changes.tell()
 
     async def _lay_down(self, one: IncomingKv) -> None:
         """Lay down what comes, between steps."""

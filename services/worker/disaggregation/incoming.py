@@ -24,7 +24,8 @@ class IncomingKv:
     """One transfer to this worker, for a `reservation` of `scheduler`, of a model with so many `layers`.
 
     `came` counts what has arrived, `laid` what is in the KV cache. It `began` at this time of the worker's clock. It
-    `is_offered` while the other worker waits for an answer that the request was taken over.
+    `is_offered` while the other worker waits for an answer that the request was taken over, `is_expected` while it is
+    about to ask.
     """
 
     asked: Reserve
@@ -35,6 +36,7 @@ class IncomingKv:
     layers: int
     began: float
     is_offered: bool = False
+    is_expected: bool = False
     received_bytes: int = 0
     staged_bytes: int = 0
     _staged: deque[tuple[KvRegion, memoryview]] = field(default_factory=deque)
@@ -57,7 +59,8 @@ class IncomingKv:
     @property
     def joins_soon(self) -> bool:
         """Whether the request joins as soon as what came is laid down, which is no more than between two steps."""
-        return self.is_offered and self.came.is_full and self.staged_bytes <= MOST_LAID_BYTES
+        comes = self.is_offered or self.is_expected
+        return comes and self.came.is_full and self.staged_bytes <= MOST_LAID_BYTES
 
     @property
     def has_room(self) -> bool:

@@ -5,7 +5,7 @@ from math import inf
 
 from msgspec.structs import replace
 
-from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, ScheduledChunk
+from livescale.services.worker.scheduling.batch import PROMPT_CUT, Batch, ScheduledChunk
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.step_speed import StepFit
 from livescale.shared.messages.membership import EngineLoad
@@ -20,8 +20,9 @@ STEPS_BESIDE = 16
 # What a step of as many decodes counts for that took longer than before: a single one between others is longer, as it
 # finds nothing of the parameters in the caches.
 LONGER = 1 / 8
-# So many rows of prompts go beside decodes until it was measured what both take: more could hold decodes up for long.
-FIRST_ROWS = PREFILL_CHUNK
+# So many rows of prompts go beside decodes until it was measured what both take: more could hold decodes up for long,
+# as where an instance that only decoded gets its first prompt.
+FIRST_ROWS = 2 * PROMPT_CUT
 
 
 class TokenRate:
@@ -61,14 +62,15 @@ class StepsBeside:
         """How many rows would add `seconds`, where prompts alone have this rate; None while neither is known.
 
         Where a step takes some time whatever is in it, the first rows add less than they take alone, or nothing. So
-        those that were seen to cost nothing are counted first, and all others as if they ran alone.
+        those that were seen to cost nothing are counted first, and all others as if they ran alone. While it is not
+        known what that takes, at most twice as many are tried.
         """
         if not self._weight:
             return None if prompts is None else seconds * prompts
         rows, added = self._rows / self._weight, self._seconds / self._weight
-        beside = rows / added if added else None
-        rate = min(one for one in (prompts, beside, inf) if one is not None)
-        return rows if rate == inf else rows + (seconds - added) * rate
+        rate = min(prompts or inf, rows / added if added else inf)
+        found = inf if rate == inf else rows + (seconds - added) * rate
+        return min(found, 2 * rows) if prompts is None else found
 
 
 class DecodePace:

@@ -57,6 +57,8 @@ def test_steps_wait_for_a_request_that_is_offered_and_has_little_left_to_lay_dow
     assert not kv.joins_soon
     kv.take()
     assert kv.joins_soon
+    kv.is_offered, kv.is_expected = False, True
+    assert kv.joins_soon
     other = incoming()
     other.is_offered = True
     assert not other.joins_soon

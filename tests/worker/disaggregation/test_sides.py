@@ -8,10 +8,13 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from livescale.services.worker.disaggregation import prefill
+from livescale.services.worker.disaggregation.decode import OFFER_SECONDS
+from livescale.services.worker.disaggregation.outgoing import OutgoingKv
+from livescale.services.worker.disaggregation.sending import KvSender
 from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.batch import Batch, Chosen, KvPiece
 from livescale.shared.messages.requests import PromptLogprobs
-from tests.worker.disaggregation.pairs import ask, counted, failed, taken, with_pair
+from tests.worker.disaggregation.pairs import ask, counted, failed, slow_link, taken, with_pair
 from tests.worker.live.engines import BFLOAT16, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool
 from tests.worker.serving import penalised, random_prompt, submit
@@ -99,6 +102,42 @@ def test_a_request_whose_kv_has_come_misses_no_step(monkeypatch: pytest.MonkeyPa
             written = max(number for number in range(first) if begun[number] is None)
             assert not any(begun[written + 1 : first]), "a step ran although the request's KV was there"
 
+    with_pair(act, kind=FLOAT32)
+
+
+@pytest.mark.parametrize("late", [0.0, 0.02], ids=["soon", "late"])
+def test_a_step_waits_for_an_offer_that_comes_at_once(late: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer = KvSender._offer
+
+    async def offer_late(sender: KvSender, one: OutgoingKv) -> None:
+        await asyncio.sleep(late)
+        await offer(sender, one)
+
+    async def act(pool: WorkerPool) -> None:
+        d = pool.members["d"]
+        step, incoming = d.runner.step, d.worker._deployment.disaggregation.decode._incoming
+        begun, after = list[set[str]](), 0
+
+        async def until_all_came(batch: Batch) -> Chosen:
+            """A step that ends when the last piece of what is on its way has come."""
+            nonlocal after
+            begun.append({chunk.request_id for chunk in batch.chunks})
+            chosen = await step(batch)
+            while any(not one.came.is_full for one in incoming.values()):
+                await asyncio.sleep(0.0001)
+                after = len(begun)
+            return chosen
+
+        monkeypatch.setattr(d.runner, "step", until_all_came)
+        slow_link(pool, 0.006)  # the last piece comes when the first token is there
+        await pool.client.submit(submit("here", random_prompt(9, 20), max_tokens=60), "d")
+        await pool.until(lambda: len(begun) > 3)
+        await ask(pool)
+        await pool.until(lambda: all(wish.is_over for wish in pool.client.wishes))
+        assert taken(pool) == 1
+        assert ("r0" in begun[after]) == (late < OFFER_SECONDS)
+
+    monkeypatch.setattr(KvSender, "_offer", offer_late)
     with_pair(act, kind=FLOAT32)
 
 

@@ -1,5 +1,7 @@
 """Measured rates: unknown until measured, prefill and decode apart."""
 
+from collections.abc import Callable
+
 import pytest
 from msgspec import structs
 
@@ -16,6 +18,16 @@ from livescale.shared.messages.requests import Sampling
 from tests.worker.serving import limits
 
 TWICE = limits(tbt_ratio=2.0)
+
+
+def on_a_core(prompts: int, decodes: int) -> float:
+    """Seconds of a step of a model of 120M parameters on a core."""
+    return 0.01 + 0.00045 * prompts + 0.0005 * decodes
+
+
+def on_a_gpu(prompts: int, decodes: int) -> float:
+    """Seconds of a step of an 8B model on an A100."""
+    return max(0.0055 + 0.0000676 * prompts, 0.0115) + 0.00003 * decodes
 
 
 def _batch(prefill: int, decode: int) -> Batch:
@@ -152,17 +164,27 @@ def test_a_few_rows_that_add_nothing_do_not_say_that_many_would() -> None:
 
 
 def test_where_every_step_takes_some_time_prompts_fill_it_before_they_hold_decodes_up() -> None:
-    def seconds(prompts: int, decodes: int) -> float:
-        return max(0.0055 + 0.0000676 * prompts, 0.0115) + 0.00003 * decodes  # as of an 8B model on an A100
-
     pace = DecodePace()
-    pace.observe(2_048, 0, seconds(2_048, 0))
-    pace.observe(0, 32, seconds(0, 32))
+    pace.observe(2_048, 0, on_a_gpu(2_048, 0))
+    pace.observe(0, 32, on_a_gpu(0, 32))
     for _ in range(30):
         rows = int(pace.prompt_rows(32, limits()))
-        assert seconds(rows, 32) <= 1.85 * seconds(0, 32), "not even once"
-        pace.observe(rows, 32, seconds(rows, 32))
-    assert seconds(rows, 32) >= 1.84 * seconds(0, 32)
+        assert on_a_gpu(rows, 32) <= 1.85 * on_a_gpu(0, 32), "not even once"
+        pace.observe(rows, 32, on_a_gpu(rows, 32))
+    assert on_a_gpu(rows, 32) >= 1.84 * on_a_gpu(0, 32)
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(on_a_core, 1.85), (on_a_gpu, 2.4)])
+def test_the_first_prompts_where_there_were_only_decodes_hold_them_up_hardly_longer_than_later_ones(
+    seconds: Callable[[int, int], float], most: float
+) -> None:
+    pace = DecodePace()
+    pace.observe(0, 8, seconds(0, 8))
+    for _ in range(30):
+        rows = int(pace.prompt_rows(8, limits()))
+        assert seconds(rows, 8) <= most * seconds(0, 8)
+        pace.observe(rows, 8, seconds(rows, 8))
+    assert seconds(rows, 8) >= 1.75 * seconds(0, 8), "and soon get as much as they may"
 
 
 def test_short_ends_of_prompts_hide_nothing_of_what_many_rows_add() -> None:
