@@ -40,7 +40,8 @@ ALWAYS int is_intel(void) {
 #endif
 }
 
-/* Prefetches into the nearest cache, which is a tenth faster on AMD's CPUs. On Intel's only the next one was measured. */
+/* Prefetches into the nearest cache, which is a tenth faster on AMD's CPUs. On Intel's only the next one was
+   measured. */
 ALWAYS void prefetch(const char *from, int64_t bytes) {
     if (is_intel())
         for (const char *line = from; line < from + bytes; line += LINE)
