@@ -23,6 +23,7 @@ from livescale.load.bench.models.rows import (
     against_dense,
     against_transformers,
     arena_row,
+    chosen_quantized,
     error_rows,
     fp8_kv_rows,
     matrices_row,
@@ -53,6 +54,7 @@ KEPT_AS: tuple[KvCacheDType, ...] = ("fp8", "auto")  # KV
 LOG = KEPT / "bench-models.log"
 
 WHATS = ("transformers", "errors", "dense", "bfloat16", "kv", "scales")
+HOWS = tuple(how for _, how in QUANTIZED)
 SCALED: tuple[Family, Quantized] = "qwen2", "int4"
 GENERATING = tuple(name for name in model_types() if (found := find_architecture(name)) and found.generates)
 
@@ -79,12 +81,12 @@ option = partial(click.option, show_default=True, show_envvar=True)
 @kernels_option("Kernels of this engine. The results to reach depend on them.")
 @option(
     "--only",
-    type=click.Choice(WHATS),
+    type=click.Choice((*WHATS, *HOWS)),
     multiple=True,
     default=WHATS,
     envvar="LIVESCALE_ONLY",
     help="What is measured; may be given several times. Rates to those of transformers, errors of logits to those of "
-    "transformers, experts to a dense model, quantized models to bfloat16, KV in fp8, or scale-outs.",
+    "transformers, experts to a dense model, quantized models to bfloat16 or one of them, KV in fp8, or scale-outs.",
 )
 def models(families: Sequence[str], rounds: int, size: Size, kernels: KernelsName, only: Sequence[str]) -> None:
     """Compare each architecture at 120M parameters with transformers, experts with a dense model, and quantized models
@@ -103,9 +105,8 @@ def models(families: Sequence[str], rounds: int, size: Size, kernels: KernelsNam
                 _errors(printer, family, kernels, log)
             if "dense" in only:
                 _beside_dense(printer, [pair for pair in PAIRS if {*pair} <= {*families}], rounds, size, kernels, log)
-            for family, how in QUANTIZED if "bfloat16" in only else ():
-                if family in families:
-                    _beside_bfloat16(printer, family, how, rounds, size, kernels, log)
+            for family, how in chosen_quantized(families, only):
+                _beside_bfloat16(printer, family, how, rounds, size, kernels, log)
             if "kv" in only and "qwen2" in families:
                 _with_fp8_kv(printer, "qwen2", rounds, size, kernels, log)
             if "scales" in only and SCALED[0] in families:

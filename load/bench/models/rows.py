@@ -29,6 +29,11 @@ QUANTIZED: Mapping[tuple[Family, Quantized], Mapping[str, float]] = {
 Rates = Mapping[str, Sequence[float]]  # tokens a second of CPU time, by case
 
 
+def chosen_quantized(families: Sequence[str], only: Sequence[str]) -> list[tuple[Family, Quantized]]:
+    """The quantized models that are measured: with `bfloat16` all of these families, else those that are named."""
+    return [(family, how) for family, how in QUANTIZED if family in families and ("bfloat16" in only or how in only)]
+
+
 def against_transformers(family: str, ours: Rates, theirs: Rates, kernels: str) -> Iterator[Record]:
     """A row for each case; the bar depends on the kernels that ran."""
     for case, rates in ours.items():

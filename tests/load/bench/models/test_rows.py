@@ -7,6 +7,7 @@ from livescale.load.bench.models.rows import (
     against_dense,
     against_transformers,
     arena_row,
+    chosen_quantized,
     error_rows,
     fp8_kv_rows,
     matrices_row,
@@ -34,6 +35,12 @@ def test_experts_are_compared_with_the_dense_model_where_both_were_measured() ->
     records = list(against_dense("prefill 512", rates))
     assert [(one.ratio, one.bar, one.ok) for one in records] == [(0.8, 0.7, True), (0.5, None, None)]
     assert not list(against_dense("prefill 512", {"mixtral": rates["mixtral"]}))
+
+
+def test_one_quantized_model_is_measured_where_it_is_named() -> None:
+    assert chosen_quantized(["llama", "qwen2"], ["kv", "int8"]) == [("qwen2", "int8")]
+    assert chosen_quantized(["qwen2"], ["bfloat16"]) == [("qwen2", how) for how in ("int4", "int8", "fp8")]
+    assert not chosen_quantized(["qwen2"], ["mxfp4", "scales"])
 
 
 def test_quantized_models_are_compared_with_bfloat16_by_the_bar_of_each_case() -> None:

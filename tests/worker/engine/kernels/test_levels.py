@@ -10,7 +10,7 @@ from tests.worker.engine.models import VARIANTS_HERE, needs_kernels
 
 # Every number of rows of a group and of what is left of one, and more than are packed at once.
 ROWS = (*range(1, 20), 33, 130, 200)
-SHAPES = [(64, 32), (70, 131), (130, 352)]
+SHAPES = [(64, 32), (70, 131), (130, 352), (100, 1_113)]
 
 
 @needs_kernels

@@ -9,7 +9,17 @@
 
 #include "../workspace.h"
 
-#define NEAR 4096 /* numbers of a panel before their use, in which few rows prefetch them */
+/* For so few rows AMD's CPUs prefetch best by themselves; Intel's read a third less than they could. */
+#define FEWEST 2
+
+/* Up to so many rows are in wide groups: while they wait for memory or, of an unpacked panel, where they need no second
+   group. */
+#define MOST_WIDE 18
+#define MOST_WIDE_UNPACKED 9
+
+/* So many numbers of a panel before their use, few rows prefetch them. */
+#define NEAR 4096
+#define WIDE_NEAR 8192
 
 void add_span(const Piece *piece, const Rows *rows, const float *made, int64_t count) {
     int is_last = piece->stop == piece->linear->in;
@@ -32,13 +42,12 @@ void add_span(const Piece *piece, const Rows *rows, const float *made, int64_t c
 }
 
 /* Computes rows in groups of equal size. Memory would be idle while many rows compute, so each group prefetches its share
-   of what follows. For few rows AMD's CPUs prefetch best by themselves, and Intel's read a third less than they could.
-   The last panel often has at most half as many columns: then half the work is enough. */
+   of what follows. The last panel often has at most half as many columns: then half the work is enough. */
 static void multiply_piece(Means means, const Piece *piece, Rows rows, int64_t count) {
-    _Alignas(64) float made[GROUP * COLUMNS];
-    SumSpan *const *sum = span_sums[means][piece->width > COLUMNS / 2];
-    int64_t groups = (count + GROUP - 1) / GROUP;
-    int64_t left = count < GROUP && means == DOTS ? 0 : piece->next_lines, share = (left + groups - 1) / groups;
+    _Alignas(64) float made[WIDE * COLUMNS];
+    SumSpan *const *sum = piece->is_wide ? wide_span_sums : span_sums[means][piece->width > COLUMNS / 2];
+    int64_t most = piece->is_wide ? WIDE : GROUP, groups = (count + most - 1) / most;
+    int64_t left = count <= FEWEST && means == DOTS ? 0 : piece->next_lines, share = (left + groups - 1) / groups;
     const char *ahead = piece->next;
     for (int64_t size; groups > 0; groups--, count -= size, rows = rows_after(&rows, piece->linear, size)) {
         int64_t lines = share < left ? share : left;
@@ -52,12 +61,19 @@ static void multiply_piece(Means means, const Piece *piece, Rows rows, int64_t c
     }
 }
 
+ALWAYS_INLINE int is_wide(Means means, const Panel *panel, int64_t count) {
+    int64_t fewest = panel->packing ? GROUP : FEWEST, most = panel->packing ? MOST_WIDE_UNPACKED : MOST_WIDE;
+    return means == DOTS && count > fewest && count <= most;
+}
+
 /* Multiplies at most MOST rows by one panel. `following` is what comes in memory after a packed one. */
 static void multiply_panel(Means means, const Linear *linear, const Panel *panel, const char *following,
                            const Rows *rows, int64_t count) {
-    int64_t span = span_of(linear->in), distance = count < GROUP ? NEAR : span * COLUMNS;
     Piece piece = {.linear = linear, .matrix = panel->numbers, .bias = panel->bias, .column = panel->column,
-                   .width = panel->width, .next_lines = VECTORS};
+                   .width = panel->width, .next_lines = VECTORS, .is_wide = is_wide(means, panel, count)};
+    int64_t span = span_of(linear->in), distance = span * COLUMNS;
+    if (count <= (piece.is_wide ? WIDE : GROUP - 1))
+        distance = piece.is_wide ? WIDE_NEAR : NEAR;
     if (panel->packing)
         piece.next_lines = code_bits(panel->packing->codes) / 4;
     for (; piece.first < linear->in; piece.first = piece.stop) {

@@ -18,7 +18,7 @@
 typedef enum { INT4_SHORT, INT4_LONG, INT8_SHORT, INT8_LONG, FP8_CODES, FP4_CODES, FP8_SMALL } Way;
 
 /* So many bytes before they are used, a panel is prefetched: unpacking leaves the CPU's own prefetching behind. */
-#define AHEAD 4096
+#define AHEAD 16384
 
 /* The place of a code in a float, and 2^k there. */
 #define LOW_PLACE 12

@@ -6,17 +6,18 @@
 #define COLUMNS PANEL
 #define VECTORS 4
 #define GROUP 6 /* rows whose sums for 64 columns are in registers */
+#define WIDE 12 /* rows whose sums for 32 columns are in registers */
 #define MOST 66 /* rows at a time whose sums are kept between spans */
 #define BLOCK (8 * MOST) /* rows that stay in the cache while they use the whole matrix */
 
 /* What rows share: inputs `first` to `stop` of a panel, which are in the cache after the first rows used them, and the
    memory that is needed next, `next_lines` cache lines of it for each pair of inputs. `column` is the panel's first
-   output, `width` their number. */
+   output, `width` their number. Groups have up to WIDE rows if they are wide, else up to GROUP. */
 typedef struct {
     const Linear *linear;
     const bf16 *matrix, *bias;
     const char *next;
-    int64_t next_lines, column, width, first, stop;
+    int64_t next_lines, column, width, first, stop, is_wide;
 } Piece;
 
 /* Consecutive rows: their inputs, the residual to add, the outputs, and their sums of earlier spans. `floats` are the
@@ -76,6 +77,9 @@ typedef void SumSpan(const Piece *piece, const Rows *rows, const char *ahead, in
 
 /* By means, for half and whole panels, by the number of rows less one. */
 extern SumSpan *const span_sums[][2][GROUP];
+
+/* The same by dot products for up to WIDE rows, by the number of rows less one. */
+extern SumSpan *const wide_span_sums[WIDE];
 
 /* Adds the sums of a span to those of earlier ones; after the last span, stores the results. */
 void add_span(const Piece *piece, const Rows *rows, const float *made, int64_t count);
