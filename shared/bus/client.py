@@ -6,6 +6,8 @@ the event loop. What the socket does not take at once waits in a bounded queue, 
 """
 
 import asyncio
+import os
+import socket
 from collections import Counter, deque
 from collections.abc import Callable
 
@@ -51,6 +53,7 @@ class SturdyClient(Client):
         self._on_error = on_error
         self._delivers: dict[int, Deliver] = {}
         self._socket: asyncio.WriteTransport | None = None  # of the connection that there is now, if it is a plain one
+        self._direct: socket.socket | None = None  # the same one for sends at once, unless it is encrypted
 
     async def listen(self, subject: str, queue: str, deliver: Deliver) -> Subscription:
         """Subscribe to `subject`. `deliver` is called with each message as its bytes arrive, so it must not wait."""
@@ -66,7 +69,8 @@ class SturdyClient(Client):
         ours."""
         plain = self._transport if isinstance(self._transport, TcpTransport) else None
         reader, writer = (None, None) if plain is None else (plain._io_reader, plain._io_writer)
-        socket = self._socket = None if writer is None else writer.transport
+        transport = self._socket = None if writer is None else writer.transport
+        direct = self._direct = None if transport is None else second_handle(transport)
         if reader is not None:
             feed = reader.feed_data
 
@@ -79,8 +83,10 @@ class SturdyClient(Client):
         try:
             await super()._read_loop()
         finally:
-            if self._socket is socket:
-                self._socket = None
+            if self._socket is transport:
+                self._socket = self._direct = None
+            if direct is not None:
+                direct.close()
 
     def _is_idle(self, reader: asyncio.StreamReader) -> bool:
         """Whether nats-py waits for bytes, and has no part of a message: then what arrives next begins one."""
@@ -123,16 +129,30 @@ class SturdyClient(Client):
 
     def write(self, command: bytes) -> bool:
         """Hand `command` to the socket, behind what nats-py has pending. False where the socket has not taken what came
-        before, or is no plain one."""
-        if self._socket is None or self._socket.get_write_buffer_size() > ROOM_BYTES:
+        before, is closing, or is no plain one."""
+        transport = self._socket
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size() > ROOM_BYTES:
             return False
+        data = b"".join([*self._pending, command]) if self._pending else command
         try:
-            self._socket.write(b"".join([*self._pending, command]) if self._pending else command)
+            sent = 0 if transport.get_write_buffer_size() else self._send_at_once(data)
+            if sent < len(data):
+                transport.write(data[sent:])
         except (OSError, RuntimeError):  # it is broken; the read loop is about to notice
             return False
         if self._pending:
             self._pending, self._pending_data_size = [], 0
         return True
+
+    def _send_at_once(self, data: bytes) -> int:
+        """Send as much of `data` as the kernel takes now; nothing may wait before it. Returns the number of bytes.
+
+        Other threads run meanwhile: the event loop's own write would hold the interpreter, and a worker's step with it.
+        """
+        try:
+            return 0 if self._direct is None else self._direct.send(data)
+        except BlockingIOError:
+            return 0
 
     async def write_in_turn(self, command: bytes) -> None:
         """Send `command` through nats-py's own queue, which waits for the socket.
@@ -143,6 +163,16 @@ class SturdyClient(Client):
             raise nats.errors.ConnectionClosedError
         await self._send_command(command)
         await self._flush_pending()
+
+
+def second_handle(transport: asyncio.WriteTransport) -> socket.socket | None:
+    """The socket of `transport`, by a descriptor of its own: that of a transport that was closed may be another file's.
+    None where what is sent has to be encrypted."""
+    if transport.get_extra_info("sslcontext") is not None or transport.is_closing():
+        return None
+    handle = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+    handle.setblocking(False)
+    return handle
 
 
 def publication(subject: str, reply: str, head: bytes, data: bytes) -> bytes:

@@ -182,23 +182,24 @@ class EngineRunner:
     async def step(self, batch: Batch) -> Chosen:
         """Run `batch` through the whole model. Returns what is chosen for its samplings."""
 
-        def timed() -> tuple[Chosen, float]:
+        def timed() -> tuple[Chosen, float, float]:
+            came = time.perf_counter()
             adapt(self._loaded())
             begun, computed = time.perf_counter(), time.thread_time()
             chosen = self._loaded().step(batch)
             if self._device != CPU:
                 torch.cuda.synchronize(self._device)
-            seconds = time.perf_counter() - begun
-            self.rates.observe(batch, seconds)
-            return chosen, seconds - (time.thread_time() - computed)
+            return chosen, begun - came, time.perf_counter() - begun - (time.thread_time() - computed)
 
         adapt = AdapterFetches(batch.chunks, self.fetch_adapter)
-        lost = 0.0
+        rates, asked, lost = self.rates, time.perf_counter(), 0.0
         self.pauses.step_begins()
         try:
-            chosen, lost = await self.call(timed)
+            chosen, fetching, lost = await self.call(timed)
         finally:
             self.pauses.step_ends(lost)
+        # The ways to the thread and back count: decodes wait for them in every step, however few rows it has.
+        rates.observe(batch, time.perf_counter() - asked - fetching)
         return chosen
 
     async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:

@@ -1,6 +1,11 @@
 """However the bytes of messages arrive, each is delivered once and in order, and a bad one disturbs no other."""
 
 import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
@@ -8,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.transport import TcpTransport
 
-from livescale.shared.bus.client import Arrived, Deliver, SturdyClient
+from livescale.shared.bus.client import Arrived, Deliver, SturdyClient, second_handle
 
 OURS, THEIRS = 1, 2  # numbers of subscriptions: messages of the second one are nats-py's business
 HEAD = b"NATS/1.0\r\nEpoch: 3\r\n\r\n"
@@ -78,3 +83,59 @@ async def test_a_message_that_its_reader_fails_at_is_told_of_and_the_next_one_co
     pieces = [data] if cut is None else [data[:cut], data[cut:]]
     assert [str(error) for error in await read(pieces, deliver)] == ["bad"]
     assert came == [b"bad", b"good"]
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[SturdyClient, asyncio.StreamReader]]:
+    """A client whose connection ends at this reader, which takes little before it is read."""
+    ours, theirs = socket.socketpair()
+    peer, peer_writer = await asyncio.open_connection(sock=theirs, limit=1)
+    reader, writer = await asyncio.open_connection(sock=ours)
+    client, transport = SturdyClient(lambda error: None), TcpTransport()  # type: ignore[no-untyped-call]
+    transport._io_reader, transport._io_writer, client._transport = reader, writer, transport
+    reading = asyncio.create_task(client._read_loop())
+    await asyncio.sleep(0)
+    try:
+        yield client, peer
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        for one in (writer, peer_writer):
+            one.transport.abort()
+
+
+async def test_what_the_kernel_does_not_take_at_once_follows_in_order() -> None:
+    commands = [b"%d" % number * 20_000 for number in range(10)]
+    async with connected() as (client, peer), asyncio.timeout(10):
+        written: list[bytes] = []
+        while client.write(commands[len(written) % 10]):  # until too much waits
+            written.append(commands[len(written) % 10])
+        whole = b"".join(written)
+        arrived = await peer.readexactly(len(whole) - 1)  # what waits leaves while it is read
+        assert client.write(b"last")
+        assert arrived + await peer.readexactly(5) == whole + b"last"
+
+
+async def test_the_first_bytes_leave_before_the_event_loop_has_its_turn() -> None:
+    """They need not wait for it, and a thread that computes goes on meanwhile."""
+    async with connected() as (client, peer):
+        theirs = peer._transport.get_extra_info("socket")  # type: ignore[attr-defined]
+        assert client.write(b"now")
+        with socket.socket(fileno=os.dup(theirs.fileno())) as end:
+            assert end.recv(10) == b"now"
+
+
+async def test_nothing_is_written_to_a_connection_that_has_ended() -> None:
+    async with connected() as (client, _):
+        assert client.write(b"x")
+        assert client._socket is not None
+        client._socket.abort()
+        assert not client.write(b"y")
+
+
+def test_an_encrypted_connection_is_not_written_past() -> None:
+    class Encrypted(asyncio.WriteTransport):
+        def get_extra_info(self, name: str, default: object = None) -> object:
+            return {"sslcontext": ssl.create_default_context()}.get(name, default)
+
+    assert second_handle(Encrypted()) is None

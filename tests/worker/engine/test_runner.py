@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,6 +13,7 @@ from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, Checkpointed, chec
 from tests.worker.serving import limits, random_prompt, serve, submit
 
 KV_BYTES = 4 << 20
+HELD_UP_SECONDS = 0.5  # a step of this model takes some milliseconds
 
 
 @pytest.fixture
@@ -56,6 +58,20 @@ async def test_rates_are_measured_while_serving_and_unknown_for_the_next_model(r
     await runner.unload()
     await _load(runner, checkpointed("qwen2-tied"))
     assert runner.rates.decode_tokens_per_second is None
+
+
+async def test_what_a_step_takes_has_the_way_to_its_thread_in_it(runner: EngineRunner) -> None:
+    """Decodes wait for that as well; what rows of prompts add is what is above it."""
+    scheduler = Scheduler(limits(kv_blocks=await _load(runner, checkpointed("llama2-untied"))))
+    scheduler.add(submit("a", random_prompt(1, 20), max_tokens=2))
+    batch = scheduler.next_batch()
+    assert batch is not None
+    way = asyncio.create_task(runner.call(lambda: time.sleep(HELD_UP_SECONDS)))
+    await asyncio.sleep(0)
+    await runner.step(batch)
+    await way
+    assert runner.rates.prefill_tokens_per_second is not None
+    assert runner.rates.prefill_tokens_per_second < batch.prefill_rows / (0.9 * HELD_UP_SECONDS)
 
 
 async def test_a_step_without_a_model_is_refused(runner: EngineRunner) -> None:
