@@ -73,7 +73,8 @@ async def test_a_person_is_told_that_an_answer_is_too_large(serving: NatsBus, st
 
     await serving.serve(INFO, [Endpoint(LARGE, grow)])
     answer = await stranger.request(LARGE_SUBJECT, b'{"model": "m"}')
-    assert (answer.data, answer.headers["Nats-Service-Error-Code"]) == (b"", "500")
+    assert answer.headers is not None
+    assert answer.headers["Nats-Service-Error-Code"] == "500"
     assert "1048576" in answer.headers["Nats-Service-Error"]
 
 
