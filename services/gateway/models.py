@@ -80,9 +80,10 @@ class RegisteredModels:
     async def find(self, model: str, *, failed: bool = False) -> ModelEntry:
         """Return a model's entry. Raises ApiError: 404 where the model is not registered, 503 where the registry cannot
         be asked, or where its checkpoint could not be read and `failed` is false."""
-        if self._entries is None or model not in self._entries:
-            await self.refresh_for_client()
         entry = (self._entries or {}).get(model)
+        if entry is None or _is_being_read(entry):  # by a list that may be a second old
+            await self.refresh_for_client()
+            entry = (self._entries or {}).get(model)
         if entry is None or entry.state == "removing":
             raise model_not_found(model)
         if entry.state == "failed" and not failed:
@@ -160,6 +161,11 @@ class RegisteredModels:
 
 def _load_text(path: str, clock: Callable[[], float]) -> CheckpointText:
     return load_checkpoint_text(resolve_model_path(path, parameters=False), clock)
+
+
+def _is_being_read(entry: ModelEntry) -> bool:
+    """Whether requests for the name have to be refused yet: an adapter's version or a model's length is not known."""
+    return entry.max_model_len <= 0 if entry.spec.base is None else entry.version is None
 
 
 def _text_key(entry: ModelEntry) -> tuple[str, str | None]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tests.gateway.conftest import ServedGateway
 
@@ -42,3 +43,18 @@ async def test_the_only_model_need_not_be_named(served: ServedGateway) -> None:
     status, body = await served.post("/v1/completions", unnamed)
     assert (status, body["error"]["param"]) == (400, "model")
     assert "2 are registered" in body["error"]["message"]
+
+
+@pytest.mark.parametrize("is_adapter", [False, True])
+async def test_what_has_just_been_read_is_served_at_once(served: ServedGateway, is_adapter: bool) -> None:
+    replace, models = msgspec.structs.replace, served.cluster.models
+    if is_adapter:
+        models.append(replace(models[0], spec=replace(models[0].spec, name="mine", base="tiny")))
+    read = models[-1]
+    models[-1] = replace(read, version=None, max_model_len=0)
+    await served.get("/admin/v1/models")  # asks the registry anew
+    ask = {**ASK, "model": read.spec.name}
+    status, body = await served.post("/v1/completions", ask)
+    assert (status, body["error"]["code"]) == (503, "model_loading")
+    models[-1] = read
+    assert (await served.post("/v1/completions", ask))[0] == 200
