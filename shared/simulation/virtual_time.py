@@ -158,26 +158,18 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 self._look_at_threads()
             elif not ready and not self._stopping:
                 self._jump()
-            self._take_due()
+            end = self.now + self._clock_resolution
+            while (first := self._first()) and first[0][0] < end:
+                timer = heappop(first)[2]
+                timer._scheduled = False
+                ready.append(timer)
+                del timer  # it ends with its turn, and what it holds
             for _ in range(len(ready)):
                 if not (handle := ready.popleft())._cancelled:
                     handle._run()
                 del handle
             if self._stopping:
                 return
-
-    def _take_due(self) -> None:
-        """Let all timers that are due run in this turn."""
-        timers, machine_timers, end = self._timers, self._machine_timers, self.now + self._clock_resolution
-        while True:
-            # As `_first`, without a call: millions of messages pass here.
-            is_machines = machine_timers and not (timers and timers[0] < machine_timers[0])
-            first = machine_timers if is_machines else timers
-            if not first or first[0][0] >= end:
-                return
-            timer = heappop(first)[2]
-            timer._scheduled = False
-            self._ready.append(timer)
 
     def _first(self) -> list[Any]:
         """The heap of the timer that is due first; an empty one where none is set."""
@@ -193,9 +185,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _jump(self) -> None:
         if not (first := self._first()):
             raise Deadlock(f"every task waits, no timer is set: {_describe(asyncio.all_tasks(self))}")
-        at = first[0][0]
-        if at > self.now:
-            self.now = at
+        self.now = max(self.now, first[0][0])
         if self.now > self.limit_seconds:
             raise TimeoutError(f"still running after {self.limit_seconds:.0f} virtual seconds")
 
@@ -235,11 +225,8 @@ class VirtualClock(RunningClock):
     def __init__(self, epoch: float) -> None:
         super().__init__()
         self._epoch = epoch
-        self._running = running_loop()
 
     def wall(self) -> float:
-        if not self._running.slept:
-            return self._epoch + self._running.now
         return self._epoch + self.now() + self.away
 
 
