@@ -152,8 +152,15 @@ async def register(url: str, spec: dict[str, Any]) -> None:
 
 
 async def remove(url: str, model: str) -> None:
-    async with aiohttp.ClientSession(url) as session, session.delete(f"/admin/v1/models/{model}") as answer:
-        assert answer.status in (200, 202, 204), await answer.text()
+    """Have a model removed, and wait until it is gone: only then it can be registered again."""
+    async with asyncio.timeout(PATIENCE_SECONDS), aiohttp.ClientSession(url) as session:
+        async with session.delete(f"/admin/v1/models/{model}") as answer:
+            assert answer.status in (200, 202, 204), await answer.text()
+        while True:
+            async with session.delete(f"/admin/v1/models/{model}") as again:
+                if again.status == 404:
+                    return
+            await asyncio.sleep(0.05)
 
 
 async def bound(url: str, least: int, most: int) -> None:
