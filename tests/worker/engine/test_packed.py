@@ -86,13 +86,14 @@ def test_torch_unpacks_the_same_matrix(packing: Packing) -> None:
         assert torch.equal(unpacked(made.packed).view(torch.uint16), made.right.view(torch.uint16))
 
 
-@pytest.mark.parametrize("scale", [2.0**-124, 2.0**104])
+@pytest.mark.parametrize("scale", [2.0**-124, 2.0**-77, 2.0**104])
 @pytest.mark.parametrize("way", COMPILED)
 def test_denormal_and_huge_numbers_have_the_bits_that_they_have_in_bfloat16(way: Kind, scale: float) -> None:
+    """Some groups of 2^-77 have a scale so small that the portable kernels unpack them in another way."""
     assert way.kernels is not None
     for codes in ("int4", "int8", "fp8"):
         packing = Packing(codes=codes, group=64, scales="float32")
-        check_law(way.kernels, make_packed(packing, 64, 128, scale=scale))
+        check_law(way.kernels, make_packed(packing, 192, 256, scale=scale))
 
 
 @pytest.mark.parametrize("way", COMPILED)

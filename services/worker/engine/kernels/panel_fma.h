@@ -11,9 +11,9 @@
 #define FEW_FLOATS 24
 #define FLOATS_AT_ONCE GROUP
 #else
-#define FEW_HALVES 9
+#define FEW_HALVES (LANES == 8 ? 4 : 9)
 #define HALVES_AT_ONCE 1
-#define FEW_FLOATS 12
+#define FEW_FLOATS (LANES == 8 ? 64 : 12)
 #define FLOATS_AT_ONCE 2
 #endif
 #define FEW_PREFETCHED (LANES / 8) /* of float32, where all others are better prefetched */
@@ -21,7 +21,6 @@
 #define AHEAD 8192 /* bytes before they use it, a few more prefetch a block */
 #define HALVES_COLUMNS 4 /* vectors whose sums of even and odd inputs are kept in registers */
 #define LINE 64 /* bytes of the cache */
-#define NEVER __attribute__((noinline)) /* Inlined, these functions would be a few per cent slower. */
 
 /* Packs row number `row` of `count` rows. */
 ALWAYS void pack(Type type, const void *from, int64_t in, int64_t row, int64_t count, const Tools *tools) {
@@ -138,20 +137,19 @@ static NEVER void add_few_floats(const float *a, const float *block, float *sums
 static NEVER void widen_block(const bf16 *block, float *to) { widen_panel(block, 1, to); }
 
 /* How many rows use a block as it is. On Intel's CPUs almost none, as these read a block from memory a third slower than
-   one that was prefetched while rows used the one before. A panel that was unpacked is in the cache already. */
-ALWAYS int64_t few_rows(Type type, int was_unpacked) {
-    if (!was_unpacked && is_intel())
+   one that was prefetched while rows used the one before. */
+ALWAYS int64_t few_rows(Type type) {
+    if (is_intel())
         return type == BFLOAT16 ? 0 : FEW_PREFETCHED;
     return type == BFLOAT16 ? FEW_HALVES : FEW_FLOATS;
 }
 
-/* Multiplies the rows in `tools` by one panel. */
-ALWAYS void multiply_panel(Type type, const Tools *tools, const void *panel, int was_unpacked, int64_t count,
-                           int64_t blocks) {
+/* Multiplies the rows in `tools` by one panel that is not packed. */
+ALWAYS void multiply_panel(Type type, const Tools *tools, const void *panel, int64_t count, int64_t blocks) {
     const float *a = tools->rows;
     const char *from = panel;
-    int64_t bytes = block_bytes(type), few = few_rows(type, was_unpacked);
-    int64_t asked = was_unpacked || count <= FEWEST ? 0 : bytes;
+    int64_t bytes = block_bytes(type), few = few_rows(type);
+    int64_t asked = count <= FEWEST ? 0 : bytes;
     memset(tools->sums, 0, count * PANEL * sizeof(float));
     for (int64_t block = 0; block < blocks; block++, a += count * INPUTS, from += bytes) {
         if (count <= few) {
@@ -166,5 +164,46 @@ ALWAYS void multiply_panel(Type type, const Tools *tools, const void *panel, int
         else
             memcpy(tools->piece, from, bytes);
         add_block(a, tools->piece, tools->sums, count, from + bytes, bytes);
+    }
+}
+
+/* Multiplies the rows in `tools` by one that is packed. */
+ALWAYS void multiply_codes(Codes codes, const Tools *tools, const Panel *panel, int64_t in, int64_t count) {
+    const float *a = tools->rows;
+    Unpacking unpacking;
+    begin_unpacking(codes, panel, in, &unpacking);
+    memset(tools->sums, 0, count * PANEL * sizeof(float));
+#if LANES >= 8
+    Spread group;
+    int is_spread = 0;
+    for (int64_t first = 0; first < in; first += INPUTS, a += count * INPUTS) {
+        if (count == 1 && add_row(codes, &unpacking, &group, &is_spread, a, tools->sums))
+            continue;
+        unpack_block(codes, &unpacking, &group, &is_spread, tools->piece);
+        add_block(a, tools->piece, tools->sums, count, NULL, 0);
+    }
+#else
+    bf16 block[INPUTS * PANEL];
+    for (int64_t first = 0; first < in; first += INPUTS, a += count * INPUTS) {
+        for (int64_t pair = 0; pair < INPUTS / 2; pair++, pass(codes, &unpacking, 1)) {
+            read_next(&unpacking);
+            unpack_any_pair(codes, &unpacking, block + pair * 2 * PANEL);
+        }
+        if (count <= FEW_HALVES) {
+            add_few_halves(a, block, tools->sums, count, NULL, 0);
+            continue;
+        }
+        widen_block(block, tools->piece);
+        add_block(a, tools->piece, tools->sums, count, NULL, 0);
+    }
+#endif
+}
+
+static NEVER void multiply_packed(const Tools *tools, const Panel *panel, int64_t in, int64_t count) {
+    switch ((Codes)panel->packing->codes) {
+    case INT4: multiply_codes(INT4, tools, panel, in, count); break;
+    case INT8: multiply_codes(INT8, tools, panel, in, count); break;
+    case FP4: multiply_codes(FP4, tools, panel, in, count); break;
+    default: multiply_codes(FP8, tools, panel, in, count); break;
     }
 }

@@ -1,18 +1,24 @@
-/* Unpacks panels of packed matrices to panels of bfloat16. Kernels do so in the processor's cache. Include this after
-   panel.h and one of level_*.h. */
+/* Unpacks packed matrices, in the processor's cache. Include this after panels.h and one of level_*.h. */
 #pragma once
 
 #include <string.h>
 
 #ifdef WITH_AMX
 #include "avx512_bf16/operations.h"
+
+/* A panel's numbers in bfloat16; if the panel is packed, they are unpacked into `memory`. */
+ALWAYS const void *unpacked_panel(const Panel *panel, int64_t in, bf16 *memory) {
+    if (!panel->packing)
+        return panel->numbers;
+    unpack_by_vectors(panel->packing, panel->numbers, in, memory);
+    return memory;
+}
 #else
-#define FLOAT_VECTORS 8 /* of 16 floats: the codes of a pair of inputs for the 64 outputs of a panel */
-#define CODE_LANES 16
+#define CODE_LANES 16 /* of a word: those of both inputs of a pair for 8 outputs are one field of them */
 
 /* The scales and zeros of a group. Each of them occurs twice, for both inputs of a pair. */
 typedef struct {
-    float scale[FLOAT_VECTORS * CODE_LANES], zero[FLOAT_VECTORS * CODE_LANES];
+    float scale[2 * PANEL], zero[2 * PANEL];
 } CodeGroup;
 
 static float scale_at(int64_t scales, const void *from, int64_t at) {
@@ -41,15 +47,12 @@ static void read_group(const Packing *packing, const char *panel, const PackedBy
     int64_t scale_bytes = scale_size(packing->scales);
     const uint8_t *zeros = (const uint8_t *)panel + bytes->zeros + group * PANEL;
     float middle = packing->codes == INT4 ? 8.0f : packing->codes == INT8 ? 128.0f : 0.0f;
-    for (int64_t i = 0; i < 2 * PANEL; i++) {
-        made->scale[i] = scale_at(packing->scales, panel + group * PANEL * scale_bytes, i / 2);
-        made->zero[i] = packing->zeros ? (float)zeros[i / 2] : middle;
+    for (int64_t i = 0; i < PANEL; i++) {
+        made->scale[2 * i] = made->scale[2 * i + 1] = scale_at(packing->scales, panel + group * PANEL * scale_bytes, i);
+        made->zero[2 * i] = made->zero[2 * i + 1] = packing->zeros ? (float)zeros[i] : middle;
     }
 }
 
-#if LANES >= 8
-#include "unpack_avx2.h"
-#else
 /* The value of the bits of a float8_e4m3fn. */
 static float fp8_value(int code) {
     int exponent = code >> 3 & 15;
@@ -67,70 +70,72 @@ static float fp4_value(int code) {
     return code & 8 ? -magnitudes[code & 7] : magnitudes[code];
 }
 
-/* What does not change from code to code: the value of each code of fp8 or fp4. */
+/* The values of the codes of fp8 or fp4. */
 typedef struct {
-    float values[256];
-} Fixed;
+    float of[256];
+} Values;
 
-ALWAYS Fixed fixed_of(Codes codes) {
-    Fixed made;
+ALWAYS void make_values(Codes codes, Values *made) {
     for (int code = 0; (codes == FP8 || codes == FP4) && code < 1 << code_bits(codes); code++)
-        made.values[code] = codes == FP4 ? fp4_value(code) : fp8_value(code);
-    return made;
+        made->of[code] = codes == FP4 ? fp4_value(code) : fp8_value(code);
 }
 
-/* Unpacks the codes of one pair of inputs. */
-ALWAYS void unpack_pair(Codes codes, const Fixed *fixed, const uint32_t *words, const CodeGroup *group, bf16 *to) {
+/* A panel that is being unpacked: its next codes, its next group, how many pairs of inputs came before, and how many are
+   left of the group that was read. */
+typedef struct {
+    const Packing *packing;
+    const char *panel;
+    PackedBytes bytes;
+    const uint32_t *words;
+    int64_t in, group, pair, left;
+    Values values;
+    CodeGroup read;
+} Unpacking;
+
+ALWAYS void begin_unpacking(Codes codes, const Panel *panel, int64_t in, Unpacking *made) {
+    made->packing = panel->packing;
+    made->panel = panel->numbers;
+    made->bytes = packed_bytes(panel->packing, in);
+    made->words = (const uint32_t *)(made->panel + made->bytes.codes);
+    made->in = in;
+    made->group = made->pair = made->left = 0;
+    make_values(codes, &made->values);
+}
+
+/* Reads the next group if none is left of the last one. Returns whether it has. */
+ALWAYS int read_next(Unpacking *from) {
+    if (from->left > 0 || 2 * from->pair >= from->in)
+        return 0;
+    read_group(from->packing, from->panel, &from->bytes, from->group++, &from->read);
+    from->left = from->packing->group / 2;
+    return 1;
+}
+
+/* Notes that so many pairs of inputs were unpacked. */
+ALWAYS void pass(Codes codes, Unpacking *from, int64_t pairs) {
+    from->words += pairs * 2 * PANEL * code_bits(codes) / 32;
+    from->pair += pairs;
+    from->left -= pairs;
+}
+
+/* Unpacks the next pair of inputs to `[output, input of the pair]`. */
+ALWAYS void unpack_any_pair(Codes codes, const Unpacking *from, bf16 *to) {
     const int bits = (int)code_bits(codes), fields = 32 / bits;
-    for (int vector = 0; vector < FLOAT_VECTORS; vector++, to += CODE_LANES) {
-        const uint32_t *word = words + vector / fields * CODE_LANES;
-        const float *scale = group->scale + vector * CODE_LANES, *zero = group->zero + vector * CODE_LANES;
+    for (int vector = 0; vector < 2 * PANEL / CODE_LANES; vector++, to += CODE_LANES) {
+        const uint32_t *word = from->words + vector / fields * CODE_LANES;
+        const float *scale = from->read.scale + vector * CODE_LANES, *zero = from->read.zero + vector * CODE_LANES;
         float made[CODE_LANES];
         for (int lane = 0; lane < CODE_LANES; lane++) {
             int32_t code = (int32_t)(word[lane] >> bits * (vector % fields) & ((1u << bits) - 1));
-            float value = codes == FP8 || codes == FP4 ? fixed->values[code] : (float)code - zero[lane];
+            float value = codes == FP8 || codes == FP4 ? from->values.of[code] : (float)code - zero[lane];
             made[lane] = value * scale[lane];
         }
         for (int lane = 0; lane < CODE_LANES; lane += LANES)
             narrow(to + lane, load(made + lane));
     }
 }
-#endif
 
-ALWAYS void unpack_panel_of(Codes codes, const Packing *packing, const void *panel, int64_t in, bf16 *to) {
-    PackedBytes bytes = packed_bytes(packing, in);
-    const uint32_t *words = (const uint32_t *)((const char *)panel + bytes.codes);
-    const Fixed fixed = fixed_of(codes);
-    CodeGroup group;
-    for (int64_t pair = 0, number = 0, left = 0; pair < padded(in, INPUTS) / 2; pair++, left--, to += 2 * PANEL) {
-        if (left == 0 && 2 * pair < in) {
-            read_group(packing, panel, &bytes, number++, &group);
-            left = packing->group / 2;
-        }
-        unpack_pair(codes, &fixed, words, &group, to);
-        words += 2 * PANEL * code_bits(codes) / 32;
-    }
-}
-
-/* Unpacks a panel for `in` inputs to `[pair of inputs, output, input of the pair]`. */
-static void unpack_panel(const Packing *packing, const void *panel, int64_t in, bf16 *to) {
-    switch ((Codes)packing->codes) {
-    case INT4: unpack_panel_of(INT4, packing, panel, in, to); break;
-    case INT8: unpack_panel_of(INT8, packing, panel, in, to); break;
-    case FP4: unpack_panel_of(FP4, packing, panel, in, to); break;
-    default: unpack_panel_of(FP8, packing, panel, in, to); break;
-    }
-}
+#if LANES >= 8
+#include "unpack_avx2.h"
 #endif
-
-/* A panel's numbers in bfloat16; if the panel is packed, they are unpacked into `memory`. */
-ALWAYS const void *unpacked_panel(const Panel *panel, int64_t in, bf16 *memory) {
-    if (!panel->packing)
-        return panel->numbers;
-#ifdef WITH_AMX
-    unpack_by_vectors(panel->packing, panel->numbers, in, memory);
-#else
-    unpack_panel(panel->packing, panel->numbers, in, memory);
 #endif
-    return memory;
-}
