@@ -1,6 +1,8 @@
 """From the prompts of a body to its response: the limits are checked, and a generation is made for each choice."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace
 from starlette.requests import Request
@@ -71,22 +73,22 @@ class CompletionMaker:
             )
             for index, (submit, output) in enumerate(zip(submits, outputs, strict=True))
         ]
-        made = (
-            shape,
-            envelope,
-            asked.prompts,
-            body.n,
-            generations,
-            echoes_of(body, asked.prompts, asked.text),
-            trace,
-            visit.spend,
-            body.stream_interval,
-            deadline,
+        make: Callable[..., CompletionResponse] = CompletionResponse
+        if body.use_beam_search:
+            searches = searches_of(body, submits, self.backend, context)
+            make = partial(BeamResponse, searches=searches, top=asked_logprobs(body))
+        return make(
+            shape=shape,
+            envelope=envelope,
+            prompts=asked.prompts,
+            n=body.n,
+            generations=generations,
+            echoes=echoes_of(body, asked.prompts, asked.text),
+            trace=trace,
+            spend=visit.spend,
+            interval=body.stream_interval,
+            deadline=deadline,
         )
-        if not body.use_beam_search:
-            return CompletionResponse(*made)
-        searches = searches_of(body, submits, self.backend, context)
-        return BeamResponse(*made, searches=searches, top=asked_logprobs(body))
 
 
 def take_id(request: Request, body: GenerationOptions) -> str | None:

@@ -9,6 +9,7 @@ import structlog
 
 from livescale.services.gateway.checkpoint_text import BadCheckpoint, CheckpointText, load_checkpoint_text
 from livescale.services.gateway.errors import (
+    ApiError,
     bad_checkpoint,
     bad_request,
     from_bus,
@@ -109,7 +110,7 @@ class RegisteredModels:
         if entry.spec.base is None:
             return Served(entry.spec.name, entry)
         if entry.version is None:
-            raise overloaded(f"The adapter {model!r} is still being read; try again in a moment.", 500, "model_loading")
+            raise _still_being_read(entry)
         base = await self.find(entry.spec.base)
         return Served(entry.spec.name, base, AdapterUse(name=entry.spec.name, version=entry.version))
 
@@ -168,6 +169,13 @@ def _is_being_read(entry: ModelEntry) -> bool:
     return entry.max_model_len <= 0 if entry.spec.base is None else entry.version is None
 
 
+def _still_being_read(entry: ModelEntry) -> ApiError:
+    kind = "model" if entry.spec.base is None else "adapter"
+    return overloaded(
+        f"The {kind} {entry.spec.name!r} is still being read; try again in a moment.", 500, code="model_loading"
+    )
+
+
 def _text_key(entry: ModelEntry) -> tuple[str, str | None]:
     return entry.spec.path, entry.version
 
@@ -175,8 +183,6 @@ def _text_key(entry: ModelEntry) -> tuple[str, str | None]:
 def context_tokens(entry: ModelEntry) -> int:
     """The number of tokens that a request may have, prompt and output together. Raises ApiError 503 while it is
     unknown."""
-    if entry.max_model_len <= 0:
-        raise overloaded(
-            f"The model {entry.spec.name!r} is still being checked; try again in a moment.", 500, code="model_loading"
-        )
+    if _is_being_read(entry):
+        raise _still_being_read(entry)
     return entry.max_model_len
