@@ -17,7 +17,7 @@ from ucxx.exceptions import UCXError
 from livescale.shared.links.contract import LinkError
 from livescale.shared.links.ucx_engine import UcxEngine, link_address, memory_at, worker_address
 from livescale.shared.links.ucx_kept import MOST_KEPT, KeptEndpoints, UcxEndpoint
-from livescale.shared.links.ucx_peer import UcxPeer
+from livescale.shared.links.ucx_peer import EndpointClosed, UcxPeer
 from livescale.shared.links.ucx_words import AGAIN, CONTROL, DROPPED, GOODBYE, HELLO, REFUSED, WELCOME, WORD
 
 MOST_NUMBERS = 1024  # only for channels that were greeted, as any process can say hello
@@ -72,11 +72,11 @@ class UcxLink:
             peer.lose("the other end has closed what was kept")
             if self._closed:
                 raise LinkError("connect: this link is closed")
-            peer = self._peers.get(end)  # others may have connected meanwhile
-        if peer is None:
-            peer = self._new_peer(address, channel, secret)
-        await peer.greet(max(0.0, until - asyncio.get_running_loop().time()))
-        return peer
+        try:
+            return await self._greeted(address, channel, secret, until)
+        except EndpointClosed:
+            # By the other end, which may not have meant it: see `_lost`. Where the process is gone, so is the next one.
+            return await self._greeted(address, channel, secret, until)
 
     async def close(self) -> None:
         if self._closed:
@@ -88,6 +88,11 @@ class UcxLink:
         self._hearing.cancel()
         await asyncio.wait((self._hearing,))
         self._engine.close()
+
+    async def _greeted(self, address: bytes, channel: int, secret: bytes, until: float) -> UcxPeer:
+        peer = self._peers.get((address, channel)) or self._new_peer(address, channel, secret)
+        await peer.greet(max(0.0, until - asyncio.get_running_loop().time()))
+        return peer
 
     def _kept_peer(self, address: bytes, channel: int, secret: bytes) -> UcxPeer | None:
         """A peer over an endpoint that was kept, the one that the other end has taken for this channel if it has."""

@@ -20,6 +20,10 @@ CONFIRM_SECONDS = 0.5
 GONE = "the peer closed the connection"
 
 
+class EndpointClosed(LinkError):
+    """The other end closed an endpoint, or its process is gone."""
+
+
 class UcxPeer:
     """An endpoint to one process.
 
@@ -55,10 +59,14 @@ class UcxPeer:
         endpoint.on_gone = lambda: self.lose("the peer is gone")
 
     async def greet(self, timeout: float) -> None:
-        """Connect: the first message sets the transports up, or shows that the peer is not there."""
+        """Connect: the first message sets the transports up, or shows that the peer is not there. Raises LinkError,
+        EndpointClosed where the other end closed this endpoint meanwhile."""
         if not self._greeted:
             self._check("connect")
-            await self._run(*self.endpoint.say(self.endpoint.about(HELLO, self.channel)), "connect", timeout)
+            try:
+                await self._run(*self.endpoint.say(self.endpoint.about(HELLO, self.channel)), "connect", timeout)
+            except LinkError as error:
+                raise error if self.endpoint.is_alive else EndpointClosed(str(error)) from None
             self._greeted = True
             if self._lost is None:
                 self.endpoint.transports = endpoint_transports(self.endpoint.ucx.handle)

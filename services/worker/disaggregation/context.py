@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from livescale.services.worker.disaggregation.pieces import KvRegion, pack_header
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import FIRST_CHANNEL as FIRST_HANDOFF
 from livescale.services.worker.instance.handoff import TAG_BITS, Channel
@@ -13,24 +12,18 @@ from livescale.services.worker.instance.loading import Loading
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.shared.messages.transfers import Node
 from livescale.shared.process.telemetry import Telemetry
-from livescale.shared.transfer.arrivals import checksum
 
 # Channels of KV transfers are numbered above those of hand-offs and of pipelines.
 FIRST_CHANNEL = 1 << 26
-HEADER, DATA = 2, 3  # what a message on the channel is, in its tag
+HEADER, DATA = 4, 5  # what a message on the channel is, in its tag; 2 and 3 were those of an earlier release
 PIECE_SECONDS = 10.0  # within which a piece moves, or the transfer is given up
 FAILURES = ("refused", "broken", "late", "lost")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 def tag(kind: int, number: int) -> int:
-    """The tag under which the header or the data of a piece is sent."""
+    """The tag under which a piece is sent, or the header that tells of this piece and the next ones."""
     return kind << TAG_BITS | number
-
-
-def piece_digest(region: KvRegion, data: memoryview) -> int:
-    """The digest of a piece: of its bytes, and of where they go."""
-    return checksum(data) ^ checksum(memoryview(pack_header(region, data.nbytes, 0)))
 
 
 class KvTransferCounts:

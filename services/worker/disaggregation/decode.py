@@ -8,15 +8,17 @@ from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 
+import numpy as np
 import structlog
 
-from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, piece_digest, tag
+from livescale.services.worker.disaggregation.context import DATA, HEADER, KvContext, tag
 from livescale.services.worker.disaggregation.incoming import IncomingKv, reservation_name
 from livescale.services.worker.disaggregation.pieces import HEADER as PIECE_HEADER
-from livescale.services.worker.disaggregation.pieces import KvCoverage, unpack_header
+from livescale.services.worker.disaggregation.pieces import KvCoverage, has_digest, unpack_header
 from livescale.services.worker.engine.sizes import slice_bytes
 from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.instance.spans import HandOffTimes
+from livescale.services.worker.scheduling.batch import SPARE_BYTES
 from livescale.services.worker.scheduling.reservations import Reservation
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Ack, Context, Refusal
@@ -203,20 +205,15 @@ class DecodeSide:
         """Receive pieces until every position has come in every layer. Raises LinkError, also where one is damaged."""
         number, layers = 0, manifest.config.num_hidden_layers
         while not one.came.is_full:
-            while not one.has_room:
-                await self._serving.changes.wait()
             header = memoryview(bytearray(PIECE_HEADER.size))
             await peer.receive(tag(HEADER, number), Buffer(header), timeout=SILENT_SECONDS)
-            region, size_bytes, digest = unpack_header(header, one.positions, layers)
-            if size_bytes != slice_bytes(manifest, one.slice(region)):
-                raise LinkError(f"a piece of {region} has {size_bytes} bytes")
-            data = memoryview(bytearray(size_bytes))
-            await peer.receive(tag(DATA, number), Buffer(data), timeout=PIECE_SECONDS)
-            if piece_digest(region, data) != digest:
-                raise LinkError(f"a piece of {size_bytes} bytes arrived damaged, its checksum is another")
-            one.stage(region, data)
-            number += 1
-            self._serving.changes.tell()
+            for region in unpack_header(header, one.positions, layers):
+                while not one.has_room:
+                    await self._serving.changes.wait()
+                size_bytes = slice_bytes(manifest, one.slice(region))
+                one.stage(region, await receive_piece(peer, number, size_bytes))
+                number += 1
+                self._serving.changes.tell()
         if number:
             self._expect_offer(one)
 
@@ -254,3 +251,12 @@ class DecodeSide:
     def _reserved_blocks(self) -> float:
         scheduler: Scheduler | None = self._serving.scheduler
         return 0.0 if scheduler is None else scheduler.reservations.blocks
+
+
+async def receive_piece(peer: Peer, number: int, size_bytes: int) -> memoryview:
+    """Receive the piece with this number. Raises LinkError, also where it is damaged."""
+    data = np.empty(size_bytes + SPARE_BYTES, np.uint8).data  # zeros first would cost as much as a copy
+    await peer.receive(tag(DATA, number), Buffer(data), timeout=SILENT_SECONDS)
+    if not has_digest(data):
+        raise LinkError(f"a piece of {size_bytes} bytes arrived damaged, its checksum is another")
+    return data[:size_bytes]

@@ -49,6 +49,12 @@ class OutgoingKv:
         """Whether no step runs the request here any more: it has its first token, and is not decoded meanwhile."""
         return self.sequence.has_sampled and not (self.sequence.decodes_meanwhile or self.sequence.in_flight)
 
+    def note_stopped(self, now: float) -> bool:
+        """Note when no step runs the request here any more. Returns whether that is so."""
+        if self.has_stopped and self.stopped is None:
+            self.stopped = now
+        return self.has_stopped
+
     def begin(self) -> None:
         """Have it decoded elsewhere."""
         self.sequence.awaits_take_over, self.sequence.decodes_meanwhile = True, self.moves

@@ -1,18 +1,21 @@
 """KV on its way from prefill to decode: how it is cut into pieces, how a piece is told, and what has come. Pure."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from livescale.services.worker.scheduling.batch import NO_BYTES
+import xxhash
+
+from livescale.services.worker.scheduling.batch import NO_BYTES, SPARE_BYTES
 
 # A piece costs the loop half a millisecond, so that small ones are not worth it; large ones hold a step up.
 LEAST_PIECE_BYTES = 256 << 10
 MOST_PIECE_BYTES = 4 << 20
 MOST_POSITIONS = 512  # of a piece that no step brings
 
-HEADER = struct.Struct(">QQIIQQ")  # positions, layers, size in bytes, digest
+MOST_TOLD = 16  # pieces, by one header
+HEADER = struct.Struct(f">QQ{MOST_TOLD + 1}IQ")  # positions, the layers between which pieces are cut, digest
 
 
 @dataclass(frozen=True)
@@ -23,17 +26,56 @@ class KvRegion:
     stop: int
     layers: range
 
-    def from_position(self, start: int) -> "KvRegion":
-        """What is left of the region from this position on."""
-        return KvRegion(max(self.start, start), self.stop, self.layers)
-
 
 @dataclass(frozen=True, eq=False)
 class StagedPiece:
-    """A piece that is to be sent. Without `data` its bytes are still to be copied out of the cache."""
+    """A piece that is to be sent. Without `data` its bytes are still to be copied out of the cache; with it there is
+    room for a digest behind them.
+
+    `told` are the layers of this piece and of those that go next, with the first of a group.
+    """
 
     region: KvRegion
     data: memoryview = NO_BYTES
+    told: Sequence[range] = ()
+
+
+class PieceGroup:
+    """Pieces of the same positions, which go one after the other: one header tells of them all.
+
+    Where `leaves`, a step computes them and each has its bytes once it came; else they are copied out of the cache.
+    """
+
+    def __init__(self, start: int, stop: int, layers: Sequence[range], *, leaves: bool) -> None:
+        self.start = start
+        self.stop = stop
+        self.leaves = leaves
+        self._layers = layers
+        self._next = 0
+        self._came: dict[range, memoryview] = {}
+
+    @property
+    def left(self) -> Sequence[range]:
+        """The layers of the pieces that have not gone."""
+        return self._layers[self._next :]
+
+    def add(self, region: KvRegion, data: memoryview) -> bool:
+        """Take a piece that a step has computed. Returns whether it is one of these."""
+        is_mine = self.leaves and (region.start, region.stop) == (self.start, self.stop) and region.layers in self.left
+        if is_mine:
+            self._came[region.layers] = data
+        return is_mine
+
+    def next(self, computed: int, cached: int) -> StagedPiece | None:
+        """Take the next piece, without those of its positions that are `cached` at the other end where it has no bytes.
+        None while it is not computed."""
+        told, layers = () if self._next else self._layers, self._layers[self._next]
+        is_here = layers in self._came if self.leaves else self.stop <= computed
+        if not is_here:
+            return None
+        self._next += 1
+        start = self.start if self.leaves else max(self.start, cached)
+        return StagedPiece(KvRegion(start, self.stop, layers), self._came.pop(layers, NO_BYTES), told)
 
 
 def layer_pieces(layers: int, layer_bytes: int) -> tuple[range, ...]:
@@ -55,30 +97,56 @@ def layer_pieces(layers: int, layer_bytes: int) -> tuple[range, ...]:
     return tuple(range(first, stop) for first, stop in pairwise(reversed(bounds)))
 
 
-def cut(start: int, stop: int, layers: int, layer_bytes: int) -> Iterator[KvRegion]:
-    """Cut positions that are in the cache into regions of at most `MOST_PIECE_BYTES` bytes, or one layer.
+def grouped(start: int, stop: int, pieces: Sequence[range], *, leaves: bool) -> Iterator[PieceGroup]:
+    """Group pieces of the same positions, as many as one header tells of."""
+    for first in range(0, len(pieces), MOST_TOLD):
+        yield PieceGroup(start, stop, pieces[first : first + MOST_TOLD], leaves=leaves)
+
+
+def cut(start: int, stop: int, layers: int, layer_bytes: int) -> Iterator[PieceGroup]:
+    """Cut positions that are in the cache into pieces of at most `MOST_PIECE_BYTES` bytes, or one layer.
 
     A layer has `layer_bytes` bytes a position.
     """
     for first in range(start, stop, MOST_POSITIONS):
         last = min(first + MOST_POSITIONS, stop)
         each = max(1, MOST_PIECE_BYTES // ((last - first) * layer_bytes))
-        for layer in range(0, layers, each):
-            yield KvRegion(first, last, range(layer, min(layer + each, layers)))
+        pieces = [range(layer, min(layer + each, layers)) for layer in range(0, layers, each)]
+        yield from grouped(first, last, pieces, leaves=False)
 
 
-def pack_header(region: KvRegion, size_bytes: int, digest: int) -> bytes:
-    """The bytes that tell the other end what the next piece is; `unpack_header` reads them."""
-    return HEADER.pack(region.start, region.stop, region.layers.start, region.layers.stop, size_bytes, digest)
+def pack_header(start: int, stop: int, pieces: Sequence[range]) -> bytearray:
+    """The bytes that tell the other end what the next pieces are; `unpack_header` reads them."""
+    bounds = [pieces[0].start, *(layers.stop for layers in pieces)]
+    bounds += bounds[-1:] * (MOST_TOLD + 1 - len(bounds))
+    header = bytearray(HEADER.pack(start, stop, *bounds, 0))
+    write_digest(memoryview(header))
+    return header
 
 
-def unpack_header(data: bytes | memoryview, positions: int, layers: int) -> tuple[KvRegion, int, int]:
-    """What the next piece is, its size in bytes, and its digest. Raises ValueError where the request has no such
-    positions, or the model no such layers."""
-    start, stop, first, last, size_bytes, digest = HEADER.unpack(data)
-    if not (start < stop <= positions and first < last <= layers):
-        raise ValueError(f"positions {start} to {stop} of {positions}, layers {first} to {last} of {layers}")
-    return KvRegion(start, stop, range(first, last)), size_bytes, digest
+def unpack_header(header: memoryview, positions: int, layers: int) -> list[KvRegion]:
+    """What the next pieces are. Raises ValueError where the request has no such positions, or the model no such layers,
+    and for a damaged header."""
+    if not has_digest(header):
+        raise ValueError("a header arrived damaged, its checksum is another")
+    start, stop, *bounds, _ = HEADER.unpack(header)
+    if not (start < stop <= positions and bounds[0] < bounds[-1] <= layers and bounds == sorted(bounds)):
+        raise ValueError(f"positions {start} to {stop} of {positions}, layers cut at {bounds} of {layers}")
+    return [KvRegion(start, stop, range(first, last)) for first, last in pairwise(bounds) if first < last]
+
+
+def write_digest(data: memoryview) -> None:
+    """Write the digest of all bytes but the last ones there."""
+    data[-SPARE_BYTES:] = _digest(data)
+
+
+def has_digest(data: memoryview) -> bool:
+    """Whether the last bytes are the digest of those before them."""
+    return data[-SPARE_BYTES:] == _digest(data)
+
+
+def _digest(data: memoryview) -> bytes:
+    return xxhash.xxh3_64_digest(data[:-SPARE_BYTES])
 
 
 class KvCoverage:

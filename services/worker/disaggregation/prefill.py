@@ -22,6 +22,7 @@ from livescale.shared.messages.disaggregation import ReleaseKv
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.runtime.role_settings import KvTransferMode
 from livescale.shared.subjects import MOVED, RELEASE_KV
+from livescale.shared.transfer.waiting import Changes
 
 MOST_STAGED_BYTES = 64 << 20  # of pieces that have left the cache; further ones stay there until these are sent
 LATE_SECONDS = 5.0  # after the first token: then the request is decoded here
@@ -40,6 +41,8 @@ class PrefillSide:
         self._by_layer = mode == "by-layer"
         self._sender = KvSender(context, self._void)
         self._outgoing: dict[str, OutgoingKv] = {}  # by request
+        # Each piece wakes its own request alone: many pieces leave in a step.
+        self._changes: dict[OutgoingKv, Changes] = {}
         self._carrying: set[asyncio.Task[None]] = set()
         self._dead: set[str] = set()  # workers that were declared dead, and have not reserved anything since
         self._releasing: dict[asyncio.Task[None], str] = {}  # and the worker that is told
@@ -146,7 +149,8 @@ class PrefillSide:
     def _start(self, one: OutgoingKv) -> asyncio.Task[None] | None:
         one.transfer.move(KvTransferState.ASKING)
         one.number, one.began = self._sender.next_ticket(), self._worker.clock.now()
-        carrying = self._worker.start(self._carry(one), f"KV to {one.decode} {one.request_id}")
+        changes = self._changes[one] = Changes()
+        carrying = self._worker.start(self._carry(one, changes), f"KV to {one.decode} {one.request_id}")
         if carrying is not None:
             self._carrying.add(carrying)
             carrying.add_done_callback(self._carrying.discard)
@@ -164,7 +168,7 @@ class PrefillSide:
         """Take a piece of KV that a step has computed."""
         for one in self._outgoing.values():
             if one.number == export.ticket and one.take(export, layers, data):
-                self._serving.changes.tell()
+                self._changes[one].tell()
 
     def lost(self, worker: str) -> None:
         """This worker is dead: what was on its way to it is decoded here, and nothing is kept there."""
@@ -184,22 +188,24 @@ class PrefillSide:
         if self._carrying:
             await asyncio.wait(self._carrying)
         self._outgoing.clear()
+        self._changes.clear()
 
-    async def _carry(self, one: OutgoingKv) -> None:
+    async def _carry(self, one: OutgoingKv, changes: Changes) -> None:
         """Bring a request to its decode worker, or find that it stays here. Nothing of it goes out after this."""
-        work = asyncio.ensure_future(self._sender.run(one))
-        others = asyncio.ensure_future(self._watch(one)), asyncio.ensure_future(self._be_late(one))
+        work = asyncio.ensure_future(self._sender.run(one, changes))
+        watching = asyncio.ensure_future(self._watch(one, changes))
         try:
-            await asyncio.wait((work, *others), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((work, watching), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (work, *others):
-                task.cancel()
-            await asyncio.wait((work, *others))
+            work.cancel()
+            watching.cancel()
+            await asyncio.wait((work, watching))
             taken = work.done() and not work.cancelled() and work.result()
             self._settle(one, taken=taken)
 
     def _settle(self, one: OutgoingKv, *, taken: bool) -> None:
         self._outgoing.pop(one.request_id, None)
+        self._changes.pop(one, None)
         if taken and not self._has_ended(one):
             self._let_go(one)
             return
@@ -216,16 +222,18 @@ class PrefillSide:
     def _has_ended(self, one: OutgoingKv) -> bool:
         return one.scheduler is not self._serving.scheduler or one.scheduler.get(one.request_id) is not one.sequence
 
-    async def _watch(self, one: OutgoingKv) -> None:
-        """Return once the transfer is of no use: the request has ended or lost its KV, or the decode worker is gone."""
-        while one.is_open(self._serving.scheduler):
-            await self._serving.changes.wait()
-
-    async def _be_late(self, one: OutgoingKv) -> None:
-        """Return once the request has waited for long, after its first token or while it moved."""
-        await self._sender.until_stopped(one)
-        await asyncio.sleep(LATE_SECONDS)
-        one.is_late = True
+    async def _watch(self, one: OutgoingKv, changes: Changes) -> None:
+        """Tell of changes until the transfer is of no use: the request has ended or lost its KV, the decode worker is
+        gone, or the request has waited for long, after its first token or while it moved."""
+        try:
+            async with asyncio.timeout(None) as late:
+                while one.is_open(self._serving.scheduler):
+                    if one.note_stopped(self._worker.clock.now()) and late.when() is None:
+                        late.reschedule(asyncio.get_running_loop().time() + LATE_SECONDS)
+                    changes.tell()
+                    await self._serving.changes.wait()
+        except TimeoutError:
+            one.is_late = True
 
     def _let_go(self, one: OutgoingKv) -> None:
         """Forget the request, which is the decode worker's now."""

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import structlog
 from msgspec.structs import replace
 
-from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, piece_digest, tag
+from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, tag
 from livescale.services.worker.disaggregation.outgoing import OutgoingKv
-from livescale.services.worker.disaggregation.pieces import StagedPiece, pack_header
+from livescale.services.worker.disaggregation.pieces import StagedPiece, pack_header, write_digest
 from livescale.services.worker.disaggregation.send_rate import KvSendRate
 from livescale.services.worker.disaggregation.transfer import KvTransferState
-from livescale.services.worker.scheduling.batch import KvSlice
+from livescale.services.worker.scheduling.batch import SPARE_BYTES, KvSlice
 from livescale.services.worker.scheduling.sequence import CARRIED_LOGPROBS
 from livescale.shared.bus.contract import BusError, Refusal, ServiceAbsent
 from livescale.shared.links.contract import Buffer, LinkError, Peer
@@ -20,6 +20,7 @@ from livescale.shared.messages.requests import leaving
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import RESERVE, TAKE_OVER
 from livescale.shared.transfer.chunks import TICKETS, first_ticket
+from livescale.shared.transfer.waiting import Changes
 
 ATTEMPTS = 3
 CALL_SECONDS = 1.0
@@ -40,8 +41,8 @@ class KvSender:
         self.rate = KvSendRate()
         self._ticket = first_ticket(context.worker.clock.wall())
 
-    async def run(self, one: OutgoingKv) -> bool:
-        """Returns whether the decode worker took the request.
+    async def run(self, one: OutgoingKv, changes: Changes) -> bool:
+        """Returns whether the decode worker took the request. `changes` tell of steps, and of pieces of this request.
 
         After a failure it is asked once more, but only when the request is ready: blocks that are kept early may keep
         others waiting there. Where it then has no room, the request waits no longer. One that moves is decoded here in
@@ -50,16 +51,16 @@ class KvSender:
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._go_on(one)
-                await self._until_ready(one)
+                await self._until_ready(one, changes)
                 one.transfer.again()
             one.asked, one.is_reserved = None, False
             try:
                 reserved = await self._reserve(one)
                 one.is_reserved = True
                 one.transfer.move(KvTransferState.SENDING)
-                await self._send_all(one, reserved)
+                await self._send_all(one, reserved, changes)
                 one.sequence.decodes_meanwhile = False
-                await self.until_stopped(one)
+                await self._until_stopped(one, changes)
                 one.transfer.move(KvTransferState.OFFERED)
                 await self._offer(one)
             except (BusError, LinkError, RuntimeError) as error:
@@ -91,7 +92,7 @@ class KvSender:
         )
         return await self._worker.bus.call(RESERVE, one.asked, timeout=CALL_SECONDS, id=one.decode)
 
-    async def _send_all(self, one: OutgoingKv, reserved: Reserved) -> None:
+    async def _send_all(self, one: OutgoingKv, reserved: Reserved, changes: Changes) -> None:
         """Send the KV of all positions that the other end lacks, as they are computed. Raises LinkError."""
         asked = one.asked
         assert asked is not None
@@ -107,27 +108,28 @@ class KvSender:
                 elif one.transfer.is_sent and one.sequence.has_sampled:
                     return
                 else:
-                    await self._serving.changes.wait()
+                    await changes.wait()
 
     async def _send(self, one: OutgoingKv, peer: Peer, number: int, piece: StagedPiece) -> None:
         region, data = piece.region, piece.data
         if not data:
             kv = KvSlice(one.sequence.blocks, region.start, region.stop, region.layers)
-            data = await self._worker.runner.export_slices([kv])
-        header = pack_header(region, data.nbytes, piece_digest(region, data))
-        told = Buffer(memoryview(bytearray(header)))
-        await peer.send(tag(HEADER, number), told, timeout=PIECE_SECONDS)
+            data = await self._worker.runner.export_slices([kv], SPARE_BYTES)
+        write_digest(data)
+        if piece.told:
+            header = memoryview(pack_header(region.start, region.stop, piece.told))
+            await peer.send(tag(HEADER, number), Buffer(header), timeout=PIECE_SECONDS)
         self.rate.begin(self._worker.clock.now())
         self._context.kv_first.begin()
         sent = 0
         try:
             await peer.send(tag(DATA, number), Buffer(data), timeout=PIECE_SECONDS)
-            sent = data.nbytes
+            sent = data.nbytes - SPARE_BYTES
         finally:
             self.rate.end(self._worker.clock.now(), sent, sent / one.transfer.token_bytes)
             self._context.kv_first.end(sent)
-        self._counts.sent.inc(data.nbytes)
-        one.sent_bytes += data.nbytes
+        self._counts.sent.inc(sent)
+        one.sent_bytes += sent
         one.transfer.sent(piece)
 
     async def _offer(self, one: OutgoingKv) -> None:
@@ -157,16 +159,13 @@ class KvSender:
             else:
                 return
 
-    async def until_stopped(self, one: OutgoingKv) -> None:
-        """Return once no step runs the request here any more."""
-        while not one.has_stopped:
-            await self._serving.changes.wait()
-        if one.stopped is None:
-            one.stopped = self._worker.clock.now()
+    async def _until_stopped(self, one: OutgoingKv, changes: Changes) -> None:
+        while not one.note_stopped(self._worker.clock.now()):
+            await changes.wait()
 
-    async def _until_ready(self, one: OutgoingKv) -> None:
+    async def _until_ready(self, one: OutgoingKv, changes: Changes) -> None:
         while not one.sequence.has_sampled:
-            await self._serving.changes.wait()
+            await changes.wait()
 
     def _go_on(self, one: OutgoingKv) -> None:
         if one.moves:

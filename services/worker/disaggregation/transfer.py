@@ -3,7 +3,14 @@
 from collections import deque
 from enum import StrEnum
 
-from livescale.services.worker.disaggregation.pieces import KvRegion, StagedPiece, cut, layer_pieces
+from livescale.services.worker.disaggregation.pieces import (
+    KvRegion,
+    PieceGroup,
+    StagedPiece,
+    cut,
+    grouped,
+    layer_pieces,
+)
 from livescale.shared.policy.state_machine import StateMachine
 
 
@@ -55,8 +62,7 @@ class KvTransfer:
         self._layer_bytes = layer_bytes
         self._by_layer = by_layer
         self._reached = 0  # positions before it are computed by the steps so far, or were in the cache
-        self._leaving: set[KvRegion] = set()
-        self._to_send: deque[StagedPiece] = deque()
+        self._groups: deque[PieceGroup] = deque()  # as they go, which is as they are computed
 
     @property
     def token_bytes(self) -> int:
@@ -83,7 +89,7 @@ class KvTransfer:
             self._defer(start, stop)
             return ()
         pieces = layer_pieces(self.layers, (stop - start) * self._layer_bytes)
-        self._leaving.update(KvRegion(start, stop, layers) for layers in pieces)
+        self._groups.extend(grouped(start, stop, pieces, leaves=True))
         self.staged_bytes += size_bytes
         return pieces
 
@@ -94,16 +100,11 @@ class KvTransfer:
 
     def left(self, region: KvRegion, data: memoryview) -> bool:
         """Take a piece that a step has computed. Returns whether it is still wanted."""
-        if region not in self._leaving:
-            return False
-        self._leaving.remove(region)
-        self._to_send.append(StagedPiece(region, data))
-        return True
+        return any(group.add(region, data) for group in self._groups)
 
     def again(self) -> None:
         """Send everything once more, from the cache, to blocks that were asked for anew."""
-        self._leaving.clear()
-        self._to_send.clear()
+        self._groups.clear()
         self.staged_bytes = 0
         self._defer(0, self._reached)
 
@@ -112,28 +113,32 @@ class KvTransfer:
         `cached` at the other end. None while there is none."""
         if not self._by_layer and computed < self.positions:
             return None
-        for _ in range(len(self._to_send)):
-            piece = self._to_send.popleft()
-            if piece.region.stop <= cached:
-                self.sent(piece)
-            elif piece.data:
-                return piece
-            elif piece.region.stop <= computed:
-                return StagedPiece(piece.region.from_position(cached))
-            else:
-                self._to_send.append(piece)
-        return None
+        while self._groups and self._groups[0].stop <= cached:
+            group = self._groups.popleft()
+            self.staged_bytes -= sum(
+                self._bytes(group.stop - group.start, layers) for layers in group.left if group.leaves
+            )
+        if not self._groups:
+            return None
+        group = self._groups[0]
+        piece = group.next(computed, cached)
+        if not group.left:
+            self._groups.popleft()
+        return piece
 
     def sent(self, piece: StagedPiece) -> None:
         """Note that a piece needs no memory any more."""
-        self.staged_bytes -= piece.data.nbytes
+        region = piece.region
+        self.staged_bytes -= self._bytes(region.stop - region.start, region.layers) if piece.data else 0
 
     @property
     def is_sent(self) -> bool:
         """Whether all positions are computed, and nothing of them is left to send."""
-        return self._reached == self.positions and not self._leaving and not self._to_send
+        return self._reached == self.positions and not self._groups
 
     def _defer(self, start: int, stop: int) -> None:
         if start < stop:
-            regions = cut(start, stop, self.layers, self._layer_bytes)
-            self._to_send.extend(StagedPiece(region) for region in regions)
+            self._groups.extend(cut(start, stop, self.layers, self._layer_bytes))
+
+    def _bytes(self, positions: int, layers: range) -> int:
+        return positions * len(layers) * self._layer_bytes

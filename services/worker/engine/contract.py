@@ -141,7 +141,7 @@ class AdapterData:
 # Fetches an adapter by its version. Raises AdapterUnavailable.
 FetchAdapter = Callable[[str], Awaitable[AdapterData]]
 
-# Takes a piece of KV that leaves in a step: of which export it is, its layers, its bytes.
+# Takes a piece of KV that leaves in a step: of which export it is, its layers, its bytes with `SPARE_BYTES` more.
 KvTaker = Callable[[KvExport, range, memoryview], None]
 
 
@@ -225,8 +225,8 @@ class Runner(Protocol):
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
         """Copy the KV of the first `layers` layers in `blocks` as it is now, before the blocks' next owner writes."""
 
-    def export_slices(self, slices: Sequence[KvSlice]) -> asyncio.Future[memoryview]:
-        """Copy these slices of KV as they are now, one after the other."""
+    def export_slices(self, slices: Sequence[KvSlice], spare_bytes: int = 0) -> asyncio.Future[memoryview]:
+        """Copy these slices of KV as they are now, one after the other. So many spare bytes follow, for the caller."""
 
     async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
         """Store what `export_slices` returned for the same positions and layers. Raises ValueError for a wrong number

@@ -35,6 +35,7 @@ from livescale.services.worker.engine.tensor_parallel import Ranks, shared
 from livescale.services.worker.grammars.masks import Masks
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
+    SPARE_BYTES,
     Batch,
     Chosen,
     KvExport,
@@ -187,7 +188,7 @@ class TorchEngine:
 
     def _export(self, layer: int) -> None:
         for export, layers in self._leaving[layer]:
-            self.on_kv(export, layers, self.store.export_slices([export.slice(layers)]))
+            self.on_kv(export, layers, self.store.export_slices([export.slice(layers)], SPARE_BYTES))
 
     @torch.inference_mode()
     def head(self, hidden: torch.Tensor) -> torch.Tensor:

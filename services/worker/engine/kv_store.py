@@ -124,11 +124,13 @@ class KvStore:
             )
         part.copy_(torch.frombuffer(data, dtype=self.cache.dtype).view(part.shape))
 
-    def export_slices(self, slices: Sequence[KvSlice]) -> memoryview:
-        """Copy these slices one after the other, each ordered as the cache is."""
+    def export_slices(self, slices: Sequence[KvSlice], spare_bytes: int = 0) -> memoryview:
+        """Copy these slices one after the other, each ordered as the cache is. So many spare bytes follow, for the
+        caller."""
         parts = [self._slice(one) for one in slices]
-        items = self.cache.new_empty(sum(part.numel() for part in parts))
-        for part, copy in zip(parts, torch.split_with_sizes(items, [one.numel() for one in parts]), strict=True):
+        sizes = [part.numel() for part in parts]
+        items = self.cache.new_empty(sum(sizes) + spare_bytes // self.cache.element_size())
+        for part, copy in zip(parts, items[: sum(sizes)].split_with_sizes(sizes), strict=True):
             copy.view(part.shape).copy_(part)
         return memoryview(items.view(torch.uint8).cpu().numpy().data)
 

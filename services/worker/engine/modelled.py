@@ -30,7 +30,7 @@ from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.sizes import block_bytes
 from livescale.services.worker.grammars.masks import Vocabulary
 from livescale.services.worker.kv.tiers import KvCopy
-from livescale.services.worker.scheduling.batch import Batch, Chosen, KvPiece, KvSlice, ScheduledChunk
+from livescale.services.worker.scheduling.batch import SPARE_BYTES, Batch, Chosen, KvPiece, KvSlice, ScheduledChunk
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
@@ -153,7 +153,7 @@ class ModelledRunner:
                 self.on_last_layer()
             took += await self._take(seconds / model.layers)
             for export, layers in batch.leaving.get(layer, ()):
-                self.on_kv(export, layers, model.export_slices([export.slice(layers)]))
+                self.on_kv(export, layers, model.export_slices([export.slice(layers)], SPARE_BYTES))
         return took
 
     async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
@@ -175,8 +175,8 @@ class ModelledRunner:
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
         return _at_once(self._loaded().export_kv(blocks, layers))
 
-    def export_slices(self, slices: Sequence[KvSlice]) -> asyncio.Future[memoryview]:
-        return _at_once(self._loaded().export_slices(slices))
+    def export_slices(self, slices: Sequence[KvSlice], spare_bytes: int = 0) -> asyncio.Future[memoryview]:
+        return _at_once(self._loaded().export_slices(slices, spare_bytes))
 
     async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
         self._loaded().import_slices(slices, data)

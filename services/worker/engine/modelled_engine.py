@@ -105,8 +105,8 @@ class ModelledEngine:
         self._kv.export(self._kv.slots(blocks), range(layers), data)
         return data
 
-    def export_slices(self, slices: Sequence[KvSlice]) -> memoryview:
-        data = memoryview(bytearray(self._slices_bytes(slices)))
+    def export_slices(self, slices: Sequence[KvSlice], spare_bytes: int = 0) -> memoryview:
+        data = memoryview(bytearray(self._slices_bytes(slices) + spare_bytes))
         for one, part in self._parts(slices, data):
             self._kv.export(self._kv.slots(one.blocks)[one.start : one.stop], one.layers, part)
         return data

@@ -234,10 +234,10 @@ class EngineRunner:
             self._thread, lambda: self._loaded().store.export_kv(blocks, range(layers))
         )
 
-    def export_slices(self, slices: Sequence[KvSlice]) -> asyncio.Future[memoryview]:
-        """Copy these slices of KV as they are now, one after the other."""
+    def export_slices(self, slices: Sequence[KvSlice], spare_bytes: int = 0) -> asyncio.Future[memoryview]:
+        """Copy these slices of KV as they are now, one after the other. So many spare bytes follow, for the caller."""
         return asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: self._loaded().store.export_slices(slices)
+            self._thread, lambda: self._loaded().store.export_slices(slices, spare_bytes)
         )
 
     async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:

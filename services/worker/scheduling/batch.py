@@ -23,6 +23,7 @@ MAX_BATCH_ROWS = 2_048
 LEAST_TEMPERATURE = 1e-5
 # Stands for an activation, KV or a block that is not there.
 NO_BYTES = memoryview(b"")
+SPARE_BYTES = 8  # behind the bytes of each piece of KV that leaves in a step, for its digest
 
 
 class Past(Struct, frozen=True):
@@ -146,8 +147,8 @@ KvPiece = tuple[KvSlice, memoryview]
 class KvExport(Struct, frozen=True):
     """KV that leaves while a step computes it: positions `start` to `stop` - 1 of a request, whose KV lies in `blocks`.
 
-    Each of `pieces`, which are ranges of layers, is copied as soon as its last layer has run. `ticket` names the
-    transfer that it belongs to.
+    Each of `pieces`, which are ranges of layers, is copied as soon as its last layer has run, with `SPARE_BYTES` more
+    behind it. `ticket` names the transfer that it belongs to.
     """
 
     ticket: int

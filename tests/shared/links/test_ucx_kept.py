@@ -110,6 +110,18 @@ async def test_ends_that_take_the_same_endpoint_for_different_channels_both_get_
     await move(to_a, await a.connect(b.address, timeout=5, channel=3))
 
 
+async def test_a_new_endpoint_that_the_other_end_closes_at_once_is_made_again(ends: tuple[UcxLink, UcxLink]) -> None:
+    a, b = ends
+    connecting = asyncio.create_task(a.connect(b.address, timeout=5, channel=1))
+    await asyncio.sleep(0)  # its hello is on the way
+    (first,) = a._peers.values()
+    first.endpoint._gone()
+    near = await connecting
+    assert near is not first
+    await move(near, await b.connect(a.address, timeout=5, channel=1))
+    assert made(a) == 2
+
+
 async def test_no_more_are_kept_than_the_limit_and_the_other_end_keeps_no_half() -> None:
     a, b = await opened(most_kept=2), await opened()
     before = len(os.listdir("/proc/self/fd"))
