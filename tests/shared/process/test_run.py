@@ -67,6 +67,13 @@ async def ready(bus: Bus) -> str:
                 await asyncio.sleep(0.02)  # another process tells nobody that it is ready
 
 
+async def said(child: asyncio.subprocess.Process) -> str:
+    """Wait for the next line that the process prints."""
+    assert child.stdout is not None
+    async with asyncio.timeout(10):
+        return (await child.stdout.readline()).decode().strip()
+
+
 async def end(child: asyncio.subprocess.Process) -> tuple[int | None, str, list[dict[str, object]]]:
     """End the process; return exit code, stdout and the events on stderr."""
     async with asyncio.timeout(10):
@@ -98,6 +105,7 @@ SLOW = """
         async with asyncio.TaskGroup() as group:
             group.create_task(asyncio.sleep(60))  # cancelled
             await self.world.bus.serve(self.world.info, [Endpoint(DECISIONS, answer)])
+            print("serves", flush=True)
             await asyncio.Event().wait()
 """
 
@@ -105,10 +113,9 @@ SLOW = """
 async def test_a_process_that_is_stopped_answers_what_it_was_asked_before_its_actor_ends(tmp_path: Path) -> None:
     async with NatsServer.start(tmp_path) as server, process(server.url, SLOW) as child:
         bus = await NatsBus.connect(server.url, "default", "test")
-        await ready(bus)
+        assert await said(child) == "serves"
         call = asyncio.create_task(bus.call(DECISIONS, AskDecisions(), timeout=5))
-        assert child.stdout is not None
-        await child.stdout.readline()
+        assert await said(child) == "asked"
         child.send_signal(signal.SIGTERM)
         assert (await call).decisions == []
         assert (await end(child))[0] == 0
