@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests that take long may do so for an hour each.
+SLOW_PYTEST := $(BIN)/pytest --timeout 3600
 # With FlashInfer: make install EXTRAS=embedded,ucx,load,dev,flashinfer
 EXTRAS ?= embedded,ucx,load,dev
 
@@ -42,10 +44,10 @@ test: $(STAMP)  ## the tests, on two cores: whole systems one after the other, w
 	$(BIN)/pytest --numprocesses 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-slow: $(STAMP)  ## the tests that take long: the data plane with real processes, machines in network namespaces, benches
-	$(BIN)/pytest --timeout 3600 -m slow $(ARGS)
+	$(SLOW_PYTEST) -m slow $(ARGS)
 
 fuzz: $(STAMP)  ## bad input and random deaths for much longer than in the suite: make fuzz FUZZ=100
-	FUZZ=$(or $(FUZZ),20) $(BIN)/pytest --timeout 3600 tests/fuzz tests/control/test_random_events.py tests/worker/live/test_random_events.py $(ARGS)
+	FUZZ=$(or $(FUZZ),20) $(SLOW_PYTEST) tests/fuzz tests/control/test_random_events.py tests/worker/live/test_random_events.py $(ARGS)
 
 check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check .
@@ -82,7 +84,7 @@ $(PEERS)/.installed: constraints-peers.txt
 	touch $@
 
 test-clients: $(CLIENTS)/.installed $(AIPERF)/.installed  ## other people's clients and benchmarks ask a running system, from environments of their own
-	$(BIN)/pytest --timeout 3600 -m slow tests/clients $(ARGS)
+	$(SLOW_PYTEST) -m slow tests/clients $(ARGS)
 
 # They see what $(VENV) has behind what they have: torch and transformers are used from there, and their pins are not.
 define beside_venv
@@ -116,10 +118,10 @@ image: wheels/.downloaded  ## the image of all services; needs Docker, and once 
 	    --build-arg BASE=$(BASE) --build-arg BUILDER=$(BUILDER) .
 
 image-test: $(STAMP) image  ## the image: its size, what lies in it, who runs it; needs Docker
-	LIVESCALE_IMAGE=$(IMAGE) $(BIN)/pytest --timeout 3600 -m docker tests/image $(ARGS)
+	LIVESCALE_IMAGE=$(IMAGE) $(SLOW_PYTEST) -m docker tests/image $(ARGS)
 
 compose-test: $(STAMP) image  ## docker-compose.yml, really run: scale-out, deaths of containers, two machines; needs Docker
-	LIVESCALE_IMAGE=$(IMAGE) $(BIN)/pytest --timeout 3600 -m docker tests/compose $(ARGS)
+	LIVESCALE_IMAGE=$(IMAGE) $(SLOW_PYTEST) -m docker tests/compose $(ARGS)
 
 up: $(STAMP)  ## serve until Ctrl-C: make up ARGS="--model NAME=DIR"
 	$(BIN)/livescale up $(ARGS)

@@ -1,6 +1,5 @@
 """From the prompts of a body to its response: the limits are checked, and a generation is made for each choice."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -73,7 +72,7 @@ class CompletionMaker:
             )
             for index, (submit, output) in enumerate(zip(submits, outputs, strict=True))
         ]
-        make: Callable[..., CompletionResponse] = CompletionResponse
+        make: type[CompletionResponse] | partial[BeamResponse] = CompletionResponse
         if body.use_beam_search:
             searches = searches_of(body, submits, self.backend, context)
             make = partial(BeamResponse, searches=searches, top=asked_logprobs(body))

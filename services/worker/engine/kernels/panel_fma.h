@@ -171,19 +171,19 @@ ALWAYS void multiply_panel(Type type, const Tools *tools, const void *panel, int
 ALWAYS void multiply_codes(Codes codes, const Tools *tools, const Panel *panel, int64_t in, int64_t count) {
     const float *a = tools->rows;
     Unpacking unpacking;
-    begin_unpacking(codes, panel, in, &unpacking);
+    begin_unpacking(panel, in, &unpacking);
     memset(tools->sums, 0, count * PANEL * sizeof(float));
 #if LANES >= 8
-    Spread group;
-    int is_spread = 0;
+    Spread group; /* the first block reads it */
     for (int64_t first = 0; first < in; first += INPUTS, a += count * INPUTS) {
-        if (count == 1 && add_row(codes, &unpacking, &group, &is_spread, a, tools->sums))
+        if (count == 1 && add_row(codes, &unpacking, &group, a, tools->sums))
             continue;
-        unpack_block(codes, &unpacking, &group, &is_spread, tools->piece);
+        unpack_block(codes, &unpacking, &group, tools->piece);
         add_block(a, tools->piece, tools->sums, count, NULL, 0);
     }
 #else
     bf16 block[INPUTS * PANEL];
+    make_values(codes, &unpacking.values);
     for (int64_t first = 0; first < in; first += INPUTS, a += count * INPUTS) {
         for (int64_t pair = 0; pair < INPUTS / 2; pair++, pass(codes, &unpacking, 1)) {
             read_next(&unpacking);

@@ -92,14 +92,13 @@ typedef struct {
     CodeGroup read;
 } Unpacking;
 
-ALWAYS void begin_unpacking(Codes codes, const Panel *panel, int64_t in, Unpacking *made) {
+ALWAYS void begin_unpacking(const Panel *panel, int64_t in, Unpacking *made) {
     made->packing = panel->packing;
     made->panel = panel->numbers;
     made->bytes = packed_bytes(panel->packing, in);
     made->words = (const uint32_t *)(made->panel + made->bytes.codes);
     made->in = in;
     made->group = made->pair = made->left = 0;
-    make_values(codes, &made->values);
 }
 
 /* Reads the next group if none is left of the last one. Returns whether it has. */
@@ -118,7 +117,7 @@ ALWAYS void pass(Codes codes, Unpacking *from, int64_t pairs) {
     from->left -= pairs;
 }
 
-/* Unpacks the next pair of inputs to `[output, input of the pair]`. */
+/* Unpacks the next pair of inputs to `[output, input of the pair]`. The values of its codes were made. */
 ALWAYS void unpack_any_pair(Codes codes, const Unpacking *from, bf16 *to) {
     const int bits = (int)code_bits(codes), fields = 32 / bits;
     for (int vector = 0; vector < 2 * PANEL / CODE_LANES; vector++, to += CODE_LANES) {

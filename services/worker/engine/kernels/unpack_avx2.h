@@ -6,9 +6,11 @@
 
 #define EIGHT 8
 
-/* What a code is multiplied by after `zero` is subtracted, in the order of the vectors. */
+/* What a code is multiplied by after `zero` is subtracted, in the order of the vectors; unless it `fits`, it cannot be
+   used. */
 typedef struct {
     float scale[2 * PANEL], zero[2 * PANEL];
+    int fits;
 } Spread;
 
 /* An integer is not moved to the lowest bits of its word: as part of the number 2^23 it is so many times as large, as long
@@ -19,14 +21,15 @@ ALWAYS int place(Codes codes, int field) {
     return (int)code_bits(codes) * field - (is_late(codes, field) ? LATE(codes) : 0);
 }
 
-/* Makes a group ready for unpack_pair. Returns 0 where its scales are so large or small that products, or what rounds them,
-   may be infinite or denormal. */
-static int spread_group(Codes codes, const CodeGroup *group, Spread *made) {
+/* Makes a group ready for unpack_pair. It does not fit where its scales are so large or small that products, or what rounds
+   them, may be infinite or denormal. */
+static void spread_group(Codes codes, const CodeGroup *group, Spread *made) {
+    made->fits = 0;
     const int fields = 32 / (int)code_bits(codes);
     for (int i = 0; i < 2 * PANEL; i++) {
         float size = __builtin_fabsf(group->scale[i]);
         if (size != 0.0f && !(size > 0x1p-80f && size < 0x1p80f))
-            return 0;
+            return;
     }
     for (int i = 0; i < 2 * PANEL; i++) {
         int vector = i / CODE_LANES, lane = i % CODE_LANES;
@@ -35,7 +38,7 @@ static int spread_group(Codes codes, const CodeGroup *group, Spread *made) {
         made->scale[i] = group->scale[from] / times;
         made->zero[i] = 0x1p23f + group->zero[from] * times;
     }
-    return 1;
+    made->fits = 1;
 }
 
 /* The values of field `field` of 8 words, not scaled; the same words moved by LATE bits are `late`. Small numbers of fp8
@@ -157,15 +160,22 @@ ALWAYS void add_packed(Codes codes, const Spread *group, const uint32_t *words, 
     }
 }
 
-/* Unpacks the next 32 inputs of a panel to float32 as it is stored in that type. `group` is of the last one read, and is
-   used if `is_spread`. */
-ALWAYS void unpack_block(Codes codes, Unpacking *from, Spread *group, int *is_spread, float *to) {
+/* Reads the next group if none is left of `group`. */
+ALWAYS void read_spread(Codes codes, Unpacking *from, Spread *group) {
+    if (!read_next(from))
+        return;
+    spread_group(codes, &from->read, group);
+    if (!group->fits)
+        make_values(codes, &from->values);
+}
+
+/* Unpacks the next 32 inputs of a panel to float32 as it is stored in that type. `group` is the last one read. */
+ALWAYS void unpack_block(Codes codes, Unpacking *from, Spread *group, float *to) {
     for (int64_t pair = 0; pair < INPUTS / 2; pair++, to += PANEL, pass(codes, from, 1)) {
         float *odd = to + INPUTS / 2 * PANEL;
         bf16 halves[2 * PANEL];
-        if (read_next(from))
-            *is_spread = spread_group(codes, &from->read, group);
-        if (*is_spread) {
+        read_spread(codes, from, group);
+        if (group->fits) {
             unpack_pair(codes, group, from->words, to, odd);
             continue;
         }
@@ -179,10 +189,9 @@ ALWAYS void unpack_block(Codes codes, Unpacking *from, Spread *group, int *is_sp
 
 /* Adds the products of a row and the next 32 inputs of a panel to all 64 sums. Returns 0, and adds nothing, where these
    are of several groups or need `unpack_any_pair`. */
-ALWAYS int add_row(Codes codes, Unpacking *from, Spread *group, int *is_spread, const float *a, float *sums) {
-    if (read_next(from))
-        *is_spread = spread_group(codes, &from->read, group);
-    if (!*is_spread || from->left < INPUTS / 2)
+ALWAYS int add_row(Codes codes, Unpacking *from, Spread *group, const float *a, float *sums) {
+    read_spread(codes, from, group);
+    if (!group->fits || from->left < INPUTS / 2)
         return 0;
     add_packed(codes, group, from->words, a, sums);
     pass(codes, from, INPUTS / 2);
