@@ -8,6 +8,9 @@ SLOW_PYTEST := $(BIN)/pytest --timeout 3600
 # With FlashInfer: make install EXTRAS=embedded,ucx,load,dev,flashinfer
 EXTRAS ?= embedded,ucx,load,dev
 
+# Bytecode is kept even where the shell says not to: each test that starts processes would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 PEERS := .peers
 CLIENTS := .clients
 AIPERF := .aiperf
