@@ -1,11 +1,13 @@
 """The arena: memory for parameters, made and touched at process start, never given back before the end.
 
-The first touch of fresh memory is 20 times slower than the transfer that would fill it. Memory of the host can be
+The first touch of fresh memory is 20 times slower than the transfer that would fill it. It is locked where this process
+may lock so much, as the first request after a rest would wait for what was swapped out. Memory of the host can be
 pinned: CUDA knows it, it stays where it is, and GPUs copy from it without a detour.
 """
 
 import ctypes
 import mmap
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -37,9 +39,17 @@ def cuda_runtime() -> CudaRuntime:
 
 
 class PinnedMap(mmap.mmap):
-    """A mapping that can be pinned, once all of its pages are there. CUDA lets go of it before it is unmapped."""
+    """A mapping that can be locked, and pinned once all of its pages are there. CUDA lets go of it before it is
+    unmapped."""
 
     _runtime: CudaRuntime | None = None  # once it knows this memory
+
+    def lock(self) -> None:
+        """Keep the pages in memory until they are unmapped. Where the limit of locked memory is lower, the kernel may
+        swap them out as any others, and that is logged."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.mlock(ctypes.c_void_p(self._address()), ctypes.c_size_t(len(self))):
+            log.debug("memory_not_locked", size_bytes=len(self), reason=os.strerror(ctypes.get_errno()))
 
     def pin(self, runtime: CudaRuntime) -> None:
         """Pin the memory. Where that fails it works unpinned, and a warning is logged."""
@@ -91,6 +101,7 @@ class Arena:
         self._memory = PinnedMap(-1, max(size_bytes, ALIGNMENT), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._memory.madvise(mmap.MADV_HUGEPAGE)
         touch(self._memory)
+        self._memory.lock()
         if cuda is not None:
             self._memory.pin(cuda)
         self._allocator = BumpAllocator(size_bytes)

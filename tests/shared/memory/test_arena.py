@@ -2,6 +2,10 @@
 
 import gc
 import mmap
+import os
+import resource
+import subprocess
+import sys
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,6 +66,44 @@ def test_its_memory_is_resident_from_the_start() -> None:
     arena = Arena(64 * MIB)
     assert resident_bytes() - before > 60 * MIB
     arena.close()
+
+
+def locked_bytes() -> int:
+    with open("/proc/self/status") as status:
+        (line,) = [line for line in status if line.startswith("VmLck:")]
+    return int(line.split()[1]) * 1024
+
+
+def test_its_memory_is_locked_until_it_is_unmapped() -> None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if os.geteuid() and 0 <= limit < 2 * MIB:
+        pytest.skip("this user may not lock 2 MiB")
+    before = locked_bytes()
+    arena = Arena(MIB)
+    assert locked_bytes() - before == MIB
+    arena.close()
+    assert locked_bytes() == before
+
+
+# A user who may lock a page makes an arena of 1 MiB, and writes into it.
+WITHOUT_THE_RIGHT = """
+import os, resource
+from structlog.testing import capture_logs
+from livescale.shared.memory.arena import Arena
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 4096))
+if os.geteuid() == 0:
+    os.setuid(65534)
+with capture_logs() as lines:
+    (view,) = Arena(1 << 20).place([5])
+view[:] = b"works"
+print([line["event"] for line in lines], bytes(view))
+"""
+
+
+def test_where_it_may_not_be_locked_it_works_as_it_is_and_that_is_logged() -> None:
+    command = [sys.executable, "-c", WITHOUT_THE_RIGHT]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert said.stdout == "['memory_not_locked'] b'works'\n"
 
 
 def test_a_kernel_that_cannot_populate_still_gets_every_page_touched(monkeypatch: pytest.MonkeyPatch) -> None:
