@@ -30,8 +30,7 @@ from livescale.shared.subjects import (
     RELEASE_MODEL,
     SEND,
 )
-from livescale.shared.transfer.flow_end import TransferFailed
-from livescale.shared.transfer.lost_flows import LostFlows
+from livescale.shared.transfer.flow_end import LostFlows, TransferFailed
 from livescale.shared.transfer.memory_export import OpenMemoryExport, offer_of
 from livescale.shared.transfer.sender import BlockSender
 
