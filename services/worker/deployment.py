@@ -73,7 +73,9 @@ class Deployment:
         self.source, self.live = LiveSource(live_context), LiveRole(live_context)
         live, source, switch_kv = self.live, self.source, settings.switch_kv
         self.pipelines = PipelineMember(context, instance, group, live, source, switch_kv)
-        self.disaggregation = Disaggregation(context, instance, self._transport.kv_first, settings.kv_transfer)
+        self.disaggregation = Disaggregation(
+            context, instance, self._transport.kv_first, by_layer=settings.kv_transfer == "by-layer"
+        )
         serving.on_batch, serving.on_rank_lost = lambda batch: group.leader.tell(batch), self._rank_lost
 
     @property

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.engine.sizes import block_bytes
 from livescale.services.worker.instance.loading import Loading
 from livescale.services.worker.instance.parameters import AnyArena
+from livescale.services.worker.scheduling.batch import block_bytes
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.contract import Link

@@ -15,10 +15,9 @@ from livescale.services.worker.disaggregation.context import DATA, HEADER, KvCon
 from livescale.services.worker.disaggregation.incoming import IncomingKv, reservation_name
 from livescale.services.worker.disaggregation.pieces import HEADER as PIECE_HEADER
 from livescale.services.worker.disaggregation.pieces import KvCoverage, has_digest, unpack_header
-from livescale.services.worker.engine.sizes import slice_bytes
 from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.instance.spans import HandOffTimes
-from livescale.services.worker.scheduling.batch import SPARE_BYTES
+from livescale.services.worker.scheduling.batch import SPARE_BYTES, slice_bytes
 from livescale.services.worker.scheduling.reservations import Reservation
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Ack, Context, Refusal

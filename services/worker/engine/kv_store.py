@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from livescale.services.worker.engine.parameters import TORCH_DTYPES
-from livescale.services.worker.kv.tiers import KvCopy
-from livescale.services.worker.scheduling.batch import KvPiece, KvSlice
+from livescale.services.worker.scheduling.batch import KvCopy, KvPiece, KvSlice
 from livescale.shared.memory.arena import Arena, cuda_runtime
 from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import DType, ModelConfig

@@ -31,8 +31,7 @@ from livescale.services.worker.engine.memory import EngineMemory
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup, least, open_store, reach_store
 from livescale.services.worker.grammars.masks import Masks, Vocabulary
-from livescale.services.worker.kv.tiers import KvCopy
-from livescale.services.worker.scheduling.batch import Batch, Chosen, KvExport, KvPiece, KvSlice, ScheduledChunk
+from livescale.services.worker.scheduling.batch import Batch, Chosen, KvCopy, KvExport, KvPiece, KvSlice, ScheduledChunk
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU

@@ -14,7 +14,7 @@ from livescale.services.worker.engine.kernels.variants import Kernels, find_comp
 from livescale.services.worker.engine.likelihoods import LikelihoodsWanted, by_likelihood, largest, tell_likelihoods
 from livescale.services.worker.engine.logits import Floats, Ids, TokenMask, change_logits
 from livescale.services.worker.grammars.masks import NO_MASKS, StepMasks
-from livescale.services.worker.scheduling.batch import Chosen, Past, TokenSampling, changes_logits
+from livescale.services.worker.scheduling.batch import Chosen, Past, TokenSampling
 from livescale.shared.messages.requests import Sampling, TokenLogprobs
 
 SEED_BITS = (1 << 64) - 1
@@ -76,7 +76,7 @@ def _choose(
 
 def _is_changed(sampling: TokenSampling) -> bool:
     """Whether parameters change the row's logits."""
-    return sampling.past is not None and changes_logits(sampling.params)
+    return sampling.past is not None and sampling.params.changes_logits
 
 
 def _is_likeliest(sampling: TokenSampling) -> bool:

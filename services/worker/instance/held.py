@@ -62,6 +62,13 @@ class HeldInstance:
             raise Refusal(409, f"cannot send {what}: this worker holds {held}")
         return loading
 
+    def serves(self, version: str) -> Loading:
+        """The parameters of this version, which the worker serves whole. Raises Refusal 409 where it does not."""
+        loading, state = self.loading, self.lifecycle.state
+        if loading is None or state is not WorkerState.SERVING or loading.manifest.version != version:
+            raise Refusal(409, f"version: {version} is not served here, this worker is {state}")
+        return loading
+
     async def recall(self, command: Serve, draining: asyncio.Task[None] | None) -> None:
         """Drain no more, if this is what the command wants. Raises Refusal 409 where it has let go of the model."""
         if self.lifecycle.state is not WorkerState.DRAINING or not command.recall or draining is None:

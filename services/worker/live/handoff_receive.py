@@ -5,11 +5,17 @@ from collections.abc import Collection, Coroutine, Sequence
 
 import structlog
 
-from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, receive
 from livescale.services.worker.instance.spans import HandOffTimes
 from livescale.services.worker.live.context import LiveContext
-from livescale.services.worker.scheduling.batch import NO_BYTES, PROMPT_CUT, LayerEntry, share_left
+from livescale.services.worker.scheduling.batch import (
+    NO_BYTES,
+    PROMPT_CUT,
+    LayerEntry,
+    activation_bytes,
+    kv_bytes,
+    share_left,
+)
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled, LateKv
 from livescale.services.worker.scheduling.sequence import Sequence as Waiting

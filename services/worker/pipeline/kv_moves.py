@@ -8,12 +8,11 @@ from typing import TypeVar
 
 import structlog
 
-from livescale.services.worker.engine.sizes import kv_bytes, slice_bytes
 from livescale.services.worker.instance.handoff import receive, send
 from livescale.services.worker.pipeline.context import StageContext, close, reach
 from livescale.services.worker.pipeline.filling import Filling, KvWay, choose_way
 from livescale.services.worker.pipeline.wire import kv_slices, kv_spans, layers_of
-from livescale.services.worker.scheduling.batch import ScheduledChunk
+from livescale.services.worker.scheduling.batch import ScheduledChunk, kv_bytes, slice_bytes
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.links.contract import LinkError, Peer

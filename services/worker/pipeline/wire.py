@@ -5,7 +5,6 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from livescale.services.worker.engine.sizes import activation_bytes
 from livescale.services.worker.scheduling.batch import (
     MAX_BATCH_ROWS,
     KvSlice,
@@ -14,8 +13,7 @@ from livescale.services.worker.scheduling.batch import (
     Scoring,
     TokenSampling,
     Withheld,
-    named_tokens,
-    needs_past,
+    activation_bytes,
 )
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.bus.contract import Refusal
@@ -123,7 +121,7 @@ def _told(piece: ScheduledChunk) -> StagePiece:
 def _sampling(told: StagePiece) -> TokenSampling | None:
     if told.sampling is None:
         return None
-    past = Past(tuple(told.prompt), tuple(told.generated)) if needs_past(told.sampling) else None
+    past = Past(tuple(told.prompt), tuple(told.generated)) if told.sampling.needs_past else None
     return TokenSampling(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops), past)
 
 
@@ -150,7 +148,7 @@ def _piece(told: StagePiece, limits: SchedulerLimits) -> ScheduledChunk:
         )
     if len(told.following) > len(told.tokens):
         raise ValueError(f"pieces: {len(told.following)} tokens follow {len(told.tokens)} of {told.request_id}")
-    named = [] if told.sampling is None else named_tokens(told.sampling)
+    named = [] if told.sampling is None else told.sampling.named_tokens
     so_far = *told.prompt, *told.generated, *told.following
     never = max((*told.tokens, *told.forbidden, *so_far, *named), default=0)
     if never >= limits.vocab_size:

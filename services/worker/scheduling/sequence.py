@@ -15,10 +15,9 @@ from livescale.services.worker.scheduling.batch import (
     ScheduledChunk,
     Scoring,
     TokenSampling,
-    needs_past,
 )
 from livescale.shared.messages.disaggregation import TakeOver
-from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs
+from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs, leaving
 from livescale.shared.policy.priority_queue import queue_position
 
 
@@ -76,7 +75,7 @@ class Sequence:
         self.logprobs = list(request.logprobs)
         asked = request.prompt_logprobs
         self.prompt_logprobs = [] if asked is None else list(asked.told)
-        self._needs_past = needs_past(request.sampling)
+        self._needs_past = request.sampling.needs_past
         self.blocks = range(0)
         self.computed = 0
         self.preempted = False  # ever
@@ -259,6 +258,10 @@ class Sequence:
         """Note how likely the tokens of the prompt after position `start` are, where it is told."""
         if told:
             self.prompt_logprobs[start:] = told
+
+    def leaving(self, wall: float) -> Submit:
+        """The request as it is sent at `wall` to a worker that goes on with it."""
+        return leaving(self.as_request(), wall)
 
     def as_request(self) -> Submit:
         """The request as another worker goes on with it: with what was generated, and what is told of its tokens."""

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from livescale.services.worker.engine.sizes import activation_bytes
 from livescale.services.worker.pipeline.wire import (
     batch_pieces,
     fill_pieces,
@@ -16,7 +15,15 @@ from livescale.services.worker.pipeline.wire import (
     stage_pieces,
     withheld,
 )
-from livescale.services.worker.scheduling.batch import KvSlice, Past, ScheduledChunk, Scoring, TokenSampling, Withheld
+from livescale.services.worker.scheduling.batch import (
+    KvSlice,
+    Past,
+    ScheduledChunk,
+    Scoring,
+    TokenSampling,
+    Withheld,
+    activation_bytes,
+)
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, Stage, StageBatch, StageDone, StageFill
 from livescale.shared.messages.requests import Sampling
