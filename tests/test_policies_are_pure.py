@@ -74,8 +74,6 @@ POLICIES = (
     "services/worker/disaggregation/incoming.py",
     "services/worker/disaggregation/outgoing.py",
     "services/worker/disaggregation/pieces.py",
-    "services/worker/disaggregation/send_rate.py",
-    "services/worker/disaggregation/transfer.py",
     "services/worker/engine/modelled_kv.py",
     "services/worker/engine/modelled_steps.py",
     "services/worker/kv/*.py",

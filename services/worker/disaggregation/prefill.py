@@ -11,9 +11,8 @@ import structlog
 from msgspec.structs import replace
 
 from livescale.services.worker.disaggregation.context import KvContext
-from livescale.services.worker.disaggregation.outgoing import OutgoingKv
+from livescale.services.worker.disaggregation.outgoing import KvTransfer, KvTransferState, OutgoingKv
 from livescale.services.worker.disaggregation.sending import CALL_SECONDS, RETRY_SECONDS, KvSender
-from livescale.services.worker.disaggregation.transfer import KvTransfer, KvTransferState
 from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.scheduling.batch import Batch, KvExport, kv_bytes
 from livescale.shared.bus.contract import BusError, Refusal
@@ -144,7 +143,7 @@ class PrefillSide:
 
     def _start(self, one: OutgoingKv) -> asyncio.Task[None] | None:
         one.transfer.move(KvTransferState.ASKING)
-        one.number, one.began = self._sender.next_ticket(), self._worker.clock.now()
+        one.number, one.began = self._sender.tickets.take(), self._worker.clock.now()
         changes = self._changes[one] = Changes()
         carrying = self._worker.start(self._carry(one, changes), f"KV to {one.decode} {one.request_id}")
         if carrying is not None:

@@ -242,7 +242,7 @@ class HandOffSender:
 
     def _task(self, given: QueuedRequest, origin: HandOffOrigin) -> Task:
         sequence, manifest = given.sequence, origin.manifest
-        entry, submit = sequence.entry, sequence.leaving(self._context.clock.wall())
+        entry, submit = sequence.entry, self._context.leaving(sequence.as_request())
         waited = self._serving.waited(sequence.request_id)
         if entry is None:
             filled = given.filled or NOTHING

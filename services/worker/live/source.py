@@ -11,7 +11,7 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.worker.instance.handoff import Channel, HandOffTickets
+from livescale.services.worker.instance.handoff import Channel, Tickets
 from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.handoff_receive import HandOffBatch, IncomingHandOff
 from livescale.services.worker.live.policy import (
@@ -63,7 +63,7 @@ class LiveSource:
         self._coming = 0  # requests that are not here yet, and not the target's for long
         self._began = asyncio.Event()  # to help a target
         self._failed: Counter[str] = Counter()  # hand-offs in a row, by target
-        self._tickets = HandOffTickets()
+        self._tickets = Tickets()
 
     @property
     def helping(self) -> list[str]:
@@ -227,7 +227,7 @@ class LiveSource:
         self._wanted.discard(target)
         self._perform(self._policy.busy(target, more=pulled.more))
         hand_offs = [
-            self._incoming(helped, scheduler, self._channel(helped, pull, number), task, pulled.ranks)
+            self._incoming(helped, scheduler, self._channel(helped, pull, number), task, pulled)
             for number, task in enumerate(pulled.tasks[: pull.requests])  # beyond, tickets are others'
         ]
         batch = HandOffBatch(hand_offs)
@@ -242,9 +242,9 @@ class LiveSource:
         return Channel(self._context.link, helped.node, pull.ticket + number, pull.secret)
 
     def _incoming(
-        self, helped: Helped, scheduler: Scheduler, channel: Channel, task: Task, ranks: Sequence[Node]
+        self, helped: Helped, scheduler: Scheduler, channel: Channel, task: Task, pulled: Pulled
     ) -> IncomingHandOff:
-        return IncomingHandOff(helped.manifest, scheduler, channel, task, ranks, self._live)
+        return IncomingHandOff(helped.manifest, scheduler, channel, task, pulled, self._live)
 
     async def _receive(self, target: str, hand_off: IncomingHandOff, batch: HandOffBatch) -> None:
         try:

@@ -17,7 +17,7 @@ from livescale.services.worker.scheduling.batch import (
     TokenSampling,
 )
 from livescale.shared.messages.disaggregation import TakeOver
-from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs, leaving
+from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs
 from livescale.shared.policy.priority_queue import queue_position
 
 
@@ -258,10 +258,6 @@ class Sequence:
         """Note how likely the tokens of the prompt after position `start` are, where it is told."""
         if told:
             self.prompt_logprobs[start:] = told
-
-    def leaving(self, wall: float) -> Submit:
-        """The request as it is sent at `wall` to a worker that goes on with it."""
-        return leaving(self.as_request(), wall)
 
     def as_request(self) -> Submit:
         """The request as another worker goes on with it: with what was generated, and what is told of its tokens."""
