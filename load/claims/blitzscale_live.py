@@ -9,9 +9,8 @@ from livescale.load.bench.zigzag.late import late_share
 from livescale.load.claims.claim import Band, Claim, Exact, Measured, Order, cannot, one, several
 from livescale.load.claims.workbench import Workbench
 from livescale.services.worker.live.optimum import solve
-from livescale.services.worker.live.policy import BEST_EFFORT, OFF, ZIGZAG, Rule
+from livescale.services.worker.live.policy import BEST_EFFORT, OFF, ZIGZAG, LiveTask, Rule
 from livescale.services.worker.live.simulation import SOURCE, Simulation, simulate
-from livescale.services.worker.live.tasks import LiveTask
 
 PAPER = "BlitzScale"
 LAYERS, LOAD, REQUESTS = 7, 6, 7  # those of the example: a load takes as long as six layers

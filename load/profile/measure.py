@@ -10,8 +10,7 @@ import numpy as np
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.modelled_steps import work_of
 from livescale.services.worker.engine.runner import EngineRunner
-from livescale.services.worker.engine.sizes import kv_bytes
-from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, ScheduledChunk, TokenSampling, kv_bytes
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.messages.parameters import DType, ModelConfig
 from livescale.shared.messages.requests import Sampling

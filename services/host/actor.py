@@ -16,7 +16,6 @@ from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import PathBytes
 from livescale.shared.messages.copies import FetchModel, ModelRead, ReleaseModel
-from livescale.shared.messages.membership import HostReport
 from livescale.shared.messages.transfers import Abort, Send
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
@@ -30,8 +29,7 @@ from livescale.shared.subjects import (
     RELEASE_MODEL,
     SEND,
 )
-from livescale.shared.transfer.flow_end import TransferFailed
-from livescale.shared.transfer.lost_flows import LostFlows
+from livescale.shared.transfer.flow_end import LostFlows, TransferFailed
 from livescale.shared.transfer.memory_export import OpenMemoryExport, offer_of
 from livescale.shared.transfer.sender import BlockSender
 
@@ -102,7 +100,9 @@ class HostService:
             self._id,
             self._world.host,
             address=link.address,
-            report=self._report,
+            report=lambda epoch: self._cache.report(
+                self._id, epoch, self._sent_versions(), flows_out=len(self._outgoing)
+            ),
             on_stale=lambda: self._outgoing.abort_all(f"{self._id} had been declared dead"),
             place=self._place,
             system=self._world.system,
@@ -214,14 +214,3 @@ class HostService:
     def _changed(self) -> None:
         self._cache_bytes.set(self._cache.used_bytes)
         self._membership.changed()
-
-    def _report(self, epoch: int) -> HostReport:
-        sent = self._sent_versions()
-        return HostReport(
-            id=self._id,
-            epoch=epoch,
-            holdings=[held.holding(sending=held.version in sent) for _, held in self._cache.items()],
-            cache_bytes=self._cache.used_bytes,
-            cache_limit_bytes=self._cache.limit_bytes,
-            flows_out=len(self._outgoing),
-        )

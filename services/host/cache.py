@@ -1,11 +1,12 @@
 """Which models a host holds in its memory, and whether one more fits. Pure: the bytes themselves are in `memory.py`."""
 
+from collections.abc import Collection
 from itertools import count
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from livescale.shared.messages.membership import Holding
+from livescale.shared.messages.membership import Holding, HostReport
 from livescale.shared.messages.parameters import DType, KvCacheDType, Layout, Manifest
 
 MIB = 1024**2
@@ -79,6 +80,17 @@ class HostCache:
     def items(self) -> list[tuple[int, Held]]:
         """All models with their numbers, sorted by name and age."""
         return sorted(self._held.items(), key=lambda item: (item[1].model, item[0]))
+
+    def report(self, host: str, epoch: int, sending: Collection[str], flows_out: int) -> HostReport:
+        """What the host tells of its memory. It is `sending` these versions, in so many flows."""
+        return HostReport(
+            id=host,
+            epoch=epoch,
+            holdings=[held.holding(sending=held.version in sending) for _, held in self.items()],
+            cache_bytes=self.used_bytes,
+            cache_limit_bytes=self.limit_bytes,
+            flows_out=flows_out,
+        )
 
     def find(self, version: str) -> int | None:
         """The number of a model of this version, a whole one before one on its way; None where there is none."""

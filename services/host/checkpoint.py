@@ -13,8 +13,8 @@ import xxhash
 
 from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, Bits, are_finite, convert
 from livescale.services.host.find_parameters import find_parameters
-from livescale.services.host.fused import read_fused
 from livescale.services.host.quantized import QuantizedReader
+from livescale.services.host.rearranged import read_fused, read_transposed
 from livescale.services.host.routers import read_router
 from livescale.services.host.safetensors_files import (
     AGAIN,
@@ -23,7 +23,6 @@ from livescale.services.host.safetensors_files import (
     open_tensors,
     read_pieces,
 )
-from livescale.services.host.transposed import read_transposed
 from livescale.shared.messages.parameters import Block, DType, KvCacheDType, Layout, Manifest, ModelConfig, Tensor
 from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.block_layout import BlockLayout, block_layouts, check_dtype, tensor_bytes

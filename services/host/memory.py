@@ -10,8 +10,7 @@ import structlog
 from livescale.services.host.cache import CacheFull, Held, HostCache, check_memory
 from livescale.services.host.disk import Disk
 from livescale.services.host.fetch import ModelFetch, OnBlock
-from livescale.services.host.spans import read_span
-from livescale.services.host.stored import Stored
+from livescale.services.host.stored import Stored, read_span
 from livescale.shared.messages.copies import FetchModel
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest

@@ -16,6 +16,7 @@ import structlog
 import xxhash
 
 from livescale.services.host.adapter import open_adapter
+from livescale.services.host.cache import Held
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.host.packed_file import NotPacked, PackedFile, PackStopped, PackWriter, place_blocks
 from livescale.services.host.read_before import (
@@ -29,6 +30,7 @@ from livescale.services.host.read_before import (
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import DType, KvCacheDType, Layout, Manifest
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config, resolve_model_path
+from livescale.shared.process.spans import TimedSpan
 
 FREE_SHARE = 0.1  # share of a file system that packed forms leave free
 
@@ -241,3 +243,22 @@ def _packed(place: Path) -> Path:
 def _has_room(directory: Path, size_bytes: int) -> bool:
     disk = shutil.disk_usage(directory)
     return disk.free - size_bytes >= FREE_SHARE * disk.total
+
+
+def read_span(held: Held, began: float, ended: float, source: str, error: str | None) -> TimedSpan:
+    """From the moment that a version had its turn at the disk until it was in memory, in seconds since the epoch.
+
+    `source` says in which form it lay there.
+    """
+    return TimedSpan(
+        "read",
+        began,
+        ended,
+        {
+            "gen_ai.request.model": held.model,
+            "livescale.read.bytes": held.size_bytes,
+            "livescale.read.blocks": held.total,
+            "livescale.read.source": source,
+        },
+        error=None if error is None else "failed",
+    )

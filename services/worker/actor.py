@@ -4,23 +4,24 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
+from msgspec import structs
+
 from livescale.services.worker.adapter_fetcher import AdapterFetcher
 from livescale.services.worker.adapters import AdapterStore
 from livescale.services.worker.deployment import Deployment
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.metrics import WorkerMetrics
-from livescale.services.worker.instance.seconds import InstanceSeconds
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.instance.spans import WorkerSpans
 from livescale.services.worker.mesh import PeerMesh
-from livescale.services.worker.report import make_report
 from livescale.services.worker.resources import ResourceMaker, Resources
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.contract import Ack, Context, Endpoint, M, Refusal, Topic
-from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.membership import Holding, PeerTraffic, Role, WorkerReport
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.process.system_port import WhyNotReady, starting
+from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.subjects import (
     ABORT,
     CANCEL_WORK,
@@ -107,8 +108,8 @@ class Worker:
                 system=world.system,
             )
             self._why_not_ready = membership.why_not_ready
-            self._deployment = Deployment(world, self._settings, resources, serving, tasks, membership.changed)
             context = WorkerContext(world, resources.metered_link, tasks, runner)
+            self._deployment = Deployment(context, self._settings, resources, serving, membership.changed)
             group, stages = self._deployment.group, self._deployment.pipelines.adapters
             fetcher = AdapterFetcher(context, resources.link, resources.hashing)
             AdapterStore(context, serving, group, stages, fetcher, self._settings.adapter_bytes)
@@ -191,3 +192,81 @@ class Worker:
             self._load_changed.clear()
             self._membership.changed()
             await asyncio.sleep(LOAD_REPORT_SECONDS)
+
+
+def make_report(
+    world: World, epoch: int, settings: WorkerSettings, device: str, resources: Resources, deployment: Deployment
+) -> WorkerReport:
+    """Return the state of the worker, and what it has and does where it is not spare."""
+    instance = deployment.instance
+    common = WorkerReport(
+        id=world.info.id,
+        epoch=epoch,
+        state=instance.lifecycle.state.value,
+        arena_bytes=settings.arena_bytes,
+        device=device,
+        host=world.host,
+        engine=settings.engine,
+        paths=resources.paths.by_peer,
+        flows_out=deployment.flows_out,
+        parked=deployment.parameters.parked,
+        traffic=_traffic(resources),
+    )
+    assignment = instance.lifecycle.assignment
+    if assignment is None:
+        return common
+    prefill, load, pipelines = deployment.disaggregation.prefill, instance.serving.load(), deployment.pipelines
+    manifest = assignment.manifest
+    return structs.replace(
+        common,
+        model=assignment.model,
+        plan_id=assignment.plan_id,
+        version=manifest.version,
+        instance=assignment.instance,
+        role=assignment.role,
+        rank=assignment.rank,
+        holding=Holding(
+            model=assignment.model,
+            version=manifest.held_as,
+            ready=sorted(instance.lifecycle.ready),
+            total=len(manifest.blocks),
+        ),
+        load=load and structs.replace(load, kv_tokens_per_second=prefill.tokens_per_second),
+        helping=deployment.source.helping,
+        live_layers=deployment.live_layers,
+        live_waiting=deployment.live_waiting,
+        handed_over=deployment.live.handed_over,
+        kv_blocks=deployment.kv_blocks,
+        pipeline=pipelines.pipeline,
+        stage=pipelines.span,
+        kv_way=pipelines.kv_way,
+        sending_kv=len(prefill),
+    )
+
+
+def _traffic(resources: Resources) -> list[PeerTraffic]:
+    rates = resources.meter.rates
+    return [PeerTraffic(peer=peer, sent=one.sent, received=one.received) for peer, one in rates.items()]
+
+
+Use = tuple[str, Role]  # the model, and the instance's role
+
+
+class InstanceSeconds:
+    """Counts the seconds in which a worker loads, serves or drains. Call `note` whenever it reports itself."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._seconds = telemetry.counter(
+            "livescale_worker_instance_seconds_total",
+            "Seconds in which the worker was part of an instance, loading and draining included",
+            ["model_name", "role"],
+        )
+        self._use: Use | None = None
+        self._counted_until = 0.0
+
+    def note(self, model: str | None, role: Role | None, now: float) -> None:
+        """Count the time up to `now` for what the worker was used for; from now on this is its use, if any."""
+        if self._use is not None:
+            self._seconds.labels(*self._use).inc(now - self._counted_until)
+        self._use = None if model is None or role is None else (model, role)
+        self._counted_until = now

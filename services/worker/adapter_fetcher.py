@@ -18,9 +18,8 @@ from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Named, S
 from livescale.shared.messages.transfers import FromDisk, Inflow, Node, Outflow, Send
 from livescale.shared.subjects import MANIFEST, SEND, SNAPSHOT
 from livescale.shared.transfer.chunks import TICKETS, chunk_bytes_for
-from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
+from livescale.shared.transfer.flow_end import ModelCopy, Timeouts, TransferFailed
 from livescale.shared.transfer.receiver import BlockReceiver, Events
-from livescale.shared.transfer.timeouts import Timeouts
 
 ASK_SECONDS = 2.0
 SEND_SECONDS = 5.0

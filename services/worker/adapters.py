@@ -16,13 +16,11 @@ from livescale.services.worker.engine.contract import AdapterData, AdapterMissin
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.pipeline.adapters import UNAVAILABLE, StageAdapters
-from livescale.services.worker.scheduling.batch import Withheld
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.services.worker.tensor_parallel.leader import GroupLeader
 from livescale.shared.bus.contract import BusError, Refusal
-from livescale.shared.messages.requests import Submit
 from livescale.shared.model.adapter_shards import adapter_bytes
 from livescale.shared.runtime.together import together
 
@@ -58,10 +56,10 @@ class AdapterStore:
         stages.bring_here, stages.use_here, stages.recent_here = self.bring, self._use, self.recent
         serving.holds.append(self.hold)
 
-    def hold(self, scheduler: Scheduler, request: Submit) -> None:
+    def hold(self, scheduler: Scheduler, sequence: Sequence) -> None:
         """Run no step for a request until its adapter is here."""
-        sequence = scheduler.get(request.request_id)
-        if sequence is None or request.adapter is None:
+        request = sequence.request
+        if request.adapter is None:
             return
         version = request.adapter.version
         if version in self._context.runner.adapters and not self._stages.leads:
@@ -92,7 +90,7 @@ class AdapterStore:
         try:
             await together(self.bring(version), self._stages.bring(version))
         except AdapterUnavailable as error:
-            self._serving.give_up(scheduler, sequence, Withheld(str(error), UNAVAILABLE))
+            self._serving.give_up(scheduler, sequence, str(error), UNAVAILABLE)
         sequence.awaits_adapter = False
         self._serving.wake()
 

@@ -5,7 +5,6 @@ Each command is answered at once; what takes time goes on as a task and is told 
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 import structlog
 
@@ -14,7 +13,6 @@ from livescale.services.worker.instance.context import WorkerContext, end_task
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import Lifecycle, WorkerState, check_load
 from livescale.services.worker.instance.loading import Loading, Transport
-from livescale.services.worker.instance.metrics import LiveCounts, LoadCounts
 from livescale.services.worker.instance.parameters import ParameterMemory
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.instance.vocabulary import VocabularyLearner
@@ -22,12 +20,11 @@ from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.role import LiveRole, goes_live
 from livescale.services.worker.live.source import LiveSource
 from livescale.services.worker.pipeline.member import PipelineMember
-from livescale.services.worker.resources import Resources, scheduler_limits
+from livescale.services.worker.resources import Resources
 from livescale.services.worker.settings import WorkerSettings
 from livescale.services.worker.tensor_parallel.group import GroupCallbacks, TensorParallelGroup
 from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
-from livescale.shared.process.run import World
 from livescale.shared.transfer.sender import BlockSender
 
 log = structlog.get_logger()
@@ -42,38 +39,38 @@ class Deployment:
 
     def __init__(
         self,
-        world: World,
+        context: WorkerContext,
         settings: WorkerSettings,
         resources: Resources,
         serving: ServingLoop,
-        tasks: asyncio.TaskGroup,
         changed: Callable[[], None],
     ) -> None:
         """`changed` has the worker report itself at once."""
-        self._world = world
-        self._id = world.info.id
+        world, tasks = context.world, context.tasks
+        self._context = context
+        self._id = context.me
         self.parameters = ParameterMemory(resources.arena, settings.keep_parameters)
-        self._transport = Transport(resources.link, resources.hashing, tasks, resources.memory_export, resources.paths)
-        runner = self._runner = resources.runner
+        self._transport = Transport.of(
+            world, resources.link, resources.hashing, tasks, resources.memory_export, resources.paths
+        )
         self._serving = serving
-        self._tasks = tasks
         self._on_change = changed
         self._outgoing = BlockSender.of(world, resources.link, tasks, changed, resources.memory_export)
-        self._counts = LoadCounts(world.telemetry)
-        instance = self.instance = HeldInstance(world, partial(scheduler_limits, settings), serving, changed)
+        instance = self.instance = HeldInstance(world, settings.limits_of, serving, changed)
         self._loading_task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
         self._giving_up: asyncio.Task[None] | None = None
         self._clearing = asyncio.Lock()
-        context = WorkerContext(world, resources.metered_link, tasks, runner)
         callbacks = GroupCallbacks(self._blocks_ready, self._rank_lost)
         self._vocabulary = VocabularyLearner(context, serving)
         group = self.group = TensorParallelGroup(context, settings.bind, callbacks)
-        live_context = LiveContext(context, instance, group, LiveCounts(world.telemetry))
+        live_context = LiveContext.of(context, instance, group)
         self.source, self.live = LiveSource(live_context), LiveRole(live_context)
         live, source, switch_kv = self.live, self.source, settings.switch_kv
         self.pipelines = PipelineMember(context, instance, group, live, source, switch_kv)
-        self.disaggregation = Disaggregation(context, instance, self._transport.kv_first, settings.kv_transfer)
+        self.disaggregation = Disaggregation(
+            context, instance, self._transport.kv_first, by_layer=settings.kv_transfer == "by-layer"
+        )
         serving.on_batch, serving.on_rank_lost = lambda batch: group.leader.tell(batch), self._rank_lost
 
     @property
@@ -123,7 +120,7 @@ class Deployment:
             self.lifecycle.release()
             raise
         work = self._load(loading, context.traceparent)
-        self._loading_task = self._tasks.create_task(work, name=f"load {command.plan_id}")
+        self._loading_task = self._context.tasks.create_task(work, name=f"load {command.plan_id}")
         self._vocabulary.load(command)
         self.live.expect(command)
         self._on_change()
@@ -132,7 +129,7 @@ class Deployment:
     def _place(self, command: Load) -> Loading:
         """Raises Refusal: as `ParameterMemory.place`, and 400 for flows that fit no blocks."""
         memory = self.parameters.place(command)
-        parts = self._world, self._runner, self._transport, self._counts
+        parts = self._context.world, self._context.runner, self._transport
         try:
             return Loading(self._id, command, memory, *parts, self._block_ready)
         except ValueError as error:
@@ -182,7 +179,7 @@ class Deployment:
 
     async def drain(self, command: Drain, context: Context) -> Ack:
         if self.lifecycle.drain(command):
-            self._draining = self._tasks.create_task(self._drain(), name=f"drain {command.instance}")
+            self._draining = self._context.tasks.create_task(self._drain(), name=f"drain {command.instance}")
             self._on_change()
         return Ack()
 
@@ -202,7 +199,7 @@ class Deployment:
         self._serving.close()
         self.parameters.forget()  # or a plan would count on what is about to go
         self.instance.lifecycle = Lifecycle()
-        self._giving_up = self._tasks.create_task(self._end_everything(self._giving_up), name="fence")
+        self._giving_up = self._context.tasks.create_task(self._end_everything(self._giving_up), name="fence")
 
     def _rank_lost(self, reason: str) -> None:
         """End an instance of several ranks with the first of them. Its requests go on elsewhere."""
@@ -211,7 +208,7 @@ class Deployment:
         self._serving.close()
         if self.lifecycle.state is WorkerState.SERVING:
             self.lifecycle.leave()
-            self._draining = self._tasks.create_task(self._drain(), name="drain for want of a rank")
+            self._draining = self._context.tasks.create_task(self._drain(), name="drain for want of a rank")
         elif self.lifecycle.state in (WorkerState.LOADING, WorkerState.LIVE):
             if self.instance.loading is not None:
                 self.instance.loading.fail(reason)
@@ -285,7 +282,7 @@ class Deployment:
             await self.disaggregation.end(reason)
             self._outgoing.abort_all(reason)
             await self._outgoing.none.wait()
-            await self._runner.unload()
+            await self._context.runner.unload()
             if not (park and self.parameters.park(loading)):
                 self.parameters.clear()
             if loading is not None:

@@ -8,10 +8,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.engine.sizes import block_bytes
-from livescale.services.worker.instance.loading import Loading
 from livescale.services.worker.instance.parameters import AnyArena
-from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import Meter, MeteredLink, Paths
@@ -85,10 +82,3 @@ class ResourceMaker:
                 await memory_export.close()
             await link.close()
             await runner.close()
-
-
-def scheduler_limits(settings: WorkerSettings, loading: Loading, kv_blocks: int) -> SchedulerLimits:
-    """Return how many requests and tokens a worker with so many KV blocks takes for this model."""
-    manifest, command = loading.manifest, loading.command
-    host_kv_blocks = settings.host_kv_bytes // block_bytes(manifest, settings.block_size)
-    return settings.limits(manifest.config, command.max_model_len, kv_blocks, host_kv_blocks, command.tbt_slo)

@@ -5,9 +5,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from livescale.services.worker.engine.kernels.variants import KernelsName
-from livescale.services.worker.scheduling.batch import PREFILL_CHUNK
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, block_bytes
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.messages.transfers import Load
 from livescale.shared.runtime.role_settings import KvTransferMode
 from livescale.shared.runtime.settings import (
     EngineName,
@@ -154,6 +155,12 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
             extra={"up": "Processes"},
         ),
     ] = 1
+
+    def limits_of(self, command: Load, kv_blocks: int) -> SchedulerLimits:
+        """How many requests and tokens a worker with so many KV blocks takes for the model that is loaded."""
+        manifest = command.manifest
+        host_kv_blocks = self.host_kv_bytes // block_bytes(manifest, self.block_size)
+        return self.limits(manifest.config, command.max_model_len, kv_blocks, host_kv_blocks, command.tbt_slo)
 
     def limits(
         self,

@@ -44,6 +44,11 @@ class Pull(Message, frozen=True, kw_only=True):
     waits: bool = True
     ranks: list[Node] = []
 
+    @property
+    def source(self) -> Node:
+        """The worker that pulls, as the other end of the hand-offs."""
+        return Node(id=self.worker, place="worker", address=self.address)
+
 
 class Withdraw(Message, frozen=True, kw_only=True):
     """Source -> target: my pull is void, I found something to do."""

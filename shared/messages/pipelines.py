@@ -44,6 +44,11 @@ class Pipeline(Message, frozen=True, kw_only=True):
     epoch: Count
     secret: Secret = b""
 
+    @property
+    def leader(self) -> Node:
+        """The worker that runs the first stage and leads the pipeline."""
+        return self.stages[0].node
+
 
 class StagePiece(Message, frozen=True, kw_only=True):
     """Positions of a request that a stage runs, with what the last stage needs to choose the next token.

@@ -49,6 +49,30 @@ class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
     pools: bool = False
     second: Count = 0
 
+    @property
+    def changes_logits(self) -> bool:
+        """Whether logits are changed before a token is drawn by temperature, top_k, top_p and min_p."""
+        return bool(
+            self.presence_penalty
+            or self.frequency_penalty
+            or self.repetition_penalty != 1.0
+            or self.logit_bias
+            or self.bad_words
+            or self.allowed_token_ids
+        )
+
+    @property
+    def needs_past(self) -> bool:
+        """Whether the choice of a token depends on those before it."""
+        return bool(self.grammar) or self.changes_logits
+
+    @property
+    def named_tokens(self) -> list[int]:
+        """The token ids that are named here."""
+        words = (token for word in self.bad_words for token in word)
+        biased = (token for token, _ in self.logit_bias)
+        return [*biased, *self.allowed_token_ids, *self.logprob_token_ids, *words]
+
 
 class TokenLogprobs(Struct, frozen=True, array_like=True):
     """The log-probability of a token, and of others in its place: the likeliest, likeliest first, or those that were

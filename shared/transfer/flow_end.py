@@ -12,10 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
+from livescale.shared.bus.contract import Bus
 from livescale.shared.links.contract import Buffer, Link, LinkError, Peer, Views
-from livescale.shared.messages.transfers import Node
+from livescale.shared.messages.transfers import Node, Transfer
+from livescale.shared.runtime.clock import Clock
+from livescale.shared.subjects import TRANSFER
 from livescale.shared.transfer.chunks import BLOCK_BITS, Chunk, chunk_tag, cut
-from livescale.shared.transfer.timeouts import Timeouts
+
+FADING = 7 / 8  # of what a slow chunk counts, with every chunk after it
 
 CONNECT_SECONDS = 5.0
 WANTED = (1 << BLOCK_BITS) - 1  # in the place of a block: which chunks are wanted, and heartbeats
@@ -25,6 +29,56 @@ TOLD = b"\0"  # in the place of a chunk's bytes
 
 HERE, LAST = b"\0", b"\1"
 LONG_SECONDS = 3600.0  # those that receive heartbeats have deadlines of their own
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long a flow may be silent before it is given up.
+
+    Until the first chunk has shown how fast chunks move it is `first` seconds; then `factor` times what they took of
+    late, but at least `least` seconds. A sender waits `first` seconds for chunks that it does not have yet, and sends
+    heartbeats meanwhile.
+    """
+
+    first: float = 30.0
+    least: float = 1.0
+    factor: float = 8.0
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """Seconds between two heartbeats of a sender; a few of them may be late."""
+        return self.least / 4
+
+
+class AdaptiveTimeout:
+    """Follows how fast the chunks of a flow move, `window` of them under way, and says when it is overdue."""
+
+    def __init__(self, timeouts: Timeouts, window: int, now: float) -> None:
+        self._timeouts = timeouts
+        self._window = window
+        self._since = now
+        self._seconds: float | None = None  # for a chunk, the slowest of late: contention rises suddenly
+
+    def restart(self, now: float) -> None:
+        """Note a sign of the other end, or that it only now has something to do: its silence begins anew."""
+        self._since = now
+
+    def moved(self, now: float) -> None:
+        """Note that a chunk arrived, or that the receiver took it."""
+        self._seconds = max(now - self._since, (self._seconds or 0.0) * FADING)
+        self.restart(now)
+
+    @property
+    def limit(self) -> float:
+        """How many seconds the flow may be silent, by how fast its chunks moved of late."""
+        if self._seconds is None:
+            return self._timeouts.first
+        return max(self._timeouts.least, self._timeouts.factor * self._window * self._seconds)
+
+    @property
+    def due(self) -> float:
+        """The moment by which something has to come, in the time that `now` is given in."""
+        return self._since + self.limit
 
 
 class TransferFailed(Exception):
@@ -168,3 +222,22 @@ async def receive_heartbeats(end: FlowEnd, peer: Peer, heard: Callable[[], None]
         heard()
         if word == LAST:
             return
+
+
+@dataclass(frozen=True)
+class LostFlows:
+    """Tells of lost flows on the `bus`.
+
+    A receiver that was never reached hears nothing of its flow until its patience ends, so its sender speaks for it.
+    Who is told twice, or of a flow that was replaced, ignores it by the ticket.
+    """
+
+    bus: Bus
+    clock: Clock
+
+    def tell(self, plan_id: str, receiver: str, ticket: int, failure: Exception) -> None:
+        """Say that what comes to `receiver` along the flow `ticket` of a plan ended before its end."""
+        event = Transfer(
+            plan_id=plan_id, node=receiver, state="broken", at=self.clock.wall(), ticket=ticket, error=str(failure)
+        )
+        self.bus.publish(TRANSFER, event, plan=plan_id)

@@ -22,6 +22,7 @@ from livescale.shared.transfer.chunks import Chunk, select
 from livescale.shared.transfer.flow_end import (
     LONG_SECONDS,
     TOLD,
+    AdaptiveTimeout,
     ChunkRequest,
     FlowEnd,
     ModelCopy,
@@ -29,7 +30,6 @@ from livescale.shared.transfer.flow_end import (
     receive_heartbeats,
 )
 from livescale.shared.transfer.memory_export import MemoryExport
-from livescale.shared.transfer.timeouts import AdaptiveTimeout
 
 RECEIVES = 4  # posted ahead on every flow, so that no sender waits for us
 FETCHES = 2  # of one block: a second wrong checksum says that no source has it right

@@ -15,8 +15,15 @@ from livescale.shared.messages.transfers import Send
 from livescale.shared.process.run import World
 from livescale.shared.runtime.together import together
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.flow_end import TOLD, FlowEnd, ModelCopy, NeverReached, TransferFailed, send_heartbeats
-from livescale.shared.transfer.lost_flows import LostFlows
+from livescale.shared.transfer.flow_end import (
+    TOLD,
+    FlowEnd,
+    LostFlows,
+    ModelCopy,
+    NeverReached,
+    TransferFailed,
+    send_heartbeats,
+)
 from livescale.shared.transfer.memory_export import MemoryExport, Offer
 from livescale.shared.transfer.spans import FlowSpans
 from livescale.shared.transfer.waiting import BlocksLost, Turns

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from livescale.services.planner.live import PrefillDemand, is_needed, longest_wait, read_demand
-from livescale.services.worker.live.policy import OFF
+from livescale.services.worker.live.policy import OFF, LiveTask
 from livescale.services.worker.live.simulation import simulate
-from livescale.services.worker.live.tasks import LiveTask
 from livescale.shared.messages.scaling import Decision
 from tests.monitor.reports import Watched, load, queues, serving
 from tests.monitor.reports import spare as spare_worker

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.worker.engine.packed import PackedMatrix, unpacked
-from livescale.services.worker.engine.parameters import block_tensors
+from livescale.services.worker.engine.parameters import PackedMatrix, block_tensors, unpacked
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config
 from livescale.shared.model.sharding import possible_shards
 

@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 from livescale.load.make_model import make_model
 from livescale.load.sizes import Quantized
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.worker.engine.packed import unpacked
-from livescale.services.worker.engine.parameters import block_tensors
+from livescale.services.worker.engine.parameters import block_tensors, unpacked
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.messages.parameters import Layout
 from tests.worker.engine.models import KERNELS, Checkpointed, Kind, kind

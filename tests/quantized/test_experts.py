@@ -15,7 +15,7 @@ from livescale.load.make_model import make_model
 from livescale.load.quantize import BLOCK
 from livescale.load.sizes import Quantized
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.worker.engine.packed import PackedMatrix, unpacked
+from livescale.services.worker.engine.parameters import PackedMatrix, unpacked
 from livescale.shared.messages.parameters import Layout
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config
 from livescale.shared.model.sharding import possible_shards

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.utils.quantization_config import FineGrainedFP8Config
 
-from livescale.services.worker.engine.packed import PackedMatrix, unpacked
+from livescale.services.worker.engine.parameters import PackedMatrix, unpacked
 from livescale.shared.messages.parameters import Family
 from tests.checkpoints import tiny_checkpoint
 from tests.quantized.test_engine import all_tensors, read

@@ -14,8 +14,7 @@ from transformers.utils.quantization_config import Mxfp4Config
 
 from livescale.load.make_model import make_model
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.worker.engine.packed import unpacked
-from livescale.services.worker.engine.parameters import block_tensors
+from livescale.services.worker.engine.parameters import block_tensors, unpacked
 from livescale.shared.messages.parameters import Layout
 from livescale.shared.model.checkpoint import CheckpointError
 from tests.quantized.test_engine import WAYS, logits, read

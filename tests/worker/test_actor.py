@@ -2,9 +2,11 @@ import asyncio
 
 import pytest
 
+from livescale.services.worker.actor import InstanceSeconds
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.requests import AskRunning, Cancel, Replay, Running
 from livescale.shared.messages.transfers import Inflow
+from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.subjects import ADMIT, CANCEL_WORK, LOAD, REPLAY, RUNNING
 from tests.worker.fleet import CONTEXT, Fleet, fleet, undisturbed
 from tests.worker.serving import random_prompt, submit
@@ -135,3 +137,38 @@ async def test_what_ended_while_the_bus_was_away_is_told_when_it_is_back() -> No
         await made.until(lambda: made.ended == ["a"])
         await made.bus.call(REPLAY, Replay(request_id="a", index=0, gateway="g"), timeout=5, id="w-1")
         await made.until(lambda: any(len(row.token_ids) == 24 for row in made.rows["a"]))
+
+
+async def test_a_spare_worker_says_what_it_is_and_nothing_of_a_model() -> None:
+    async with fleet("w-1") as made:
+        report = made.reports["w-1"]
+        assert (report.id, report.state, report.device, report.engine) == ("w-1", "spare", "cpu", "torch")
+        assert (report.model, report.holding, report.load, report.flows_out) == (None, None, None, 0)
+
+
+async def test_a_serving_worker_says_what_it_holds_and_what_there_is_room_for() -> None:
+    async with fleet("w-1") as made:
+        await made.serving("w-1")
+        await made.until(lambda: made.state("w-1") == "serving")
+        report, blocks = made.reports["w-1"], len(made.manifest.blocks)
+        assert report.holding is not None
+        assert (report.holding.ready, report.holding.total) == (list(range(blocks)), blocks)
+        assert (report.version, report.instance, report.rank) == (made.manifest.version, "m-w-1", 0)
+        assert report.load is not None
+        assert report.load.running_requests == 0
+        assert report.kv_blocks > 0
+        assert (report.helping, report.live_layers, report.pipeline) == ([], 0, None)
+
+
+def test_time_counts_for_what_the_worker_was_used_for_meanwhile() -> None:
+    telemetry = Telemetry("worker", "worker-0")
+    seconds = InstanceSeconds(telemetry)
+    seconds.note(None, None, 10.0)
+    seconds.note("m", "prefill", 11.0)
+    seconds.note("m", "prefill", 13.0)
+    seconds.note("m", "decode", 14.5)
+    seconds.note(None, None, 20.0)
+    seconds.note("m", "prefill", 50.0)
+    told = telemetry.exposition()
+    assert 'livescale_worker_instance_seconds_total{model_name="m",role="prefill"} 3.5' in told
+    assert 'livescale_worker_instance_seconds_total{model_name="m",role="decode"} 5.5' in told

@@ -8,8 +8,8 @@ from statistics import median
 from livescale.load.bench.live.steps import LiveRun
 from livescale.load.bench.record import Record, measured
 from livescale.load.bench.samples import BenchFailed
+from livescale.services.worker.live.policy import LiveTask
 from livescale.services.worker.live.simulation import Simulation, simulate
-from livescale.services.worker.live.tasks import LiveTask
 from livescale.shared.messages.transfers import LiveMode
 
 BENCH = "live"

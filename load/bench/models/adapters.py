@@ -15,8 +15,7 @@ from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
-from livescale.services.worker.engine.sizes import kv_bytes
-from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, TokenSampling, kv_bytes
 from livescale.shared.memory.arena import Arena, placed_bytes
 from livescale.shared.messages.requests import Sampling
 

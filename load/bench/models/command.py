@@ -38,7 +38,7 @@ from livescale.load.peers.protocol import AskMultiply, AskRead, MemoryRate, Step
 from livescale.load.sizes import Quantized, Size
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.kernels.variants import KernelsName
-from livescale.services.worker.engine.sizes import kv_bytes
+from livescale.services.worker.scheduling.batch import kv_bytes
 from livescale.shared.memory.arena import placed_bytes
 from livescale.shared.messages.parameters import Family, KvCacheDType
 from livescale.shared.model.architectures import find_architecture, model_types

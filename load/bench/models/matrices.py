@@ -22,8 +22,7 @@ from livescale.load.peers.protocol import (
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.kernels.variants import KernelsName, choose_kernels
 from livescale.services.worker.engine.matrices import make_linear
-from livescale.services.worker.engine.packed import PackedMatrix
-from livescale.services.worker.engine.parameters import block_tensors
+from livescale.services.worker.engine.parameters import PackedMatrix, block_tensors
 
 
 class QuantizedMatrices:

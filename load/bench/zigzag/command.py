@@ -14,9 +14,8 @@ from livescale.load.bench.zigzag.late import needs
 from livescale.services.worker.engine.contract import CPU_ROWS, GPU_ROWS
 from livescale.services.worker.live.optimum import Optimum, solve
 from livescale.services.worker.live.planner import LIMIT_SECONDS, RELATIVE_GAP
-from livescale.services.worker.live.policy import BEST_EFFORT, OFF
+from livescale.services.worker.live.policy import BEST_EFFORT, OFF, BatchBudget, LiveTask
 from livescale.services.worker.live.simulation import SOURCE, TARGET, Batches, LayerTimes, Simulation, simulate
-from livescale.services.worker.live.tasks import BatchBudget, LiveTask
 
 BENCH = "zigzag"
 LAYERS, LOADS = (4, 7, 16, 32), (1.3, 2.0, 3.3, 6.0, 6.5, 10.0)

@@ -5,9 +5,8 @@ from random import Random
 
 from livescale.load.bench.record import Record, measured
 from livescale.services.planner.live import PrefillDemand, longest_wait
-from livescale.services.worker.live.policy import OFF, ZIGZAG, Rule
+from livescale.services.worker.live.policy import OFF, ZIGZAG, LiveTask, Rule
 from livescale.services.worker.live.simulation import simulate
-from livescale.services.worker.live.tasks import LiveTask
 
 LAYERS, LOADS = 32, (0.5, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 15.0)  # a load in parts of what a layer takes to run
 RATE, WAITING, COMING, SEEDS = 1.5, 3, 60, range(5)  # a burst of that many times what one instance can do

@@ -10,6 +10,7 @@ from livescale.services.worker.instance.kv_first import KvFirst
 from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.instance.loading import Loading
 from livescale.services.worker.instance.serving import ServingLoop
+from livescale.shared.messages.disaggregation import Reserve
 from livescale.shared.messages.transfers import Node
 from livescale.shared.process.telemetry import Telemetry
 
@@ -87,13 +88,15 @@ class KvContext:
         loading = self.instance.loading
         return loading is not None and loading.manifest.shards > 1
 
-    def channel(self, prefill: Node | str, decode: Node | str, ticket: int, secret: bytes) -> Channel:
-        """The way between two workers, one of which is this one, for one transfer. The other is named with its address.
+    def channel_to(self, decode: str, address: bytes, asked: Reserve) -> Channel:
+        """The way to the worker that decodes, for the transfer that was `asked` for."""
+        return self._channel(Node(id=decode, place="worker", address=address), asked, self.worker.me < decode)
 
-        Two workers may send to each other under the same ticket.
-        """
-        ids = [one if isinstance(one, str) else one.id for one in (prefill, decode)]
-        other = prefill if isinstance(prefill, Node) else decode
-        assert isinstance(other, Node)
-        number = FIRST_CHANNEL - FIRST_HANDOFF + 2 * ticket + (ids[0] < ids[1])
-        return Channel(self.worker.link, other, number, secret)
+    def channel_from(self, asked: Reserve) -> Channel:
+        """The way to the worker that prefills, for the transfer that it `asked` for."""
+        return self._channel(asked.prefill, asked, asked.prefill.id < self.worker.me)
+
+    def _channel(self, other: Node, asked: Reserve, in_order: bool) -> Channel:
+        """Two workers may send to each other under the same ticket: `in_order` is who prefills of them."""
+        number = FIRST_CHANNEL - FIRST_HANDOFF + 2 * asked.ticket + in_order
+        return Channel(self.worker.link, other, number, asked.secret)

@@ -15,17 +15,12 @@ from livescale.services.worker.disaggregation.context import DATA, HEADER, KvCon
 from livescale.services.worker.disaggregation.incoming import IncomingKv, reservation_name
 from livescale.services.worker.disaggregation.pieces import HEADER as PIECE_HEADER
 from livescale.services.worker.disaggregation.pieces import KvCoverage, has_digest, unpack_header
-from livescale.services.worker.engine.sizes import slice_bytes
-from livescale.services.worker.instance.lifecycle import WorkerState
-from livescale.services.worker.instance.spans import HandOffTimes
-from livescale.services.worker.scheduling.batch import SPARE_BYTES
+from livescale.services.worker.scheduling.batch import SPARE_BYTES, slice_bytes
 from livescale.services.worker.scheduling.reservations import Reservation
-from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.links.contract import Buffer, LinkError, Peer
 from livescale.shared.messages.disaggregation import ReleaseKv, Reserve, Reserved, TakeOver
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.requests import arrived
 from livescale.shared.runtime.together import together
 
 SILENT_SECONDS = 60.0  # between two pieces: a long prompt may be computed beside many others
@@ -64,11 +59,10 @@ class DecodeSide:
 
     def _reserve(self, name: str, command: Reserve) -> IncomingKv:
         served, scheduler = self._context.served, self._serving.scheduler
-        if served is None or scheduler is None or self._context.instance.lifecycle.state is not WorkerState.SERVING:
+        if served is None or scheduler is None:
             raise Refusal(409, "this worker serves no model whole and alone")
-        if served.manifest.version != command.version:
-            raise Refusal(409, f"version: {served.manifest.version} is served here, not {command.version}")
-        request = arrived(command.request, self._worker.clock.wall())
+        self._context.instance.serves(command.version)
+        request = self._worker.arrived(command.request)
         scheduler.check(request)
         reservation = scheduler.reserve(name, request)
         if reservation is None:
@@ -130,8 +124,7 @@ class DecodeSide:
         log.info("request_taken_over", request=command.request_id, of=command.prefill, tokens=len(sequence.tokens))
         request = sequence.as_request()
         now, layers = self._worker.clock.now(), one.layers
-        times = HandOffTimes(command.prefill, one.began, now, layers, one.received_bytes)
-        self._worker.spans.taken(request, times)
+        self._worker.spans.taken(request, command.prefill, one.began, now, layers=layers, size_bytes=one.received_bytes)
         self._serving.take_over(request, command.waited, command.silent)
 
     async def release(self, command: ReleaseKv, context: Context) -> Ack:
@@ -178,7 +171,7 @@ class DecodeSide:
     async def _receive(self, one: IncomingKv, manifest: Manifest) -> None:
         """Lay down all KV of a request, and close the channel. Where it does not come, nothing is kept for it."""
         asked, peer = one.asked, None
-        channel = self._context.channel(asked.prefill, self._worker.me, asked.ticket, asked.secret)
+        channel = self._context.channel_from(asked)
         try:
             peer = await channel.connect()
             await together(self._take_pieces(one, peer, manifest), self._lay_down(one))
@@ -249,7 +242,7 @@ class DecodeSide:
             await self._worker.runner.lay_down((), ())
 
     def _reserved_blocks(self) -> float:
-        scheduler: Scheduler | None = self._serving.scheduler
+        scheduler = self._serving.scheduler
         return 0.0 if scheduler is None else scheduler.reservations.blocks
 
 

@@ -11,17 +11,13 @@ import structlog
 from msgspec.structs import replace
 
 from livescale.services.worker.disaggregation.context import KvContext
-from livescale.services.worker.disaggregation.outgoing import OutgoingKv
+from livescale.services.worker.disaggregation.outgoing import KvTransfer, KvTransferState, OutgoingKv
 from livescale.services.worker.disaggregation.sending import CALL_SECONDS, RETRY_SECONDS, KvSender
-from livescale.services.worker.disaggregation.transfer import KvTransfer, KvTransferState
-from livescale.services.worker.engine.sizes import kv_bytes
 from livescale.services.worker.instance.lifecycle import WorkerState
-from livescale.services.worker.scheduling.batch import Batch, KvExport
+from livescale.services.worker.scheduling.batch import Batch, KvExport, kv_bytes
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.messages.disaggregation import ReleaseKv
-from livescale.shared.messages.live import RequestsMoved
-from livescale.shared.runtime.role_settings import KvTransferMode
-from livescale.shared.subjects import MOVED, RELEASE_KV
+from livescale.shared.subjects import RELEASE_KV
 from livescale.shared.transfer.waiting import Changes
 
 MOST_STAGED_BYTES = 64 << 20  # of pieces that have left the cache; further ones stay there until these are sent
@@ -33,12 +29,13 @@ log = structlog.get_logger()
 class PrefillSide:
     """All requests of this worker that are to be decoded elsewhere."""
 
-    def __init__(self, context: KvContext, mode: KvTransferMode) -> None:
+    def __init__(self, context: KvContext, *, by_layer: bool) -> None:
+        """`by_layer`: KV leaves as soon as a layer has computed it, and not after the last one."""
         self._context = context
         self._worker = context.worker
         self._serving = context.serving
         self._counts = context.counts
-        self._by_layer = mode == "by-layer"
+        self._by_layer = by_layer
         self._sender = KvSender(context, self._void)
         self._outgoing: dict[str, OutgoingKv] = {}  # by request
         # Each piece wakes its own request alone: many pieces leave in a step.
@@ -104,9 +101,7 @@ class PrefillSide:
     def _tell_kept(self, request_id: str) -> None:
         """Tell the router that a request is decoded here, although it named another worker: it may move later, and
         nothing is promised there."""
-        me = self._worker.me
-        kept = RequestsMoved(worker=me, previous=me, request_ids=[request_id])
-        self._worker.bus.publish(MOVED, kept, previous=me)
+        self._serving.frames.tell_moved(request_id, self._worker.me)
 
     def _find(self, request_id: str, decode: str, *, moves: bool = False) -> OutgoingKv | None:
         """A request that is here, as one that goes to another worker; None where it cannot, or does already."""
@@ -148,7 +143,7 @@ class PrefillSide:
 
     def _start(self, one: OutgoingKv) -> asyncio.Task[None] | None:
         one.transfer.move(KvTransferState.ASKING)
-        one.number, one.began = self._sender.next_ticket(), self._worker.clock.now()
+        one.number, one.began = self._sender.tickets.take(), self._worker.clock.now()
         changes = self._changes[one] = Changes()
         carrying = self._worker.start(self._carry(one, changes), f"KV to {one.decode} {one.request_id}")
         if carrying is not None:
@@ -247,9 +242,6 @@ class PrefillSide:
         self._counts.seconds.labels("exposed").observe(now - (one.stopped or now))
         log.info("request_given", request=one.request_id, to=one.decode, size_bytes=one.sent_bytes)
         self._serving.release(one.request_id, one.decode, layers)
-        me = self._worker.me
-        moved = RequestsMoved(worker=one.decode, previous=me, request_ids=[one.request_id], layers=layers)
-        self._worker.bus.publish(MOVED, moved, previous=me)
 
     def _void(self, one: OutgoingKv, reason: str) -> None:
         """Have the decode worker keep nothing for the request any more, whether or not it does."""

@@ -7,19 +7,14 @@ import structlog
 from msgspec.structs import replace
 
 from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, tag
-from livescale.services.worker.disaggregation.outgoing import OutgoingKv
+from livescale.services.worker.disaggregation.outgoing import KvSendRate, KvTransferState, OutgoingKv
 from livescale.services.worker.disaggregation.pieces import StagedPiece, pack_header, write_digest
-from livescale.services.worker.disaggregation.send_rate import KvSendRate
-from livescale.services.worker.disaggregation.transfer import KvTransferState
+from livescale.services.worker.instance.handoff import Tickets
 from livescale.services.worker.scheduling.batch import SPARE_BYTES, KvSlice
-from livescale.services.worker.scheduling.sequence import CARRIED_LOGPROBS
 from livescale.shared.bus.contract import BusError, Refusal, ServiceAbsent
 from livescale.shared.links.contract import Buffer, LinkError, Peer
 from livescale.shared.messages.disaggregation import Reserve, Reserved, TakeOver
-from livescale.shared.messages.requests import leaving
-from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import RESERVE, TAKE_OVER
-from livescale.shared.transfer.chunks import TICKETS, first_ticket
 from livescale.shared.transfer.waiting import Changes
 
 ATTEMPTS = 3
@@ -39,7 +34,7 @@ class KvSender:
         self._counts = context.counts
         self._void = void
         self.rate = KvSendRate()
-        self._ticket = first_ticket(context.worker.clock.wall())
+        self.tickets = Tickets(context.worker.clock.wall())
 
     async def run(self, one: OutgoingKv, changes: Changes) -> bool:
         """Returns whether the decode worker took the request. `changes` tell of steps, and of pieces of this request.
@@ -78,15 +73,13 @@ class KvSender:
         return False
 
     async def _reserve(self, one: OutgoingKv) -> Reserved:
-        world, wall = self._worker.world, self._worker.clock.wall()
-        me = Node(id=self._worker.me, place="worker", address=self._worker.link.address)
         sequence = one.sequence
         generated = sequence.tokens[sequence.prompt_tokens : one.transfer.positions]
-        request = leaving(replace(sequence.request, generated=generated), wall)
+        request = self._worker.leaving(replace(sequence.request, generated=generated))
         one.asked = Reserve(
-            prefill=me,
-            ticket=self.next_ticket(),
-            secret=world.ids.secret(),
+            prefill=self._worker.node(),
+            ticket=self.tickets.take(),
+            secret=self._worker.world.ids.secret(),
             request=request,
             version=one.version,
         )
@@ -96,8 +89,7 @@ class KvSender:
         """Send the KV of all positions that the other end lacks, as they are computed. Raises LinkError."""
         asked = one.asked
         assert asked is not None
-        decode = Node(id=one.decode, place="worker", address=reserved.address)
-        channel = self._context.channel(self._worker.me, decode, asked.ticket, asked.secret)
+        channel = self._context.channel_to(one.decode, reserved.address, asked)
         async with channel.giving() as peer:
             number = 0
             while True:
@@ -138,12 +130,13 @@ class KvSender:
         sequence, now, asked = one.sequence, self._worker.clock.now(), one.asked
         assert asked is not None
         assert one.stopped is not None
+        request = sequence.as_request()
         command = TakeOver(
             prefill=self._worker.me,
             ticket=asked.ticket,
             request_id=one.request_id,
-            generated=sequence.tokens[sequence.prompt_tokens :],
-            logprobs=sequence.logprobs[-CARRIED_LOGPROBS:],
+            generated=request.generated,
+            logprobs=request.logprobs,
             prompt_logprobs=sequence.prompt_logprobs,
             waited=self._serving.waited(one.request_id),
             silent=now - one.stopped,
@@ -171,7 +164,3 @@ class KvSender:
         if one.moves:
             one.stopped, one.sequence.decodes_meanwhile = None, True
             self._serving.wake()
-
-    def next_ticket(self) -> int:
-        self._ticket = (self._ticket + 1) % TICKETS
-        return self._ticket

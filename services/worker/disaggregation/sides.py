@@ -13,7 +13,6 @@ from livescale.services.worker.instance.kv_first import KvFirst
 from livescale.shared.bus.contract import Ack, Context, Endpoint
 from livescale.shared.messages.disaggregation import ChangeRole, HandOver
 from livescale.shared.messages.requests import Admit
-from livescale.shared.runtime.role_settings import KvTransferMode
 from livescale.shared.subjects import ADMIT, HAND_OVER, RELEASE_KV, RESERVE, TAKE_OVER
 
 log = structlog.get_logger()
@@ -22,10 +21,10 @@ log = structlog.get_logger()
 class Disaggregation:
     """What this worker prefills for others, and what it decodes for others."""
 
-    def __init__(self, worker: WorkerContext, instance: HeldInstance, kv_first: KvFirst, mode: KvTransferMode) -> None:
+    def __init__(self, worker: WorkerContext, instance: HeldInstance, kv_first: KvFirst, *, by_layer: bool) -> None:
         context = KvContext(worker, instance, KvTransferCounts(worker.world.telemetry), kv_first)
         self._instance = instance
-        self.prefill = PrefillSide(context, mode)
+        self.prefill = PrefillSide(context, by_layer=by_layer)
         self.decode = DecodeSide(context)
 
     def endpoints(self, id: str) -> list[Endpoint]:

@@ -14,7 +14,6 @@ from livescale.services.worker.engine.kv_store import KvStore
 from livescale.services.worker.engine.layer import Layer
 from livescale.services.worker.engine.matrices import CompiledGated, CompiledLinear
 from livescale.services.worker.engine.norms import CompiledNorm
-from livescale.services.worker.engine.parameters import DTYPES
 from livescale.services.worker.engine.rope import RopeTable
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
@@ -44,7 +43,7 @@ class CompiledAttention:
         assert compiled is not None
         self.attend = kernels.attend
         self.dtype = store.dtype
-        self.type = TYPES[DTYPES[self.dtype]]
+        self.type = TYPES[store.dtype_name]
         self._store = store
         self._ropes = ropes
         self._positions = positions

@@ -7,13 +7,13 @@ from typing import Protocol
 
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.grammars.masks import Vocabulary
-from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.batch import (
     MAX_BATCH_ROWS,
     NO_BYTES,
     NOTHING_CHOSEN,
     Batch,
     Chosen,
+    KvCopy,
     KvExport,
     KvPiece,
     KvSlice,

@@ -32,7 +32,6 @@ from livescale.services.worker.engine.paged_attention import choose_backend
 from livescale.services.worker.engine.parameters import TORCH_DTYPES, block_tensors, padded
 from livescale.services.worker.engine.rope import rope_tables
 from livescale.services.worker.engine.tensor_parallel import Ranks, shared
-from livescale.services.worker.grammars.masks import Masks
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
     SPARE_BYTES,
@@ -99,7 +98,7 @@ class TorchEngine:
         # share have room for keys and values apart.
         if on_gpu.graphs and ranks is None and config.experts is None and config.latent is None:
             self._graphs = LayerGraphs(config, self.store.cache, CudaCapture(memory.device))
-        self._head = Head(manifest, config, kernels, ranks)
+        self.output_head = Head(manifest, config, kernels, ranks)
         self.on_last_layer: Callable[[], None] = lambda: None
         self.on_kv: KvTaker = lambda export, layers, data: None
         self._leaving: dict[int, list[tuple[KvExport, range]]] = {}  # of the step that runs
@@ -121,9 +120,9 @@ class TorchEngine:
             self._whole[index - 1] = layer
             self._layers[index - 1] = self._fastest(layer)
         else:
-            self._head.add(tensors)
+            self.output_head.add(tensors)
         if self._embeddings is not None:
-            self._head.tie(self._embeddings.table)
+            self.output_head.tie(self._embeddings.table)
 
     @torch.inference_mode()
     def add_adapter(self, manifest: Manifest, buffer: View) -> None:
@@ -193,11 +192,7 @@ class TorchEngine:
     @torch.inference_mode()
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Activations `[row, hidden]` -> logits `[row, vocab]`. Raises BlockMissing."""
-        return self._head.logits(hidden)
-
-    def apply(self, masks: Masks | None) -> None:
-        """Apply these masks of grammars from now on."""
-        self._head.masks = masks
+        return self.output_head.logits(hidden)
 
     @torch.inference_mode()
     def step(self, batch: Batch) -> Chosen:
@@ -207,12 +202,12 @@ class TorchEngine:
         """
         self.lay_down(batch)
         self._leaving = batch.leaving
-        self._head.begin_masks(batch.chunks)
+        self.output_head.begin_masks(batch.chunks)
         try:
             hidden, rows = self._through(batch.chunks)
         finally:
             self._leaving = {}
-        return self._head.choose(hidden, rows, batch.chunks)
+        return self.output_head.choose(hidden, rows, batch.chunks)
 
     def lay_down(self, batch: Batch) -> None:
         """Store the KV that `batch` brings, from the prefix cache or from other workers, where the step reads it."""
@@ -256,12 +251,12 @@ class TorchEngine:
         """Run a part of the model, from tokens or an activation to an activation or tokens. Rank 0 has both."""
         rows, head = self.rows(chunks), self._config.num_hidden_layers + 1
         if blocks.stop > head:
-            self._head.begin_masks(chunks)
+            self.output_head.begin_masks(chunks)
         hidden = self._coming(activation, rows.count) if blocks.start else self.embed(rows)
         hidden = self.layers(max(blocks.start - 1, 0), min(blocks.stop, head) - 1, hidden, rows)
         if blocks.stop <= head:
             return StageResult(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data))
-        return StageResult(NO_BYTES, self._head.choose(hidden, rows, chunks))
+        return StageResult(NO_BYTES, self.output_head.choose(hidden, rows, chunks))
 
     def _coming(self, activation: memoryview, count: int) -> torch.Tensor:
         """The activation that another worker computed, as a copy, since bytes may lie at any address."""

@@ -12,8 +12,15 @@ import torch
 
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels, double_bits
 from livescale.services.worker.engine.matrices import CompiledLinear, Gated, make_gated
-from livescale.services.worker.engine.packed import matrices_of
-from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, padded, row_by_row
+from livescale.services.worker.engine.parameters import (
+    DTYPES,
+    Linear,
+    Tensors,
+    TorchLinear,
+    matrices_of,
+    padded,
+    row_by_row,
+)
 from livescale.shared.messages.experts import Experts
 from livescale.shared.messages.parameters import Activation
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from livescale.services.worker.engine.parameters import TORCH_DTYPES
-from livescale.services.worker.kv.tiers import KvCopy
-from livescale.services.worker.scheduling.batch import KvPiece, KvSlice
+from livescale.services.worker.scheduling.batch import KvCopy, KvPiece, KvSlice
 from livescale.shared.memory.arena import Arena, cuda_runtime
 from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import DType, ModelConfig
@@ -68,7 +67,7 @@ class KvStore:
         if config.kv_cache_dtype == "fp8" and memory.is_cuda:
             raise ValueError("kv_cache_dtype is fp8, which workers on GPUs do not have; register the model with auto")
         layers, heads, head_dim = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
-        self.dtype = TORCH_DTYPES[dtype]
+        self.dtype_name, self.dtype = dtype, TORCH_DTYPES[dtype]
         self.is_fp8 = config.kv_cache_dtype == "fp8"
         kept = torch.uint8 if self.is_fp8 else self.dtype
         items = _items(memory, kept)

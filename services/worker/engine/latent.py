@@ -15,8 +15,7 @@ import torch
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
 from livescale.services.worker.engine.matrices import CompiledLinear
 from livescale.services.worker.engine.norms import make_norm
-from livescale.services.worker.engine.packed import unpacked
-from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear
+from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, unpacked
 from livescale.shared.messages.latent import Latent
 from livescale.shared.model.declaration.tensors import EXPANDING
 

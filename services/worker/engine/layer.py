@@ -12,8 +12,7 @@ from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.latent import LatentOutput, LatentProjections
 from livescale.services.worker.engine.matrices import Activated, Gated, join_gated
 from livescale.services.worker.engine.norms import Norm, norm_of
-from livescale.services.worker.engine.packed import unpacked
-from livescale.services.worker.engine.parameters import Linear, Tensors
+from livescale.services.worker.engine.parameters import Linear, Tensors, unpacked
 from livescale.services.worker.engine.tensor_parallel import Ranks, ResidualLinear, added, row_parallel
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
 

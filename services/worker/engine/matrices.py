@@ -8,8 +8,16 @@ from typing import Protocol
 import torch
 
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
-from livescale.services.worker.engine.packed import NOT_PACKED, PackedMatrix
-from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, stable_gelu, stable_silu
+from livescale.services.worker.engine.parameters import (
+    DTYPES,
+    NOT_PACKED,
+    Linear,
+    PackedMatrix,
+    Tensors,
+    TorchLinear,
+    stable_gelu,
+    stable_silu,
+)
 from livescale.shared.messages.parameters import Activation, DType, Manifest, Tensor
 from livescale.shared.model.block_layout import ITEM_BYTES, PANEL_ROWS, PANEL_STEP
 from livescale.shared.model.declaration.tensors import EXPANDING

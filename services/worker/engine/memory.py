@@ -3,14 +3,17 @@
 from concurrent.futures import Executor
 
 import torch
+from torch.nn.functional import embedding
 
 from livescale.services.worker.engine.heap import Heap
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
 from livescale.services.worker.engine.matrices import bytes_of, copied_matrices
-from livescale.services.worker.engine.warm_up import warm_up
+from livescale.services.worker.engine.sampling import choose_tokens
+from livescale.services.worker.scheduling.batch import TokenSampling
 from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.requests import Sampling
 
 STEP_BYTES = 64 << 20  # touched for what steps compute, or the first ones of a new instance would wait for pages
 
@@ -52,3 +55,13 @@ class EngineMemory:
         """
         if self._on_cpu:
             self._heap.have(bytes_of(copied_matrices(manifest, kernels), manifest.dtype))
+
+
+@torch.inference_mode()
+def warm_up() -> None:
+    """Run torch's part of a step once on a CPU, because the first time takes ten times as long.
+
+    Call it on the torch thread, before there is a model: then no request has to wait for it.
+    """
+    hidden = embedding(torch.tensor([0, 1, 2]), torch.zeros(4, 32, dtype=torch.bfloat16))
+    choose_tokens(hidden[torch.tensor([1])], [TokenSampling(Sampling(temperature=0.0), 0)])

@@ -27,10 +27,17 @@ from livescale.services.worker.engine.modelled_steps import (
     step_seconds,
 )
 from livescale.services.worker.engine.send_pauses import SendPauses
-from livescale.services.worker.engine.sizes import block_bytes
 from livescale.services.worker.grammars.masks import Vocabulary
-from livescale.services.worker.kv.tiers import KvCopy
-from livescale.services.worker.scheduling.batch import SPARE_BYTES, Batch, Chosen, KvPiece, KvSlice, ScheduledChunk
+from livescale.services.worker.scheduling.batch import (
+    SPARE_BYTES,
+    Batch,
+    Chosen,
+    KvCopy,
+    KvPiece,
+    KvSlice,
+    ScheduledChunk,
+    block_bytes,
+)
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest

@@ -17,15 +17,17 @@ from livescale.services.worker.engine.modelled_steps import (
     read_states,
     write_states,
 )
-from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes, slice_bytes
-from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
     Batch,
     Chosen,
+    KvCopy,
     KvPiece,
     KvSlice,
     ScheduledChunk,
+    activation_bytes,
+    kv_bytes,
+    slice_bytes,
 )
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import TokenLogprobs

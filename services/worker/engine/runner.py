@@ -31,8 +31,7 @@ from livescale.services.worker.engine.memory import EngineMemory
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup, least, open_store, reach_store
 from livescale.services.worker.grammars.masks import Masks, Vocabulary
-from livescale.services.worker.kv.tiers import KvCopy
-from livescale.services.worker.scheduling.batch import Batch, Chosen, KvExport, KvPiece, KvSlice, ScheduledChunk
+from livescale.services.worker.scheduling.batch import Batch, Chosen, KvCopy, KvExport, KvPiece, KvSlice, ScheduledChunk
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU
@@ -132,7 +131,7 @@ class EngineRunner:
                 manifest, memory.kv, self._block_tokens, max_model_len, kernels, ranks, memory.host_kv, self._on_gpu
             )
             self._engine.on_last_layer, self._engine.on_kv = last_layer_begins, kv_leaves
-            self._engine.apply(self._masks)
+            self._engine.output_head.masks = self._masks
             self.rates.fetch_tokens_per_second = self._engine.store.fetch_rate()
             blocks = self._engine.store.blocks
             # Blocks are named by the rank that leads: each rank has them.
@@ -159,7 +158,7 @@ class EngineRunner:
         """Have grammars applied to the model that is loaded, or is going to be, until `unload`. Raises MasksFailed."""
         masks = self._masks = Masks(vocabulary, vocab_size)
         if self._engine is not None:
-            self._engine.apply(masks)
+            self._engine.output_head.masks = masks
         try:
             await asyncio.to_thread(masks.start)
         except BaseException:

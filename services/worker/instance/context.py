@@ -8,6 +8,8 @@ from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.instance.spans import WorkerSpans
 from livescale.shared.bus.contract import Bus
 from livescale.shared.links.contract import Link
+from livescale.shared.messages.requests import Submit, arrived, leaving
+from livescale.shared.messages.transfers import Node
 from livescale.shared.process.run import World
 from livescale.shared.runtime.clock import Clock
 
@@ -40,6 +42,18 @@ class WorkerContext:
     @property
     def clock(self) -> Clock:
         return self.world.clock
+
+    def node(self, link: Link | None = None) -> Node:
+        """This worker as others reach it, by `link` where that is another one than the context's."""
+        return Node(id=self.me, place="worker", address=(link or self.link).address)
+
+    def arrived(self, request: Submit) -> Submit:
+        """The request as it was received just now."""
+        return arrived(request, self.clock.wall())
+
+    def leaving(self, request: Submit) -> Submit:
+        """The request as it is sent now."""
+        return leaving(request, self.clock.wall())
 
     def start(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None] | None:
         """Run `work` as a task of the worker. Returns None, with nothing begun, where the worker is ending."""

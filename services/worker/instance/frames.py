@@ -1,12 +1,13 @@
-"""What a worker sends of its requests: tokens to gateways, and to routers which requests have ended."""
+"""What a worker sends of its requests: tokens to gateways, and to routers which requests have ended or moved."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from livescale.services.worker.scheduling.outputs import TokenHistory, TokenOutput, earlier_tokens
 from livescale.shared.bus.contract import Bus
+from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
-from livescale.shared.subjects import ENDED, TOKENS
+from livescale.shared.subjects import ENDED, MOVED, TOKENS
 
 
 class TokenFrames:
@@ -65,6 +66,11 @@ class TokenFrames:
         """Say that these requests have left the worker, and how many tokens they have where that is known."""
         ended = RequestsEnded(worker=self._worker, request_ids=request_ids, tokens=list(tokens))
         self._bus.publish(ENDED, ended, worker=self._worker)
+
+    def tell_moved(self, request_id: str, worker: str, layers: int = 0) -> None:
+        """Tell routers which worker has a request now that was here; it may be this one still."""
+        moved = RequestsMoved(worker=worker, previous=self._worker, request_ids=[request_id], layers=layers)
+        self._bus.publish(MOVED, moved, previous=self._worker)
 
     def _connection_changed(self, connected: bool) -> None:
         """Repeat what has ended after the bus was away: a router that is not told of an end counts it for ever."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
 from livescale.shared.messages.transfers import Node
 from livescale.shared.transfer.arrivals import checksum
+from livescale.shared.transfer.chunks import TICKETS, first_ticket
 
 CONNECT_SECONDS = 5.0
 PIECE_BYTES = 4 << 20
@@ -19,6 +20,20 @@ TAG_BITS = 32
 DIGEST_NUMBER = (1 << TAG_BITS) - 1  # in place of a piece's
 DIGEST_BYTES = 8
 SMALL_BYTES = 1 << 20
+
+
+class Tickets:
+    """The tickets by which a worker names its hand-offs, and which begin again. Where they go on after those of an
+    earlier process they are counted from the time `wall` on."""
+
+    def __init__(self, wall: float = 0.0) -> None:
+        self._next = first_ticket(wall) % TICKETS
+
+    def take(self, count: int = 1) -> int:
+        """Reserve so many tickets in a row, and return the first."""
+        first = self._next if self._next + count <= TICKETS else 0
+        self._next = first + count
+        return first
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.messages.requests import Admit, AskRunning, RunningRequests, arrived
-from livescale.shared.messages.transfers import InstanceServing, Send, Serve
+from livescale.shared.messages.transfers import InstanceServing, Load, Send, Serve
 from livescale.shared.process.run import World
 from livescale.shared.subjects import INSTANCE
 
@@ -28,7 +28,7 @@ class HeldInstance:
     def __init__(
         self,
         world: World,
-        limits: Callable[[Loading, int], SchedulerLimits],
+        limits: Callable[[Load, int], SchedulerLimits],
         serving: ServingLoop,
         changed: Callable[[], None],
     ) -> None:
@@ -62,6 +62,13 @@ class HeldInstance:
             raise Refusal(409, f"cannot send {what}: this worker holds {held}")
         return loading
 
+    def serves(self, version: str) -> Loading:
+        """The parameters of this version, which the worker serves whole. Raises Refusal 409 where it does not."""
+        loading, state = self.loading, self.lifecycle.state
+        if loading is None or state is not WorkerState.SERVING or loading.manifest.version != version:
+            raise Refusal(409, f"version: {version} is not served here, this worker is {state}")
+        return loading
+
     async def recall(self, command: Serve, draining: asyncio.Task[None] | None) -> None:
         """Drain no more, if this is what the command wants. Raises Refusal 409 where it has let go of the model."""
         if self.lifecycle.state is not WorkerState.DRAINING or not command.recall or draining is None:
@@ -74,7 +81,7 @@ class HeldInstance:
     def open(self, loading: Loading, *, whole: bool, kv_blocks: int | None = None) -> Scheduler:
         """Take requests from now on. The model is `whole`, or layers are still missing."""
         self.moved_requests, self.kept = 0, {}
-        limits = self.limits(loading, kv_blocks or loading.kv_blocks)
+        limits = self.limits(loading.command, kv_blocks or loading.kv_blocks)
         scheduler = self.serving.open(loading.command.model, loading.manifest.version, limits, whole=whole)
         self.serving.on_first_token = lambda: self.tell("first_token")
         return scheduler

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import structlog
@@ -33,14 +34,28 @@ BlockMemory = list[memoryview] | list[DeviceBytes]  # of a model's blocks
 
 @dataclass(frozen=True)
 class Transport:
-    """What moves parameters, and checks them. Each flow is a task of `tasks`. They yield to KV by `kv_first`."""
+    """What moves parameters, checks and counts them. Each flow is a task of `tasks`. They yield to KV by `kv_first`."""
 
     link: Link
     hashing: Executor
     tasks: asyncio.TaskGroup
     memory_export: MemoryExport | None
     paths: Paths
+    counts: LoadCounts
     kv_first: KvFirst = field(default_factory=KvFirst)
+
+    @classmethod
+    def of(
+        cls,
+        world: World,
+        link: Link,
+        hashing: Executor,
+        tasks: asyncio.TaskGroup,
+        memory_export: MemoryExport | None,
+        paths: Paths,
+    ) -> Self:
+        """Make what moves parameters in this process, which counts them."""
+        return cls(link, hashing, tasks, memory_export, paths, LoadCounts(world.telemetry))
 
 
 class Loading:
@@ -57,7 +72,6 @@ class Loading:
         world: World,
         runner: Runner,
         transport: Transport,
-        counts: LoadCounts,
         on_block: Callable[[str, int], None],
     ) -> None:
         self.command = command
@@ -69,7 +83,7 @@ class Loading:
         self._clock = world.clock
         self._runner = runner
         self._kv_first = transport.kv_first
-        self._counts = counts
+        self._counts = transport.counts
         self._on_block = on_block
         self._ready = ReadyBlocks()
         self._verified = asyncio.PriorityQueue[int]()  # and not laid out: those first that run first
@@ -78,7 +92,7 @@ class Loading:
         self._spans = WorkerSpans.of(world.telemetry, world.clock)
         self._laid_out = 0
         part = ModelCopy(worker, command.chunk_bytes, memory)
-        events = Events(self._first_byte, self._block_verified, self._broken, transport.paths.note, counts.moved)
+        events = Events(self._first_byte, self._block_verified, self._broken, transport.paths.note, self._counts.moved)
         blocks = command.manifest.blocks
         self._incoming = BlockReceiver(
             transport.link, part, blocks, transport.hashing, events, transport.tasks, transport.memory_export

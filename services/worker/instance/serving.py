@@ -28,7 +28,7 @@ class ServingLoop:
     """Runs the requests of one model at a time. `on_step` is called after every step, and when a request moves."""
 
     def __init__(self, worker: str, bus: Bus, clock: Clock, runner: Runner, metrics: WorkerMetrics) -> None:
-        self._frames = TokenFrames(worker, bus)
+        self.frames = TokenFrames(worker, bus)
         self._clock = clock
         self._runner = runner
         self._metrics = metrics
@@ -47,7 +47,7 @@ class ServingLoop:
         self.is_joined_soon: Callable[[], bool] = lambda: False
         self.with_exports: Callable[[Batch], Batch] = lambda batch: batch
         # Vocabulary and adapters: each may have a request that came wait for a grammar's first mask, or its adapter.
-        self.holds: list[Callable[[Scheduler, Submit], None]] = []
+        self.holds: list[Callable[[Scheduler, RunningSequence], None]] = []
         self._opened_at = clock.now()
         self.unasked_seconds: float | None = None
         self.runs_steps = True  # else others run the layers of these requests one by one, and may keep their KV
@@ -59,7 +59,7 @@ class ServingLoop:
     def open(self, model: str, version: str, limits: SchedulerLimits, *, whole: bool = True) -> Scheduler:
         """Take requests from now on. No step runs while the model is not `whole`."""
         scheduler = self.scheduler = Scheduler(limits)
-        self._frames.version = version
+        self.frames.version = version
         self._opened_at, self.unasked_seconds = self._clock.now(), None
         self.runs_steps = whole
         if whole:
@@ -77,7 +77,7 @@ class ServingLoop:
     def close(self) -> None:
         """Take no more requests. Those that are left are dropped without a message: this worker no longer has them."""
         self.scheduler = None
-        self._frames.history.drop_running()
+        self.frames.history.drop_running()
         self.idle.set()
         self.changes.tell()
 
@@ -87,7 +87,7 @@ class ServingLoop:
 
     def disown(self, requests: Sequence[Running | Submit], reason: str) -> None:
         """Tell gateways that these requests do not go on here; they may submit them again."""
-        self._frames.tell_lost(requests, reason)
+        self.frames.tell_lost(requests, reason)
         for one in requests:
             self._metrics.lost(one.request_id, self._clock.now(), reason)
 
@@ -118,8 +118,8 @@ class ServingLoop:
         """
         if self.scheduler is None:
             raise Refusal(409, "this worker serves no model")
-        if request.version not in (None, self._frames.version):
-            raise Refusal(409, f"this worker serves version {self._frames.version}, not {request.version}")
+        if request.version not in (None, self.frames.version):
+            raise Refusal(409, f"this worker serves version {self.frames.version}, not {request.version}")
         if request.request_id in self.scheduler:
             return
         self.scheduler.add(request)
@@ -156,30 +156,33 @@ class ServingLoop:
         self._came(request)
 
     def _hold(self, scheduler: Scheduler, request: Submit) -> None:
-        for hold in self.holds:
-            hold(scheduler, request)
+        if (sequence := scheduler.get(request.request_id)) is not None:
+            for hold in self.holds:
+                hold(scheduler, sequence)
 
     def _came(self, request: Submit) -> None:
         self._asked()
         self.idle.clear()
-        self._frames.tell_here(request)
+        self.frames.tell_here(request)
         self.wake()
         self.on_step()
 
-    def give_up(self, scheduler: Scheduler, sequence: RunningSequence, why: Withheld) -> None:
+    def give_up(self, scheduler: Scheduler, sequence: RunningSequence, reason: str, code: int) -> None:
         """End a request, which gets the reason as its answer, and go on with the others."""
-        self._stepped(scheduler, scheduler.give_up(sequence, why))
+        self._stepped(scheduler, scheduler.give_up(sequence, Withheld(reason, code)))
         self.wake()
 
     def release(self, request_id: str, taker: str, layers: int) -> None:
-        """Drop a request that another worker goes on with, `taker`; so many `layers` of it were run here."""
+        """Drop a request that another worker goes on with, `taker`, and tell routers; so many `layers` of it were run
+        here."""
         if self.scheduler is not None and request_id in self.scheduler:
             self.scheduler.release(request_id)
-            self._frames.history.forget(request_id)
+            self.frames.history.forget(request_id)
             self._runner.forget_masks(request_id)
             self._metrics.moved(request_id, self._clock.now(), taker, layers)
             self.wake()
             self.on_step()
+        self.frames.tell_moved(request_id, taker, layers)
 
     def waited(self, request_id: str) -> float:
         """Seconds since a request was admitted, here or at the worker that it came from."""
@@ -201,7 +204,7 @@ class ServingLoop:
     async def replay(self, command: Replay, context: Context) -> Ack:
         """Answer REPLAY: send a request's tokens again, if there are any. Raises Refusal 404 for an unknown request."""
         is_here = self.scheduler is not None and command.request_id in self.scheduler
-        if not self._frames.send_again(command) and not is_here:
+        if not self.frames.send_again(command) and not is_here:
             raise Refusal(404, f"request {command.request_id} has no token {command.index} here")
         return Ack()
 
@@ -278,7 +281,7 @@ class ServingLoop:
         """Send tokens to gateways, and say which requests have ended."""
         if not outputs:
             return  # the step ended no prompt, and had no decodes
-        sent = self._frames.send_all(outputs)
+        sent = self.frames.send_all(outputs)
         self._metrics.emitted(sent, self._clock.now())
         if self.on_first_token is not None and any(row.token_ids for row in sent):
             self.on_first_token()
@@ -288,4 +291,4 @@ class ServingLoop:
             self._runner.forget_masks(row.request_id)
         if ended:
             tokens = [row.index + len(row.token_ids) for row in ended]
-            self._frames.tell_ended([row.request_id for row in ended], tokens)
+            self.frames.tell_ended([row.request_id for row in ended], tokens)

@@ -45,19 +45,6 @@ class LoadTimes:
     blocks: list[tuple[int, float]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class HandOffTimes:
-    """A request's way from one worker to another, in seconds of the worker's clock. `size_bytes` are those that came of
-    its activation and KV, of so many `layers`."""
-
-    giver: str
-    began: float
-    ended: float
-    layers: int
-    size_bytes: int
-    error: str | None = None
-
-
 class WorkerSpans:
     """Sends the spans of one worker, where requests and scales are traced."""
 
@@ -82,10 +69,29 @@ class WorkerSpans:
         """Another worker goes on with a request, of which so many `layers` were run here."""
         self._write(times, now, None, {"livescale.handoff.to": taker, "livescale.handoff.layers": layers})
 
-    def taken(self, request: Submit, times: HandOffTimes) -> None:
-        """A request that another worker gave has come, or did not come whole."""
-        if self._writer is not None and request.traceparent is not None:
-            self._writer.write(request.traceparent, [moved_by(hand_off_span(request, times), self._epoch)])
+    def taken(
+        self,
+        request: Submit,
+        giver: str,
+        began: float,
+        ended: float,
+        *,
+        layers: int,
+        size_bytes: int,
+        error: str | None = None,
+    ) -> None:
+        """A request that another worker gave has come, or did not come whole. `size_bytes` are those that came of its
+        activation and KV, of so many `layers`."""
+        if self._writer is None or request.traceparent is None:
+            return
+        attributes = {
+            **request_attributes(request.request_id, request.model),
+            "livescale.handoff.from": giver,
+            "livescale.handoff.layers": layers,
+            "livescale.handoff.bytes": size_bytes,
+        }
+        span = TimedSpan("handoff", began, ended, attributes, error=error)
+        self._writer.write(request.traceparent, [moved_by(span, self._epoch)])
 
     def loaded(self, load: Load, times: LoadTimes, sizes: tuple[int, int], error: str | None) -> None:
         """A load is over. `sizes` are the bytes that were received and those that are shared with another process."""
@@ -127,22 +133,6 @@ def request_spans(
         parts.append(TimedSpan("decode", max(times.first, times.came), now, decode))
     last = parts.pop()
     return [*parts, replace(last, attributes={**last.attributes, **(more or {})}, error=error)]
-
-
-def hand_off_span(request: Submit, times: HandOffTimes) -> TimedSpan:
-    """A request's way here, by this worker's clock."""
-    return TimedSpan(
-        "handoff",
-        times.began,
-        times.ended,
-        {
-            **request_attributes(request.request_id, request.model),
-            "livescale.handoff.from": times.giver,
-            "livescale.handoff.layers": times.layers,
-            "livescale.handoff.bytes": times.size_bytes,
-        },
-        error=times.error,
-    )
 
 
 def transfer_span(load: Load, times: LoadTimes, now: float, sizes: tuple[int, int], error: str | None) -> TimedSpan:

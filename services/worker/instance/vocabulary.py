@@ -9,11 +9,9 @@ from livescale.services.worker.grammars.mask_computer import MasksFailed
 from livescale.services.worker.grammars.masks import NEVER, Vocabulary
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.serving import ServingLoop
-from livescale.services.worker.scheduling.batch import Withheld
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.shared.bus.contract import Bus, BusError
-from livescale.shared.messages.requests import Submit
 from livescale.shared.messages.transfers import Load
 from livescale.shared.messages.vocabulary import AskVocabulary, VocabularyPart
 from livescale.shared.subjects import VOCABULARY
@@ -56,10 +54,9 @@ class VocabularyLearner:
             self._learning.cancel()
         self._learning = self._failure = None
 
-    def hold(self, scheduler: Scheduler, request: Submit) -> None:
+    def hold(self, scheduler: Scheduler, sequence: Sequence) -> None:
         """Run no step for a request with a grammar until it is known what it permits first."""
-        sequence = scheduler.get(request.request_id)
-        if self._runner.applies_grammars and request.sampling.grammar and sequence is not None:
+        if self._runner.applies_grammars and sequence.request.sampling.grammar:
             sequence.awaits_mask = True
             self._start(self._first_mask(scheduler, sequence), f"grammar {sequence.request_id}")
 
@@ -74,7 +71,7 @@ class VocabularyLearner:
         except TimeoutError:
             failure = NO_VOCABULARY
         if failure is not None:
-            self._serving.give_up(scheduler, sequence, Withheld(failure, code=503))
+            self._serving.give_up(scheduler, sequence, failure, code=503)
         sequence.awaits_mask = False
         self._serving.wake()
 

@@ -4,21 +4,9 @@ What moves between blocks and tiers is a list of copies, which the engine makes 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from livescale.services.worker.kv.block_manager import BlockManager
 from livescale.services.worker.kv.radix_tree import RadixNode
-
-
-@dataclass(frozen=True)
-class KvCopy:
-    """A copy of the KV of all layers from the blocks `source` into as many other blocks, `target`, before a step runs.
-
-    Negative numbers are blocks in host memory, in which nothing is computed.
-    """
-
-    source: range
-    target: range
 
 
 class BlockTiers:
@@ -102,31 +90,3 @@ class BlockTiers:
             yield f"prefix cache: of the blocks {self.lent}, which are lent, some are owned"
         if not owned.isdisjoint(self._nodes):
             yield f"prefix cache: something is kept in the blocks {sorted(owned & self._nodes.keys())}, which are owned"
-
-
-class PendingCopies:
-    """Copies of blocks that are due, in the order in which they were asked for; neighbours are joined where they may
-    be."""
-
-    def __init__(self) -> None:
-        self._copies: list[KvCopy] = []
-
-    def add(self, source: int, target: int) -> None:
-        """Ask for a copy of one block into another."""
-        last = self._copies[-1] if self._copies else None
-        if last is not None and _goes_on(last, source, target):
-            longer = KvCopy(range(last.source.start, source + 1), range(last.target.start, target + 1))
-            self._copies[-1] = longer
-        else:
-            self._copies.append(KvCopy(range(source, source + 1), range(target, target + 1)))
-
-    def take(self) -> tuple[KvCopy, ...]:
-        """Return all copies that are due, and forget them."""
-        copies, self._copies = tuple(self._copies), []
-        return copies
-
-
-def _goes_on(last: KvCopy, source: int, target: int) -> bool:
-    """Whether this block follows those of `last` in the same memory, and neither copy reads what the other writes."""
-    follows = source == last.source.stop != 0 and target == last.target.stop != 0
-    return follows and source not in last.target and target not in last.source

@@ -1,6 +1,7 @@
 """What all parts of live scaling at one worker run with."""
 
 from dataclasses import dataclass
+from typing import Self
 
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
@@ -20,6 +21,11 @@ class LiveContext:
     instance: HeldInstance
     group: TensorParallelGroup
     counts: LiveCounts
+
+    @classmethod
+    def of(cls, worker: WorkerContext, instance: HeldInstance, group: TensorParallelGroup) -> Self:
+        """Make the context of a worker, whose process counts what moves."""
+        return cls(worker, instance, group, LiveCounts(worker.world.telemetry))
 
     @property
     def serving(self) -> ServingLoop:

@@ -1,24 +1,26 @@
 """Requests on their way from a target to this source. Each is this worker's once the target hears that it is here."""
 
 import asyncio
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine
 
 import structlog
 
-from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, receive
-from livescale.services.worker.instance.spans import HandOffTimes
 from livescale.services.worker.live.context import LiveContext
-from livescale.services.worker.scheduling.batch import NO_BYTES, PROMPT_CUT, LayerEntry, share_left
+from livescale.services.worker.scheduling.batch import (
+    NO_BYTES,
+    PROMPT_CUT,
+    LayerEntry,
+    activation_bytes,
+    kv_bytes,
+    share_left,
+)
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.scheduling.sequence import Filled, LateKv
-from livescale.services.worker.scheduling.sequence import Sequence as Waiting
+from livescale.services.worker.scheduling.sequence import Filled, LateKv, Sequence
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.links.contract import LinkError, Peer
-from livescale.shared.messages.live import Task, Took
+from livescale.shared.messages.live import Pulled, Task, Took
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.requests import arrived
-from livescale.shared.messages.transfers import Node
 from livescale.shared.runtime.together import together
 from livescale.shared.subjects import TOOK
 
@@ -31,7 +33,7 @@ log = structlog.get_logger()
 class IncomingHandOff:
     """One request on its way here, for `scheduler`, which runs a model of this `manifest`.
 
-    Call `own`, then `begin` and `finish`, and `close` in any case. `ranks` are those that the target leads.
+    Call `own`, then `begin` and `finish`, and `close` in any case. `task` is one of those that were `pulled`.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class IncomingHandOff:
         scheduler: Scheduler,
         channel: Channel,
         task: Task,
-        ranks: Sequence[Node],
+        pulled: Pulled,
         context: LiveContext,
     ) -> None:
         self._context = context.worker
@@ -51,12 +53,12 @@ class IncomingHandOff:
         self._manifest = manifest
         self._channel = channel
         self._task = task
-        self._ranks = ranks
-        self._request = arrived(task.request, context.worker.clock.wall())
+        self._ranks = pulled.ranks
+        self._request = context.worker.arrived(task.request)
         self._positions = len(task.request.prompt) + len(task.request.generated)
         self._peer: Peer | None = None
         self._late: LateKv | None = None
-        self._sequence: Waiting | None = None
+        self._sequence: Sequence | None = None
         self._begun = False
         self._began = context.worker.clock.now()
         self._error: str | None = None
@@ -150,8 +152,15 @@ class IncomingHandOff:
         if self._peer is not None:
             await self._peer.close()
         ended, size_bytes = self._context.clock.now(), self._task.activation_bytes + self._task.kv_bytes
-        times = HandOffTimes(self.target, self._began, ended, self._task.layers, size_bytes, self._error)
-        self._context.spans.taken(self._request, times)
+        self._context.spans.taken(
+            self._request,
+            self.target,
+            self._began,
+            ended,
+            layers=self._task.layers,
+            size_bytes=size_bytes,
+            error=self._error,
+        )
 
     def _check(self) -> None:
         """Raise Refusal for a request that cannot go on here."""

@@ -9,19 +9,21 @@ from functools import partial
 import structlog
 
 from livescale.services.worker.engine.contract import LayerwiseRun
-from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, send
 from livescale.services.worker.live.context import LiveContext
-from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, LayerEntry, share_left
+from livescale.services.worker.scheduling.batch import (
+    MAX_BATCH_ROWS,
+    LayerEntry,
+    activation_bytes,
+    kv_bytes,
+    share_left,
+)
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import NOTHING, Filled, Sequence
 from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.links.contract import LinkError, Peer
-from livescale.shared.messages.live import Pull, RequestsMoved, Task, Took
+from livescale.shared.messages.live import Pull, Task, Took
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.requests import leaving
-from livescale.shared.messages.transfers import Node
-from livescale.shared.subjects import MOVED
 
 # From the activation's arrival; a source that says so later hears that it came too late.
 TOOK_SECONDS = 5.0
@@ -40,6 +42,10 @@ class QueuedRequest:
     sequence: Sequence
     partial: LayerwiseRun | None = None
     filled: Filled | None = None
+
+    @property
+    def request_id(self) -> str:
+        return self.sequence.request_id
 
     @property
     def rows(self) -> int:
@@ -80,8 +86,8 @@ class HandOffOrigin:
 class OutgoingHandOff:
     """One request on its way to a source.
 
-    `kv` is the KV of the layers that the request has behind it, exported, or None where it has run none. `ranks` are
-    those that the source leads. `settled` says how it ended: True once the request is the source's.
+    `kv` is the KV of the layers that the request has behind it, exported, or None where it has run none. `pull` is
+    the source's. `settled` says how it ended: True once the request is the source's.
     """
 
     def __init__(
@@ -90,13 +96,13 @@ class OutgoingHandOff:
         origin: HandOffOrigin,
         kv: asyncio.Future[memoryview] | None,
         channel: Channel,
-        ranks: list[Node],
+        pull: Pull,
     ) -> None:
         self.request = request
         self.origin = origin
         self.entry = request.sequence.entry
         self.channel = channel
-        self.ranks = ranks
+        self.ranks = pull.ranks
         self.settled: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._kv = kv
 
@@ -207,17 +213,13 @@ class HandOffSender:
         if hand_off.entry is not None:
             self._group.leader.give(sequence.blocks, layers, hand_off.channel, hand_off.ranks)
         self._serving.release(sequence.request_id, source, layers)
-        me = self._context.me
-        moved = RequestsMoved(worker=source, previous=me, request_ids=[sequence.request_id], layers=layers)
-        self._context.bus.publish(MOVED, moved, previous=me)
 
     def _give(self, pull: Pull, ticket: int, request: QueuedRequest, origin: HandOffOrigin) -> Task:
         sequence = request.sequence
         sequence.held, entry = True, sequence.entry
         kv = None if entry is None else self._context.runner.export_kv(sequence.blocks, entry.layer)
-        node = Node(id=pull.worker, place="worker", address=pull.address)
-        channel = Channel(self._context.link, node, ticket, pull.secret)
-        hand_off = OutgoingHandOff(request, origin, kv, channel, pull.ranks)
+        channel = Channel(self._context.link, pull.source, ticket, pull.secret)
+        hand_off = OutgoingHandOff(request, origin, kv, channel, pull)
         self._hand_offs[pull.worker, ticket] = hand_off
         hand_off.settled.add_done_callback(partial(self._settled, hand_off))
         sending = self._context.start(hand_off.run(), f"hand-off {sequence.request_id}")
@@ -240,7 +242,7 @@ class HandOffSender:
 
     def _task(self, given: QueuedRequest, origin: HandOffOrigin) -> Task:
         sequence, manifest = given.sequence, origin.manifest
-        entry, submit = sequence.entry, leaving(sequence.as_request(), self._context.clock.wall())
+        entry, submit = sequence.entry, self._context.leaving(sequence.as_request())
         waited = self._serving.waited(sequence.request_id)
         if entry is None:
             filled = given.filled or NOTHING

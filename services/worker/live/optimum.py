@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import inf
 
-from livescale.services.worker.live.tasks import LiveTask
+from livescale.services.worker.live.policy import LiveTask
 from livescale.services.worker.live.windows import Pair, Windows, greedy, windows
 
 

@@ -7,9 +7,8 @@ from itertools import chain, islice
 import structlog
 
 from livescale.services.worker.live.optimum import Forecast, Optimum, solve
-from livescale.services.worker.live.policy import Planned
+from livescale.services.worker.live.policy import BatchBudget, LiveTask, Planned, QueuedTask
 from livescale.services.worker.live.simulation import simulate
-from livescale.services.worker.live.tasks import BatchBudget, LiveTask, QueuedTask
 from livescale.shared.messages.transfers import Load
 
 MOST_BATCHES = 12  # at once

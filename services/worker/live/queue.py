@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from enum import StrEnum
 from itertools import takewhile
 
-from livescale.services.worker.live.policy import ZIGZAG, Rule
-from livescale.services.worker.live.tasks import (
+from livescale.services.worker.live.policy import (
     ALONE,
+    ZIGZAG,
     BatchBudget,
     FinishTask,
     GiveBack,
@@ -16,6 +16,7 @@ from livescale.services.worker.live.tasks import (
     QueuedTask,
     QueueEffect,
     Release,
+    Rule,
     RunLayer,
 )
 from livescale.shared.policy.invariants import check

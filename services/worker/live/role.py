@@ -10,10 +10,9 @@ import structlog
 from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.handoff_send import HandOffSender
 from livescale.services.worker.live.planner import LayerPlanner, forecast
-from livescale.services.worker.live.policy import BEST_EFFORT, ZIGZAG
+from livescale.services.worker.live.policy import BEST_EFFORT, ZIGZAG, batch_budget
 from livescale.services.worker.live.queue import LiveQueue
 from livescale.services.worker.live.target import POLL_SECONDS, LiveTarget
-from livescale.services.worker.live.tasks import batch_budget
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Context
 from livescale.shared.messages.live import Pull, Pulled, Withdraw

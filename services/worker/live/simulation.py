@@ -13,10 +13,9 @@ from itertools import pairwise
 from math import inf
 from typing import assert_never
 
-from livescale.services.worker.live.policy import ZIGZAG, Rule
-from livescale.services.worker.live.queue import LiveQueue, QueuePhase
-from livescale.services.worker.live.tasks import (
+from livescale.services.worker.live.policy import (
     ALONE,
+    ZIGZAG,
     BatchBudget,
     FinishTask,
     GiveBack,
@@ -25,8 +24,10 @@ from livescale.services.worker.live.tasks import (
     QueuedTask,
     QueueEffect,
     Release,
+    Rule,
     RunLayer,
 )
+from livescale.services.worker.live.queue import LiveQueue, QueuePhase
 
 
 class LayerTimes:

@@ -11,19 +11,23 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.worker.instance.handoff import Channel
-from livescale.services.worker.instance.lifecycle import WorkerState
+from livescale.services.worker.instance.handoff import Channel, Tickets
 from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.handoff_receive import HandOffBatch, IncomingHandOff
-from livescale.services.worker.live.policy import SourcePolicy
-from livescale.services.worker.live.tasks import AskTarget, BatchBudget, SourceEffect, StopAsking, batch_budget
+from livescale.services.worker.live.policy import (
+    AskTarget,
+    BatchBudget,
+    SourceEffect,
+    SourcePolicy,
+    StopAsking,
+    batch_budget,
+)
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Ack, BusError, Context, Refusal
 from livescale.shared.messages.live import Help, Pull, Pulled, Task, Withdraw
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import PULL, WITHDRAW
-from livescale.shared.transfer.chunks import TICKETS
 
 PULL_SECONDS = 2.0  # the target holds a pull for less
 SILENT_SECONDS = 10.0  # and a target is left: longer than the bus is away, or a lease lasts
@@ -59,7 +63,7 @@ class LiveSource:
         self._coming = 0  # requests that are not here yet, and not the target's for long
         self._began = asyncio.Event()  # to help a target
         self._failed: Counter[str] = Counter()  # hand-offs in a row, by target
-        self._ticket = 0
+        self._tickets = Tickets()
 
     @property
     def helping(self) -> list[str]:
@@ -68,9 +72,7 @@ class LiveSource:
 
     async def help(self, command: Help, context: Context) -> Ack:
         """Answer HELP: pull from targets that load what this worker serves. Raises Refusal 409 where it does not."""
-        loading, state = self._instance.loading, self._instance.lifecycle.state
-        if loading is None or state is not WorkerState.SERVING or loading.manifest.version != command.version:
-            raise Refusal(409, f"version: {command.version} is not served here, this worker is {state}")
+        loading = self._instance.serves(command.version)
         self.begin(command.plan_id, command.targets, loading.manifest)
         self._instance.changed()
         return Ack()
@@ -200,7 +202,7 @@ class LiveSource:
             worker=self._context.me,
             address=self._context.link.address,
             version=helped.manifest.version,
-            ticket=self._next_tickets(budget.tasks),
+            ticket=self._tickets.take(budget.tasks),
             block_tokens=scheduler.limits.kv_block_tokens,
             secret=self._context.world.ids.secret(),
             requests=budget.tasks,
@@ -214,12 +216,6 @@ class LiveSource:
         budget, running = batch_budget(scheduler.limits, self._context.runner.joined_rows), len(scheduler.running())
         return BatchBudget(max(1, budget.tasks - running), budget.rows // max(1, len(self._wanted)))
 
-    def _next_tickets(self, count: int) -> int:
-        """Reserve so many tickets, and return the first."""
-        first = self._ticket if self._ticket + count <= TICKETS else 0
-        self._ticket = first + count
-        return first
-
     def _pulled(self, helped: Helped, scheduler: Scheduler, pull: Pull, pulled: Pulled) -> None:
         target = helped.node.id
         if pulled.over:
@@ -231,7 +227,7 @@ class LiveSource:
         self._wanted.discard(target)
         self._perform(self._policy.busy(target, more=pulled.more))
         hand_offs = [
-            self._incoming(helped, scheduler, self._channel(helped, pull, number), task, pulled.ranks)
+            self._incoming(helped, scheduler, self._channel(helped, pull, number), task, pulled)
             for number, task in enumerate(pulled.tasks[: pull.requests])  # beyond, tickets are others'
         ]
         batch = HandOffBatch(hand_offs)
@@ -246,9 +242,9 @@ class LiveSource:
         return Channel(self._context.link, helped.node, pull.ticket + number, pull.secret)
 
     def _incoming(
-        self, helped: Helped, scheduler: Scheduler, channel: Channel, task: Task, ranks: Sequence[Node]
+        self, helped: Helped, scheduler: Scheduler, channel: Channel, task: Task, pulled: Pulled
     ) -> IncomingHandOff:
-        return IncomingHandOff(helped.manifest, scheduler, channel, task, ranks, self._live)
+        return IncomingHandOff(helped.manifest, scheduler, channel, task, pulled, self._live)
 
     async def _receive(self, target: str, hand_off: IncomingHandOff, batch: HandOffBatch) -> None:
         try:

@@ -15,8 +15,7 @@ from livescale.services.worker.engine.contract import RankLost
 from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.handoff_send import HandOffOrigin, HandOffSender, QueuedRequest
 from livescale.services.worker.live.planner import LayerPlanner
-from livescale.services.worker.live.queue import LiveQueue, QueuePhase
-from livescale.services.worker.live.tasks import (
+from livescale.services.worker.live.policy import (
     BatchBudget,
     FinishTask,
     GiveBack,
@@ -26,8 +25,8 @@ from livescale.services.worker.live.tasks import (
     Release,
     RunLayer,
 )
+from livescale.services.worker.live.queue import LiveQueue, QueuePhase
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled
 from livescale.shared.messages.parameters import Manifest
@@ -67,7 +66,7 @@ class LiveTarget:
         self._clock = context.worker.clock
         self._counts = context.counts
         self._requests: dict[str, QueuedRequest] = {}
-        self._without_adapter: list[Sequence] = []  # which have KV blocks, and are not in the queue yet
+        self._without_adapter: list[QueuedRequest] = []  # which have KV blocks, and are not in the queue yet
         self._pulls: dict[str, tuple[Pull, asyncio.Future[Pulled]]] = {}
 
     async def run(self) -> None:
@@ -88,8 +87,8 @@ class LiveTarget:
                 await self._wait()
             else:
                 await self._run_layer(run)
-        for sequence in (*self._without_adapter, *(request.sequence for request in self._requests.values())):
-            sequence.held = False
+        for request in (*self._without_adapter, *self._requests.values()):
+            request.sequence.held = False
         self._serving.begin_steps()
 
     async def plan(self, planner: LayerPlanner) -> None:
@@ -154,12 +153,13 @@ class LiveTarget:
     def _take_in(self) -> None:
         """Put what has KV blocks now into the queue. A request whose adapter is missing would hold up the others there,
         and comes into it with its adapter."""
-        waiting = [one for one in self._without_adapter if self._scheduler.get(one.request_id) is one]
-        for sequence in (*waiting, *(started := self._scheduler.start())):
-            sequence.held = True
-            if not sequence.awaits_adapter:
-                self._append(QueuedRequest(sequence))
-        self._without_adapter = [one for one in (*waiting, *started) if one.awaits_adapter]
+        coming = [one for one in self._without_adapter if self._scheduler.get(one.request_id) is one.sequence]
+        coming += map(QueuedRequest, self._scheduler.start())
+        for request in coming:
+            request.sequence.held = True
+            if not request.sequence.awaits_adapter:
+                self._append(request)
+        self._without_adapter = [one for one in coming if one.sequence.awaits_adapter]
 
     def _append(self, request: QueuedRequest) -> None:
         sequence = request.sequence

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, inf
 
-from livescale.services.worker.live.tasks import LiveTask
+from livescale.services.worker.live.policy import LiveTask
 
 EPSILON = 1e-9
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from livescale.services.worker.instance.context import WorkerContext
-from livescale.services.worker.instance.handoff import CONNECT_SECONDS
+from livescale.services.worker.instance.handoff import CONNECT_SECONDS, receive, send
 from livescale.services.worker.instance.metrics import PipelineCounts
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.rates import TokenRate
@@ -56,7 +56,19 @@ class StageContext:
     changed: Callable[[], None]
     link_rate: TokenRate = field(default_factory=TokenRate)
 
-    def moved(self, size_bytes: int, seconds: float) -> None:
-        """Count a transfer over the link, as measured at either end, towards its rate."""
+    async def receive(self, peer: Peer, part: int, size_bytes: int) -> memoryview:
+        """Receive so many bytes, and measure the link by them. Raises LinkError."""
+        begun = self.worker.clock.now()
+        data = await receive(peer, part, size_bytes)
+        self._moved(size_bytes, self.worker.clock.now() - begun)
+        return data
+
+    async def send(self, peer: Peer, part: int, data: memoryview) -> None:
+        """Send data, and measure the link by it. Raises LinkError."""
+        begun = self.worker.clock.now()
+        await send(peer, part, data)
+        self._moved(data.nbytes, self.worker.clock.now() - begun)
+
+    def _moved(self, size_bytes: int, seconds: float) -> None:
         if size_bytes >= LEAST_BYTES:
             self.link_rate.observe(size_bytes, seconds)

@@ -8,13 +8,11 @@ from typing import TypeVar
 
 import structlog
 
-from livescale.services.worker.engine.sizes import kv_bytes, slice_bytes
-from livescale.services.worker.instance.handoff import receive, send
+from livescale.services.worker.instance.handoff import send
 from livescale.services.worker.pipeline.context import StageContext, close, reach
 from livescale.services.worker.pipeline.filling import Filling, KvWay, choose_way
 from livescale.services.worker.pipeline.wire import kv_slices, kv_spans, layers_of
-from livescale.services.worker.scheduling.batch import ScheduledChunk
-from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.scheduling.batch import ScheduledChunk, kv_bytes, slice_bytes
 from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.pipelines import MoveKv, Pipeline
@@ -29,14 +27,19 @@ log = structlog.get_logger()
 
 class KvMover:
     """The leader's part: it has KV moved to the workers that will own the requests, one part at a time for each.
-    `moved` is called when one more part is there, or does not come."""
+    `next_part` says what a worker gets next. `moved` is called when one more part is there, or does not come."""
 
     def __init__(
-        self, pipeline: str, filling: Filling, scheduler: Scheduler, bus: Bus, moved: Callable[[], None]
+        self,
+        pipeline: str,
+        filling: Filling,
+        next_part: Callable[[str], list[ScheduledChunk]],
+        bus: Bus,
+        moved: Callable[[], None],
     ) -> None:
         self._pipeline = pipeline
         self._filling = filling
-        self._scheduler = scheduler
+        self._next_part = next_part
         self._bus = bus
         self._moved = moved
         self._moves: dict[str, asyncio.Task[None]] = {}  # by worker
@@ -45,7 +48,7 @@ class KvMover:
     def begin(self) -> None:
         """Begin another part for each worker that lacks something and waits for none."""
         for worker in sorted(self._filling.movers - self._moves.keys()):
-            pieces = self._filling.begin_move(worker, self._scheduler.placed)
+            pieces = self._next_part(worker)
             if pieces:
                 self._number += 1
                 self._moves[worker] = asyncio.create_task(self._move(worker, self._number, pieces))
@@ -100,8 +103,7 @@ class KvMoves:
         self._command = command
         self._context = context
         self._me, self._runner = context.worker.me, context.worker.runner
-        self._bus, self._clock = context.worker.bus, context.worker.clock
-        self._link = context.worker.link
+        self._bus, self._link = context.worker.bus, context.worker.link
         self._addresses = {stage.node.id: stage.node.address for stage in command.stages}
         self._others = {one: layers for one in self._addresses if one != self._me and (layers := self._layers(one))}
         self._peers: dict[tuple[str, str], Peer] = {}  # by sender and receiver
@@ -195,9 +197,7 @@ class KvMoves:
         slices = kv_slices(order, self._others[source], context.limits)
         size_bytes = sum(slice_bytes(context.manifest, one) for one in slices)
         await self._bus.call(GIVE_KV, order, timeout=GIVE_SECONDS, id=source)
-        begun = self._clock.now()
-        came[source] = await receive(await self._reach(source, self._me), order.number, size_bytes)
-        context.moved(size_bytes, self._clock.now() - begun)
+        came[source] = await context.receive(await self._reach(source, self._me), order.number, size_bytes)
 
     async def _send(self, order: MoveKv) -> None:
         context = self._context

@@ -17,11 +17,10 @@ from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.live.role import LiveRole
 from livescale.services.worker.pipeline.filling import Filling
 from livescale.services.worker.pipeline.kv_moves import KvMover
-from livescale.services.worker.pipeline.pasts import PastWindow
 from livescale.services.worker.pipeline.shares import Shares
 from livescale.services.worker.pipeline.stages import Stages, StagesFailed
-from livescale.services.worker.pipeline.wire import stage_pieces, withheld
-from livescale.services.worker.scheduling.batch import Batch, Chosen
+from livescale.services.worker.pipeline.wire import PastWindow, stage_pieces, withheld
+from livescale.services.worker.scheduling.batch import Batch, Chosen, ScheduledChunk
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
@@ -73,7 +72,11 @@ class PipelineLeader:
         self._ends = False
         self._fills = False
         self._filling = Filling(list(dict.fromkeys(stage.node.id for stage in command.stages)))
-        self._moving = KvMover(command.id, self._filling, scheduler, context.bus, serving.wake)
+        self._moving = KvMover(command.id, self._filling, self._next_part, context.bus, serving.wake)
+
+    def _next_part(self, worker: str) -> list[ScheduledChunk]:
+        """What this worker gets next of the KV that is to be its own."""
+        return self._filling.begin_move(worker, self._scheduler.placed)
 
     @property
     def shares(self) -> dict[str, str]:

@@ -118,7 +118,7 @@ class PipelineMember:
         me, ready = self._context.me, self._instance.lifecycle.ready
         check_pipeline(command, me, loading.manifest, ready, loading.kv_blocks)
         self._stages = stages = Stages(command, self._stage_context(command, loading))
-        self.led_by = None if stages.leads else stages.leader
+        self.led_by = None if stages.leads else stages.command.leader
         if stages.leads:
             self.adapters.lead(command)
             self._led = LedPipeline(
@@ -139,7 +139,7 @@ class PipelineMember:
             self._group,
             self._counts,
             loading.manifest,
-            self._instance.limits(loading, command.kv_blocks),
+            self._instance.limits(loading.command, command.kv_blocks),
             self.done,
             lambda: len(self._group.leader.everywhere(lifecycle.ready)) == blocks,
             self._switch_kv,

@@ -7,16 +7,13 @@ import structlog
 from msgspec.structs import replace
 
 from livescale.services.worker.engine.contract import StageResult
-from livescale.services.worker.instance.handoff import receive, send
 from livescale.services.worker.pipeline.context import StageContext, close, reach
 from livescale.services.worker.pipeline.kv_moves import KvMoves
-from livescale.services.worker.pipeline.pasts import PastWindow
-from livescale.services.worker.pipeline.wire import batch_pieces, fill_pieces
+from livescale.services.worker.pipeline.wire import PastWindow, batch_pieces, fill_pieces
 from livescale.services.worker.scheduling.batch import NO_BYTES, ScheduledChunk
 from livescale.shared.bus.contract import BusError
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver, StageBatch, StageDone
-from livescale.shared.messages.transfers import Node
 from livescale.shared.runtime.together import together
 from livescale.shared.subjects import PIPELINE_OVER, STAGE_BATCH, STAGE_DONE
 
@@ -36,7 +33,7 @@ class StageRun:
         self._blocks = range(stage.first, stage.stop)
         self._is_first = all(stage.node.id != context.worker.me for stage in command.stages[:index])
         self._next = command.stages[index + 1].node.id if index + 1 < len(command.stages) else None
-        self._leader = command.stages[0].node.id
+        self._leader = command.leader.id
         self._came = 0
         self._pasts = PastWindow()  # the last stage has it made whole
         self._coming = asyncio.Queue[tuple[StageBatch, float]]()
@@ -68,9 +65,7 @@ class StageRun:
                 batch = replace(batch, pieces=self._pasts.complete(batch.pieces))
             pieces, activation = batch_pieces(batch, context.manifest, context.limits), NO_BYTES
             if before is not None:
-                begun = self._clock.now()
-                activation = await receive(before, batch.step, batch.activation_bytes)
-                context.moved(batch.activation_bytes, self._clock.now() - begun)
+                activation = await context.receive(before, batch.step, batch.activation_bytes)
                 counts.received.inc(batch.activation_bytes)
                 counts.hop_seconds.observe(self._clock.now() - heard)
             self._here.put_nowait((batch, pieces, activation))
@@ -117,9 +112,7 @@ class StageRun:
             size_bytes = passed.activation.nbytes
             following = replace(batch, stage=self._index + 1, activation_bytes=size_bytes)
             self._bus.publish(STAGE_BATCH, following, id=self._next)
-            begun = self._clock.now()
-            await send(after, batch.step, passed.activation)
-            self._context.moved(size_bytes, self._clock.now() - begun)
+            await self._context.send(after, batch.step, passed.activation)
 
     def _tell_leader(self, done: StageDone) -> None:
         if self._leader == self._context.worker.me:
@@ -155,13 +148,8 @@ class Stages:
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
-    def leader(self) -> Node:
-        """The id of the worker that runs the first stage and leads the pipeline."""
-        return self.command.stages[0].node
-
-    @property
     def leads(self) -> bool:
-        return self.leader.id == self._me
+        return self.command.leader.id == self._me
 
     @property
     def others(self) -> list[str]:
@@ -199,7 +187,7 @@ class Stages:
         """Tell the leader, or as the leader the other workers, that the pipeline ends here."""
         id = self.command.id
         if not self.leads:
-            self._bus.publish(STAGE_DONE, StageDone(pipeline=id, step=1, error=reason), id=self.leader.id)
+            self._bus.publish(STAGE_DONE, StageDone(pipeline=id, step=1, error=reason), id=self.command.leader.id)
             return
         for worker in self.others:
             self._bus.publish(PIPELINE_OVER, PipelineOver(pipeline=id, reason=reason), id=worker)

@@ -1,11 +1,12 @@
 """What a PIPELINE may ask for, and batches between its stages: what a stage is told of the rows that it runs. Pure."""
 
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from msgspec.structs import replace
 
-from livescale.services.worker.engine.sizes import activation_bytes
 from livescale.services.worker.scheduling.batch import (
     MAX_BATCH_ROWS,
     KvSlice,
@@ -14,8 +15,7 @@ from livescale.services.worker.scheduling.batch import (
     Scoring,
     TokenSampling,
     Withheld,
-    named_tokens,
-    needs_past,
+    activation_bytes,
 )
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.bus.contract import Refusal
@@ -123,7 +123,7 @@ def _told(piece: ScheduledChunk) -> StagePiece:
 def _sampling(told: StagePiece) -> TokenSampling | None:
     if told.sampling is None:
         return None
-    past = Past(tuple(told.prompt), tuple(told.generated)) if needs_past(told.sampling) else None
+    past = Past(tuple(told.prompt), tuple(told.generated)) if told.sampling.needs_past else None
     return TokenSampling(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops), past)
 
 
@@ -150,7 +150,7 @@ def _piece(told: StagePiece, limits: SchedulerLimits) -> ScheduledChunk:
         )
     if len(told.following) > len(told.tokens):
         raise ValueError(f"pieces: {len(told.following)} tokens follow {len(told.tokens)} of {told.request_id}")
-    named = [] if told.sampling is None else named_tokens(told.sampling)
+    named = [] if told.sampling is None else told.sampling.named_tokens
     so_far = *told.prompt, *told.generated, *told.following
     never = max((*told.tokens, *told.forbidden, *so_far, *named), default=0)
     if never >= limits.vocab_size:
@@ -185,3 +185,72 @@ def _needed(command: Pipeline, worker: str, manifest: Manifest) -> set[int]:
     blocks = {block for stage in mine for block in range(stage.first, stage.stop)}
     has_head = mine[-1].stop == len(manifest.blocks)
     return blocks | {0} if has_head and manifest.config.tie_word_embeddings else blocks
+
+
+MOST_TOKENS = 2 << 20  # that are remembered, of all requests
+
+
+@dataclass(frozen=True)
+class ToldPast:
+    """What was told of a request: its prompt, each token once, and the tokens that were generated."""
+
+    prompt: list[int]
+    generated: list[int]
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.generated)
+
+
+class PastWindow:
+    """The pasts of the requests that were drawn for last, at most `most_tokens` of them.
+
+    The leader has one, which shortens pieces, and the last stage has one, which makes them whole again. Both see the
+    same pieces in the same order, so they remember and forget the same.
+    """
+
+    def __init__(self, most_tokens: int = MOST_TOKENS) -> None:
+        self._most_tokens = most_tokens
+        self._pasts: OrderedDict[str, ToldPast] = OrderedDict()
+        self._tokens = 0
+
+    def shorten(self, pieces: Sequence[StagePiece]) -> list[StagePiece]:
+        """The pieces without what the last stage knows already."""
+        return [self._shortened(piece) for piece in pieces]
+
+    def complete(self, pieces: Sequence[StagePiece]) -> list[StagePiece]:
+        """The pieces as they were before they were shortened. Raises ValueError where something is not known here."""
+        return [self._completed(piece) for piece in pieces]
+
+    def _shortened(self, piece: StagePiece) -> StagePiece:
+        if not _has_past(piece):
+            return piece
+        told = self._pasts.get(piece.request_id)
+        self._remember(piece)
+        known = 0 if told is None else len(told.generated)
+        if not 0 < known <= len(piece.generated):
+            return piece
+        return replace(piece, known=known, prompt=[], generated=piece.generated[known:])
+
+    def _completed(self, piece: StagePiece) -> StagePiece:
+        if piece.known:
+            told = self._pasts.get(piece.request_id)
+            if told is None or len(told.generated) < piece.known:
+                raise ValueError(f"pieces: {piece.known} generated tokens of {piece.request_id} are not known here")
+            generated = [*told.generated[: piece.known], *piece.generated]
+            piece = replace(piece, known=0, prompt=told.prompt, generated=generated)
+        if _has_past(piece):
+            self._remember(piece)
+        return piece
+
+    def _remember(self, piece: StagePiece) -> None:
+        """Remember what a whole piece says, in place of what was used less recently."""
+        before, now = self._pasts.pop(piece.request_id, None), ToldPast(piece.prompt, piece.generated)
+        self._pasts[piece.request_id] = now
+        self._tokens += len(now) - (0 if before is None else len(before))
+        while self._tokens > self._most_tokens and len(self._pasts) > 1:
+            _, dropped = self._pasts.popitem(last=False)
+            self._tokens -= len(dropped)
+
+
+def _has_past(piece: StagePiece) -> bool:
+    return piece.sampling is not None and bool(piece.prompt or piece.generated)

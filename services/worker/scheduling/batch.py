@@ -9,8 +9,10 @@ from functools import cached_property
 
 from msgspec import Struct, field
 
-from livescale.services.worker.kv.tiers import KvCopy
+from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import Sampling, TokenLogprobs
+from livescale.shared.model.block_layout import ITEM_BYTES, kv_item_bytes
+from livescale.shared.model.sharding import shard_config
 
 # Prompts are cut at multiples of this, everywhere and always: the rows between attend together, and their bits depend
 # on which these are.
@@ -24,6 +26,17 @@ LEAST_TEMPERATURE = 1e-5
 # Stands for an activation, KV or a block that is not there.
 NO_BYTES = memoryview(b"")
 SPARE_BYTES = 8  # behind the bytes of each piece of KV that leaves in a step, for its digest
+
+
+@dataclass(frozen=True)
+class KvCopy:
+    """A copy of the KV of all layers from the blocks `source` into as many other blocks, `target`, before a step runs.
+
+    Negative numbers are blocks in host memory, in which nothing is computed.
+    """
+
+    source: range
+    target: range
 
 
 class Past(Struct, frozen=True):
@@ -50,30 +63,6 @@ class TokenSampling(Struct, frozen=True):
     @property
     def is_greedy(self) -> bool:
         return self.params.temperature < LEAST_TEMPERATURE
-
-
-def changes_logits(params: Sampling) -> bool:
-    """Whether logits are changed before a token is drawn by temperature, top_k, top_p and min_p."""
-    return bool(
-        params.presence_penalty
-        or params.frequency_penalty
-        or params.repetition_penalty != 1.0
-        or params.logit_bias
-        or params.bad_words
-        or params.allowed_token_ids
-    )
-
-
-def needs_past(params: Sampling) -> bool:
-    """Whether the choice of a token depends on those before it."""
-    return bool(params.grammar) or changes_logits(params)
-
-
-def named_tokens(params: Sampling) -> list[int]:
-    """The token ids that a request's sampling names."""
-    words = (token for word in params.bad_words for token in word)
-    biased = (token for token, _ in params.logit_bias)
-    return [*biased, *params.allowed_token_ids, *params.logprob_token_ids, *words]
 
 
 class Withheld(Struct, frozen=True):
@@ -274,3 +263,26 @@ class Batch(Struct, frozen=True, dict=True):
     def samplings(self) -> tuple[TokenSampling, ...]:
         """What the step has to sample, in the order of its chunks."""
         return tuple(chunk.sampling for chunk in self.chunks if chunk.sampling is not None)
+
+
+def activation_bytes(manifest: Manifest, positions: int) -> int:
+    """The size of an activation `[position, hidden]`."""
+    return positions * manifest.config.hidden_size * ITEM_BYTES[manifest.dtype]
+
+
+def block_bytes(manifest: Manifest, block_tokens: int) -> int:
+    """The size of one block of the KV cache, over all layers."""
+    return kv_bytes(manifest, block_tokens, manifest.config.num_hidden_layers, block_tokens)
+
+
+def kv_bytes(manifest: Manifest, positions: int, layers: int, block_tokens: int) -> int:
+    """The size of KV in whole blocks, `[layer, part, kv_head, token, head_dim]`; of several ranks, what each has."""
+    config = shard_config(manifest.config, manifest.shard, manifest.shards)
+    tokens = -(-positions // block_tokens) * block_tokens
+    heads = config.kv_parts * config.num_key_value_heads
+    return layers * heads * tokens * config.head_dim * kv_item_bytes(config, manifest.dtype)
+
+
+def slice_bytes(manifest: Manifest, one: KvSlice) -> int:
+    """The size of a slice, `[layer, part, kv_head, position, head_dim]`: its positions only, no whole blocks."""
+    return kv_bytes(manifest, one.stop - one.start, len(one.layers), block_tokens=1)

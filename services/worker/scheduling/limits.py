@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, PREFILL_CHUNK, named_tokens
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, PREFILL_CHUNK
 from livescale.shared.messages.images import Images
 from livescale.shared.messages.requests import Submit
 
@@ -89,7 +89,7 @@ class SchedulerLimits:
         if self.most_blocks(request) > self.kv_blocks:
             room = self.kv_blocks * self.kv_block_tokens
             return f"prompt and max_tokens are {total} tokens, the whole KV cache holds {room}"
-        named = named_tokens(request.sampling)
+        named = request.sampling.named_tokens
         outside = _outside(self.vocab_size, request.prompt, request.generated, request.stop_token_ids, named)
         if outside is not None:
             return f"token id {outside} is not in the vocabulary of {self.vocab_size}"

@@ -15,8 +15,8 @@ from itertools import islice
 
 from livescale.services.worker.kv.block_manager import BlockManager
 from livescale.services.worker.kv.radix_tree import RadixNode, RadixTree, Segment
-from livescale.services.worker.kv.tiers import BlockTiers, KvCopy, PendingCopies
-from livescale.services.worker.scheduling.batch import PrefixUse
+from livescale.services.worker.kv.tiers import BlockTiers
+from livescale.services.worker.scheduling.batch import KvCopy, PrefixUse
 from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.shared.policy.invariants import check
 
@@ -231,3 +231,31 @@ def fetch_pays(fetch_rate: float | None, prefill_rate: float | None) -> bool:
     on every machine so far.
     """
     return fetch_rate is None or prefill_rate is None or fetch_rate > prefill_rate
+
+
+class PendingCopies:
+    """Copies of blocks that are due, in the order in which they were asked for; neighbours are joined where they may
+    be."""
+
+    def __init__(self) -> None:
+        self._copies: list[KvCopy] = []
+
+    def add(self, source: int, target: int) -> None:
+        """Ask for a copy of one block into another."""
+        last = self._copies[-1] if self._copies else None
+        if last is not None and _goes_on(last, source, target):
+            longer = KvCopy(range(last.source.start, source + 1), range(last.target.start, target + 1))
+            self._copies[-1] = longer
+        else:
+            self._copies.append(KvCopy(range(source, source + 1), range(target, target + 1)))
+
+    def take(self) -> tuple[KvCopy, ...]:
+        """Return all copies that are due, and forget them."""
+        copies, self._copies = tuple(self._copies), []
+        return copies
+
+
+def _goes_on(last: KvCopy, source: int, target: int) -> bool:
+    """Whether this block follows those of `last` in the same memory, and neither copy reads what the other writes."""
+    follows = source == last.source.stop != 0 and target == last.target.stop != 0
+    return follows and source not in last.target and target not in last.source

@@ -2,9 +2,8 @@
 
 from collections.abc import Container, Iterator
 
-from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.allocation import BlockAllocation
-from livescale.services.worker.scheduling.batch import Batch, Chosen, LayerEntry, PrefixUse, Withheld
+from livescale.services.worker.scheduling.batch import Batch, Chosen, KvCopy, LayerEntry, PrefixUse, Withheld
 from livescale.services.worker.scheduling.batching import Scheduled, choose_chunks, prompt_budget
 from livescale.services.worker.scheduling.flights import broken_flights
 from livescale.services.worker.scheduling.limits import SchedulerLimits

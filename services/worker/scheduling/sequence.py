@@ -15,7 +15,6 @@ from livescale.services.worker.scheduling.batch import (
     ScheduledChunk,
     Scoring,
     TokenSampling,
-    needs_past,
 )
 from livescale.shared.messages.disaggregation import TakeOver
 from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs
@@ -76,7 +75,7 @@ class Sequence:
         self.logprobs = list(request.logprobs)
         asked = request.prompt_logprobs
         self.prompt_logprobs = [] if asked is None else list(asked.told)
-        self._needs_past = needs_past(request.sampling)
+        self._needs_past = request.sampling.needs_past
         self.blocks = range(0)
         self.computed = 0
         self.preempted = False  # ever

@@ -3,11 +3,13 @@
 import asyncio
 
 from livescale.shared.links.contract import Buffer
-from livescale.shared.messages.transfers import Node
+from livescale.shared.messages.transfers import Node, Transfer
 from livescale.shared.simulation import virtual_time
-from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, send_heartbeats
-from livescale.shared.transfer.timeouts import Timeouts
+from livescale.shared.simulation.local_bus import LocalBroker
+from livescale.shared.subjects import TRANSFER
+from livescale.shared.transfer.flow_end import AdaptiveTimeout, FlowEnd, LostFlows, ModelCopy, Timeouts, send_heartbeats
 from livescale.shared.transfer.waiting import ReadyBlocks
+from tests.clocks import LoopClock
 from tests.shared.transfer.transfer_peer import OpenPeers, chain, described, some_blocks
 from tests.shared.transfer.virtual_link import NO_LINK, here
 
@@ -90,3 +92,74 @@ async def test_a_silent_sender_is_given_up_and_no_node_further_down(open_peers: 
     for task in receiving:
         task.cancel()
     await asyncio.wait(receiving)
+
+
+def test_the_planner_hears_of_the_receivers_flow_by_its_ticket_and_why() -> None:
+    async def main() -> None:
+        clock = LoopClock(epoch=1_000_000.0)
+        broker = LocalBroker(clock)
+        sender, planner = broker.connect(), broker.connect()
+        events = await planner.subscribe(TRANSFER)
+        LostFlows(sender, clock).tell("scale-1", "worker-3", 7, ConnectionError("it was never reached"))
+        await sender.close()
+        await planner.close()
+        told = [(received.holes["plan"], received.message) async for received in events]
+        event = Transfer(
+            plan_id="scale-1",
+            node="worker-3",
+            state="broken",
+            at=clock.wall(),
+            ticket=7,
+            error="it was never reached",
+        )
+        assert told == [("scale-1", event)]
+
+    virtual_time.run(main())
+
+
+def test_until_a_chunk_has_shown_how_fast_they_move_nobody_is_impatient() -> None:
+    pace = AdaptiveTimeout(Timeouts(first=30.0), window=4, now=5.0)
+    assert (pace.limit, pace.due) == (30.0, 35.0)
+    pace.restart(6.0)
+    assert (pace.limit, pace.due) == (30.0, 36.0)
+    pace.moved(6.01)
+    assert (pace.limit, pace.due) == (1.0, 7.01)
+
+
+def test_on_a_fast_link_silence_may_last_a_second() -> None:
+    pace = AdaptiveTimeout(Timeouts(), window=4, now=7.0)
+    for number in range(1, 100):
+        pace.moved(7.0 + number * 0.01)
+    assert pace.limit == 1.0
+
+
+def test_on_a_slow_link_it_may_last_eight_times_what_chunks_take() -> None:
+    pace = AdaptiveTimeout(Timeouts(least=1.0, factor=8.0), window=2, now=10.0)
+    for now in (10.5, 11.0, 11.5):
+        pace.moved(now)
+    assert pace.limit == 8 * 2 * 0.5
+    assert pace.due == 11.5 + 8 * 2 * 0.5
+
+
+def test_a_sudden_rise_of_contention_is_followed_at_once_however_long_the_link_was_fast() -> None:
+    pace = AdaptiveTimeout(Timeouts(), window=4, now=0.0)
+    for number in range(1, 10_000):
+        pace.moved(number * 0.01)
+    pace.moved(9_999 * 0.01 + 0.9)  # ninety others joined
+    assert pace.limit > 8 * 4 * 0.8
+
+
+def test_what_was_slow_once_is_forgotten() -> None:
+    pace = AdaptiveTimeout(Timeouts(), window=4, now=0.0)
+    pace.moved(20.0)
+    for number in range(1, 100):
+        pace.moved(20.0 + number * 0.01)
+    assert pace.limit == 1.0
+
+
+def test_what_the_sender_itself_waited_for_does_not_count_as_slow() -> None:
+    pace = AdaptiveTimeout(Timeouts(), window=4, now=0.0)
+    for number in range(1, 100):
+        pace.restart(number * 0.25)
+    pace.moved(100 * 0.25)
+    assert pace.limit == 8 * 4 * 0.25

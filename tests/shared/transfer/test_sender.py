@@ -14,8 +14,7 @@ from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import TRANSFER
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, TransferFailed
-from livescale.shared.transfer.lost_flows import LostFlows
+from livescale.shared.transfer.flow_end import FlowEnd, LostFlows, ModelCopy, TransferFailed
 from livescale.shared.transfer.sender import BlockSender, send_chunks
 from tests.host.local import NoLink
 from tests.shared.transfer.virtual_link import NO_LINK

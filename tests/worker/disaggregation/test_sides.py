@@ -11,8 +11,7 @@ from livescale.services.worker.disaggregation import prefill
 from livescale.services.worker.disaggregation.decode import OFFER_SECONDS
 from livescale.services.worker.disaggregation.outgoing import OutgoingKv
 from livescale.services.worker.disaggregation.sending import KvSender
-from livescale.services.worker.kv.tiers import KvCopy
-from livescale.services.worker.scheduling.batch import Batch, Chosen, KvPiece
+from livescale.services.worker.scheduling.batch import Batch, Chosen, KvCopy, KvPiece
 from livescale.shared.messages.requests import PromptLogprobs
 from tests.worker.disaggregation.pairs import ask, counted, failed, slow_link, taken, with_pair
 from tests.worker.live.engines import BFLOAT16, FLOAT32, MODELLED, EngineKind

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from livescale.services.worker.engine.packed import SCALE_TYPES, PackedMatrix, packed_matrix
+from livescale.services.worker.engine.parameters import SCALE_TYPES, PackedMatrix, packed_matrix
 from livescale.shared.messages.parameters import Tensor
 from livescale.shared.messages.quantization import Packing
 from livescale.shared.model.packed.form import CODE_BITS, MIDDLES, group_count, group_of, packed_bytes

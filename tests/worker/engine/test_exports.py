@@ -3,8 +3,15 @@
 import pytest
 
 from livescale.services.worker.engine.engine import TorchEngine
-from livescale.services.worker.kv.tiers import KvCopy
-from livescale.services.worker.scheduling.batch import SPARE_BYTES, Batch, KvExport, KvPiece, KvSlice, ScheduledChunk
+from livescale.services.worker.scheduling.batch import (
+    SPARE_BYTES,
+    Batch,
+    KvCopy,
+    KvExport,
+    KvPiece,
+    KvSlice,
+    ScheduledChunk,
+)
 from tests.worker.engine.models import KERNELS, checkpointed
 from tests.worker.serving import random_prompt
 

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import MOST_FP8, KvStore, allocate_kv_memory
-from livescale.services.worker.engine.sizes import block_bytes
-from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledChunk
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledChunk, block_bytes
 from livescale.shared.messages.parameters import Manifest
 from tests.worker.engine.models import BLOCK_TOKENS, KINDS, Checkpointed, Kind, checkpointed, reference
 from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, submit

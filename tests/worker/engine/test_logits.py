@@ -16,7 +16,7 @@ from transformers.generation.logits_process import (
 
 from livescale.services.worker.engine.kernels.variants import find_compiled
 from livescale.services.worker.engine.logits import Floats, TokenMask, change_logits, completing
-from livescale.services.worker.scheduling.batch import LEAST_TEMPERATURE, Past, changes_logits
+from livescale.services.worker.scheduling.batch import LEAST_TEMPERATURE, Past
 from livescale.shared.messages.requests import Sampling
 from tests.fuzz.effort import examples
 
@@ -98,9 +98,9 @@ def test_a_bias_comes_before_penalties_as_in_vllm() -> None:
     ],
 )
 def test_what_changes_logits_is_known_beforehand(params: dict[str, Any]) -> None:
-    assert changes_logits(Sampling(**params))
+    assert Sampling(**params).changes_logits
     assert changed([1], [1], **params).tolist() != ROW.tolist()
-    assert not changes_logits(Sampling(temperature=1.0, top_k=2, top_p=0.5, min_p=0.1, seed=3, logprobs=5))
+    assert not Sampling(temperature=1.0, top_k=2, top_p=0.5, min_p=0.1, seed=3, logprobs=5).changes_logits
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -6,7 +6,6 @@ import pytest
 
 from livescale.services.worker.engine.contract import LayerwiseRun
 from livescale.services.worker.engine.modelled_engine import ModelledEngine
-from livescale.services.worker.engine.sizes import slice_bytes
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
     Batch,
@@ -15,6 +14,7 @@ from livescale.services.worker.scheduling.batch import (
     LayerEntry,
     ScheduledChunk,
     TokenSampling,
+    slice_bytes,
 )
 from livescale.shared.messages.requests import Sampling
 from tests.worker.engine.made_up import BLOCK_TOKENS, LAYERS, VOCABULARY, made_up_tokens, manifest

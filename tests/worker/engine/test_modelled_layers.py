@@ -5,16 +5,17 @@ from msgspec.structs import replace
 
 from livescale.services.worker.engine.contract import LayerwiseRun, Runner
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
-from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
     Batch,
+    KvCopy,
     KvImport,
     LayerEntry,
     PrefixUse,
     ScheduledChunk,
     TokenSampling,
+    activation_bytes,
+    kv_bytes,
 )
 from livescale.shared.messages.requests import Sampling
 from livescale.shared.simulation.virtual_time import run

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from livescale.services.worker.engine.contract import BlockMissing, StageResult
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.engine.sizes import activation_bytes
-from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, ScheduledChunk, TokenSampling, activation_bytes
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Sampling, Submit

@@ -6,7 +6,6 @@ import pytest
 
 from livescale.services.worker.instance.metrics import WorkerMetrics
 from livescale.services.worker.instance.spans import (
-    HandOffTimes,
     LoadTimes,
     RequestTimes,
     WorkerSpans,
@@ -108,7 +107,7 @@ def test_a_request_that_moves_is_told_by_the_worker_that_it_leaves_and_by_the_on
     metrics.went_live("r-1", 11.0)
     metrics.went_live("r-1", 12.0)
     metrics.moved("r-1", 13.0, "w-2", layers=2)
-    spans.taken(REQUEST, HandOffTimes("w-1", 13.0, 13.5, layers=2, size_bytes=4096))
+    spans.taken(REQUEST, "w-1", 13.0, 13.5, layers=2, size_bytes=4096)
     queue, prefill, hand_off = kept.get_finished_spans()
     assert (seconds(queue), seconds(prefill)) == ((1010.0, 1011.0), (1011.0, 1013.0))
     assert (prefill.attributes or {})["livescale.handoff.to"] == "w-2"

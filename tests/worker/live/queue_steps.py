@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from livescale.services.worker.live.queue import LiveQueue
-from livescale.services.worker.live.tasks import (
+from livescale.services.worker.live.policy import (
     FinishTask,
     GiveBack,
     HandOver,
@@ -12,6 +11,7 @@ from livescale.services.worker.live.tasks import (
     Release,
     RunLayer,
 )
+from livescale.services.worker.live.queue import LiveQueue
 
 
 def queue_of(tasks: str, loaded: int = 1, layers: int = 4, **fields: object) -> LiveQueue:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from livescale.services.worker.live.tasks import LiveTask
+from livescale.services.worker.live.policy import LiveTask
 
 
 @dataclass

@@ -5,10 +5,11 @@ from collections import Counter
 
 import pytest
 
-from livescale.services.worker.live.policy import BEST_EFFORT, OFF, ZIGZAG, Rule, SourcePolicy
-from livescale.services.worker.live.queue import LiveQueue, QueuePhase
-from livescale.services.worker.live.tasks import (
+from livescale.services.worker.live.policy import (
     ALONE,
+    BEST_EFFORT,
+    OFF,
+    ZIGZAG,
     AskTarget,
     BatchBudget,
     FinishTask,
@@ -17,9 +18,12 @@ from livescale.services.worker.live.tasks import (
     LiveTask,
     QueueEffect,
     Release,
+    Rule,
     RunLayer,
     SourceEffect,
+    SourcePolicy,
 )
+from livescale.services.worker.live.queue import LiveQueue, QueuePhase
 
 LAYERS, TARGETS, SOURCES, TASKS = 5, 3, 2, 20
 SEEDS = range(15)

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 
 from livescale.services.worker.live.optimum import Forecast, solve
-from livescale.services.worker.live.policy import Planned
+from livescale.services.worker.live.policy import LiveTask, Planned
 from livescale.services.worker.live.simulation import simulate
-from livescale.services.worker.live.tasks import LiveTask
 from livescale.services.worker.live.windows import Pair, greedy
 from tests.worker.live.stepping import BATCHES, LOADS, best_latency, ends_with, ready_after, tasks_of
 

@@ -7,9 +7,8 @@ import pytest
 
 from livescale.services.worker.live.optimum import Forecast, solve
 from livescale.services.worker.live.planner import MOST_BATCHES, LayerPlanner, better_than_the_queue
-from livescale.services.worker.live.policy import Planned
+from livescale.services.worker.live.policy import ALONE, BatchBudget, LiveTask, Planned
 from livescale.services.worker.live.simulation import simulate
-from livescale.services.worker.live.tasks import ALONE, BatchBudget, LiveTask
 from tests.worker.live.live_workers import TARGET, live_workers
 from tests.worker.serving import random_prompt, submit
 

@@ -2,9 +2,18 @@
 
 import pytest
 
-from livescale.services.worker.live.policy import BEST_EFFORT, OFF, Planned
+from livescale.services.worker.live.policy import (
+    BEST_EFFORT,
+    OFF,
+    FinishTask,
+    GiveBack,
+    HandOver,
+    LiveTask,
+    Planned,
+    Release,
+    RunLayer,
+)
 from livescale.services.worker.live.queue import QueuePhase
-from livescale.services.worker.live.tasks import FinishTask, GiveBack, HandOver, LiveTask, Release, RunLayer
 from tests.worker.live.queue_steps import queue_of, run_next, shown
 
 

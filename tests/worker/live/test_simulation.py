@@ -5,9 +5,8 @@ import itertools
 import pytest
 
 from livescale.services.worker.live.optimum import solve
-from livescale.services.worker.live.policy import BEST_EFFORT, OFF, ZIGZAG, Rule
+from livescale.services.worker.live.policy import BEST_EFFORT, OFF, ZIGZAG, LiveTask, Rule
 from livescale.services.worker.live.simulation import SOURCE, TARGET, LayerTimes, Simulation, simulate
-from livescale.services.worker.live.tasks import LiveTask
 
 LAYERS, LOAD = 7, 6
 READY = [float(LOAD * layer) for layer in range(LAYERS)]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from livescale.services.worker.scheduling.limits import SLO_SHARE, SchedulerLimits
-from livescale.services.worker.scheduling.step_speed import StepFit
+from livescale.services.worker.scheduling.rates import StepFit
 from livescale.shared.messages.membership import StepSpeed
 
 STEP, ROW, BESIDE, RATE = 0.0115, 0.00013, 0.004, 14_000.0

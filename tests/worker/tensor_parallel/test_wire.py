@@ -2,9 +2,9 @@
 
 import pytest
 
-from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.batch import (
     Batch,
+    KvCopy,
     KvImport,
     LayerEntry,
     Past,

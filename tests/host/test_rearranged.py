@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.host.rearranged import read_transposed
 from livescale.services.host.safetensors_files import SINGLE, read_header
-from livescale.services.host.transposed import read_transposed
 from livescale.services.worker.engine.parameters import TORCH_DTYPES, block_tensors
 from livescale.shared.messages.parameters import DType
 from livescale.shared.model.checkpoint import CheckpointError

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from livescale.services.worker.engine.added_embeddings import AddedEmbeddings
+from livescale.services.worker.engine.embeddings import AddedEmbeddings
 from livescale.services.worker.scheduling.batch import ScheduledChunk, TokenSampling
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
 from livescale.shared.messages.requests import Sampling
