@@ -8,9 +8,9 @@ import click
 
 from livescale.load.bench.engine.processes import EngineProcessFailed
 from livescale.load.bench.models.embeddings import embedding_rows, measure_embeddings
-from livescale.load.bench.options import kernels_option, rounds_option
-from livescale.load.bench.page import render_bench, report_option
+from livescale.load.bench.page import render_bench
 from livescale.load.bench.record import RecordPrinter
+from livescale.load.bench.run import kernels_option, report_option, rounds_option
 from livescale.load.kept import KEPT, kept_model
 from livescale.load.report import check_report_path
 from livescale.load.sizes import Size
