@@ -7,20 +7,27 @@ from msgspec.structs import replace
 from starlette.requests import Request
 
 from livescale.services.gateway.access import Visit
-from livescale.services.gateway.asked import asked_logprobs, choices
 from livescale.services.gateway.beam_response import BeamResponse, searches_of
-from livescale.services.gateway.bodies import GenerationOptions
+from livescale.services.gateway.bodies import GenerationOptions, asked_logprobs, choices
 from livescale.services.gateway.checks import check_choices
 from livescale.services.gateway.completion_response import CompletionResponse
 from livescale.services.gateway.generation import Backend, Generation
 from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.prompt_maker import PromptMaker
-from livescale.services.gateway.prompts import Prompts, echoes_of, envelope_of, submits_of
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.shapes import ResponseShape
 from livescale.services.gateway.spans import Tracing
 from livescale.services.gateway.structured_options import constraint_of
-from livescale.services.gateway.submission import Origin, TokenRules, make_output, truncated
+from livescale.services.gateway.submission import (
+    Origin,
+    Prompts,
+    TokenRules,
+    echoes_of,
+    envelope_of,
+    make_output,
+    submits_of,
+    truncated,
+)
 from livescale.shared.bus.contract import Context
 from livescale.shared.runtime.clock import Ids
 

@@ -9,9 +9,9 @@ from starlette.responses import Response
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.completion_maker import CompletionMaker, public_id
 from livescale.services.gateway.completion_response import CompletionResponse
+from livescale.services.gateway.errors import NO_OTHERS, renamed
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.prompt_maker import PromptMaker
-from livescale.services.gateway.renamed import NO_OTHERS, renamed
 from livescale.services.gateway.responses import EventStreamResponse, json_answer, while_connected
 from livescale.services.gateway.shapes import ChatShape, CompletionShape, ResponseShape
 
