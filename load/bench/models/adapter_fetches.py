@@ -18,7 +18,7 @@ from livescale.load.client import LoadClient, open_client
 from livescale.load.make_adapter import make_adapter
 from livescale.load.records import Ask, find_fault
 from livescale.services.host.adapter import open_adapter
-from livescale.services.supervisor.lora_settings import LoraSettings
+from livescale.services.supervisor.model_settings import LoraSettings
 from livescale.shared.model.checkpoint import load_model_config
 
 NAMES = "one", "other"
