@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
-from livescale.services.gateway.checkpoint_text import CheckpointText
+from livescale.services.gateway.checkpoint_text import CheckpointText, check_generates
 from livescale.services.gateway.checks import check_options, check_template
 from livescale.services.gateway.models import RegisteredModels, Served, context_tokens
 from livescale.services.gateway.reading import reading_of
@@ -13,7 +13,6 @@ from livescale.services.gateway.sampling_options import banned, spellings
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.submission import Prompts, split_prompts
 from livescale.services.gateway.templates import Templates, render_chat, rendering_way
-from livescale.services.gateway.uses import check_generates
 
 
 @dataclass(frozen=True)
