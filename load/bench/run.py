@@ -47,11 +47,17 @@ def kernels_option(help: str) -> Decorator:
 
 
 def report_option(name: str) -> Decorator:
-    """`--report`, by default a file that is called so."""
+    """`--report`, by default a file that is called so. A path that cannot be written to is refused at once."""
+
+    def checked(_context: click.Context, _option: click.Parameter, path: Path) -> Path:
+        check_report_path(path)
+        return path
+
     return click.option(
         "--report",
         type=click.Path(path_type=Path, dir_okay=False),
         default=Path(name),
+        callback=checked,
         show_default=True,
         envvar="LIVESCALE_REPORT",
         show_envvar=True,
@@ -81,7 +87,6 @@ def run_bench(
 
     `measure` takes the checkpoint, and what starts systems. Raises ClickException.
     """
-    check_report_path(report)
     printer = RecordPrinter(bench)
     checkpoint = kept_model(size, printer.progress)
     with measuring(printer) as launcher:

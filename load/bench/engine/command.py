@@ -18,7 +18,6 @@ from livescale.load.bench.engine.start import spare_seconds
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.bench.run import kernels_option, measuring, report_option, rounds_option
 from livescale.load.kept import KEPT, kept_model
-from livescale.load.report import check_report_path
 from livescale.load.sizes import Size
 from livescale.services.worker.engine.kernels.variants import KernelsName
 from livescale.shared.model.automatic_form import AskedDType, find_form
@@ -69,7 +68,6 @@ def engine(
     To emulate a CPU without AVX-512, use --kernels portable, ATEN_CPU_CAPABILITY=avx2 and ONEDNN_MAX_CPU_ISA=AVX2: then
     all engines use the same instructions.
     """
-    check_report_path(report)
     printer = RecordPrinter(BENCH)
     checkpoints = {size: kept_model(SIZES[size], printer.progress) for size in SIZES if size in sizes}
     runs: list[SizeRun] = []

@@ -15,15 +15,13 @@ import uvloop
 from livescale.load.bench.live.page import write_page
 from livescale.load.bench.live.rows import LiveMeasurements, curve, rows
 from livescale.load.bench.live.steps import LiveRun, StepLog
-from livescale.load.bench.live.system import DTYPE, LiveBenchSystem, asks, live_bench_system
+from livescale.load.bench.live.system import DTYPE, LiveBenchSystem, asks, live_bench_system, model_blocks
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.bench.run import report_option, run_bench
 from livescale.load.bench.system import Launcher, Renewable, renewable
 from livescale.load.engine_alone import undisturbed
 from livescale.load.records import Ask
 from livescale.shared.messages.transfers import LiveMode
-from livescale.shared.model.block_layout import block_layouts
-from livescale.shared.model.checkpoint import load_model_config
 
 T = TypeVar("T")
 
@@ -68,12 +66,11 @@ def live(repeats: int, report: Path) -> None:
 
 async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, launcher: Launcher) -> LiveMeasurements:
     """Run every mode `repeats` times. Raises BenchFailed if a system does not do what is measured."""
-    config = load_model_config(checkpoint)
-    blocks = [layout.size_bytes for layout in block_layouts(config, DTYPE)]
+    layers, blocks = model_blocks(checkpoint)
     printer.progress("an undisturbed engine answers the same requests")
     requests, long = asks(REQUESTS, PROMPT, STREAM_TOKENS), asks(LONG_REQUESTS, LONG_PROMPT, 1, first=REQUESTS)
     expected = await undisturbed(checkpoint, DTYPE, [*requests, *long])
-    steps = StepLog(launcher.echo, config.num_hidden_layers)
+    steps = StepLog(launcher.echo, layers)
     printer.progress("a system whose links are not shaped yet")
     system = partial(live_bench_system, launcher, checkpoint, steps=steps, expected=expected)
     async with renewable(partial(system, UNSHAPED)) as systems:

@@ -26,12 +26,20 @@ from livescale.load.bench.watch import Watch
 from livescale.load.client import LoadClient, open_client
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.shared.messages.transfers import LiveMode
+from livescale.shared.model.block_layout import block_layouts
+from livescale.shared.model.checkpoint import load_model_config
 
 DTYPE: Literal["bfloat16"] = "bfloat16"
 CONTEXT = 1024
 LONG = 400  # tokens, so many that a worker is busy with them while the other one is removed
 
 Expected = Mapping[int, Sequence[int]]  # tokens of an undisturbed engine, by the index of the request
+
+
+def model_blocks(checkpoint: Path) -> tuple[int, list[int]]:
+    """How many layers a model has, and how many bytes each of its blocks."""
+    config = load_model_config(checkpoint)
+    return config.num_hidden_layers, [layout.size_bytes for layout in block_layouts(config, DTYPE)]
 
 
 def asks(count: int, prompt_tokens: int, max_tokens: int, first: int = 0) -> list[Ask]:

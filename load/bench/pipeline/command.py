@@ -21,7 +21,6 @@ from livescale.load.bench.pipeline.system import (
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.bench.run import measuring, report_option
 from livescale.load.bench.system import Launcher, Renewable, renewable
-from livescale.load.report import check_report_path
 from livescale.shared.messages.transfers import LiveMode
 from livescale.shared.model.latency import find_latency
 from livescale.shared.runtime.settings import SwitchKv
@@ -60,7 +59,6 @@ def pipeline(repeats: int, rate: float, report: Path) -> None:
     With k = 2 pipelines have to form in each of at least ten runs. With k = 1 none forms, as an instance is complete
     nearly as soon as a pipeline could be; the table shows what one could have gained at most.
     """
-    check_report_path(report)
     printer = RecordPrinter(BENCH)
     checkpoint = kept_even_model(printer.progress)
     with measuring(printer) as launcher:
